@@ -423,7 +423,12 @@ impl Machine for HostEngine {
                 change,
                 wait_ns,
             } => self.change(ticket, change, wait_ns, now_ns),
-            HostControl::Marked(volume, bound_ns) => self.marked(volume, bound_ns, now_ns),
+            HostControl::Marked(volume, bound_ns, namespace) => {
+                self.marked(volume, bound_ns, namespace, now_ns);
+            }
+            HostControl::Barred(volume, namespace, why) => {
+                self.bar_namespace(volume, &namespace, why.as_deref(), now_ns);
+            }
             HostControl::Stop => self.stop(now_ns),
         }
         self.rouse_hedges();

@@ -167,6 +167,11 @@ impl Identity {
 }
 
 impl Namespace {
+    /// Whether both are one namespace, whichever controllers show it.
+    pub fn is_same(&self, there: &Self) -> bool {
+        self.same_as(there).is_ok()
+    }
+
     fn unidentified(&self) -> bool {
         self.nguid == [0; 16] && self.eui64 == [0; 8] && self.uuid == [0; 16]
     }

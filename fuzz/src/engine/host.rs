@@ -243,8 +243,8 @@ impl Scene {
                         };
                         load.end(&done, trust, world, HOST);
                     }
-                    HostEvent::Mark(volume, bound_ns, _) => {
-                        let marked = HostControl::Marked(volume, bound_ns);
+                    HostEvent::Mark(volume, _, bound_ns, namespace) => {
+                        let marked = HostControl::Marked(volume, bound_ns, namespace);
                         host.borrow_mut().handle_control(marked, world.now_ns);
                     }
                     event => events.push(event),

@@ -21,6 +21,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
+use volume::Namespace;
 
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
@@ -146,10 +147,17 @@ impl Senders {
         ))));
     }
 
-    /// A mark with this bound is durable, or can't be.
-    pub fn marked(&self, volume: u16, bound_ns: u64) {
-        let marked = HostControl::Marked(volume, bound_ns);
+    /// A mark with this bound is durable, or can't be; for paths that show this namespace.
+    pub fn marked(&self, volume: u16, bound_ns: u64, namespace: Box<Namespace>) {
+        let marked = HostControl::Marked(volume, bound_ns, namespace);
         self.0[0].send(RunControl::Export(ExportControl::Host(marked)));
+    }
+
+    /// A namespace is not the volume's: paths that show it are lost for this reason; without one
+    /// they wait.
+    pub fn barred(&self, volume: u16, namespace: Box<Namespace>, why: Option<String>) {
+        let barred = HostControl::Barred(volume, namespace, why);
+        self.0[0].send(RunControl::Export(ExportControl::Host(barred)));
     }
 
     /// Asks core 0 for a change of paths.

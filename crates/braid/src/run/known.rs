@@ -135,42 +135,18 @@ impl Known {
         Ok(())
     }
 
-    /// Whether a namespace may be used as this volume's.
+    /// Whether a namespace may be used as this volume's, which is not open yet.
     ///
     /// # Errors
     /// It is another one than the volume is known to have: in what it differs, and what to do.
     pub fn check(&self, of: &Volume, namespace: &Namespace) -> Result<(), String> {
         let name = &of.name;
-        let now = Shown::from(namespace);
-        let pins = [
-            ("uuid", of.uuid, namespace.uuid),
-            ("nguid", of.nguid, namespace.nguid),
-        ];
-        let mut pinned = false;
-        for (key, wanted, shown) in pins {
-            let Some(wanted) = wanted else {
-                continue;
-            };
-            if wanted.0 != shown {
-                let text = |id: [u8; 16]| Uuid::from_bytes(id).to_string();
-                let shown = match hex(&shown) {
-                    Some(_) => text(shown),
-                    None => "none".to_owned(),
-                };
-                return Err(format!(
-                    "{key} of its configuration is {}, and its namespace shows {shown}: it is \
-                     another one, and nothing of it is used; correct its paths, or {key}, and \
-                     restart the engine",
-                    text(wanted.0)
-                ));
-            }
-            pinned = true;
-        }
+        let pinned = pinned(of, namespace)?;
         let before = self
             .map
             .get(name)
             .filter(|_| !pinned && !self.accepted.contains(name));
-        match before.and_then(|before| before.difference(&now)) {
+        match before.and_then(|before| before.difference(&Shown::from(namespace))) {
             None => Ok(()),
             Some((before, now)) => Err(format!(
                 "its paths lead to another namespace than when it was opened last: {now}, before \
@@ -214,6 +190,54 @@ impl Known {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a namespace may be used by a further path of a volume that is open with one.
+///
+/// # Errors
+/// It is another one: in what it differs, and what to do.
+pub fn check_open(of: &Volume, open: &Namespace, namespace: &Namespace) -> Result<(), String> {
+    pinned(of, namespace)?;
+    match Shown::from(open).difference(&Shown::from(namespace)) {
+        None => Ok(()),
+        Some((open, now)) => Err(format!(
+            "refused beside the namespace that {} is open with: it leads to another namespace, \
+             {now}, and not to {open}; correct the path",
+            of.name
+        )),
+    }
+}
+
+/// Whether keys of a volume's configuration name its namespace.
+///
+/// # Errors
+/// They name another one.
+fn pinned(of: &Volume, namespace: &Namespace) -> Result<bool, String> {
+    let pins = [
+        ("uuid", of.uuid, namespace.uuid),
+        ("nguid", of.nguid, namespace.nguid),
+    ];
+    let mut pinned = false;
+    for (key, wanted, shown) in pins {
+        let Some(wanted) = wanted else {
+            continue;
+        };
+        if wanted.0 != shown {
+            let text = |id: [u8; 16]| Uuid::from_bytes(id).to_string();
+            let shown = match hex(&shown) {
+                Some(_) => text(shown),
+                None => "none".to_owned(),
+            };
+            return Err(format!(
+                "{key} of its configuration is {}, and its namespace shows {shown}: it is another \
+                 one, and nothing of it is used; correct its paths, or {key}, and restart the \
+                 engine",
+                text(wanted.0)
+            ));
+        }
+        pinned = true;
+    }
+    Ok(pinned)
 }
 
 #[cfg(test)]

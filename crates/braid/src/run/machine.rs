@@ -53,7 +53,7 @@ pub enum RunEvent {
     ForCoreZero(PathNews),
     /// A volume's controllers may execute what they had for so many ns: to be kept; the namespace
     /// is the one behind the controller that asks.
-    Mark(u16, u64, Box<Namespace>),
+    Mark(u16, PathIndex, u64, Box<Namespace>),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
     /// failed for it.
     Unfinished(u16, u32, u32),
@@ -227,8 +227,8 @@ impl RunMachine {
     /// What the engine after this one has to know.
     fn tell_for_marks(&mut self, event: HostEvent) {
         match event {
-            HostEvent::Mark(volume, bound_ns, namespace) => {
-                self.tell(RunEvent::Mark(volume, bound_ns, namespace));
+            HostEvent::Mark(volume, path, bound_ns, namespace) => {
+                self.tell(RunEvent::Mark(volume, path, bound_ns, namespace));
             }
             HostEvent::Unfinished {
                 volume,

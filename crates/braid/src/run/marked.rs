@@ -5,9 +5,12 @@
 //! A volume whose namespace is another one than it had, or belongs to another engine, is not
 //! opened. Nor is one with `write_failover = "fenced"` whose mark can't be written durably, unless
 //! its configuration has `unsafe_without_mark = true`: then `check` says degraded, and what it
-//! risks. What keeps a volume from being opened is tried again every second. All of this happens on
-//! a thread of its own (`keeper`): news between cores never wait for the state directory.
+//! risks. An answer names the namespace, and counts for the paths that show it; once a volume is
+//! open, paths that lead to another one are refused. What keeps a volume from being opened is tried
+//! again every second. All of this happens on a thread of its own (`keeper`): news between cores
+//! never wait for the state directory.
 use super::config::Volume;
+use super::known::check_open;
 use super::machine::RunEvent;
 use super::registry::{Place, Refused};
 use super::service::Service;
@@ -15,6 +18,7 @@ use crate::control::rpc::Failure;
 use crate::log;
 use anyhow::Context;
 use engine::host::WriteFailover;
+use policy::PathIndex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -31,6 +35,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct Unanswered {
     bound_ns: u64,
     namespace: Box<Namespace>,
+    /// Why it is not used yet.
+    why: String,
 }
 
 /// The thread that writes marks.
@@ -79,7 +85,7 @@ impl Keeper {
 
 impl Service {
     /// Marks that were asked for and not answered.
-    pub fn unanswered(&self) -> MutexGuard<'_, BTreeMap<u16, Unanswered>> {
+    pub fn unanswered(&self) -> MutexGuard<'_, BTreeMap<(u16, PathIndex), Unanswered>> {
         let unanswered = self.unanswered.lock();
         unanswered.unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +93,9 @@ impl Service {
     /// What the keeper does about an event.
     fn keep(&self, event: RunEvent) {
         match event {
-            RunEvent::Mark(volume, bound_ns, namespace) => self.mark(volume, bound_ns, namespace),
+            RunEvent::Mark(volume, path, bound_ns, namespace) => {
+                self.mark(volume, path, bound_ns, namespace);
+            }
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);
                 self.note_unflushed(volume);
@@ -110,64 +118,112 @@ impl Service {
         }
     }
 
-    /// Keeps the bound of a volume's controllers; then these may be used, unless something keeps
-    /// the volume from being opened.
-    fn mark(&self, volume: u16, bound_ns: u64, namespace: Box<Namespace>) {
-        let (of, is_open, is_there) = {
+    /// Keeps the bound of a path's controller; then the path may be used, unless something keeps
+    /// the volume from being opened, or it is open with another namespace.
+    fn mark(&self, volume: u16, path: PathIndex, bound_ns: u64, namespace: Box<Namespace>) {
+        let (of, open, is_there) = {
             let mut state = self.state();
             let is_there = state.volumes.has(volume);
             match state.volumes.meant(volume) {
-                Some(it) => (it.to_mark(), it.shown.is_some(), is_there),
+                Some(it) => (it.to_mark(), it.shown.clone(), is_there),
                 None => {
-                    self.unanswered().remove(&volume);
+                    self.unanswered().retain(|(of, _), _| *of != volume);
                     return; // it leaves, and is not connected to
                 }
             }
         };
+        // What a leg holds is said by its superblock.
         let is_leg = of.leg_of.is_some();
-        if is_open && !is_leg && self.known().check(&of, &namespace).is_err() {
-            return; // the engine compares it with the paths that are there (T31)
-        }
-        let opens = self.may_open(&of, bound_ns, &namespace);
-        if opens.is_ok() && is_there {
-            self.keep_shown(&of.name, &namespace);
-        }
-        let (barred, unmarked) = match &opens {
-            Ok(unmarked) => (None, unmarked.clone()),
-            Err(why) => (Some(why.clone()), None),
+        let fits = match &open {
+            _ if is_leg => Ok(()),
+            Some(open) => check_open(&of, open, &namespace),
+            None => self.known().check(&of, &namespace),
         };
-        let news = {
-            let mut state = self.state();
-            let Some(it) = state.volumes.meant(volume) else {
-                return;
-            };
-            let news = barred.clone().or(unmarked.clone());
-            let same = it.barred == barred && it.unmarked == unmarked;
-            (it.barred, it.unmarked) = (barred, unmarked);
-            if opens.is_ok() && it.shown.is_none() {
-                it.shown = Some(namespace.clone());
+        if open.is_some()
+            && let Err(why) = fits
+        {
+            if let Some(it) = self.state().volumes.meant(volume) {
+                let mut waiting = self.unanswered();
+                waiting.remove(&(volume, path));
+                it.barred = first_reason(&waiting, volume);
             }
-            news.filter(|_| !same)
-        };
-        if let Some(why) = news {
-            log::say(format!("{}: {why}", of.name));
+            self.senders.barred(volume, namespace, Some(why));
+            return;
         }
-        if opens.is_ok() {
-            self.unanswered().remove(&volume);
-            self.senders.marked(volume, bound_ns);
-        } else {
-            let waits = Unanswered {
-                bound_ns,
-                namespace,
-            };
-            self.unanswered().insert(volume, waits);
+        let fits = fits.inspect_err(|_| {
+            // Those behind it may show the right one.
+            self.senders.barred(volume, namespace.clone(), None);
+        });
+        match fits.and_then(|()| self.may_open(&of, bound_ns, &namespace)) {
+            Err(why) => self.wait_for_mark(volume, path, bound_ns, namespace, why),
+            Ok(unmarked) => {
+                if open.is_none() && is_there {
+                    self.keep_shown(&of.name, &namespace);
+                }
+                let news = {
+                    let mut state = self.state();
+                    let Some(it) = state.volumes.meant(volume) else {
+                        return;
+                    };
+                    let news = unmarked.clone().filter(|_| it.unmarked != unmarked);
+                    it.unmarked = unmarked;
+                    it.shown.get_or_insert_with(|| namespace.clone());
+                    let mut waiting = self.unanswered();
+                    waiting.remove(&(volume, path));
+                    it.barred = first_reason(&waiting, volume);
+                    news
+                };
+                if let Some(why) = news {
+                    log::say(format!("{}: {why}", of.name));
+                }
+                self.senders.marked(volume, bound_ns, namespace);
+                if open.is_none() {
+                    self.mark_again_of(|number| number == volume);
+                }
+            }
+        }
+    }
+
+    /// A path can't be used yet, and why.
+    fn wait_for_mark(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        bound_ns: u64,
+        namespace: Box<Namespace>,
+        why: String,
+    ) {
+        let waits = Unanswered {
+            bound_ns,
+            namespace,
+            why: why.clone(),
+        };
+        let mut state = self.state();
+        let Some(it) = state.volumes.meant(volume) else {
+            return;
+        };
+        let mut waiting = self.unanswered();
+        let is_news = waiting.values().all(|it| it.why != why) || it.barred.is_none();
+        waiting.insert((volume, path), waits);
+        it.barred = first_reason(&waiting, volume);
+        let name = it.of.name.clone();
+        drop((waiting, state));
+        if is_news {
+            log::say(format!("{name}: {why}"));
         }
     }
 
     fn mark_again(&self) {
+        self.mark_again_of(|_| true);
+    }
+
+    /// Tries those of some volumes again, in the order of paths.
+    fn mark_again_of(&self, is_of: impl Fn(u16) -> bool) {
         let all = self.unanswered().clone();
-        for (volume, it) in all {
-            self.mark(volume, it.bound_ns, it.namespace);
+        for ((volume, path), it) in all {
+            if is_of(volume) {
+                self.mark(volume, path, it.bound_ns, it.namespace);
+            }
         }
     }
 
@@ -179,11 +235,6 @@ impl Service {
         bound_ns: u64,
         namespace: &Namespace,
     ) -> Result<Option<String>, String> {
-        // What a leg holds is said by its superblock.
-        let is_leg = of.leg_of.is_some();
-        if !is_leg {
-            self.known().check(of, namespace)?;
-        }
         let error = match self.keep_mark(of, bound_ns, namespace) {
             Ok(()) => None,
             Err(Refused::Rival(why)) => return Err(why),
@@ -264,9 +315,10 @@ impl Service {
             Err(unknown) => return Err(unknown),
         };
         let of = self.state().volumes[number].of.clone();
-        let waits = self.unanswered().get(&number).cloned();
-        let differs = waits.filter(|it| known.check(&of, &it.namespace).is_err());
-        let Some(waits) = differs else {
+        let waiting = self.unanswered().clone();
+        let mut waiting = waiting.range((number, PathIndex(0))..=(number, PathIndex(u8::MAX)));
+        let differs = waiting.find(|(_, it)| known.check(&of, &it.namespace).is_err());
+        let Some((_, waits)) = differs else {
             return Err(Failure::refused(format!(
                 "{name} shows no other namespace than it had: there is nothing to accept"
             )));
@@ -325,4 +377,10 @@ impl Service {
         };
         self.marks().close(&volumes)
     }
+}
+
+/// Why the first path of a volume that waits is not used.
+fn first_reason(waiting: &BTreeMap<(u16, PathIndex), Unanswered>, volume: u16) -> Option<String> {
+    let mut those = waiting.iter().filter(|((of, _), _)| *of == volume);
+    those.next().map(|(_, it)| it.why.clone())
 }

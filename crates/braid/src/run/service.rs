@@ -36,7 +36,7 @@ use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
-use policy::{Hedging, Knobs, Policy};
+use policy::{Hedging, Knobs, PathIndex, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -61,8 +61,8 @@ pub struct Service {
     marks: Mutex<Marks>,
     known: Mutex<Known>,
     registry: Mutex<Registry>,
-    /// Marks that were asked for and are not answered yet, by volume.
-    pub unanswered: Mutex<BTreeMap<u16, Unanswered>>,
+    /// Marks that were asked for and are not answered yet, by volume and path.
+    pub unanswered: Mutex<BTreeMap<(u16, PathIndex), Unanswered>>,
     state: Mutex<State>,
     /// A volume or the clients of an export are gone.
     pub news: Condvar,

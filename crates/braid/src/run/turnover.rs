@@ -81,7 +81,7 @@ impl Service {
             // What its number stands for next has not asked yet.
             let state = self.state();
             self.unanswered()
-                .retain(|number, _| state.volumes.has(*number));
+                .retain(|(number, _), _| state.volumes.has(*number));
         }
         let line = match number {
             Ok(_) => self.marks().in_words(of),
@@ -229,7 +229,7 @@ impl Service {
                  ends: {error:#}"
             ));
         }
-        self.unanswered().remove(&volume);
+        self.unanswered().retain(|(number, _), _| *number != volume);
         self.state().volumes.left(volume);
         self.news.notify_all();
     }

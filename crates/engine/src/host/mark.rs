@@ -4,7 +4,8 @@
 //! Before a controller's I/O queues are opened, core 0 asks its owner for a durable mark that holds
 //! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
 //! of any core goes out unmarked. The owner also compares the namespace with the one that the
-//! volume is known to have, and does not answer while it is another one. An engine whose
+//! volume is known to have: its answer names the namespace, and counts only for paths that show it.
+//! Paths ask one after the other, in their order. An engine whose
 //! predecessor left its mark holds changes of data, and what is read for a change of parts of
 //! blocks, but no other reads, for the bound that it says, from its own start on. Its first flush
 //! goes to every controller: each may have unflushed writes of the one before (T13). Changes with
@@ -27,6 +28,40 @@ use super::{HostEngine, WriteFailover, report};
 use alloc::boxed::Box;
 use alloc::format;
 use canary::Bug;
+use nvme::host::NamespaceInfo;
+use volume::Namespace;
+
+/// A controller that is known and not used yet.
+pub(super) struct Unmarked {
+    pub facts: Box<PathFacts>,
+    /// [`HostEvent::Mark`] was told of it.
+    asked: bool,
+    /// Its namespace is not the volume's as things stand.
+    barred: bool,
+}
+
+impl Unmarked {
+    pub(super) fn new(facts: Box<PathFacts>) -> Self {
+        Self {
+            facts,
+            asked: false,
+            barred: false,
+        }
+    }
+
+    /// Takes what it shows now. What was asked of another namespace holds no more.
+    pub(super) fn show(&mut self, namespace: &NamespaceInfo) {
+        let before = self.namespace();
+        self.facts.namespace.clone_from(namespace);
+        let same = before.is_same(&self.namespace());
+        self.asked &= same;
+        self.barred &= same;
+    }
+
+    fn namespace(&self) -> Namespace {
+        namespace(&self.facts.controller, &self.facts.namespace)
+    }
+}
 
 impl Volume {
     /// Whether controllers may have in their caches what an engine before this one acknowledged and
@@ -122,32 +157,37 @@ impl HostEngine {
         }
     }
 
-    /// Core 0: a controller is known; its queues are opened once its bound is marked, and when it
-    /// is its turn.
-    pub(super) fn mark_then_find(&mut self, facts: Box<PathFacts>, now_ns: u64) {
-        let Some(number) = self.number(facts.volume, facts.path) else {
+    /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
+    /// is marked.
+    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Unmarked, now_ns: u64) {
+        if self.awaits_turn(number) {
+            self.paths[number].unmarked = Some(it);
             return;
-        };
-        match self.unmarked_ns(&facts) {
-            None if !self.awaits_turn(number) => self.found(facts, now_ns),
-            unmarked_ns => {
-                let volume = facts.volume;
-                let namespace = namespace(&facts.controller, &facts.namespace);
-                self.paths[number].unmarked = Some(facts);
-                let namespace = Box::new(namespace);
-                let mark = |bound_ns| HostEvent::Mark(volume, bound_ns, namespace);
-                self.events.extend(unmarked_ns.map(mark));
-            }
         }
+        let Some(bound_ns) = self.unmarked_ns(&it) else {
+            return self.found(it.facts, now_ns);
+        };
+        if !it.asked {
+            it.asked = true;
+            let path = &self.paths[number];
+            let namespace = Box::new(it.namespace());
+            let mark = HostEvent::Mark(path.volume, path.index, bound_ns, namespace);
+            self.events.push_back(mark);
+        }
+        self.paths[number].unmarked = Some(it);
     }
 
-    /// The bound that must be marked before a controller is used, if it isn't yet.
-    fn unmarked_ns(&self, facts: &PathFacts) -> Option<u64> {
+    /// The bound that must be marked before a controller is used, if it isn't yet for the namespace
+    /// that it shows.
+    fn unmarked_ns(&self, waits: &Unmarked) -> Option<u64> {
+        let facts = &waits.facts;
         let it = &self.volumes[usize::from(facts.volume)];
         let wanted = it.recovery.marks && it.recovery.enabled;
         let bound_ns = self.bound_of(facts.volume, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
-        (wanted && bound_ns > it.marked_ns).then_some(bound_ns)
+        let covers = |marked: &Namespace| marked.is_same(&waits.namespace());
+        let covered = bound_ns <= it.marked_ns && it.marked_as.as_deref().is_some_and(covers);
+        (wanted && !covered).then_some(bound_ns)
     }
 
     /// Whether a path must wait for those before it: at the start the first of a volume's paths
@@ -157,44 +197,75 @@ impl HostEngine {
         let path = &self.paths[number];
         let undecided = |it: &Path| {
             let early = matches!(it.phase, Phase::Unknown | Phase::Learning);
-            it.index < path.index && early && !it.comeback.tried
+            let barred = it.unmarked.as_ref().is_some_and(|it| it.barred);
+            it.index < path.index && early && !it.comeback.tried && !barred
         };
         let ready = self.volumes[usize::from(path.volume)].ready.is_some();
         !ready && !path.comeback.tried && self.paths_of(path.volume).any(undecided)
     }
 
-    /// Core 0: a path of a volume was found, or is lost: those behind it may have their turn.
+    /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
+    /// turn.
     pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
-            let Some(number) = self.number(volume, path) else {
-                continue;
-            };
-            let facts = self.paths[number].unmarked.as_ref();
-            if facts.is_some_and(|facts| self.unmarked_ns(facts).is_none()) {
+            if let Some(number) = self.number(volume, path) {
                 self.find_marked(number, now_ns);
             }
         }
     }
 
-    /// Core 0: a mark that holds this bound is durable.
-    pub(super) fn marked(&mut self, volume: u16, bound_ns: u64, now_ns: u64) {
+    /// Core 0: a mark that holds this bound, for paths that show this namespace, is durable.
+    pub(super) fn marked(
+        &mut self,
+        volume: u16,
+        bound_ns: u64,
+        namespace: Box<Namespace>,
+        now_ns: u64,
+    ) {
         let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
             return;
         };
         it.marked_ns = it.marked_ns.max(bound_ns);
-        for number in 0..self.paths.len() {
-            if self.paths[number].volume == volume {
-                self.find_marked(number, now_ns);
+        it.marked_as = Some(namespace);
+        self.take_turns(volume, now_ns);
+    }
+
+    /// Core 0: a namespace is not the volume's. The paths that show it are lost for this reason;
+    /// without one they wait.
+    pub(super) fn bar_namespace(
+        &mut self,
+        volume: u16,
+        of: &Namespace,
+        why: Option<&str>,
+        now_ns: u64,
+    ) {
+        if usize::from(volume) >= self.volumes.len() {
+            return;
+        }
+        for path in self.indexes(volume) {
+            let Some(number) = self.number(volume, path) else {
+                continue;
+            };
+            let path = &mut self.paths[number];
+            let waits = path.unmarked.as_mut();
+            let Some(it) = waits.filter(|it| it.asked && it.namespace().is_same(of)) else {
+                continue;
+            };
+            it.barred = true;
+            if why.is_some() {
+                path.refused = true;
+                self.lose(number, why, now_ns);
             }
         }
+        self.take_turns(volume, now_ns);
     }
 
     /// What was put aside of a path is looked at again.
     fn find_marked(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         let waits = path.phase == Phase::Learning && path.is_open(Role::Admin);
-        if let Some(facts) = path.unmarked.take_if(|_| waits) {
-            self.mark_then_find(facts, now_ns);
+        if let Some(it) = path.unmarked.take_if(|_| waits) {
+            self.find_or_ask(number, it, now_ns);
         }
     }
 }

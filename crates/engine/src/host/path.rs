@@ -5,6 +5,7 @@
 use super::abort::Aborts;
 use super::counters::PathCounters;
 use super::errand::Step;
+use super::mark::Unmarked;
 use super::recovery::Recovery;
 use super::slots::Lane;
 use super::types::{PathConfig, PathFacts, PathKind, PathState};
@@ -110,7 +111,7 @@ pub(super) struct Path {
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
     /// Core 0: what it shows, not used before its bound is marked and it is its turn.
-    pub unmarked: Option<Box<PathFacts>>,
+    pub unmarked: Option<Unmarked>,
     /// Its lost controller is being reset by core 0, and must have answered by then.
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.

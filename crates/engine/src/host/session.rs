@@ -4,6 +4,7 @@
 //! other paths and published. Every core then opens its own I/O queue (queue id = core + 1). The
 //! other cores check what they are told as core 0 did, in the same order, so they come to the same
 //! result.
+use super::mark::Unmarked;
 use super::path::{Link, Phase, Role, Target};
 use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
@@ -189,7 +190,8 @@ impl HostEngine {
                     controller,
                     namespace,
                 };
-                self.mark_then_find(Box::new(facts), now_ns);
+                let waits = Unmarked::new(Box::new(facts));
+                self.find_or_ask(number, waits, now_ns);
             }
         }
     }
@@ -208,11 +210,14 @@ impl HostEngine {
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
     fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
-        if let Some(facts) = &mut self.paths[number].unmarked {
-            let nsid = facts.namespace.nsid;
+        if let Some(mut it) = self.paths[number].unmarked.take() {
+            let nsid = it.facts.namespace.nsid;
             let found = namespaces.iter().find(|it| it.nsid == nsid);
             return match found {
-                Some(namespace) => facts.namespace.clone_from(namespace),
+                Some(namespace) => {
+                    it.show(namespace);
+                    self.find_or_ask(number, it, now_ns);
+                }
                 None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
             };
         }

@@ -335,9 +335,9 @@ pub enum HostEvent {
     Returned(u16, String),
     /// Core 0, where [`Recovery::marks`]: a controller of the volume is to be used that may execute
     /// what it had for so many ns after we are gone (`u64::MAX`: nothing bounds it). To be kept
-    /// durably, then answered by [`HostControl::Marked`]. Until then the path waits; the namespace
-    /// behind it is named, so that a volume is not answered for another one's.
-    Mark(u16, u64, Box<volume::Namespace>),
+    /// durably, then answered by [`HostControl::Marked`], or by [`HostControl::Barred`]; with the
+    /// namespace that the path shows. Until then the path waits.
+    Mark(u16, PathIndex, u64, Box<volume::Namespace>),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
     /// and fail. What became of the changes is not known.
     Unfinished {
@@ -557,8 +557,11 @@ pub enum HostControl {
         wait_ns: u64,
     },
     /// To core 0: a mark of this volume that holds this bound, ns, is durable; or can't be, and its
-    /// user was told.
-    Marked(u16, u64),
+    /// user was told. Paths that show this namespace are used, and no others.
+    Marked(u16, u64, Box<volume::Namespace>),
+    /// To core 0: this namespace is not the volume's. Paths that show it are lost for this reason;
+    /// without one they wait, and the paths behind them have their turn.
+    Barred(u16, Box<volume::Namespace>, Option<String>),
     /// No more I/O is taken; what is under way has the time that [`HostControl::Drain`] gave it,
     /// or `connect_timeout_ns` if that never came. Then controllers are shut down in order, then
     /// comes `Output::Stop`. Core 0 shuts the controllers down, so it comes last.

@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use policy::PathIndex;
 use volume::hold::Holds;
-use volume::{Head, IoLimits};
+use volume::{Head, IoLimits, Namespace};
 
 /// No path has this index.
 pub(super) const VACANT: usize = usize::MAX;
@@ -59,6 +59,8 @@ pub(super) struct Volume {
     pub(super) left_ns: Option<u64>,
     /// Longest bound that is kept durably.
     pub(super) marked_ns: u64,
+    /// The namespace that the last answer to a [`HostEvent::Mark`] named.
+    pub(super) marked_as: Option<Box<Namespace>>,
     /// Totals of [`HoldStats`]; the rest of it is zero here.
     pub(super) totals: HoldStats,
     /// A path left with acknowledged writes that were never flushed: what to say when the next
@@ -120,6 +122,7 @@ impl Volume {
             gate_ns: 0,
             left_ns: None,
             marked_ns: 0,
+            marked_as: None,
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,

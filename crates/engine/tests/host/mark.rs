@@ -3,12 +3,13 @@
 use crate::common::*;
 use engine::host::{
     Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp,
-    PathConfig, PathKind, Recovery, WriteFailover,
+    PathConfig, PathKind, PathState, Recovery, WriteFailover,
 };
 use engine::{DeviceId, Machine};
+use policy::PathIndex;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
+use volume::{Namespace, Outcome};
 
 /// Keep-alive 1 s, 500 ms stand in for CQT: the bound is 2.5 s.
 const BOUND_NS: u64 = 2_500 * MS;
@@ -30,14 +31,23 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     rig.poll();
     let marks = |rig: &Rig| {
         let events = rig.events.iter();
-        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, BOUND_NS, _)));
+        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, _, BOUND_NS, _)));
         those.count()
     };
-    assert_eq!((marks(&rig), rig.world.connections(HOST)), (2, 2));
-    rig.control(HostControl::Marked(0, BOUND_NS - 1));
+    // The second path waits for its turn.
+    assert_eq!((marks(&rig), rig.world.connections(HOST)), (1, 2));
+    let shown = asked(&rig).unwrap().1;
+    let marked =
+        |bound_ns, shown: &Namespace| HostControl::Marked(0, bound_ns, Box::new(shown.clone()));
+    rig.control(marked(BOUND_NS - 1, &shown));
     rig.world.pass(SECOND);
     assert_eq!(rig.world.connections(HOST), 2, "too short a mark");
-    rig.control(HostControl::Marked(0, BOUND_NS));
+    let mut other = shown.clone();
+    other.uuid[0] ^= 1;
+    rig.control(marked(BOUND_NS, &other));
+    rig.world.pass(SECOND);
+    assert_eq!(rig.world.connections(HOST), 2, "of another namespace");
+    rig.control(marked(BOUND_NS, &shown));
     rig.ready();
     assert_eq!(rig.world.connections(HOST), 4);
     // A path that returns needs no other mark.
@@ -46,6 +56,45 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     rig.world.pass(SECOND);
     rig.poll();
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (before, 4));
+}
+
+/// The path and the namespace that the engine has asked about last.
+fn asked(rig: &Rig) -> Option<(PathIndex, Namespace)> {
+    rig.events.iter().rev().find_map(|event| match event {
+        HostEvent::Mark(_, path, _, namespace) => Some((*path, (**namespace).clone())),
+        _ => None,
+    })
+}
+
+#[test]
+fn t31_answer_counts_for_paths_with_that_namespace_only() {
+    // The first path leads to another namespace than the second one, whose answer comes first.
+    let mut rig = Rig::new(config(|it| it.marks = true), target_config(2));
+    let mut other = target_config(1);
+    (other.subsystem.cntlid_min, other.subsystem.cntlid_max) = (1001, 1100);
+    other.subsystem.namespaces[0].uuid = [9; 16];
+    rig.lead(0, other, rig.disk.clone());
+    rig.world.pass(SECOND);
+    rig.poll();
+    let (path, wrong) = asked(&rig).unwrap();
+    assert_eq!(path, PathIndex(0));
+    rig.control(HostControl::Barred(0, Box::new(wrong.clone()), None));
+    rig.world.pass(SECOND);
+    rig.poll();
+    let (path, right) = asked(&rig).unwrap();
+    assert_eq!(path, PathIndex(1), "the one behind it has its turn");
+    assert!(!right.is_same(&wrong));
+    rig.control(HostControl::Marked(0, BOUND_NS, Box::new(right)));
+    rig.world.pass(SECOND);
+    rig.poll();
+    assert_eq!(rig.world.connections(HOST), 3, "one queue is open");
+    let why = Some("another one".to_owned());
+    rig.control(HostControl::Barred(0, Box::new(wrong), why));
+    rig.ready();
+    assert_eq!(state(&rig, P0), PathState::Reconnecting);
+    assert_eq!(state(&rig, P1), PathState::Live);
+    let says = |event: &HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("another one"));
+    assert_eq!(rig.events.iter().filter(|it| says(it)).count(), 1);
 }
 
 #[test]

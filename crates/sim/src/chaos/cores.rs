@@ -41,9 +41,10 @@ impl Host {
                     let first = self.cores[0];
                     self.post(world, mail, first, HostControl::Path(news));
                 }
-                HostEvent::Mark(volume, bound_ns, _) => {
+                HostEvent::Mark(volume, _, bound_ns, namespace) => {
                     self.mark_ns = self.mark_ns.max(Some(bound_ns));
-                    self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
+                    let marked = HostControl::Marked(volume, bound_ns, namespace);
+                    self.post(world, mail, node, marked);
                 }
                 // Only changes of data can come late.
                 HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,

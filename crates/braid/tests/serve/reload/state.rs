@@ -192,13 +192,19 @@ fn path_failed_by_hand_stays_so_under_another_socket() {
 
 /// A target whose namespace has this UUID, and where it is.
 fn target(rig: &Rig, uuid: &str) -> (Process, String) {
+    target_at(rig, uuid, ("s.sock", 1))
+}
+
+/// The same, with this control socket and first controller identifier.
+fn target_at(rig: &Rig, uuid: &str, (socket, cntlid): (&str, u16)) -> (Process, String) {
     let config = rig.path("t.toml");
     let text = format!(
-        "nqn = \"nqn.2026-01.org.example:s\"\n[[namespace]]\nbackend = \"mem:16MiB\"\n\
-         uuid = \"{uuid}\"\n[[port]]\nlisten = \"127.0.0.1:0\"\n"
+        "nqn = \"nqn.2026-01.org.example:s\"\ncntlid = [{cntlid}, {}]\n[[namespace]]\n\
+         backend = \"mem:16MiB\"\nuuid = \"{uuid}\"\n[[port]]\nlisten = \"127.0.0.1:0\"\n",
+        cntlid + 50
     );
     std::fs::write(&config, text).unwrap();
-    let socket = rig.path("s.sock");
+    let socket = rig.path(socket);
     let words = ["target", "-c", config.to_str().unwrap(), "--socket"];
     let words = [&words[..], &[socket.to_str().unwrap()]].concat();
     let mut target = Process::start(rig.root(), &words);
@@ -264,4 +270,46 @@ fn another_namespace_under_a_name_is_refused_until_accepted() {
         .output()
         .unwrap();
     assert!(refused(&output).contains("no such volume"));
+}
+
+#[test]
+fn t31_path_to_another_namespace_is_refused_beside_the_right_one() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let [right, wrong] = [
+        "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77",
+        "6b1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a88",
+    ];
+    let mut rig = Rig::new(directory, QUICK);
+    let (_a, bad) = target_at(&rig, wrong, ("a.sock", 100));
+    let (_b, good) = target_at(&rig, right, ("b.sock", 200));
+    let pin = format!("uuid = \"{right}\"\n");
+    let states = |rig: &Rig| {
+        let paths = rig.stat("v1")["paths"].as_array().unwrap().clone();
+        let states = paths
+            .iter()
+            .map(|it| it["state"].as_str().unwrap().to_owned());
+        states.collect::<Vec<_>>()
+    };
+    // The first path leads to the wrong one: by its key, and then by what is kept of the volume.
+    for keys in [pin.as_str(), ""] {
+        rig.start(&[V0, ("v1", &[&bad, &good], keys)]);
+        rig.engine().says("v1: ready").unwrap();
+        wait_until(|| (states(&rig) == ["reconnecting", "live"]).then_some(()));
+        assert_eq!(rig.client("v1").write(0, 1), 0);
+        let told = check(&rig, "v1").1.to_string();
+        assert!(!told.contains("not opened"), "{told}");
+        assert_eq!(rig.end(Signal::TERM), Some(0));
+    }
+    // One that comes later is refused too, and why is said.
+    rig.start(&[V0, ("v1", &[&good], "")]);
+    rig.engine().says("v1: ready").unwrap();
+    let why = rig.refusal(&["path", "add", "v1", &bad]);
+    assert!(
+        why.contains(wrong) && why.contains("another namespace"),
+        "{why}"
+    );
+    assert_eq!(rig.end(Signal::TERM), Some(0));
 }
