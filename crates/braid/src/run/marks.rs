@@ -9,7 +9,8 @@
 //! volume that leaves goes and stays likewise. A volume is known by its name, or by a path that it
 //! had, in the file of its engine's control socket; in the files of other control sockets by a path
 //! or by its namespace. Marks found there whose engine has ended ([`Registry`]) move to this
-//! engine's file; those of a running engine are that engine's alone. A volume whose paths are
+//! engine's file; those of a running engine stay there, and are heeded where that engine does not
+//! have the volume. A volume whose paths are
 //! discovered is known by any that it would be told of, too, and has them from its start: else its
 //! first flush would miss controllers that are told of later (T13).
 use super::config::Volume;
@@ -23,7 +24,7 @@ use anyhow::Context;
 use engine::host::WriteFailover;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// All marks, and their file.
@@ -187,13 +188,7 @@ impl Marks {
     pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
         let left = registry.left_behind("marks", &self.path);
         for file in &left.files {
-            let mut theirs: BTreeMap<String, Mark> = state::read(file).with_context(|| {
-                format!(
-                    "{} says which volumes of another control socket were not stopped cleanly; \
-                     remove it only if no write of that engine can be under way any more",
-                    file.display()
-                )
-            })?;
+            let mut theirs = read_theirs(file)?;
             let before = theirs.len();
             theirs.retain(|_, mark| {
                 let of = volumes.iter().find(|it| mark.is_perhaps_of(it));
@@ -209,6 +204,17 @@ impl Marks {
                      moved out of {}: {error:#}",
                     file.display()
                 ));
+            }
+        }
+        // A running engine may keep marks of volumes that it doesn't have: of those that it took
+        // over for a reload that failed, or that its configuration has no more. They stay with it,
+        // and hold here as well.
+        for (file, has) in registry.of_running("marks", &self.path) {
+            let theirs = read_theirs(&file)?;
+            for (_, mark) in theirs.iter().filter(|(name, _)| !has.contains(name)) {
+                if let Some(of) = volumes.iter().find(|it| mark.is_perhaps_of(it)) {
+                    self.take_over(&of.name, mark);
+                }
             }
         }
         Ok(())
@@ -460,6 +466,20 @@ impl Marks {
             (_, false) => state::write(&self.path, &self.map),
         }
     }
+}
+
+/// The marks in the file of another control socket.
+///
+/// # Errors
+/// It can't be read, or isn't ours.
+fn read_theirs(file: &Path) -> anyhow::Result<BTreeMap<String, Mark>> {
+    state::read(file).with_context(|| {
+        format!(
+            "{} says which volumes of another control socket were not stopped cleanly; remove it \
+             only if no write of that engine can be under way any more",
+            file.display()
+        )
+    })
 }
 
 /// Whether both are the same paths, in whatever order.
@@ -718,6 +738,39 @@ mod tests {
         assert_eq!(Marks::read(own).unwrap().wait_ns(&of), Some(60_000_000_000));
         let left: BTreeMap<String, Mark> = state::read(&older).unwrap();
         assert_eq!(left.keys().collect::<Vec<_>>(), ["y"]);
+    }
+
+    #[test]
+    fn t09_mark_with_a_running_engine_without_its_volume_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = |id: &str| {
+            let place = directory.path();
+            Registry::new(place.to_owned(), id.to_owned(), &place.join(id))
+        };
+        let volume = |name: &str| {
+            let uri = format!("nvme-tcp://10.0.0.1:4420/nqn.2026-01.org.example:{name}?nsid=1");
+            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+            crate::run::config::tests::parsed(&text).volumes.remove(0)
+        };
+        let (a, b) = (volume("a"), volume("b"));
+        let mut running = registry("running");
+        assert!(running.enter(std::iter::once(&a)).is_ok());
+        // It took over the mark of b for a reload that failed, and has one of its own.
+        let theirs = running.state_path("marks");
+        let mut marks = Marks::read(theirs.clone()).unwrap();
+        for of in [&a, &b] {
+            marks.keep(of, 60_000_000_000).unwrap();
+        }
+        let new = registry("new");
+        let adopted = || {
+            let mut marks = Marks::read(new.state_path("marks")).unwrap();
+            marks.adopt(&new, &[&a, &b]).unwrap();
+            [&a, &b].map(|of| marks.wait_ns(of))
+        };
+        assert_eq!(adopted(), [None, Some(60_000_000_000)]);
+        assert_eq!(Marks::read(theirs).unwrap().map.len(), 2, "they stay there");
+        running.end();
+        assert_eq!(adopted(), [Some(60_000_000_000); 2]);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! Namespaces are compared by subsystem NQN and NSID; a path without `nsid` may lead to any
-//! namespace of its subsystem. Mirrors are not compared: their legs have an owner record. Engines
+//! namespace of its subsystem. Legs are recorded by name only: they have an owner record. Engines
 //! that use different state directories do not see each other.
 use super::config::Volume;
 use super::state;
@@ -134,10 +134,12 @@ impl Registry {
     /// Another engine has one of them, or the record can't be written; then it is as before.
     pub fn enter<'a>(&mut self, volumes: impl Iterator<Item = &'a Volume>) -> Result<(), Refused> {
         let mut all = self.volumes.clone();
-        for of in volumes.filter(|it| it.leg_of.is_none() && !it.is_mirror()) {
+        for of in volumes.filter(|it| !it.is_mirror()) {
+            // Whose a leg is, its owner record says.
+            let is_leg = of.leg_of.is_some();
             let entry = Entry {
                 name: of.name.clone(),
-                namespaces: places(of),
+                namespaces: if is_leg { Vec::new() } else { places(of) },
             };
             match all.iter_mut().find(|it| it.name == entry.name) {
                 Some(there) => *there = entry,
@@ -206,6 +208,20 @@ impl Registry {
         let guard = (!files.is_empty()).then(|| self.guard());
         files.retain(|it| !id_of(it).is_some_and(|id| self.is_alive(id)));
         LeftBehind { files, guard }
+    }
+
+    /// The state files of a kind of engines with other control sockets that run, with the names of
+    /// the volumes that each has.
+    pub fn of_running(&self, kind: &str, own: &Path) -> Vec<(PathBuf, Vec<String>)> {
+        let files = others(&self.directory, kind).into_iter();
+        let files = files.filter(|it| it != own);
+        let running = files.filter_map(|file| {
+            let id = id_of(&file).filter(|id| self.is_alive(id))?;
+            let record = read(&self.directory.join(format!("engine-{id}.json"))).ok()?;
+            let names = record.volumes.into_iter().map(|it| it.name);
+            Some((file, names.collect()))
+        });
+        running.collect()
     }
 
     /// The engine has ended: another one may have all of its volumes.
