@@ -59,7 +59,7 @@ struct Record {
 
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
+pub struct Entry {
     name: String,
     namespaces: Vec<Place>,
 }
@@ -128,6 +128,28 @@ impl Registry {
         &self.directory
     }
 
+    /// What is recorded of a volume.
+    pub fn entry(&self, name: &str) -> Option<Entry> {
+        self.volumes.iter().find(|it| it.name == name).cloned()
+    }
+
+    /// What was recorded of a volume that was not opened holds again.
+    ///
+    /// # Errors
+    /// As of [`Registry::leave`].
+    pub fn restore(&mut self, name: &str, before: Option<Entry>) -> anyhow::Result<()> {
+        if self.entry(name) == before {
+            return Ok(());
+        }
+        self.volumes.retain(|it| it.name != name);
+        self.volumes.extend(before);
+        if self.file.is_none() {
+            return Ok(());
+        }
+        let _guard = self.guard()?;
+        self.write()
+    }
+
     /// Records this engine with these volumes, if it is not recorded yet, or adds them.
     ///
     /// # Errors
@@ -166,12 +188,7 @@ impl Registry {
     /// # Errors
     /// The record can't be written: another engine is refused it for as long as this one runs.
     pub fn leave(&mut self, name: &str) -> anyhow::Result<()> {
-        self.volumes.retain(|it| it.name != name);
-        if self.file.is_none() {
-            return Ok(());
-        }
-        let _guard = self.guard()?;
-        self.write()
+        self.restore(name, None)
     }
 
     /// Whether this engine is recorded: its state files are its own.

@@ -11,7 +11,7 @@ use super::cores::recovery;
 use super::discovery::remember;
 use super::mirrors;
 use super::paths::{GRACE, WAIT_NS_MAX};
-use super::registry::Refused;
+use super::registry::{Entry, Refused};
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::load::host::FileAccess;
@@ -24,6 +24,36 @@ use std::time::{Duration, Instant};
 /// Longest wait for what the engine does by itself, however long that takes.
 const WAIT_MAX: Duration = Duration::from_nanos(WAIT_NS_MAX);
 
+/// A volume stands in this engine's record until this is dropped, or for good if it is kept.
+struct Recorded<'a> {
+    service: &'a Service,
+    name: String,
+    before: Option<Entry>,
+    kept: bool,
+}
+
+impl Recorded<'_> {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Recorded<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let before = self.before.take();
+        if let Err(error) = self.service.registry().restore(&self.name, before) {
+            log::say(format!(
+                "{}: was not opened, and other engines are refused its namespace until this one \
+                 ends: {error:#}",
+                self.name
+            ));
+        }
+    }
+}
+
 impl Service {
     /// Opens a volume; it isn't there yet, but has this number.
     ///
@@ -31,6 +61,7 @@ impl Service {
     /// Why it can't be; then nothing of it is left.
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
         let (mut of, mut found) = self.with_discovered(of);
+        let recorded = self.record(&of)?;
         self.inherit_marks(&of)?;
         found.append(&mut remember(&self.marks(), &mut of));
         let of = &of;
@@ -77,7 +108,6 @@ impl Service {
             number
         };
         if number.is_err() {
-            let _ = self.registry().leave(&of.name);
             // What its number stands for next has not asked yet.
             let state = self.state();
             self.unanswered()
@@ -92,16 +122,33 @@ impl Service {
                 .map(|it| format!("{it:#}")),
         };
         line.into_iter().for_each(log::say);
+        if number.is_ok() {
+            recorded.keep();
+        }
         number
     }
 
-    /// What other engines know of a new volume: one that runs has its namespace, or one that has
-    /// ended left its mark.
-    fn inherit_marks(&self, of: &Volume) -> Result<(), String> {
+    /// Records that this engine has a volume, unless it is not opened after all.
+    ///
+    /// # Errors
+    /// A running engine has its namespace.
+    fn record(&self, of: &Volume) -> Result<Recorded<'_>, String> {
         let mut registry = self.registry();
-        if let Err(Refused::Rival(why)) = registry.enter(std::iter::once(of)) {
-            return Err(why);
+        let before = registry.entry(&of.name);
+        match registry.enter(std::iter::once(of)) {
+            Err(Refused::Rival(why)) => Err(why),
+            Ok(()) | Err(Refused::Failed(_)) => Ok(Recorded {
+                service: self,
+                name: of.name.clone(),
+                before,
+                kept: false,
+            }),
         }
+    }
+
+    /// Takes over what engines that have ended left of a new volume.
+    fn inherit_marks(&self, of: &Volume) -> Result<(), String> {
+        let registry = self.registry();
         let adopted = self.marks().adopt(&registry, &[of]);
         adopted.map_err(|error| format!("{error:#}"))
     }

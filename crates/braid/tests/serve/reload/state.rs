@@ -313,3 +313,26 @@ fn t31_path_to_another_namespace_is_refused_beside_the_right_one() {
     );
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
+
+#[test]
+fn volume_that_is_not_opened_stays_free_for_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, [one, _])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let nqn = one.rsplit('/').next().unwrap().split('?').next().unwrap();
+    let nowhere = "[[discovery]]\nuri = \"nvme-tcp://127.0.0.1:1\"\n";
+    let mut rig = Rig::new(directory, &format!("{QUICK}{nowhere}"));
+    rig.start(&[V0]);
+    let discovered = format!("subsystem = \"{nqn}\"\n");
+    let why = rig.refused_reload(&[V0, ("v1", &[], &discovered)]);
+    assert!(why.contains("discovered"), "{why}");
+    let names = rig.kept("engine").1["volumes"].to_string();
+    assert!(!names.contains("v1"), "{names}");
+    rig.configure(&[("x", &[&one], "")]);
+    let mut second = start_at(&rig, &rig.path("other.sock"));
+    second.says("x: ready").unwrap();
+    second.signal(Signal::TERM);
+    assert_eq!(second.ended().code(), Some(0));
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
