@@ -101,15 +101,14 @@ impl Choices {
 
     /// Takes over, for volumes that have no choice here, what engines that have ended kept under
     /// other control sockets: of a volume of that name to which the configuration gave the same
-    /// paths.
-    ///
-    /// # Errors
-    /// A file can't be read, or isn't ours.
-    pub fn adopt(&mut self, registry: &Registry, config: &Config) -> anyhow::Result<()> {
+    /// paths. A file that can't be read is logged, and left as it is.
+    pub fn adopt(&mut self, registry: &Registry, config: &Config) {
         let left = registry.left_behind("choices", &self.path);
         for file in &left.files {
-            let mut theirs: BTreeMap<String, Choice> = state::read(file)
-                .with_context(|| format!("{} (remove it to forget choices)", file.display()))?;
+            let what = "choices that an engine with another control socket kept";
+            let Some(mut theirs) = state::read_other::<BTreeMap<String, Choice>>(file, what) else {
+                continue;
+            };
             let before = theirs.len();
             theirs.retain(|name, choice| {
                 let paths = choice.paths.as_ref();
@@ -134,7 +133,6 @@ impl Choices {
                 ));
             }
         }
-        Ok(())
     }
 
     /// What holds for a volume that is configured so.

@@ -112,15 +112,14 @@ impl Known {
     }
 
     /// Takes what engines with other control sockets know of volumes that are not known here: of
-    /// those with the same name and subsystem.
-    ///
-    /// # Errors
-    /// A file can't be read, or isn't ours.
-    pub fn adopt(&mut self, registry: &Registry, volumes: &[Volume]) -> anyhow::Result<()> {
+    /// those with the same name and subsystem. A file that can't be read is logged.
+    pub fn adopt(&mut self, registry: &Registry, volumes: &[Volume]) {
         let files = others(registry.directory(), "volumes").into_iter();
         for file in files.filter(|it| *it != self.path) {
-            let theirs: BTreeMap<String, Shown> = state::read(&file)
-                .with_context(|| format!("{} (remove it to forget it)", file.display()))?;
+            let what = "namespaces that volumes of another control socket had";
+            let Some(theirs) = state::read_other::<BTreeMap<String, Shown>>(&file, what) else {
+                continue;
+            };
             for of in volumes.iter().filter(|of| of.leg_of.is_none()) {
                 let known = theirs.get(&of.name).filter(|known| {
                     let mut places = places(of).into_iter();
@@ -132,7 +131,6 @@ impl Known {
                 }
             }
         }
-        Ok(())
     }
 
     /// Whether a namespace may be used as this volume's, which is not open yet.
@@ -304,7 +302,9 @@ mod tests {
             ("nqn.2026-01.org.example:other", false),
         ] {
             let mut other = Known::read(registry("b").state_path("volumes"), &[]).unwrap();
-            other.adopt(&registry("b"), &[of(nqn)]).unwrap();
+            // What can't be read of others keeps no engine from starting.
+            std::fs::write(registry("0").state_path("volumes"), "{").unwrap();
+            other.adopt(&registry("b"), &[of(nqn)]);
             assert_eq!(other.check(&of(nqn), &namespace(2, 0)).is_err(), refused);
         }
     }

@@ -116,14 +116,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let directory = identity::state_directory()?;
     let mut registry = Registry::new(directory, state_id(&path)?, &path);
     let mut known = Known::read(registry.state_path("volumes"), &args.accept)?;
-    known.adopt(&registry, &config.volumes)?;
+    known.adopt(&registry, &config.volumes);
     // Before what it left is read: it may be running.
     let recorded = registry.enter(config.volumes.iter());
     if let Err(Refused::Rival(why)) = recorded {
         anyhow::bail!(why);
     }
     let mut choices = Choices::read(registry.state_path("choices"))?;
-    choices.adopt(&registry, &config)?;
+    choices.adopt(&registry, &config);
     let configured = config.clone();
     choices.apply_paths(&mut config);
     for volume in &mut config.volumes {

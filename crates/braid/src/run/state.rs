@@ -1,5 +1,6 @@
 //! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
 use crate::limits::TEXT_BYTES_MAX;
+use crate::log;
 use crate::text;
 use crate::units::format_bytes;
 use anyhow::{Context, bail};
@@ -17,6 +18,22 @@ pub fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
     match text::if_there(path)? {
         Some(text) => Ok(serde_json::from_str(&text)?),
         None => Ok(T::default()),
+    }
+}
+
+/// What a file of another control socket holds that is no safety state; `None`: it can't be read,
+/// which is logged.
+pub fn read_other<T: DeserializeOwned + Default>(path: &Path, what: &str) -> Option<T> {
+    match read(path) {
+        Ok(it) => Some(it),
+        Err(error) => {
+            log::say(format!(
+                "{}: {what} can't be read, and are passed over: {error:#}; remove the file if \
+                 that engine will not start again",
+                path.display()
+            ));
+            None
+        }
     }
 }
 

@@ -336,3 +336,30 @@ fn volume_that_is_not_opened_stays_free_for_others() {
     assert_eq!(second.ended().code(), Some(0));
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
+
+#[test]
+fn damaged_file_of_another_socket_keeps_no_engine_from_starting() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let mut rig = Rig::new(directory, QUICK);
+    let kept = rig.path("state/braid");
+    std::fs::create_dir_all(&kept).unwrap();
+    for kind in ["choices", "volumes"] {
+        let name = format!("{kind}-0123456789abcdef.json");
+        std::fs::write(kept.join(&name), "{").unwrap();
+        rig.start(&[V0]);
+        rig.engine().notes(&name);
+        assert_eq!(check(&rig, "v0").0, Some(0));
+        assert_eq!(rig.end(Signal::TERM), Some(0));
+        std::fs::remove_file(kept.join(name)).unwrap();
+    }
+    // What they say of writes under way is not passed over.
+    let marks = "marks-0123456789abcdef.json";
+    std::fs::write(kept.join(marks), "{").unwrap();
+    rig.configure(&[V0]);
+    let mut engine = start_at(&rig, &rig.path("c.sock"));
+    engine.notes(marks);
+    assert_eq!(engine.ended().code(), Some(1));
+}
