@@ -69,6 +69,11 @@ impl Drop for LongPlace<'_> {
 pub fn serve(listener: &UnixListener, control: &Arc<impl Methods>) {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
+        if let Err(error) = &stream
+            && error.kind() == std::io::ErrorKind::InvalidInput
+        {
+            return; // it was shut down: another one is in its place
+        }
         let Ok(stream) = stream else {
             // Out of descriptors, most likely: they come back.
             std::thread::sleep(ACCEPT_PAUSE);

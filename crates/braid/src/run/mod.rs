@@ -22,6 +22,7 @@ mod choices;
 pub mod client;
 mod config;
 mod connect;
+mod control_file;
 mod cores;
 mod discovery;
 mod ends;
@@ -52,8 +53,7 @@ pub use config::is_name;
 pub use stat::{held, last_check};
 
 use crate::cli::Usage;
-use crate::control::server;
-use crate::control::socket::{self, PrivateSocket};
+use crate::control::socket;
 use crate::identity::{self, IdentityArgs};
 use crate::log;
 use crate::output;
@@ -62,6 +62,7 @@ use anyhow::Context;
 use choices::Choices;
 use clap::Args;
 use config::Config;
+use control_file::ControlFile;
 use cores::Cores;
 use known::Known;
 use machine::RunEvent;
@@ -101,7 +102,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let path = path.or_else(|| socket::default_path(socket::RUN));
     let path =
         path.context("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)")?;
-    let socket = PrivateSocket::bind(&path, "engine", &config.access())?;
+    let mut socket = ControlFile::bind(&path, config.access())?;
     let identity = identity::identity(&IdentityArgs {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
@@ -166,7 +167,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
-        serve_control(&socket, &service)?;
+        socket.serve(&service)?;
         for line in service.exports_in_words() {
             output::print(&line).ok();
         }
@@ -345,15 +346,5 @@ fn listen_for_signals(to: mpsc::Sender<RunEvent>) -> anyhow::Result<()> {
     };
     let builder = std::thread::Builder::new().name("signals".into());
     builder.spawn(wait).context("cannot start a thread")?;
-    Ok(())
-}
-
-fn serve_control(socket: &PrivateSocket, service: &Arc<Service>) -> anyhow::Result<()> {
-    let listener = socket.listener.try_clone();
-    let listener = listener.context("cannot share the control socket")?;
-    let service = Arc::clone(service);
-    let serve = move || server::serve(&listener, &service);
-    let builder = std::thread::Builder::new().name("control".into());
-    builder.spawn(serve).context("cannot start a thread")?;
     Ok(())
 }

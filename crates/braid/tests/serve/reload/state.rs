@@ -161,6 +161,31 @@ fn export_whose_socket_was_removed_is_said_and_made_again() {
 }
 
 #[test]
+fn control_socket_that_was_removed_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let mut rig = Rig::new(directory, QUICK);
+    rig.start(&[V0]);
+    let file = rig.path("c.sock");
+    for _ in 0..2 {
+        std::fs::remove_file(&file).unwrap();
+        rig.engine().notes("was removed, and is made again");
+        assert_eq!(check(&rig, "v0").0, Some(0));
+    }
+    // What another has put there stays.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "precious").unwrap();
+    rig.engine().notes("is no socket");
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    std::fs::remove_file(&file).unwrap();
+    rig.engine().notes("was removed, and is made again");
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+    assert!(!file.exists());
+}
+
+#[test]
 fn path_failed_by_hand_stays_so_under_another_socket() {
     let directory = tempfile::tempdir().unwrap();
     let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
