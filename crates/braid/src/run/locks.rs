@@ -2,8 +2,9 @@
 //!
 //! # Contract
 //! A verb of one volume excludes other verbs of that volume, and whatever changes all of them (a
-//! reload, the legs of mirrors); verbs of different volumes go on side by side. A verb for all
-//! volumes that waits goes before verbs of one volume that come later. Users come before discovery,
+//! reload, new legs of mirrors); verbs of different volumes go on side by side. A verb that takes
+//! legs from a mirror has the mirror and its legs, all at once or none. A verb for all volumes that
+//! waits goes before verbs of one volume that come later. Users come before discovery,
 //! which waits for the verb that is under way at most once.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,14 +36,14 @@ struct Turn {
 pub struct Alone<'a> {
     lock: &'a VerbLock,
     /// `None`: all volumes.
-    volume: Option<String>,
+    volumes: Option<Vec<String>>,
 }
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
         let mut turn = self.lock.turn();
-        match &self.volume {
-            Some(volume) => drop(turn.volumes.remove(volume)),
+        match &self.volumes {
+            Some(volumes) => turn.volumes.retain(|it| !volumes.contains(it)),
             None => turn.all = false,
         }
         drop(turn);
@@ -90,19 +91,28 @@ impl VerbLock {
 
     /// Waits until no other verb changes this volume; until the result is dropped, none does.
     pub fn alone_with(&self, volume: &str) -> Alone<'_> {
+        self.alone_with_all(vec![volume.to_owned()])
+    }
+
+    /// The same of several, in which it never waits for one while it has another.
+    pub fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
         let mut turn = self.turn();
-        *turn.waiting_for.entry(volume.to_owned()).or_default() += 1;
-        while !turn.has_room_for(volume) {
+        for volume in &volumes {
+            *turn.waiting_for.entry(volume.clone()).or_default() += 1;
+        }
+        while !volumes.iter().all(|volume| turn.has_room_for(volume)) {
             turn = self.wait(turn);
         }
-        if let Some(count) = turn.waiting_for.get_mut(volume) {
-            *count -= 1;
-            if *count == 0 {
-                turn.waiting_for.remove(volume);
+        for volume in &volumes {
+            if let Some(count) = turn.waiting_for.get_mut(volume) {
+                *count -= 1;
+                if *count == 0 {
+                    turn.waiting_for.remove(volume);
+                }
             }
         }
-        turn.volumes.insert(volume.to_owned());
-        self.has(Some(volume))
+        turn.volumes.extend(volumes.iter().cloned());
+        self.has(Some(volumes))
     }
 
     /// The same for a change that no user asked for: users who wait come first.
@@ -112,7 +122,7 @@ impl VerbLock {
             turn = self.wait(turn);
         }
         turn.volumes.insert(volume.to_owned());
-        self.has(Some(volume))
+        self.has(Some(vec![volume.to_owned()]))
     }
 
     /// The same, unless the caller wants to `stop` first, which is asked ten times a second.
@@ -126,13 +136,13 @@ impl VerbLock {
             turn = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         turn.volumes.insert(volume.to_owned());
-        Some(self.has(Some(volume)))
+        Some(self.has(Some(vec![volume.to_owned()])))
     }
 
-    fn has(&self, volume: Option<&str>) -> Alone<'_> {
+    fn has(&self, volumes: Option<Vec<String>>) -> Alone<'_> {
         Alone {
             lock: self,
-            volume: volume.map(str::to_owned),
+            volumes,
         }
     }
 
@@ -210,6 +220,30 @@ mod tests {
         all.join().unwrap();
         drop(lock.alone_with("c"));
         assert!(lock.turn().is_idle());
+    }
+
+    #[test]
+    fn verbs_of_two_mirrors_do_not_wait_for_each_other() {
+        let lock = Arc::new(VerbLock::default());
+        let names = |mirror: &str| vec![mirror.to_owned(), format!("{mirror}/0")];
+        let first = lock.alone_with_all(names("a"));
+        let second = lock.alone_with_all(names("b")); // does not wait
+        let is_free = |volume: &str| lock.alone_at_last_unless(volume, &|| true).is_some();
+        assert!(!is_free("a/0") && !is_free("b") && is_free("c"));
+        // One that waits for a leg has none of the others meanwhile.
+        let mine = Arc::clone(&lock);
+        let third = std::thread::spawn(move || {
+            drop(mine.alone_with_all(vec!["b/0".to_owned(), "c".to_owned()]));
+        });
+        while !lock.turn().waiting_for.contains_key("c") {
+            std::thread::yield_now();
+        }
+        drop(lock.alone_with("c"));
+        drop(first);
+        assert!(!third.is_finished());
+        drop(second);
+        third.join().unwrap();
+        assert!(lock.turn().is_idle() && lock.turn().waiting_for.is_empty());
     }
 
     #[test]

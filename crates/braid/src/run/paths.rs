@@ -99,6 +99,11 @@ impl Changes {
         self.verbs.alone()
     }
 
+    /// For a verb of some volumes: see [`VerbLock::alone_with_all`].
+    pub fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
+        self.verbs.alone_with_all(volumes)
+    }
+
     /// See [`VerbLock::alone_now`].
     pub fn alone_now(&self) -> Option<Alone<'_>> {
         self.verbs.alone_now()

@@ -22,6 +22,7 @@ use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
 use crate::run::config::{Export, PathKeys, Volume};
+use crate::run::locks::Alone;
 use crate::run::service::Service;
 use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
@@ -243,7 +244,7 @@ impl Service {
     /// # Errors
     /// It is the last one in sync, or can't be now.
     pub(super) fn remove_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(volume);
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             let why = "it does not run: start it first";
@@ -309,7 +310,7 @@ impl Service {
     /// # Errors
     /// It has clients, and `force` is not said; it does not end.
     pub(super) fn stop_mirror(&self, volume: u16, force: bool) -> Result<Value, Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(volume);
         let name = self.name(volume);
         let report = self.mirror_report(volume)?;
         if report.state == MirrorState::Stopped {
@@ -376,6 +377,25 @@ impl Service {
         state.stopped.entry(volume).or_insert(stopped);
     }
 
+    /// No other verb changes this mirror or its legs, as long as this is there.
+    fn alone_with_mirror(&self, volume: u16) -> Alone<'_> {
+        let names = || {
+            let name = self.name(volume);
+            let legs = self.legs_of(&name).into_iter();
+            let mut all: Vec<String> = legs.map(|leg| self.name(leg)).collect();
+            all.push(name);
+            all
+        };
+        loop {
+            let before = names();
+            let alone = self.changes.alone_with_all(before.clone());
+            // Another verb may have changed its legs meanwhile.
+            if names() == before {
+                return alone;
+            }
+        }
+    }
+
     /// The numbers of the volumes of a mirror's legs.
     fn legs_of(&self, name: &str) -> Vec<u16> {
         let state = self.state();
@@ -396,7 +416,7 @@ impl Service {
     /// # Errors
     /// Why it stays as it is.
     pub(super) fn grow_mirror(&self, volume: u16) -> Result<Value, Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(volume);
         let report = self.mirror_report(volume)?;
         let before = report.superblock.map(|it| it.geometry.bytes);
         let name = self.name(volume);
