@@ -450,6 +450,10 @@ impl Machine for ExportEngine {
         self.host.handle_device(id, result, now_ns);
     }
 
+    fn start_before_ns(&self, id: u32) -> u64 {
+        self.host.start_before_ns(id)
+    }
+
     fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
         match message {
             ExportControl::Host(message) => self.host.handle_control(message, now_ns),

@@ -67,7 +67,7 @@ use alloc::vec::Vec;
 use loans::Loans;
 use one::{Kit, Mirrored, Phase};
 use policy::{Knobs, Policy};
-use table::{OURS, Table};
+use table::{OURS, Table, Task};
 use volume::IoLimits;
 use volume::mirror::Crc32c;
 
@@ -474,6 +474,24 @@ impl MirrorEngine {
         any
     }
 
+    /// Before when change `id` of a device has to start: while its mirror's lease lasts (T49).
+    /// Records that take a mirror over are exempt: they have a rule of their own
+    /// ([`volume::mirror::claim`]); so is what is no mirror's.
+    fn start_before(&self, id: u32) -> u64 {
+        let cookie = self.host.cookie_of(id).filter(|it| it & OURS != 0);
+        let Some(entry) = cookie.and_then(|it| self.table.get(it)) else {
+            return u64::MAX;
+        };
+        let mirror = self.mirrors.get(usize::from(entry.mirror));
+        match mirror.and_then(Option::as_ref).map(|it| &it.phase) {
+            Some(Phase::Running(it)) => match entry.task {
+                Task::Io(ticket) | Task::Own(ticket) => it.machine.start_before_ns(ticket),
+                _ => u64::MAX,
+            },
+            _ => u64::MAX,
+        }
+    }
+
     /// Other knobs, and another policy, which becomes a property of the mirror.
     fn set_policy(&mut self, volume: u16, policy: Policy, knobs: Knobs, now_ns: u64) {
         let index = volume.checked_sub(MIRRORS_FROM);
@@ -591,6 +609,10 @@ impl Machine for MirrorEngine {
 
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
         self.host.handle_device(id, result, now_ns);
+    }
+
+    fn start_before_ns(&self, id: u32) -> u64 {
+        self.start_before(id)
     }
 
     #[inline]

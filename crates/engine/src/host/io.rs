@@ -255,6 +255,12 @@ impl HostEngine {
         }
     }
 
+    /// The cookie of the I/O that a device request is of, or of the one that it is a piece of.
+    pub(crate) fn cookie_of(&self, id: u32) -> Option<u64> {
+        let index = self.slots.find(id)?;
+        Some(self.slots.get(index).io.cookie)
+    }
+
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.slots.find(id) else {

@@ -113,6 +113,11 @@ impl Table {
         self.entries.iter().flatten().any(|it| it.mirror == mirror)
     }
 
+    /// The one with this cookie.
+    pub fn get(&self, cookie: u64) -> Option<&Entry> {
+        self.entries.get((cookie & !OURS) as usize)?.as_ref()
+    }
+
     /// The one with this cookie has ended, or was not given.
     pub fn take(&mut self, cookie: u64) -> Option<Entry> {
         let at = (cookie & !OURS) as usize;

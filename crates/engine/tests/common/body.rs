@@ -27,6 +27,7 @@ pub trait Body {
     fn sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64);
     fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
     fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
+    fn start_before(&self, id: u32) -> u64;
     fn turn_once(&mut self, memory: &mut dyn Memory, now_ns: u64);
     fn output(&mut self) -> Option<Output>;
     fn timeout(&self) -> Option<u64>;
@@ -60,6 +61,9 @@ impl<M: Machine> Body for M {
     }
     fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
         self.handle_device(id, result, now_ns);
+    }
+    fn start_before(&self, id: u32) -> u64 {
+        self.start_before_ns(id)
     }
     fn turn_once(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.turn(memory, now_ns);
@@ -116,6 +120,9 @@ pub struct Disk {
     pub error: Option<DeviceError>,
     /// It was cut short here: what reaches farther fails, whatever is there by now.
     pub cut_at: Option<u64>,
+    /// Its changes are system calls of the node's own threads, made at their end: each is asked
+    /// then whether it may still start.
+    pub by_workers: bool,
     /// A device that breaks the rules: it answers 2 ms after it was asked, and executes later.
     pub answers_early: bool,
     /// What would be left after a loss of power: flushed, or written with FUA.
@@ -132,6 +139,7 @@ impl Disk {
             busy_until_ns: None,
             error: None,
             cut_at: None,
+            by_workers: false,
             answers_early: false,
             durable: None,
             log: Rc::new(RefCell::new(None)),

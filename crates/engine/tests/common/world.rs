@@ -2,7 +2,7 @@
 use super::Address;
 use super::net::Conn;
 use super::{Arena, Body, Disk};
-use engine::machine::{Closed, Memory, Send};
+use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceRequest, Output};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -143,6 +143,14 @@ impl World {
         }
     }
 
+    /// Whether a node's device has a write to this byte under way.
+    pub fn writes(&self, of: usize, offset: u64) -> bool {
+        let writes = |it: &DeviceRequest| it.op.is_change() && it.offset == offset;
+        self.events.values().any(|event| {
+            matches!(event, Event::Device { node, request } if *node == of && writes(request))
+        })
+    }
+
     /// Lets `ns` pass.
     pub fn pass(&mut self, ns: u64) {
         self.run(ns, |_| false);
@@ -249,8 +257,16 @@ impl World {
                 disk.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
             }
             Event::Device { node, request } => {
-                let Node { arena, disks, .. } = &mut self.nodes[node];
-                let result = disks[usize::from(request.device.0)].execute(&request, arena);
+                let Node {
+                    arena, disks, body, ..
+                } = &mut self.nodes[node];
+                let disk = &disks[usize::from(request.device.0)];
+                let asks = disk.by_workers && request.op.is_change();
+                let late = asks && body.borrow().start_before(request.id) <= self.now_ns;
+                let result = match late {
+                    true => Err(DeviceError::Lost),
+                    false => disk.execute(&request, arena),
+                };
                 let body = self.wake(node);
                 body.borrow_mut().device(request.id, result, self.now_ns);
             }

@@ -9,6 +9,7 @@ mod clients;
 mod common;
 mod cost;
 mod deep;
+mod frozen;
 mod grow;
 mod hang;
 mod lease;

@@ -18,8 +18,9 @@
 //! What was given out in the lease may be executed later: who takes over waits for that
 //! ([`Terms`](crate::mirror::claim::Terms)), and whoever moves the bytes cuts a leg off that has
 //! [`News::Lapsed`]. A process that stands still between asking for the time and giving something
-//! out gives it out afterwards.
-use super::legs::{Legs, Work};
+//! out gives it out afterwards; whoever starts it on a device asks
+//! [`start_before_ns`](Mirror::start_before_ns) directly before (T49).
+use super::legs::{Legs, Ticket, Work};
 use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, News, Output};
@@ -189,6 +190,26 @@ impl Mirror {
     /// Whether changes wait for what the owner before us has left (T9).
     pub(super) fn holds_changes(&self) -> bool {
         self.now_ns < self.lease.hold_until_ns
+    }
+
+    /// The time before which a change that a leg was given has to start there, ns; `u64::MAX`: at
+    /// any time (T49). Data, pages and superblocks of events: while the leg has its lease, or one
+    /// that does not say yet that it is ours while any leg has one. A beat's record: two intervals
+    /// from when the one that it replaces was asked for; by then another owner may have come, and
+    /// the record is read again first. A beat that is written later renews no lease.
+    pub fn start_before_ns(&self, ticket: Ticket) -> u64 {
+        if !self.lease.on {
+            return u64::MAX;
+        }
+        let until_ns = |leg: u8| self.leg(leg).map_or(0, |it| it.beat.until_ns);
+        if ticket.is_beat() {
+            let asked_ns = self.leg(ticket.leg).map_or(0, |it| it.beat.asked_ns);
+            return asked_ns.saturating_add(self.lease_ns());
+        }
+        if self.ours().has(ticket.leg) {
+            return until_ns(ticket.leg);
+        }
+        self.up.iter().map(until_ns).max().unwrap_or(0)
     }
 
     /// Leases that have ended by now.

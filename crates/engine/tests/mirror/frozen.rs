@@ -1,0 +1,106 @@
+//! An engine that stood still with changes of its own legs in its threads (T49).
+use super::common::{Disk, HOST, MS, SECOND};
+use super::rig::{Rig, data, io, made, said_of, shared, superblock};
+use engine::host::IoOp;
+use engine::mirror::LegStatus;
+use volume::Outcome;
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Id, Label};
+
+/// Longer than the lease, and than another host needs to take the mirror over.
+const STILL: u64 = 60 * SECOND;
+
+/// An engine whose threads make each change of a leg 10 ms after it was given to them.
+fn rig(disks: &[Disk]) -> Rig {
+    let mut rig = shared(disks);
+    for leg in 0..disks.len() {
+        let disk = rig.disk(leg);
+        (disk.by_workers, disk.delay_ns) = (true, 10 * MS);
+    }
+    rig.until(60 * SECOND, Rig::is_ready);
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    // Else one of the legs would leave with its lease, for what is in its cache (T13).
+    assert_eq!(rig.flush(), Outcome::Done);
+    rig
+}
+
+/// Another host has taken the mirror over, and written its first block.
+fn taken_over(disks: &[Disk]) -> Id {
+    let run = Id([0x99; 16]);
+    said_of(
+        disks,
+        Some(Owner {
+            run,
+            host: run,
+            label: Label::cut("another host"),
+            since_s: 1,
+            beat_s: 1,
+            bound_ms: 0,
+        }),
+    );
+    for disk in disks {
+        let at = superblock(disk).superblock.place.data_offset as usize;
+        disk.bytes.borrow_mut()[at..at + 4096].fill(9);
+    }
+    run
+}
+
+#[test]
+fn t49_a_write_from_before_a_standstill_is_dropped() {
+    let disks = made(2, true);
+    let mut rig = rig(&disks);
+    rig.world.nodes[HOST].arena.0[..4096].fill(2);
+    rig.submit(&io(IoOp::Write { fua: false }, 0));
+    rig.run(MS, |_| false);
+    rig.world.now_ns += STILL;
+    let run = taken_over(&disks);
+    rig.run(STILL, |_| false);
+    for disk in &disks {
+        assert_eq!(data(disk)[..2], [9, 9], "{:?}", rig.lines());
+        assert_eq!(superblock(disk).superblock.owner.unwrap().run, run);
+    }
+    assert_ne!(rig.done[0].outcome, Outcome::Done);
+}
+
+#[test]
+fn t49_a_beat_from_before_a_standstill_is_not_written() {
+    let disks = made(2, true);
+    let mut rig = rig(&disks);
+    let is_beat = |rig: &Rig| {
+        let writes = COPIES_AT.iter().any(|&at| rig.world.writes(HOST, at));
+        writes && rig.done.is_empty()
+    };
+    rig.until(10 * SECOND, is_beat);
+    rig.world.now_ns += STILL;
+    let before: Vec<_> = disks.iter().map(|disk| taken_over_one(disk)).collect();
+    rig.run(STILL, |_| false);
+    for (disk, before) in disks.iter().zip(before) {
+        let bytes = disk.bytes.borrow();
+        let after = COPIES_AT.map(|at| bytes[at as usize..][..4096].to_vec());
+        assert!(after == before, "{:?}", rig.lines());
+    }
+}
+
+/// Both copies of a leg's superblock once another host has it.
+fn taken_over_one(disk: &Disk) -> [Vec<u8>; 2] {
+    taken_over(std::slice::from_ref(disk));
+    let bytes = disk.bytes.borrow();
+    COPIES_AT.map(|at| bytes[at as usize..][..4096].to_vec())
+}
+
+#[test]
+fn t49_a_write_goes_on_when_nobody_took_the_mirror() {
+    let disks = made(2, true);
+    let mut rig = rig(&disks);
+    rig.world.nodes[HOST].arena.0[..4096].fill(2);
+    rig.submit(&io(IoOp::Write { fua: false }, 0));
+    rig.run(MS, |_| false);
+    rig.world.now_ns += STILL;
+    rig.until(STILL, |rig| !rig.done.is_empty());
+    assert_eq!(rig.done[0].outcome, Outcome::Done, "{:?}", rig.lines());
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+    for disk in &disks {
+        assert_eq!(data(disk)[..2], [2, 2]);
+    }
+}
