@@ -155,6 +155,7 @@ const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults history --seconds 12 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults prefixes --seconds 5 --prefixes 20 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults marks --rounds 10 --seed 1; \
+     cargo xtask faults freeze --points 3 --random 10 --seed $((16#$commit)); \
      cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is

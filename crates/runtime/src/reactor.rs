@@ -24,6 +24,7 @@ use engine::machine::{ConnId, Memory, Output, Span};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use sys::freeze::{self, Point};
 use sys::{Arena, Completion, Extent, Fd, Ring, RingConfig, Wait, os};
 
 /// One core's loop around a machine.
@@ -196,6 +197,9 @@ where
         let busy_ns = busy_ns(self.now_ns, waits_ns, now_ns);
         self.machine.handle_look(busy_ns);
         self.now_ns = now_ns;
+        if self.ring.has_completion() {
+            freeze::point(Point::Turn);
+        }
     }
 
     /// An extent of a span.

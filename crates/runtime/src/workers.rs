@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::Duration;
+use sys::freeze::{self, Point};
 use sys::{Allocate, Errno, LATE, Lease, Shared, os};
 
 /// An open file. One whose file system may block is closed on a thread of its own: FUSE asks its
@@ -314,6 +315,10 @@ impl Job {
     }
 
     fn make_calls(&mut self, allocate: fn(&Self, u32) -> Result<(), Errno>) -> Result<u32, Errno> {
+        let changes = matches!(self.call, Call::Write { .. } | Call::Allocate { .. });
+        if changes {
+            freeze::point(Point::Worker);
+        }
         if let Call::Write { allocate: true, .. } = self.call {
             let length = match &self.bytes {
                 Bytes::Nothing => 0,
@@ -327,11 +332,15 @@ impl Job {
             // same, and the write itself says what is wrong.
             let _ = allocate(self, length);
         }
+        freeze::begin();
         if !self.permit.allows() {
             return Err(LATE);
         }
-        // Nothing stands between the permit and the call.
-        match (self.call, &mut self.bytes) {
+        // In a program that is shipped nothing stands between the permit and the call.
+        if changes {
+            freeze::point(Point::Call);
+        }
+        let result = match (self.call, &mut self.bytes) {
             (Call::Sync, _) => rustix::fs::fdatasync(&*self.file).map(|()| 0),
             (Call::Allocate { how, length }, _) => {
                 let mode = match how {
@@ -352,7 +361,9 @@ impl Job {
                 memory.write_to((*at, *len), &*self.file, self.offset, durable)
             }
             (Call::Read | Call::Write { .. }, Bytes::Nothing) => Err(Errno::INVAL),
-        }
+        };
+        freeze::end();
+        result
     }
 
     /// Allocates the space of a write: that may take long, and what follows does not then.

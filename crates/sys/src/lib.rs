@@ -11,6 +11,7 @@
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
 //! * [`began`]: whether there is standard output
+//! * [`freeze`]: points at which a test build stops itself
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!
 //! # Contract
@@ -23,6 +24,7 @@ mod allocator;
 mod arena;
 pub mod began;
 mod error;
+pub mod freeze;
 mod interrupt;
 mod lease;
 mod mapping;

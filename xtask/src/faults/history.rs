@@ -9,7 +9,7 @@
 //! Nothing here is shared with the engine, the simulator or `braid bench`: one mistake in both
 //! would not be seen.
 mod check;
-mod client;
+pub(super) mod client;
 mod load;
 
 use super::engine::SHORT;

@@ -11,6 +11,7 @@
 mod act;
 mod down;
 mod engine;
+mod freeze;
 mod history;
 mod kill;
 mod late;
@@ -81,6 +82,8 @@ enum Part {
     /// `kill -9` of an engine with a write under way, the next one started in some other way: the
     /// write is fenced, or the start refused.
     Marks(marks::Args),
+    /// Targets that stand still (SIGSTOP) at named points and anywhere: nothing is undone.
+    Freeze(freeze::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -171,6 +174,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::History(args) => ("history", args.words(), None),
         Part::Prefixes(args) => ("prefixes", args.words(), prefixes::hindrance()),
         Part::Marks(args) => ("marks", args.words(), None),
+        Part::Freeze(args) => ("freeze", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -182,6 +186,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let common = Common {
         program: match &args.program {
             Some(program) => program.canonicalize()?,
+            None if matches!(args.part, Part::Freeze(_)) => freeze::build(root)?,
             None => bench::build(root, &["-p", "braid", "--bin", "braid"])?,
         },
         seed,
@@ -197,6 +202,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::History(args) => history::run(&common, args),
         Part::Prefixes(args) => prefixes::run(&common, args),
         Part::Marks(args) => marks::run(&common, args),
+        Part::Freeze(args) => freeze::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {

@@ -132,6 +132,18 @@ impl Target {
         self.signal(Signal::CONT)
     }
 
+    /// Whether it stands still.
+    ///
+    /// # Errors
+    /// It isn't there.
+    pub fn is_stopped(&self) -> Result<bool> {
+        let process = self.process.as_ref().context("the target isn't there")?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id()))?;
+        // Behind the name, which may have anything in it.
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        Ok(state.is_some_and(|rest| rest.starts_with('T')))
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         let process = self.process.as_ref().context("the target isn't there")?;
         let pid = Pid::from_raw(process.id() as i32).context("a process has a number")?;

@@ -7,6 +7,7 @@
 //! container) does not execute what it decided on before. What is left is a stop between the clock
 //! and the system call that follows it.
 use super::{Completion, Fd, Held, OpId, Returned, Ring, split};
+use crate::freeze::{self, Point};
 use crate::{Errno, os};
 use io_uring::squeue;
 use std::collections::VecDeque;
@@ -96,11 +97,14 @@ impl Ring {
         if self.guarded.is_empty() || !self.backlog.is_empty() {
             return;
         }
+        freeze::point(Point::Submit);
+        freeze::begin();
         let mut queue = self.uring.submission();
         // SAFETY: as in `flush_backlog`: the memory is the slot's, or locked in the arena, until
         // the completion was taken.
         self.guarded
             .submit(|entry| unsafe { queue.push(entry) }.is_ok());
+        freeze::point(Point::Clock);
     }
 
     pub(super) fn drop_guarded(&mut self) {
