@@ -115,7 +115,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
         step("canaries", 900, "cargo xtask canaries --check"),
         step("demo", 180, &smoke(&demo)),
         step("hostile", 120, HOSTILE),
-        step("faults", 600, FAULTS),
+        step("faults", 720, FAULTS),
         Step {
             needs: Some("c++"),
             ..step("fuzz", 900, "cargo xtask fuzz --seconds 3")
@@ -145,7 +145,7 @@ const HOSTILE: &str = "cargo xtask bench connections --idle 1000 --slow 100 --pa
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
 /// of an engine with a mirror, over files and targets; overlapping requests whose histories are
-/// checked; losses of power under an ext4; then no path at all.
+/// checked; losses of power under an ext4; targets that stand still; then no path at all.
 const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults random --faults 8 --seed 1 --may-skip; \
      cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
