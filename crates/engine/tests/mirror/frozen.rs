@@ -73,7 +73,7 @@ fn t49_a_beat_from_before_a_standstill_is_not_written() {
     };
     rig.until(10 * SECOND, is_beat);
     rig.world.now_ns += STILL;
-    let before: Vec<_> = disks.iter().map(|disk| taken_over_one(disk)).collect();
+    let before: Vec<_> = disks.iter().map(taken_over_one).collect();
     rig.run(STILL, |_| false);
     for (disk, before) in disks.iter().zip(before) {
         let bytes = disk.bytes.borrow();
