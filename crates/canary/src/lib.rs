@@ -122,11 +122,16 @@ pub enum Bug {
     TrustedPutBack,
     /// What was taken back from a leg whose lease was over fails, and doesn't wait for it.
     TakenBackFails,
+    /// What a turn of a target gives out is submitted by the clock that was read at its begin
+    /// (T49).
+    StaleClock,
+    /// A target's workers make a change without asking whether it may still start (T49).
+    LateWorkers,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 55] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -180,6 +185,8 @@ impl Bug {
         Self::JoinedUnflushed,
         Self::TrustedPutBack,
         Self::TakenBackFails,
+        Self::StaleClock,
+        Self::LateWorkers,
     ];
 }
 

@@ -23,7 +23,7 @@ use std::time::Instant;
 type Canary = (Bug, u64, &'static str, &'static str);
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 39] = [
+const CANARIES: [Canary; 41] = [
     (
         Bug::Unfenced,
         100,
@@ -257,6 +257,18 @@ const CANARIES: [Canary; 39] = [
         400,
         "stuck",
         "weighted-latency goes on with a path whose credit is spent",
+    ),
+    (
+        Bug::StaleClock,
+        600,
+        "disk",
+        "T49: what a turn gives out is submitted by the clock of its begin",
+    ),
+    (
+        Bug::LateWorkers,
+        600,
+        "disk",
+        "T49: workers do not ask whether a change may still start",
     ),
 ];
 

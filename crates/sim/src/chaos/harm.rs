@@ -61,6 +61,9 @@ impl Course<'_> {
                     let until_ns =
                         self.rig.world.now_ns + fault.lasts_ns + late_ns(&self.plan.layout);
                     self.late_ns[target] = self.late_ns[target].max(until_ns);
+                    // What is late already would be later.
+                    let node = self.rig.targets[target];
+                    self.rig.world.nodes[node].halt = None;
                 }
                 self.set_faults(target, whom.port);
             }

@@ -5,7 +5,8 @@
 //! to make themselves known, and an application to read what it is told.
 //!
 //! # Contract
-//! One world in [`ONE_OF`], if it has such a fault. All others are as they would be without.
+//! One world in [`ONE_OF`], if it has such a fault, and each target that stands still with a change
+//! in its hands. All others are as they would be without.
 //!
 //! # Limits
 //! Shorter than a flush waits for a path that is lost, back-off and hold included: what fails by
@@ -13,6 +14,7 @@
 use super::kind::Kind;
 use super::plan::{Fault, Plan};
 use super::run::Course;
+use super::strike::is_halt;
 use nbd::limits::{HANDSHAKE_NS, STALL_NS};
 use shape::Random;
 
@@ -51,6 +53,10 @@ const KINDS: [Kind; 18] = [
 
 /// A plan with a long fault, or the same.
 pub(super) fn plan(mut plan: Plan) -> Plan {
+    // What a target has in its hands is late only after the bound.
+    for fault in plan.faults.iter_mut().filter(|it| is_halt(it)) {
+        fault.lasts_ns += NOTICED_NS;
+    }
     let mut random = Random::new(plan.seed ^ 0x1a57_1000);
     let random = &mut random;
     if random.up_to(ONE_OF - 1) > 0 {

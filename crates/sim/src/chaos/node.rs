@@ -77,6 +77,10 @@ impl Body {
     pub fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
         call!(self, it => it.handle_device(id, result, now_ns), ());
     }
+    /// Before when a change has to start, ns.
+    pub fn start_before(&self, id: u32) -> u64 {
+        call!(self, it => it.start_before_ns(id), u64::MAX)
+    }
     pub fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         call!(self, it => it.turn(memory, now_ns), ());
     }
@@ -237,6 +241,8 @@ pub struct Node {
     pub life: u64,
     /// Nothing happens to it before.
     pub frozen_ns: u64,
+    /// It stands still from its next turn on that gives a change to a device.
+    pub halt: Option<Halt>,
     /// What happened to it later because of that.
     pub missed: u64,
     /// It said that it has ended.
@@ -251,6 +257,15 @@ pub struct Node {
     pub executed: Executed,
     /// Messages of others that it has not had.
     pub mail: usize,
+}
+
+/// A standstill that comes while a change is on its way to a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Halt {
+    /// Until then it stands still.
+    pub until_ns: u64,
+    /// The change is in a thread of the process; else the turn has not submitted it yet.
+    pub in_worker: bool,
 }
 
 /// What devices did well: what failed in part does not count.
@@ -272,6 +287,7 @@ impl Node {
             conns: Vec::new(),
             life: 0,
             frozen_ns: 0,
+            halt: None,
             missed: 0,
             stopped: false,
             stirred: true,

@@ -2,7 +2,7 @@
 use super::fault::Whom;
 use super::judged::Check;
 use super::kind::Kind;
-use super::node::Wire;
+use super::node::{Halt, Wire};
 use super::plan::Fault;
 use super::rig::Away;
 use super::run::{Course, DRAIN_NS, Finding};
@@ -55,7 +55,7 @@ impl Course<'_> {
                 self.rig.world.kill(node);
                 self.rig.start_target(target);
             }
-            Kind::Freeze => self.rig.world.nodes[node].frozen_ns = end_ns,
+            Kind::Freeze => self.freeze(fault, node, end_ns),
             Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
             Kind::KillHost => self.kill_host(host),
             Kind::StopHost => self.stop_host(host),
@@ -125,11 +125,25 @@ impl Course<'_> {
             | Kind::Partition
             | Kind::OneWay
             | Kind::Unread
-            | Kind::Freeze
             | Kind::FreezeHost => {}
+            // What it waited for to stand still did not come.
+            Kind::Freeze => self.rig.world.nodes[self.rig.targets[target]].halt = None,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// A process stands still: at once, or with the next change that it gives to a device, before
+    /// that is submitted or in a thread of its own (T49).
+    fn freeze(&mut self, fault: &Fault, node: usize, end_ns: u64) {
+        let node = &mut self.rig.world.nodes[node];
+        if !is_halt(fault) {
+            return node.frozen_ns = end_ns;
+        }
+        node.halt = Some(Halt {
+            until_ns: end_ns,
+            in_worker: bit(fault),
+        });
     }
 
     /// A host is told to stop, as by SIGTERM.
@@ -222,6 +236,11 @@ impl Course<'_> {
             way.deaf_ns = way.deaf_ns.max(end_ns);
         }
     }
+}
+
+/// Whether a process is to stand still with the next change that it gives to a device.
+pub(super) fn is_halt(fault: &Fault) -> bool {
+    fault.kind == Kind::Freeze && fault.whom & 128 != 0
 }
 
 /// One of two ways in which a fault may happen.

@@ -12,7 +12,7 @@
 use super::START_NS;
 use super::behind::Execution;
 use super::disk::{Disk, USUAL_NS};
-use super::node::{Body, End, Node, Wire};
+use super::node::{Body, End, Halt, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
 use super::touch::Mark;
@@ -21,6 +21,7 @@ use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use canary::Bug;
 use core::cmp::Reverse;
 use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Output};
@@ -50,6 +51,14 @@ pub enum Event {
         node: usize,
         life: u64,
         request: DeviceRequest,
+    },
+    /// A process that stood still goes on with a change that had to start before a time.
+    Start {
+        node: usize,
+        life: u64,
+        request: DeviceRequest,
+        before_ns: u64,
+        in_worker: bool,
     },
     /// A device answers.
     Answer {
@@ -299,7 +308,9 @@ impl World {
             Event::Bytes(end, _) | Event::Sent(end, ..) => end.node,
             Event::Closed(end, _) | Event::Room(end) => end.node,
             Event::Device { .. } => return None, // the kernel's part goes on
-            Event::Message { node, .. } | Event::Answer { node, .. } => *node,
+            Event::Message { node, .. }
+            | Event::Answer { node, .. }
+            | Event::Start { node, .. } => *node,
         })
     }
 
@@ -332,6 +343,13 @@ impl World {
                 life,
                 request,
             } => self.device(node, life, request),
+            Event::Start {
+                node,
+                life,
+                request,
+                before_ns,
+                in_worker,
+            } => self.start_late(node, life, request, (before_ns, in_worker)),
             Event::Answer {
                 node,
                 life,
@@ -463,11 +481,12 @@ impl World {
         while let Some(output) = node.body.output() {
             outputs.push(output);
         }
+        let halt = self.halts(number, &outputs);
         for output in &outputs {
             match *output {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
                 Output::Resume(conn) => self.resume(number, conn.0),
-                Output::Device(request) => self.ask_device(number, request),
+                Output::Device(request) => self.ask_device(number, request, halt),
                 Output::Stop => self.nodes[number].stopped = true,
                 // No host has devices of its own here.
                 Output::LetGo { .. } | Output::Transmit(_) | Output::Close { .. } => {}
@@ -502,7 +521,67 @@ impl World {
         });
     }
 
-    fn ask_device(&mut self, number: usize, request: DeviceRequest) {
+    /// Whether a node stands still from now on, with the changes of these outputs in its hands.
+    fn halts(&mut self, number: usize, outputs: &[Output]) -> Option<Halt> {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[number];
+        let halt = node.halt.filter(|it| it.until_ns > now_ns)?;
+        let body = &node.body;
+        let bounded = |output: &Output| match output {
+            Output::Device(it) => it.op.is_change() && body.start_before(it.id) != u64::MAX,
+            _ => false,
+        };
+        if !outputs.iter().any(bounded) {
+            return None;
+        }
+        (node.halt, node.frozen_ns) = (None, halt.until_ns);
+        self.tell(|| format!("node {number} stands still: {halt:?}"));
+        Some(halt)
+    }
+
+    /// What a process that stood still had in its hands: the clock is looked at before it starts.
+    fn start_late(
+        &mut self,
+        number: usize,
+        life: u64,
+        request: DeviceRequest,
+        (before_ns, in_worker): (u64, bool),
+    ) {
+        let now_ns = self.now_ns;
+        let node = &self.nodes[number];
+        if node.life != life || node.is_dead() {
+            return;
+        }
+        let heedless = match in_worker {
+            true => canary::has(Bug::LateWorkers),
+            false => canary::has(Bug::StaleClock),
+        };
+        let is_late = before_ns <= now_ns && node.body.start_before(request.id) <= now_ns;
+        if is_late && !heedless {
+            self.tell(|| format!("node {number} drops {:?} ({})", request.op, request.id));
+            let (node, id) = (number, request.id);
+            let result = Err(DeviceError::Lost);
+            let answer = Event::Answer {
+                node,
+                life,
+                id,
+                result,
+            };
+            return self.at(now_ns, answer);
+        }
+        let event = Event::Device {
+            node: number,
+            life,
+            request,
+        };
+        self.at(now_ns + USUAL_NS.0, event);
+    }
+
+    fn ask_device(&mut self, number: usize, request: DeviceRequest, halt: Option<Halt>) {
+        let before_ns = match request.op.is_change() {
+            true => self.nodes[number].body.start_before(request.id),
+            false => u64::MAX,
+        };
         let disk = self.nodes[number].disks[usize::from(request.device.0)];
         let request = self.disks[disk].locate(request);
         if self.is_watched(&request) {
@@ -516,6 +595,16 @@ impl World {
         let (least_ns, more_ns) = self.disks[disk].delay_ns;
         self.disks[disk].slowed += u64::from((least_ns, more_ns) != USUAL_NS);
         let life = self.nodes[number].life;
+        if let Some(halt) = halt.filter(|_| before_ns != u64::MAX) {
+            let event = Event::Start {
+                node: number,
+                life,
+                request,
+                before_ns,
+                in_worker: halt.in_worker,
+            };
+            return self.at(halt.until_ns, event);
+        }
         let at_ns = self.now_ns + least_ns + self.random.up_to(more_ns);
         let event = Event::Device {
             node: number,
@@ -536,7 +625,7 @@ impl World {
         node.body = Body::Dead;
         node.stirred = false;
         node.wake_ns = u64::MAX;
-        node.frozen_ns = 0;
+        (node.frozen_ns, node.halt) = (0, None);
     }
 
     /// What a dead process had at its devices is never executed.
