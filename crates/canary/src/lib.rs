@@ -117,6 +117,8 @@ pub enum Bug {
     LackingRead,
     /// A leg is called in sync without a flush of what was copied to it.
     JoinedUnflushed,
+    /// Where no leg in sync can read a region, one that is being rebuilt and lacks it is read.
+    SpareLacks,
     /// A leg that has left, and shows an older state than it once had, is taken for what it was
     /// when it left.
     TrustedPutBack,
@@ -131,7 +133,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 56] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -183,6 +185,7 @@ impl Bug {
         Self::UnalikeRead,
         Self::LackingRead,
         Self::JoinedUnflushed,
+        Self::SpareLacks,
         Self::TrustedPutBack,
         Self::TakenBackFails,
         Self::StaleClock,

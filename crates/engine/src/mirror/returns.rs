@@ -27,7 +27,8 @@ impl Mirrored {
             | News::Unfit(slot, _)
             | News::Added(slot)
             | News::Removed(slot)
-            | News::Mended(slot, _) => {
+            | News::Mended(slot, _)
+            | News::Rescued(slot, _) => {
                 let line = self.hear_of_leg(slot, news, kit.now_ns);
                 self.go_on_with_legs(slot, news, kit);
                 line
@@ -224,6 +225,14 @@ impl Mirrored {
             (News::Mended(_, range), _) => {
                 let bytes = range.end - range.start;
                 format!("{leg}: {bytes} bytes at {} were rewritten", range.start)
+            }
+            (News::Rescued(_, range), _) => {
+                let bytes = range.end - range.start;
+                format!(
+                    "{leg} is being rebuilt, and was read: no leg in sync can read {bytes} bytes \
+                     at {}, which it does not lack",
+                    range.start
+                )
             }
             (News::Added(_), _) => format!("{leg} was added"),
             (News::Removed(_), _) => format!("{leg} was removed"),

@@ -8,7 +8,7 @@
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
-//! * `back`: legs that return; `rebuild`: until they have everything
+//! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks
 //! * `change`: legs that are added and removed
 //! * `grow`: a larger size
 //! * `copy`: what is read from one leg and written to others, under a lock
@@ -31,9 +31,9 @@
 //! # Limits
 //! As many I/Os as at construction ([`Full`](crate::hold::Full) retires nothing, T6), each on at
 //! most [`LEGS_MAX`](crate::limits::LEGS_MAX) legs; nothing is allocated for one. Memory: an eighth
-//! of a byte per region a few times over, and once more per leg that is being rebuilt. A read of a
-//! region that is to be made alike waits for all of it. One machine has the whole mirror, on one
-//! core (T46).
+//! of a byte per region a few times over, once more per leg that is away, and twice per leg that is
+//! being rebuilt. A read of a region that is to be made alike waits for all of it. One machine has
+//! the whole mirror, on one core (T46).
 use super::bitmap::{Bitmap, PAGE_BYTES};
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
@@ -61,6 +61,7 @@ mod io;
 mod legs;
 mod life;
 mod loss;
+mod missed;
 mod pace;
 pub(super) mod planted;
 mod read;
@@ -112,6 +113,8 @@ struct Leg {
     /// Reads that it failed.
     errors: u32,
     mended: u64,
+    /// Times that it was read as a spare.
+    rescued: u64,
     join: Join,
     /// Nothing was written to it yet: who it is to be.
     fresh: Option<(Id, Label)>,
@@ -129,6 +132,9 @@ struct Leg {
     other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
     flushing: bool,
+    /// Regions that it lacked when it was last away, or lacks. Those that were copied to it since
+    /// are still set. `None` while it is in sync, and where only the union of all is known.
+    missed: Option<Bitmap>,
     /// Regions that it lacks while it is being rebuilt, and how many.
     todo: Option<Bitmap>,
     left: u64,
@@ -201,6 +207,8 @@ pub struct Mirror {
     /// Up to here all pages have been written to all legs, if that is being done.
     sweep: Option<u32>,
     relaxing: Option<Round>,
+    /// Regions that were changed since all legs that get writes have flushed.
+    unflushed: Bitmap,
     /// Regions that may be forgotten when that flush is over; those that were written lately.
     quiet: Bitmap,
     recent: Bitmap,
@@ -219,6 +227,8 @@ pub struct Mirror {
     mends: VecDeque<(u8, Range)>,
     /// Regions that nobody can read all of.
     lost: Bitmap,
+    /// Until then it is not said again that a spare was read.
+    rescue_said_until_ns: u64,
     /// Those that are not tried again before this time.
     skipped: Bitmap,
     skipped_until_ns: u64,
@@ -265,6 +275,7 @@ impl Mirror {
             stuck: self.stuck(leg),
             errors: it.errors,
             mended: it.mended,
+            rescued: it.rescued,
             in_flight: it.in_flight,
         })
     }

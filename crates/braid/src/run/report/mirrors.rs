@@ -156,6 +156,7 @@ impl Report<'_> {
             "errors": it.errors,
             "read_errors": leg.facts.map(|facts| facts.errors),
             "repaired": leg.facts.map(|facts| facts.mended),
+            "rescued": leg.facts.map(|facts| facts.rescued),
         })
     }
 }

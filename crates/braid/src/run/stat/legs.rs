@@ -43,6 +43,17 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
         ]);
     }
     text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    for leg in items(&mirror["legs"]) {
+        let rescued = number(&leg["rescued"]);
+        if rescued > 0 {
+            let line = format!(
+                "leg {} was read {} times while it was rebuilt: no leg in sync could be read there",
+                slot(leg),
+                format_count(rescued)
+            );
+            paragraph(text, "", &line)?;
+        }
+    }
     let unalike = number(&mirror["unalike"]);
     if unalike > 0 {
         let regions = format_count(unalike);

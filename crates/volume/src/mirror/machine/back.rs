@@ -3,9 +3,9 @@
 //! # Contract
 //! One after the other. A leg returns when nothing that it was given is under way and its fence has
 //! passed (T9), and all know that it is stale. Its superblocks are read anew, and it must have come
-//! before what is said now. Its own intents are read, since it may have done writes that nobody
-//! acknowledged; then it gets every write, and all pages of the bitmap; then an event says that it
-//! is being rebuilt.
+//! before what is said now. Where this engine does not know what it got (`missed`), its own intents
+//! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
+//! all pages of the bitmap; then an event says that it is being rebuilt.
 use super::beat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
@@ -13,7 +13,6 @@ use super::planted::{Bug, has};
 use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::assembly::{Role, Wishes, assemble};
-use crate::mirror::bitmap::Bitmap;
 use crate::mirror::copies::{Chosen, NoLeg};
 use crate::mirror::superblock::{Lack, LegState};
 use crate::mirror::{Label, Superblock};
@@ -210,6 +209,8 @@ impl Mirror {
             Ok(lack) => {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
+                self.see_to_missed(leg, &found.superblock);
+                let known = self.knows_missed(leg);
                 self.lease.lapsed.remove(leg);
                 if let Some(it) = self.leg_mut(leg) {
                     it.said = found.superblock;
@@ -219,10 +220,10 @@ impl Mirror {
                 }
                 self.found_ours(leg);
                 self.set_join(leg, Join::Pages(lack));
-                match lack.position {
-                    // All of it is copied anyhow.
-                    0 => self.own_intents_read(leg),
-                    _ => self.read_pages(leg, 0),
+                // All of it is copied anyhow, or it got nothing that we don't know of.
+                match lack.position == 0 || known {
+                    true => self.own_intents_read(leg),
+                    false => self.read_pages(leg, 0),
                 }
             }
         }
@@ -298,15 +299,7 @@ impl Mirror {
         let Join::Pages(lack) = self.join(leg) else {
             return; // lost meanwhile
         };
-        let regions = self.intents.regions();
-        let mut todo = Bitmap::new(regions);
-        todo.copy_from(&self.intents);
-        if lack.position < self.state.geometry.bytes {
-            let first = lack.position >> self.state.geometry.region_shift;
-            for region in first..regions {
-                todo.set(region);
-            }
-        }
+        let todo = self.lacks_when_back(leg, &lack);
         let (left, save_at_ns) = (todo.count(), self.now_ns + self.config.position_ns);
         if let Some(it) = self.leg_mut(leg) {
             it.left = left;
@@ -315,6 +308,7 @@ impl Mirror {
             it.save_at_ns = save_at_ns;
         }
         self.joining.add(leg);
+        self.try_skipped_on(leg);
         self.set_join(leg, Join::Sweep(lack));
         self.begin_sweep();
     }
@@ -343,6 +337,7 @@ impl Mirror {
             next = todo.as_ref().and_then(|todo| todo.next(region + 1));
         }
         if let Some(it) = self.leg_mut(leg) {
+            it.missed = None;
             it.left = 0;
             it.errors = 0;
             (it.discarded, it.cut_short) = (false, false);

@@ -168,6 +168,9 @@ impl Mirror {
         let said: Legs = self.state.entries().map(|it| it.0).collect();
         for leg in self.changes.removing.without(said).iter() {
             self.changes.removing.remove(leg);
+            if let Some(it) = self.leg_mut(leg) {
+                it.missed = None;
+            }
             self.news(News::Removed(leg));
         }
         for leg in self.changes.adding.both(said).iter() {

@@ -203,6 +203,15 @@ impl Mirror {
         }
     }
 
+    /// No leg in sync can read the piece. A repair has it rewritten on all of them where a leg that
+    /// is being rebuilt has it.
+    pub(super) fn mend_unreadable(&mut self, piece: Range) {
+        let repairs = self.check.is_some_and(|check| check.repair);
+        if repairs && !self.spares(piece).is_empty() {
+            self.up.iter().for_each(|leg| self.mend(leg, piece));
+        }
+    }
+
     /// A leg was compared with what was read.
     pub(super) fn compared(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
         let number = usize::from(job);

@@ -3,10 +3,11 @@
 //! # Contract
 //! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
 //! writes of users, and they among it, so what is written is what was there when it was read (T5,
-//! T46). Where a leg can't read, another one does; where none can, the piece is cut to the smallest
-//! size, and what remains is lost: said, and its intent kept. Reads that wait go before mending,
-//! that before making alike, that before rebuilding and checking; the first two at once, the others
-//! as the pace allows.
+//! T46). Where a leg can't read, another one does; where none in sync can, for a rebuild or to
+//! mend, one that is being rebuilt and does not lack it (`missed`). Where none can, the piece is
+//! cut to the smallest size, and what remains is lost: said, and its intent kept. Reads that wait
+//! go before mending, that before making alike, that before rebuilding and checking; the first two
+//! at once, the others as the pace allows.
 //!
 //! # Limits
 //! One job less than there are buffers, and as many once a leg that left has some; one per region.
@@ -233,9 +234,19 @@ impl Mirror {
         }
     }
 
-    /// Whether the leg is to be mended, and somebody may have what it can't read.
-    fn may_mend(&self, leg: u8) -> bool {
-        self.up.has(leg) && self.up != Legs::one(leg)
+    /// Whether the leg is to be mended, and another one may have what it can't read.
+    fn may_mend(&self, leg: u8, range: Range) -> bool {
+        let others = || self.up != Legs::one(leg) || !self.spares(range).is_empty();
+        self.up.has(leg) && others()
+    }
+
+    /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
+    /// only read from a leg in sync: what was read there before must stay (T51).
+    fn spares_of(&self, job: &Job) -> Legs {
+        match job.kind {
+            Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece),
+            Kind::Alike(_) | Kind::Check => Legs::default(),
+        }
     }
 
     pub(super) fn hold_of(&self, job: u8) -> u32 {
@@ -255,7 +266,7 @@ impl Mirror {
         let useless = match job.kind {
             Kind::Alike(_) => job.anew || self.up.count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
-            Kind::Mend(leg) => !self.may_mend(leg),
+            Kind::Mend(leg) => !self.may_mend(leg, job.range),
             Kind::Check => self.check.is_none(),
         };
         let waits = matches!(job.kind, Kind::Alike(_)) && self.slots.iter().any(Option::is_some);
@@ -305,9 +316,10 @@ impl Mirror {
 
     fn read_piece(&mut self, number: u8) {
         let (up, counts) = (self.up, self.checked_from());
-        let Some(job) = self.job(number) else {
+        let Some(job) = self.jobs[usize::from(number)] else {
             return;
         };
+        let spares = self.spares_of(&job).without(job.tried);
         let from = up.without(job.tried);
         // Who is to be mended is asked last: it may read by now what nobody else can.
         let last = match job.kind {
@@ -315,9 +327,13 @@ impl Mirror {
             Kind::Check if from.both(counts) == counts => from.without(counts),
             _ => Legs::default(),
         };
+        let leg = from.without(last).first();
+        let leg = leg.or(spares.first()).or(from.first());
+        let Some(job) = self.job(number) else {
+            return;
+        };
         job.step = Step::Read;
         let piece = job.piece;
-        let leg = from.without(last).first().or(from.first());
         job.asked = leg.unwrap_or(job.asked);
         match leg {
             Some(leg) => {
@@ -336,7 +352,7 @@ impl Mirror {
         };
         let (piece, kind) = (job.piece, job.kind);
         let unreachable = job.unreachable && kind != Kind::Check;
-        let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg));
+        let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg, piece));
         if alone {
             // Those that had it have left: that it is lost nobody has said.
             self.end_job(number);
@@ -357,6 +373,7 @@ impl Mirror {
             }
             if kind == Kind::Check {
                 self.check_unreadable(piece);
+                self.mend_unreadable(piece);
             } else {
                 self.is_lost(piece);
             }
@@ -379,7 +396,9 @@ impl Mirror {
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
         let foreign = self.foreign;
         // What one gives that has left may be older than what was acknowledged.
-        let gone = !self.up.has(leg);
+        let job = self.jobs[usize::from(number)];
+        let spares = job.map(|job| self.spares_of(&job)).unwrap_or_default();
+        let gone = !self.up.with(spares).has(leg);
         if self.is_late(number, leg) {
             return;
         }
@@ -437,17 +456,25 @@ impl Mirror {
             return;
         };
         let (bad, piece) = (job.tried, job.piece);
+        let (is_alike, is_rebuild) = match job.kind {
+            Kind::Alike(_) => (true, false),
+            Kind::Rebuild(_) => (false, true),
+            Kind::Mend(_) | Kind::Check => (false, false),
+        };
         job.source = source;
         let targets = match job.kind {
             Kind::Alike(_) => up.without(Legs::one(source)),
-            Kind::Rebuild(_) => job.targets.both(joining),
+            Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
             Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
                 job.round = Round::of(up.without(Legs::one(source)));
                 return self.compare_next(number);
             }
         };
-        if !matches!(job.kind, Kind::Alike(_)) {
+        if is_rebuild && !up.has(source) {
+            self.is_rescued(source, piece);
+        }
+        if !is_alike {
             bad.iter().for_each(|leg| self.mend(leg, piece));
         }
         self.write_to(number, targets);

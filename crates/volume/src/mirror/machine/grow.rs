@@ -186,19 +186,23 @@ impl Mirror {
         self.news(news);
     }
 
-    /// Does something to all maps of regions.
+    /// Does something to all maps of regions. A leg may have left since the growth began: then it
+    /// has one too.
     fn maps(&mut self, what: impl Fn(&mut Bitmap)) {
+        let missed = self.legs.iter_mut().flatten();
+        missed.filter_map(|leg| leg.missed.as_mut()).for_each(&what);
         let maps = [
             &mut self.intents,
             &mut self.durable,
             &mut self.late,
+            &mut self.unflushed,
             &mut self.quiet,
             &mut self.recent,
             &mut self.unalike,
             &mut self.lost,
             &mut self.skipped,
         ];
-        maps.into_iter().for_each(what);
+        maps.into_iter().for_each(&what);
     }
 
     /// Regions of a mirror of so many bytes that are not of what is said now, and the one that ends
@@ -223,6 +227,7 @@ impl Mirror {
         let first = Bitmap::page_of(new.start) as u32;
         for region in new {
             self.intents.set(region);
+            self.unflushed.set(region);
             self.durable.clear(region);
             self.late.set(region);
         }

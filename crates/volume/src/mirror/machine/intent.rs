@@ -7,7 +7,7 @@
 //! at a time, nor while the last leg in sync may execute one late: so an older one never comes
 //! after a newer one. A sweep writes all of them, to legs that have other ones. Bits are forgotten
 //! when nobody wrote to their regions for a while, all legs have flushed since, and no leg lacks
-//! anything.
+//! anything. The same flush tells, while a leg is away, what others don't lack that leave later.
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Pages};
@@ -41,6 +41,7 @@ impl Mirror {
         for region in range.map_or(0..0, |range| self.regions(range)) {
             self.quiet.clear(region);
             self.recent.set(region);
+            self.note_missed(region);
             self.lost.clear(region);
             // It may be copied again.
             self.wake |= self.skipped.clear(region);
@@ -210,6 +211,11 @@ impl Mirror {
         while let Some(region) = self.quiet.next(from) {
             self.intents.clear(region);
             self.durable.clear(region);
+            if has(Bug::IntentsForgotten) {
+                let legs = self.legs.iter_mut().flatten();
+                let missed = legs.filter_map(|leg| leg.missed.as_mut());
+                missed.for_each(|missed| _ = missed.clear(region));
+            }
             let page = Bitmap::page_of(region) as u32;
             if page >= group_end {
                 let group = self.group(page);
@@ -218,6 +224,7 @@ impl Mirror {
             }
             from = region + 1;
         }
+        self.is_flushed();
         self.quiet.clear_all();
     }
 
@@ -246,17 +253,23 @@ impl Mirror {
         }
     }
 
-    /// Forgets intents that nobody needs.
+    /// Flushes what was not written lately: then its intents may be forgotten, or at least no leg
+    /// that leaves later lacks it.
     pub(super) fn relax(&mut self) {
         self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
-        if self.relaxing.is_some() || self.sweep.is_some() || !self.may_forget() {
+        let may_forget = self.may_forget();
+        let useless = !may_forget && !self.may_settle();
+        if self.relaxing.is_some() || self.sweep.is_some() || useless {
             return;
         }
         if self.intents.count() == 0 {
             self.relax_at_ns = None;
             return;
         }
-        self.quiet.copy_from(&self.intents);
+        self.quiet.copy_from(match may_forget {
+            true => &self.intents,
+            false => &self.unflushed,
+        });
         self.quiet.remove(&self.recent);
         self.quiet.remove(&self.unalike);
         self.quiet.remove(&self.lost);
@@ -270,7 +283,7 @@ impl Mirror {
             }
         }
         if self.quiet.next(0).is_some() {
-            self.relaxing = Some(self.flush_all(self.up, Work::Relax));
+            self.relaxing = Some(self.flush_all(self.takers(), Work::Relax));
         }
     }
 
@@ -294,10 +307,11 @@ impl Mirror {
         self.relaxing = None;
         self.wake = true;
         self.leave(round);
-        if round.outcome.is_some() || !self.may_forget() {
-            return;
+        match round.outcome {
+            None if self.may_forget() => self.forget_quiet(),
+            None if self.may_settle() => self.is_flushed(),
+            _ => {}
         }
-        self.forget_quiet();
     }
 
     /// The next pages of a leg's bitmap are read.

@@ -375,6 +375,7 @@ impl Mirror {
         if !self.takers().has(leg) {
             return;
         }
+        self.begin_missed(leg);
         self.up.remove(leg);
         self.departed.add(leg);
         if let Some(it) = self.leg_mut(leg) {

@@ -61,6 +61,7 @@ impl Leg {
             beat: Beat::default(),
             errors: 0,
             mended: 0,
+            rescued: 0,
             join: Join::Away,
             fresh: None,
             discarded: false,
@@ -69,6 +70,7 @@ impl Leg {
             cut_end: None,
             other: None,
             flushing: false,
+            missed: None,
             todo: None,
             left: 0,
             cursor: 0,
@@ -121,6 +123,7 @@ impl Mirror {
             pages: Vec::new(),
             sweep: None,
             relaxing: None,
+            unflushed: bits(),
             quiet: bits(),
             recent: bits(),
             relax_at_ns: None,
@@ -135,6 +138,7 @@ impl Mirror {
             jobs: (0..jobs).map(|_| None).collect(),
             mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
             lost: bits(),
+            rescue_said_until_ns: 0,
             skipped: bits(),
             skipped_until_ns: u64::MAX,
             idle: false,
@@ -222,6 +226,7 @@ impl Mirror {
     fn all_read(&mut self) {
         self.life = Life::Looking;
         self.wake = true;
+        self.begin_unflushed();
         if self.unclean && !self.read_only {
             self.unalike.copy_from(&self.intents);
             self.unalike_count = self.unalike.count();

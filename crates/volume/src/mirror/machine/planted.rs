@@ -50,6 +50,10 @@ pub(in crate::mirror) enum Bug {
     NoLease,
     /// A leg without the newest event is a source of what is made alike (T51).
     LaggingSource,
+    /// A leg that leaves does not lack what it has not flushed (T13).
+    LeftWithoutUnflushed,
+    /// Where no leg in sync can read a region, a leg that lacks it is read.
+    SpareLacks,
 }
 
 #[cfg(not(test))]
@@ -77,13 +81,15 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::UnalikeRead => canary::Bug::UnalikeRead,
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
+        Bug::SpareLacks => canary::Bug::SpareLacks,
         Bug::PositionUnflushed
         | Bug::GrownBeforeBits
         | Bug::GrownUnlike
         | Bug::ChangeBeforeBound
         | Bug::ChangeInDoubt
         | Bug::NoLease
-        | Bug::LaggingSource => return None,
+        | Bug::LaggingSource
+        | Bug::LeftWithoutUnflushed => return None,
     })
 }
 

@@ -14,7 +14,7 @@
 use super::io::{Phase, Slot};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
-use super::{Bitmap, Mirror, Output, Request};
+use super::{Mirror, Output, Request};
 use crate::hold::Range;
 use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
 
@@ -87,13 +87,21 @@ impl Mirror {
         if self.joining.is_empty() {
             return self.up.without(but);
         }
-        let lacks = |leg: &u8| {
-            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
-            let lacks = |todo: &Bitmap| self.regions(range).any(|it| todo.is_set(it));
-            todo.is_none_or(lacks) && !has(Bug::LackingRead)
+        let spares = match has(Bug::LackingRead) {
+            true => self.joining,
+            false => self.spares(range),
         };
-        let joining = self.joining.iter().filter(|leg| !lacks(leg)).collect();
-        self.up.with(joining).without(but)
+        match self.up.without(but) {
+            up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
+            up => up,
+        }
+    }
+
+    /// Whether a spare was the last resort of what was read.
+    fn is_last_resort(&self, slot: &Slot, leg: u8) -> bool {
+        let but = slot.round.failed.with(slot.round.refused);
+        let in_sync = self.up.has(leg) || !self.up.without(but).is_empty();
+        !in_sync && !slot.unreadable.is_empty()
     }
 
     pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
@@ -106,6 +114,9 @@ impl Mirror {
         if outcome.is_done() && stays {
             for bad in slot.unreadable.iter() {
                 self.mend(bad, slot.piece);
+            }
+            if self.is_last_resort(&slot, leg) {
+                self.is_rescued(leg, slot.piece);
             }
             return self.piece_read(id, range);
         }

@@ -1,8 +1,8 @@
 //! A leg that is being rebuilt: what it lacks, how far it is, and when it has everything.
 //!
 //! # Contract
-//! A leg lacks all regions whose intents were set when it began to get every write, and all from
-//! its position on. What was copied is not relied on before that leg has flushed it: its position
+//! A leg lacks the regions that it missed while it was away (`missed`), and all from its position
+//! on. What was copied is not relied on before that leg has flushed it: its position
 //! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
 //! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
 use super::back::Join;
@@ -165,6 +165,10 @@ impl Mirror {
             self.alike.copied.retain(|it| *it != region);
             self.alike.flushing.retain(|it| *it != region);
             for leg in self.joining.iter() {
+                let it = self.leg_mut(leg);
+                if let Some(missed) = it.and_then(|it| it.missed.as_mut()) {
+                    missed.set(region);
+                }
                 if let Some(it) = self.leg_mut(leg)
                     && let Some(todo) = &mut it.todo
                     && todo.set(region)

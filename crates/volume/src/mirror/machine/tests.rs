@@ -9,6 +9,7 @@ mod ends;
 mod grow;
 mod leases;
 mod loss;
+mod missed;
 mod pieces;
 mod put_back;
 mod resized;
@@ -93,6 +94,8 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
         "not grown",
         "went on",
         "rolled back",
+        "blinks",
+        "rescued",
     ] {
         assert!(
             happened.get(what).is_some_and(|&count| count >= 100),
@@ -102,7 +105,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
 }
 
 /// What is planted, and within how many seeds it is found: about ten times as many as it took.
-const PLANTED: [(Bug, u64); 18] = [
+const PLANTED: [(Bug, u64); 20] = [
     (Bug::AckBeforeStale, 3000),
     (Bug::MendWithoutLock, 300),
     (Bug::IntentsForgotten, 300),
@@ -121,6 +124,8 @@ const PLANTED: [(Bug, u64); 18] = [
     (Bug::ChangeBeforeBound, 3000),
     (Bug::ChangeInDoubt, 3000),
     (Bug::LaggingSource, 6000),
+    (Bug::LeftWithoutUnflushed, 3000),
+    (Bug::SpareLacks, 3000),
 ];
 
 #[test]

@@ -120,6 +120,9 @@ pub enum News {
     NotGrown,
     /// Rewritten on this leg, which could not read it.
     Mended(u8, Range),
+    /// No leg in sync could read it; this leg, which is being rebuilt, did not lack it and was
+    /// read. Said once a second at most.
+    Rescued(u8, Range),
     /// No leg in sync can read it; said of the first such range of a region.
     Lost(Range),
     /// The check has ended: [`Mirror::check_report`](super::Mirror::check_report).
@@ -234,6 +237,8 @@ pub struct LegFacts {
     pub errors: u32,
     /// Ranges that were rewritten on it.
     pub mended: u64,
+    /// Times that it was read while it was being rebuilt, since no leg in sync could be.
+    pub rescued: u64,
     /// What it was given and has not ended.
     pub in_flight: u32,
 }

@@ -44,6 +44,8 @@ pub struct World {
     unfenced: bool,
     /// Legs are put back to what they were.
     copies: bool,
+    /// A leg is away for a moment while another one is rebuilt.
+    blinks: bool,
     /// A copy of a leg, and legs that were put back and are not in sync since.
     old: Option<(usize, Disk)>,
     put_back: Vec<usize>,
@@ -113,6 +115,7 @@ impl World {
             grows,
             hang: seed % 5 == 1,
             copies: seed % 11 == 6,
+            blinks: seed % 13 == 4,
             old: None,
             put_back: Vec::new(),
             blocks: BLOCKS,
@@ -391,6 +394,7 @@ impl World {
             News::Added(_) => "added",
             News::Alike => "alike",
             News::Mended(..) => "mended",
+            News::Rescued(..) => "rescued",
             News::Lost(_) => "lost",
             News::Checked => "checked",
             News::Grown(bytes) => {
@@ -527,6 +531,10 @@ impl World {
                         mirror.may_be_late(ticket.leg, until, self.now_ns);
                     }
                     self.disks[leg].late.push((given, until));
+                    // One that was to return is told of anew, when that is over.
+                    if !mirror.may_read(ticket.leg) {
+                        mirror.leg_lost(ticket.leg, self.now_ns);
+                    }
                 }
                 false if self.seed.below(2) == 0 => self.apply(leg, &given),
                 false => {}

@@ -180,6 +180,69 @@ impl World {
         }
     }
 
+    /// A leg that gets no writes has all that its set does not name, and the union on the legs has
+    /// all that it names.
+    fn inspect_missed(&mut self, mirror: &Mirror) {
+        let Some(first) = mirror.up.first() else {
+            return;
+        };
+        let first = usize::from(first);
+        let spoilt = self.disks.iter().any(|disk| disk.bad.contains(&true));
+        for leg in mirror.all_slots().filter(|&leg| !mirror.takers().has(leg)) {
+            let missed = mirror.leg(leg).and_then(|it| it.missed.as_ref());
+            let position = match mirror.superblock().state(leg) {
+                Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) => lack.position,
+                Some(LegState::InSync) => u64::MAX,
+                None => continue,
+            };
+            let (Some(missed), leg) = (missed, usize::from(leg)) else {
+                continue;
+            };
+            for block in 0..self.blocks {
+                let region = (block / REGION_BLOCKS) as u64;
+                let marked = mirror.intents.is_set(region) || mirror.lost.is_set(region);
+                let lacks = missed.is_set(region) || block as u64 * BLOCK >= position;
+                let same = self.disks[leg].block(block) == self.disks[first].block(block);
+                let noted = marked || !missed.is_set(region);
+                self.claim(noted, "what a leg lacks is not marked");
+                self.claim(lacks || same || spoilt, "a leg lacks what is not noted");
+            }
+        }
+    }
+
+    /// While a leg is rebuilt another one is away, for a moment in which hardly anything is
+    /// written; then perhaps the last leg in sync can't read a block.
+    fn blink(&mut self, mirror: &mut Mirror) {
+        let leg = self.draw_leg();
+        let rebuilt = mirror.joining.count();
+        let others = mirror.up.without(Legs::one(leg as u8));
+        if rebuilt == 0 || others.is_empty() || !mirror.up.has(leg as u8) || self.disks[leg].away {
+            return;
+        }
+        self.disks[leg].away = true;
+        self.disks[leg].life += 1;
+        mirror.leg_lost(leg as u8, self.now_ns);
+        self.poll(mirror);
+        if self.draw(2) == 0 {
+            self.lose_cache(leg);
+        }
+        for _ in 0..self.draw(6) {
+            match self.draw(4) {
+                0 => self.submit(mirror),
+                _ => self.end_one(mirror),
+            }
+            self.poll(mirror);
+        }
+        self.come_back(mirror, leg);
+        self.count("blinks");
+        let spoilt = self.disks.iter().any(|disk| disk.bad.contains(&true));
+        if others.count() == 1 && !spoilt && self.draw(2) == 0 {
+            let block = self.draw(self.blocks as u64) as usize;
+            let other = others.first().map_or(0, usize::from);
+            self.disks[other].bad[block] = true;
+        }
+    }
+
     /// A leg becomes larger, or the mirror as large as its legs allow.
     fn grow(&mut self, mirror: &mut Mirror) {
         let leg = self.draw_leg();
@@ -282,10 +345,12 @@ impl World {
                 19 if self.grows => self.grow(&mut mirror),
                 20 if self.hang => self.hang(&mut mirror),
                 21 if self.copies && self.draw(8) == 0 => self.copy_leg(),
+                22..24 if self.blinks => self.blink(&mut mirror),
                 16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
                 _ => self.end_one(&mut mirror),
             }
             self.poll(&mut mirror);
+            self.inspect_missed(&mirror);
             if self.finding.is_some() {
                 return;
             }

@@ -1,0 +1,291 @@
+//! Rules by hand: what a leg lacks that was away, beside what others lack.
+use super::super::super::assembly::tests::legs;
+use super::super::super::claim::Terms;
+use super::super::planted::{Bug, plant};
+use super::super::*;
+use super::rules::{MS, end, run, started, started_with, well};
+use alloc::vec;
+
+const REGION: u64 = 1 << 20;
+const SECOND: u64 = 1000 * MS;
+
+fn region(number: u64) -> Range {
+    Range::new(number * REGION, REGION)
+}
+
+fn config() -> Config {
+    Config {
+        copies: 6,
+        copy_bytes: REGION as u32,
+        relax_ns: SECOND,
+        ..Config::new(6)
+    }
+}
+
+fn write(mirror: &mut Mirror, number: u64, now_ns: u64) {
+    let io = mirror.submit(Request::Write(region(number), false), now_ns);
+    let ended = run(mirror, now_ns, &mut well);
+    assert_eq!(ended, [(io.unwrap(), Outcome::Done)]);
+}
+
+/// All that is due until then ends well, but for copies: these wait.
+fn rest(mirror: &mut Mirror, from_ns: u64, until_ns: u64) -> Vec<Output> {
+    let mut copies = vec![];
+    for now_ns in (from_ns..=until_ns).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::CopyRead(..) => copies.push(output),
+                other => end(mirror, other, now_ns, &mut well),
+            }
+        }
+    }
+    copies
+}
+
+/// Legs 0 to 2: region 0 was written without leg 1, which is being rebuilt and gets none of it
+/// yet; all have region 1; nothing else was written for seconds. The copies that wait.
+fn one_is_rebuilt() -> (Mirror, Vec<Output>) {
+    let mut mirror = started(3, config());
+    write(&mut mirror, 1, MS);
+    mirror.leg_lost(1, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    write(&mut mirror, 0, 3 * MS);
+    rest(&mut mirror, 4 * MS, 5 * SECOND);
+    mirror.leg_found(1, 0, 5 * SECOND);
+    let copies = rest(&mut mirror, 5 * SECOND, 6 * SECOND);
+    assert!(mirror.facts(1).unwrap().joining);
+    (mirror, copies)
+}
+
+/// Takes a leg away and brings it back; what is in between.
+fn blink(
+    mirror: &mut Mirror,
+    leg: u8,
+    at_ns: u64,
+    between: impl FnOnce(&mut Mirror),
+) -> Vec<Output> {
+    mirror.leg_lost(leg, at_ns);
+    rest(mirror, at_ns, at_ns + MS);
+    between(mirror);
+    mirror.leg_found(leg, 0, at_ns + 2 * MS);
+    rest(mirror, at_ns + 2 * MS, at_ns + SECOND)
+}
+
+#[test]
+fn a_blink_without_writes_lacks_nothing_of_another() {
+    let (mut mirror, _) = one_is_rebuilt();
+    assert_eq!(mirror.facts(1).unwrap().lacks, 2, "regions 0 and 1");
+    blink(&mut mirror, 2, 7 * SECOND, |_| {});
+    let facts = mirror.facts(2).unwrap();
+    assert!(facts.in_sync && facts.lacks == 0, "{facts:?}");
+    assert!(mirror.facts(1).unwrap().joining, "the other goes on");
+    // What leg 1 lacks stays marked on the legs.
+    assert!(mirror.intents.is_set(0));
+}
+
+#[test]
+fn a_blink_with_a_write_lacks_that_region() {
+    let (mut mirror, _) = one_is_rebuilt();
+    blink(&mut mirror, 2, 7 * SECOND, |mirror| {
+        write(mirror, 2, 7 * SECOND + MS);
+    });
+    let facts = mirror.facts(2).unwrap();
+    assert!(facts.joining && facts.lacks == 1, "{facts:?}");
+    let todo = mirror.leg(2).unwrap().todo.as_ref().unwrap();
+    assert!(todo.is_set(2));
+}
+
+/// It may lose them with its cache (T13).
+#[test]
+fn t13_a_leg_that_leaves_lacks_what_it_has_not_flushed() {
+    let (mut mirror, _) = one_is_rebuilt();
+    write(&mut mirror, 3, 7 * SECOND);
+    blink(&mut mirror, 2, 7 * SECOND + MS, |_| {});
+    let todo = mirror.leg(2).unwrap().todo.as_ref().unwrap();
+    assert!(todo.is_set(3) && todo.count() == 1, "{todo:?}");
+}
+
+/// What was copied to it is in no set until it is in sync.
+#[test]
+fn a_leg_that_leaves_its_rebuild_lacks_what_it_had_missed() {
+    let (mut mirror, copies) = one_is_rebuilt();
+    for output in copies {
+        end(&mut mirror, output, 6 * SECOND, &mut well);
+    }
+    let before = mirror.facts(1).unwrap().lacks;
+    let stop = |mirror: &mut Mirror| {
+        while let Some(output) = mirror.poll_output(6 * SECOND) {
+            if let Output::Flush(_) = output {
+                return; // it has everything, and not flushed that
+            }
+            end(mirror, output, 6 * SECOND, &mut well);
+        }
+    };
+    stop(&mut mirror);
+    assert!(mirror.facts(1).unwrap().lacks < before);
+    mirror.leg_lost(1, 6 * SECOND);
+    let missed = mirror.leg(1).unwrap().missed.as_ref().unwrap();
+    assert!(missed.is_set(0), "{missed:?}");
+}
+
+/// After a restart the union is all that is known.
+#[test]
+fn a_leg_that_was_away_at_the_start_lacks_the_union() {
+    let all = legs(3);
+    let left = all[0].without(1, all[0].event).unwrap();
+    let left = left.without(2, left.event).unwrap();
+    let given = [0, 1, 2].map(|slot| left.on(slot, all[usize::from(slot)].place));
+    let mut mirror = started_with(given.to_vec(), &[], config(), Terms::default(), 0);
+    assert!(mirror.leg(1).unwrap().missed.is_none());
+    write(&mut mirror, 3, MS);
+    let copies = rest(&mut mirror, 2 * MS, 3 * SECOND);
+    assert!(!copies.is_empty());
+    for leg in [1, 2] {
+        let todo = mirror.leg(leg).unwrap().todo.as_ref();
+        assert!(todo.is_none_or(|todo| todo.is_set(3)), "leg {leg}");
+    }
+}
+
+/// Which leg says something older than it had acknowledged may lack anything.
+#[test]
+fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
+    let (mut mirror, _) = one_is_rebuilt();
+    mirror.leg_lost(2, 7 * SECOND);
+    rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
+    let mut found = mirror.leg(2).unwrap().said;
+    found.owner = Some(mirror.owner);
+    mirror.see_to_missed(2, &found);
+    assert!(mirror.knows_missed(2));
+    let older = Superblock {
+        sequence: found.sequence - 1,
+        ..found
+    };
+    mirror.see_to_missed(2, &older);
+    assert!(!mirror.knows_missed(2));
+}
+
+/// Ends what is asked; leg 0 can't read region `bad`. What was written on it, what is news, and
+/// how reads of users ended.
+struct Seen {
+    written: Vec<(u8, u64)>,
+    news: Vec<News>,
+    ended: Vec<Outcome>,
+}
+
+fn with_a_bad_leg_0(
+    mirror: &mut Mirror,
+    (from_ns, until_ns): (u64, u64),
+    bad: u64,
+    first: Vec<Output>,
+) -> Seen {
+    let (mut written, mut news, mut ended) = (vec![], vec![], vec![]);
+    let is_bad = |range: &Range| range.start < (bad + 1) * REGION && range.end > bad * REGION;
+    let mut first = first.into_iter();
+    for now_ns in (from_ns..=until_ns).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = first.next().or_else(|| mirror.poll_output(now_ns)) {
+            match output {
+                Output::News(it) => news.push(it),
+                Output::Done(_, outcome) => ended.push(outcome),
+                _ => {}
+            }
+            let fixed = written.contains(&(0, bad));
+            let mut answer = |output: &Output, leg: u8| match output {
+                Output::Read(_, range, _) | Output::CopyRead(_, _, range) => {
+                    (leg == 0 && is_bad(range) && !fixed).then_some(Outcome::MediaError)
+                }
+                Output::CopyWrite(_, _, range) => {
+                    written.push((leg, range.start / REGION));
+                    None
+                }
+                _ => None,
+            };
+            end(mirror, output, now_ns, &mut answer);
+        }
+    }
+    Seen {
+        written,
+        news,
+        ended,
+    }
+}
+
+/// Legs 1 and 2 are rebuilt, and leg 0 is the only one in sync: leg 1 lacks regions 0 and 1, leg 2
+/// region 2.
+fn two_are_rebuilt() -> (Mirror, Vec<Output>) {
+    let (mut mirror, mut copies) = one_is_rebuilt();
+    let more = blink(&mut mirror, 2, 7 * SECOND, |mirror| {
+        write(mirror, 2, 7 * SECOND + MS);
+    });
+    copies.extend(more);
+    (mirror, copies)
+}
+
+#[test]
+fn a_read_of_a_bad_block_is_served_by_a_leg_that_missed_nothing_there() {
+    let (mut mirror, copies) = two_are_rebuilt();
+    assert_eq!(mirror.up, Legs::one(0));
+    mirror.submit(Request::Read(region(0)), 9 * SECOND).unwrap();
+    let seen = with_a_bad_leg_0(&mut mirror, (9 * SECOND, 9 * SECOND), 0, copies);
+    assert_eq!(seen.ended, [Outcome::Done]);
+    assert!(
+        seen.news.contains(&News::Rescued(2, region(0))),
+        "{:?}",
+        seen.news
+    );
+    assert!(mirror.facts(2).unwrap().rescued > 0);
+    assert!(seen.written.contains(&(0, 0)), "leg 0 is mended");
+}
+
+/// Region 2 was written since leg 2 left, and region 0 since leg 1 did.
+#[test]
+fn a_read_of_a_bad_block_that_all_others_missed_fails() {
+    let (mut mirror, _) = two_are_rebuilt();
+    mirror.leg_lost(1, 9 * SECOND);
+    rest(&mut mirror, 9 * SECOND, 9 * SECOND);
+    let read = |mirror: &mut Mirror| {
+        mirror.submit(Request::Read(region(2)), 9 * SECOND).unwrap();
+        with_a_bad_leg_0(mirror, (9 * SECOND, 9 * SECOND), 2, vec![]).ended
+    };
+    assert_eq!(read(&mut mirror), [Outcome::MediaError]);
+    plant(Some(Bug::SpareLacks));
+    let ended = read(&mut mirror);
+    plant(None);
+    assert_eq!(ended, [Outcome::Done], "the planted bug serves old data");
+}
+
+#[test]
+fn a_rebuild_reads_a_spare_where_no_leg_in_sync_can() {
+    let (mut mirror, copies) = two_are_rebuilt();
+    let seen = with_a_bad_leg_0(&mut mirror, (9 * SECOND, 20 * SECOND), 0, copies);
+    let lost = |it: &News| matches!(it, News::Lost(_));
+    assert!(!seen.news.iter().any(lost), "{:?}", seen.news);
+    assert!(seen.written.contains(&(1, 0)) && seen.written.contains(&(0, 0)));
+    for leg in 0..3 {
+        assert!(mirror.facts(leg).unwrap().in_sync, "leg {leg}");
+    }
+}
+
+/// A region that was given up is tried again when a leg returns that does not lack it.
+#[test]
+fn a_stuck_rebuild_goes_on_when_a_spare_returns() {
+    let (mut mirror, copies) = one_is_rebuilt();
+    mirror.leg_lost(2, 7 * SECOND);
+    rest(&mut mirror, 7 * SECOND, 7 * SECOND);
+    for output in copies {
+        let Output::CopyRead(ticket, ..) = output else {
+            continue;
+        };
+        mirror.handle_done(ticket, Outcome::MediaError, 7 * SECOND);
+    }
+    let seen = with_a_bad_leg_0(&mut mirror, (7 * SECOND, 12 * SECOND), 0, vec![]);
+    assert!(seen.news.contains(&News::Lost(Range::new(0, 4096))));
+    assert!(!mirror.facts(1).unwrap().in_sync);
+    mirror.leg_found(2, 0, 13 * SECOND);
+    let seen = with_a_bad_leg_0(&mut mirror, (13 * SECOND, 20 * SECOND), 0, vec![]);
+    assert!(seen.written.contains(&(1, 0)), "{:?}", seen.written);
+    for leg in 0..3 {
+        assert!(mirror.facts(leg).unwrap().in_sync, "leg {leg}");
+    }
+}
