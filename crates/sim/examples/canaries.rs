@@ -273,7 +273,7 @@ const CANARIES: [Canary; 41] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 14] = [
+const OF_MIRRORS: [Canary; 15] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -340,6 +340,12 @@ const OF_MIRRORS: [Canary; 14] = [
         100,
         DATA,
         "T13: a leg is in sync without a flush of what was copied",
+    ),
+    (
+        Bug::SpareLacks,
+        200,
+        DATA,
+        "the last resort of a read is a leg that lacks what was written since it left",
     ),
     (
         Bug::TrustedPutBack,

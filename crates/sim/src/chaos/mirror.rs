@@ -5,7 +5,8 @@
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
-//! * `put_back`: legs that show an older state of themselves
+//! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
+//!   moment while another one is rebuilt
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -19,6 +20,7 @@
 //! One host at a time has the mirror, all of it on one core. Legs are alike in size and blocks.
 pub mod ample;
 pub(super) mod apart;
+pub(super) mod blink;
 mod check;
 pub(super) mod dense;
 mod excuse;
