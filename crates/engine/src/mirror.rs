@@ -5,7 +5,7 @@
 //!
 //! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
-//!   legs that are added and removed; `names`: which leg a URI means; `behind`: what is left behind
+//!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means; `behind`: what is left behind
 //!   on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
 //!   lent beyond its I/O; `stack`: what all of them can do; `depth`: how much a leg has
@@ -45,6 +45,7 @@ mod parts;
 mod reads;
 mod report;
 mod returns;
+mod sizes;
 mod stack;
 mod table;
 mod types;
@@ -350,8 +351,9 @@ impl MirrorEngine {
         if let Some(why) = why {
             return Err(why.into());
         }
-        let room = it.early.capacity();
+        let (room, accepts_name) = (it.early.capacity(), it.accepts_name);
         *it = Mirrored::new(anew.config.clone(), it.span, room);
+        it.accepts_name = accepts_name;
         let number = MIRRORS_FROM + u16::from(index);
         self.events.push_back(HostEvent::Refused(number, None));
         let theirs = |it: &&mut Option<(u8, u8)>| it.is_some_and(|it| it.0 == index);

@@ -14,6 +14,7 @@ use super::depth::Depth;
 use super::drive::Running;
 use super::names::slot_of;
 use super::one::{Kit, Leg, Mirrored, Phase};
+use super::sizes::LegSize;
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg, Pending};
 use crate::host::{HostEngine, HostEvent, IoOp};
@@ -112,6 +113,8 @@ impl Mirrored {
             away: None,
             aside: false,
             cut_short: false,
+            size: LegSize::Enough,
+            smallest: new.info.bytes,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,

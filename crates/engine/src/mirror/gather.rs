@@ -23,12 +23,12 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use volume::Outcome;
-use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::claim::{Claim, ClaimOutput, Reach};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::Mirror;
+use volume::mirror::{Name, Superblock};
 
 /// The owner's record is being written to these legs, by place in the configuration.
 pub(super) struct Claiming {
@@ -154,6 +154,9 @@ impl Mirrored {
             return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
         }
         let read_only = match self.assembled(&legs, &given, self.config.wishes) {
+            Ok(assembly) if let Some(why) = self.is_of_another_name(&assembly) => {
+                return self.refuse(why, TRY_AGAIN_NS, kit);
+            }
             Ok(assembly) => {
                 leave_out(&mut given, &assembly);
                 assembly.read_only
@@ -183,6 +186,29 @@ impl Mirrored {
         }));
         if core::mem::take(&mut self.lasts) {
             kit.events.push_back(HostEvent::Refused(kit.number, None));
+        }
+    }
+
+    /// Why it does not start: the mirror that its legs are of has another name, and no user has
+    /// accepted that.
+    fn is_of_another_name(&mut self, assembly: &Assembly) -> Option<Refused> {
+        let name = assembly.next.name;
+        // One that no mirror can have ties it to nothing.
+        let can_be = Name::new(&self.config.name).is_ok();
+        let other = can_be && name.as_str() != self.config.name && !self.accepts_name;
+        self.other_name = other.then_some(name);
+        let why = || words::other_name(&self.config.name, &assembly.next);
+        other.then(|| Refused::new(Until::Told, why()))
+    }
+
+    /// A mirror that was accepted under this name is called so from now on.
+    fn take_name(&mut self, now_ns: u64) {
+        let name = Name::new(&self.config.name).ok();
+        self.accepts_name = false;
+        if let Phase::Running(it) = &mut self.phase
+            && let Some(name) = name.filter(|name| *name != it.machine.superblock().name)
+        {
+            it.machine.rename(name, now_ns);
         }
     }
 
@@ -418,6 +444,9 @@ impl Mirrored {
         };
         let mut given = it.claim.given().to_vec();
         let assembly = match self.assembled(&it.legs, &given, it.wishes) {
+            Ok(assembly) if let Some(why) = self.is_of_another_name(&assembly) => {
+                return self.refuse(why, TRY_AGAIN_NS, kit);
+            }
             Ok(assembly) => assembly,
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         };
@@ -472,7 +501,9 @@ impl Mirrored {
                 return self.refuse(why, TRY_AGAIN_NS, kit);
             }
         }
+        self.take_name(kit.now_ns);
         self.leave_aside(kit.now_ns);
+        self.check_sizes(kit.now_ns);
         self.restack(kit.host);
         self.say_what_is_held(kit);
         // It was stopped while its legs were claimed.

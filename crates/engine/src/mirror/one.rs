@@ -4,6 +4,7 @@ use super::drive::Running;
 use super::gather::Claiming;
 use super::loans::Loans;
 use super::look::Look;
+use super::sizes::LegSize;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
 use super::users::Part;
@@ -17,11 +18,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
-use volume::mirror::Crc32c;
 use volume::mirror::claim::{Gone, beat_ns};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
 use volume::mirror::superblock::LegState;
+use volume::mirror::{Crc32c, Name};
 
 /// What a mirror needs of its engine.
 pub(super) struct Kit<'a> {
@@ -81,6 +82,10 @@ pub(super) struct Mirrored {
     pub not_begun: Option<String>,
     /// How often it was not started.
     pub refusals: u64,
+    /// The name that its legs' mirror has instead, for which it was not started last.
+    pub other_name: Option<Name>,
+    /// A user takes a mirror of another name.
+    pub accepts_name: bool,
     /// Slots, as bits, whose leg was removed and still says that it is one.
     pub unwiped: u16,
     /// It was refused, and does not start before somebody does something about it.
@@ -127,6 +132,10 @@ pub(super) struct Leg {
     pub aside: bool,
     /// Its file was cut short: it returns only when told to.
     pub cut_short: bool,
+    /// Whether it was too small since it was in sync, and the smallest size that was shown since
+    /// the machine was told of one.
+    pub size: LegSize,
+    pub smallest: u64,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
     pub counters: LegCounters,
@@ -183,7 +192,7 @@ impl Away {
 impl Leg {
     /// Whether it was told to return, and was not looked at since.
     pub fn is_due(&self) -> bool {
-        let stays = self.aside || self.cut_short || self.removed;
+        let stays = self.aside || self.cut_short || self.removed || self.size == LegSize::Small;
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
     }
 
@@ -225,6 +234,8 @@ impl Mirrored {
             away: None,
             aside: false,
             cut_short: false,
+            size: LegSize::Enough,
+            smallest: u64::MAX,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,
@@ -263,6 +274,8 @@ impl Mirrored {
             checking_ns: None,
             not_begun: None,
             refusals: 0,
+            other_name: None,
+            accepts_name: false,
             unwiped: 0,
             lasts: false,
             gone: None,
@@ -328,10 +341,12 @@ impl Mirrored {
     pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
         let leg = &mut self.legs[at];
         let first = leg.info.replace(info).is_none();
+        leg.smallest = leg.smallest.min(info.bytes);
         let anew = leg.was_made_long() || first;
         if anew && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
             leg.away = Some(Away::absent(now_ns));
         }
+        self.check_size(at, now_ns);
         self.again = true;
     }
 

@@ -2,6 +2,7 @@
 use super::names::slot_of;
 use super::one::{Away, Leg, Mirrored, Phase};
 use super::reads::for_mirror;
+use super::sizes::LegSize;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use super::words;
 use crate::host::HostEngine;
@@ -41,6 +42,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         reachable: false,
         aside: false,
         cut_short: false,
+        small: false,
         due: false,
         why: None,
         facts: None,
@@ -84,6 +86,7 @@ impl Mirrored {
             state: self.state.clone(),
             not_begun: self.not_begun.clone(),
             refusals: self.refusals,
+            other_name: self.other_name,
             claiming: matches!(self.phase, Phase::Claiming(_)),
             unwiped: self.unwiped,
             superblock,
@@ -179,7 +182,13 @@ impl Mirrored {
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
             _ if leg.cut_short => Some(words::CUT_SHORT.into()),
+            _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(words::cut_at(
+                &self.config.name,
+                end,
+                leg.size == LegSize::Small,
+            )),
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
+            _ if status == LegStatus::Stale && leg.size != LegSize::Enough => self.why_small(leg),
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
@@ -208,6 +217,7 @@ impl Mirrored {
             reachable,
             aside: leg.aside,
             cut_short: leg.cut_short,
+            small: leg.size == LegSize::Small,
             due: leg.is_due(),
             why,
             facts,
@@ -226,6 +236,11 @@ impl Mirrored {
             MirrorOrder::TakeBack(pending) => {
                 let taken = self.take_back(pending, now_ns);
                 self.taken_back = Some((pending, taken));
+                return Ok(());
+            }
+            MirrorOrder::AcceptName => {
+                self.accepts_name = true;
+                self.again_at_ns = self.again_at_ns.map(|_| now_ns);
                 return Ok(());
             }
             MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over) => {
@@ -285,7 +300,22 @@ impl Mirrored {
                 }
             }
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
+            MirrorOrder::AcceptCut(slot) => {
+                let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
+                if leg.as_ref().is_some_and(|leg| leg.size == LegSize::Small) {
+                    return Err(format!("leg {slot} is still smaller than the mirror needs"));
+                }
+                if !it.machine.accept_cut(slot, now_ns) {
+                    return Err(format!(
+                        "leg {slot} has lost nothing as the last one in sync"
+                    ));
+                }
+                if let Some(leg) = leg {
+                    leg.size = LegSize::Enough;
+                }
+            }
             MirrorOrder::Assemble(_)
+            | MirrorOrder::AcceptName
             | MirrorOrder::TakeBack(_)
             | MirrorOrder::Remove(_)
             | MirrorOrder::Forget(_)

@@ -6,6 +6,7 @@
 //! writes, it waits `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a
 //! one has failed something, changes wait as long.
 use super::one::{Away, Kit, Mirrored, Purpose};
+use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
 use crate::host::HostEvent;
@@ -69,6 +70,14 @@ impl Mirrored {
                 line.into()
             }
             News::Doubt(slot) => self.doubt(slot, kit.now_ns),
+            News::Cut(slot, end) => {
+                let is_small = self
+                    .legs
+                    .iter()
+                    .any(|leg| leg.slot == Some(slot) && leg.size == LegSize::Small);
+                let why = words::cut_at(&self.config.name, end, is_small);
+                format!("leg {slot} ({}): {why}", self.name_of(slot))
+            }
             News::Lapsed(slot) => self.cut_leg(slot, kit),
             News::Renewed(slot) => match self.uncut_leg(slot, kit) {
                 Some(line) => line,
@@ -192,7 +201,9 @@ impl Mirrored {
                     true => format!("{leg} was taken out; what it misses is noted"),
                     // What an engine that stops has not done takes no leg out.
                     false if outcome == Outcome::CutShort => {
-                        format!("{leg} has left: {}", words::CUT_SHORT)
+                        let small = self.why_small(&self.legs[at]);
+                        let why = small.unwrap_or_else(|| words::CUT_SHORT.into());
+                        format!("{leg} has left: {why}")
                     }
                     false if outcome == Outcome::Stopped => format!("{leg} is being removed"),
                     false => format!("{leg} has left: {outcome}; what it misses is noted"),
@@ -207,6 +218,10 @@ impl Mirrored {
             }
             (News::Joined(_), Some(at)) => {
                 self.legs[at].away = None;
+                let facts = self.running().and_then(|it| it.machine.facts(slot));
+                if facts.is_some_and(|it| it.in_sync) {
+                    self.legs[at].size = LegSize::Enough;
+                }
                 let copied = self.copied(at, now_ns);
                 format!("{leg} is in sync{copied}")
             }
@@ -243,7 +258,8 @@ impl Mirrored {
     /// The mirror goes on without a leg.
     fn left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let leg = &mut self.legs[at];
-        leg.cut_short |= outcome == Outcome::CutShort;
+        // One that was too small returns when it is large enough.
+        leg.cut_short |= outcome == Outcome::CutShort && leg.size == LegSize::Enough;
         let before = leg.away.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
         leg.away = Some(Away {
@@ -264,8 +280,9 @@ impl Mirrored {
                 continue;
             };
             let reachable = kit.host.usability(leg.config.volume).0;
-            let here = leg.info.is_some() && reachable && leg.look.is_none();
-            if here && !leg.aside && !leg.cut_short && !self.stopping && self.greet(at, away, kit) {
+            let fits = !leg.cut_short && leg.size != LegSize::Small;
+            let here = leg.info.is_some() && reachable && leg.look.is_none() && fits;
+            if here && !leg.aside && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
                 away.asked = false;
@@ -301,6 +318,7 @@ impl Mirrored {
         if let Some(it) = self.running() {
             it.machine.leg_found(slot, fence_ns, kit.now_ns);
         }
+        self.check_size(at, kit.now_ns);
         true
     }
 

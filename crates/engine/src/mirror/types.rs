@@ -8,7 +8,7 @@ use policy::{Knobs, Policy};
 use volume::mirror::assembly::Wishes;
 use volume::mirror::machine::{CheckReport, LegFacts, Speed};
 use volume::mirror::superblock::Owner;
-use volume::mirror::{Crc32c, Id, Label, Superblock};
+use volume::mirror::{Crc32c, Id, Label, Name, Superblock};
 
 /// The number of the first mirror: volumes of the host are below.
 pub const MIRRORS_FROM: u16 = crate::limits::VOLUMES_MAX as u16;
@@ -99,6 +99,11 @@ pub struct Anew {
 pub enum MirrorOrder {
     /// Start it with what is there, as these wishes allow.
     Assemble(Wishes),
+    /// Take the mirror that the legs are of, although it has another name, and rename it.
+    AcceptName,
+    /// Take what the leg of this slot shows where it was cut as the last one in sync for what is
+    /// there.
+    AcceptCut(u8),
     /// Read all copies and compare them; `true`: and make them alike.
     Check(bool),
     /// Make all copies the same as what the leg of this slot has.
@@ -229,6 +234,8 @@ pub struct LegReport {
     pub aside: bool,
     /// Its file was cut short: it returns only when told to.
     pub cut_short: bool,
+    /// It is smaller now than the mirror needs.
+    pub small: bool,
     /// It is to be tried again now.
     pub due: bool,
     /// Why it is unusable, or left.
@@ -257,6 +264,8 @@ pub struct MirrorReport {
     pub not_begun: Option<String>,
     /// How often it was not started, for whatever reason.
     pub refusals: u64,
+    /// The name of the mirror that its legs are of, for which it was not started.
+    pub other_name: Option<Name>,
     /// How it starts was decided, and its owner's record is being written.
     pub claiming: bool,
     /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.

@@ -17,6 +17,41 @@ pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync
                                 anything else: what is there when the file is as long again and \
                                 the mirror starts anew is zeroes";
 
+/// A leg that was too small, and is large enough again.
+pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, so nothing that \
+                                 it has counts any more: it is rebuilt from the start";
+
+/// What is to be done with a leg that is too small.
+pub fn too_small(bytes: u64, needs: u64) -> String {
+    format!(
+        "it has {bytes} bytes, and the mirror needs {needs}, so nothing that it has counts any \
+         more: make it as large again, and it is rebuilt from the start"
+    )
+}
+
+/// What is to be done about the last leg in sync, which was too small for a while.
+pub fn cut_at(mirror: &str, end: u64, is_small: bool) -> String {
+    let now = match is_small {
+        true => "make it as large again first",
+        false => "it is as large again",
+    };
+    format!(
+        "it was smaller than the mirror needs while no other leg was in sync: what lay behind byte \
+         {end} of the mirror is lost, and I/O there fails ({now}). Save what is left; what is \
+         there instead is used once you say so: braid mirror accept-loss {mirror}"
+    )
+}
+
+/// Why a mirror is not started whose legs are of one with another name.
+pub fn other_name(name: &str, legs: &Superblock) -> String {
+    format!(
+        "its legs are of the mirror \"{}\" ({}), not of \"{name}\": give the legs of {name}, or \
+         accept that mirror, which is called {name} then: braid mirror assemble {name} --accept \
+         (braid run --accept {name})",
+        legs.name, legs.mirror
+    )
+}
+
 /// Why a leg gets no I/O though it takes part.
 pub const LAPSED: &str = "no beat has ended there for two intervals: nothing is read or written \
                           there before two have";

@@ -19,4 +19,5 @@ mod numbers;
 mod overlap;
 mod rig;
 mod silent;
+mod sizes;
 mod start;

@@ -69,6 +69,8 @@ pub enum Why {
     Lags,
     /// Another leg in sync has read a newer record of it: it was put back to an older state.
     RolledBack,
+    /// It was cut off while it was the last one in sync, and another one has everything since.
+    Cut,
     /// It shows an older state than it once had.
     PutBack,
     /// The user gave it up.
@@ -183,6 +185,17 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
                     why: Why::Lags,
                 };
             }
+        }
+    }
+    // What it lost it may show as zeroes (T50).
+    let is_in_sync = |at: usize| roles[at] == Role::InSync;
+    let in_sync: Vec<_> = legs.iter().filter(|it| is_in_sync(it.0)).collect();
+    if in_sync.iter().any(|it| it.1.cut_at == 0) {
+        for it in in_sync.iter().filter(|it| it.1.cut_at > 0) {
+            roles[it.0] = Role::Behind {
+                position: 0,
+                why: Why::Cut,
+            };
         }
     }
     complete(&legs, newest, state, roles, wishes)
@@ -340,7 +353,7 @@ fn complete(
     let given = |slot: u8| legs.iter().find(|it| it.1.slot == slot);
     // Another leg in sync has everything that they could have.
     let is_known_to_lack = |role: Role| match role {
-        Role::Behind { why, .. } => matches!(why, Why::Lags | Why::RolledBack),
+        Role::Behind { why, .. } => matches!(why, Why::Lags | Why::RolledBack | Why::Cut),
         Role::InSync | Role::Unusable(_) => false,
     };
     let has_all = |slot: u8| {
@@ -361,6 +374,7 @@ fn complete(
     let mut next = *state;
     let sequences = legs.iter().map(|it| it.1.sequence);
     next.sequence = sequences.max().unwrap_or(state.sequence);
+    next.cut_at = 0; // each leg says its own
     for (slot, entry) in state.entries() {
         let stale = |position, seen_event| {
             LegState::Stale(Lack {
@@ -421,6 +435,9 @@ impl fmt::Display for Why {
             Self::Lags => "it lacks the last change of the mirror's state",
             Self::RolledBack => {
                 "it was put back to an older state, by what other legs have read of it"
+            }
+            Self::Cut => {
+                "it was smaller than its mirror needs for a while, and another leg has everything"
             }
             Self::PutBack => "it shows an older state than it once had",
             Self::Discarded => "given up by the user",

@@ -83,6 +83,7 @@ impl Superblock {
             legs: entries,
             confirmed: 0,
             mark: 1,
+            cut_at: 0,
         })
     }
 
@@ -92,6 +93,7 @@ impl Superblock {
         Self {
             slot,
             place,
+            cut_at: 0, // of one leg alone
             ..*self
         }
     }
@@ -134,6 +136,15 @@ impl Superblock {
     pub fn set_to(&self, properties: Properties) -> Self {
         Self {
             properties,
+            ..self.next()
+        }
+    }
+
+    /// The mirror is called `name`.
+    #[must_use]
+    pub fn renamed(&self, name: Name) -> Self {
+        Self {
+            name,
             ..self.next()
         }
     }

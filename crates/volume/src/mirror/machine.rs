@@ -38,7 +38,7 @@ use super::bitmap::{Bitmap, PAGE_BYTES};
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
-use super::{Crc32c, Id, Label, Properties, Superblock};
+use super::{Crc32c, Id, Label, Name, Properties, Superblock};
 use crate::Outcome;
 use crate::hold::{Holds, Range};
 use alloc::boxed::Box;
@@ -128,6 +128,10 @@ struct Leg {
     /// As the last one in sync it was smaller than the mirror needs: what lies behind this byte of
     /// the mirror is lost, however large it is by now.
     cut_end: Option<u64>,
+    /// A user takes what it shows there by now for what is there; said on it, that is forgotten.
+    is_accepted: bool,
+    /// The event by which it was in sync, as far as this run knows.
+    since_event: u64,
     /// Whose record stood there when it was to return, its sequence, and when.
     other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
@@ -147,6 +151,7 @@ struct Leg {
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
     properties: Option<Properties>,
+    name: Option<Name>,
     /// Legs that are to be the mirror's, and that are not any more.
     adding: Legs,
     removing: Legs,
@@ -255,6 +260,15 @@ impl Mirror {
         Some(self.leg(leg)?.said.place)
     }
 
+    /// How large a leg must be to have all of the mirror.
+    pub fn leg_needs(&self, leg: u8) -> Option<u64> {
+        let place = self.leg(leg)?.said.place;
+        let end = place
+            .data_offset
+            .checked_add(self.happened.geometry.bytes)?;
+        Some(end)
+    }
+
     /// Whether a policy may choose the leg, for some reads at least.
     pub fn may_read(&self, leg: u8) -> bool {
         self.up.has(leg) || self.joining.has(leg)
@@ -271,6 +285,9 @@ impl Mirror {
             leaving: self.required.has(leg) && !self.takers().has(leg),
             lapsed: self.lapsed().has(leg),
             cut_short: it.cut_and_last && self.up == Legs::one(leg),
+            cut_end: it.cut_end.filter(|_| self.up == Legs::one(leg)),
+            event: it.said.event,
+            since_event: it.since_event,
             lacks: it.left,
             stuck: self.stuck(leg),
             errors: it.errors,

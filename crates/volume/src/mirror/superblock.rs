@@ -58,6 +58,7 @@ const OWNER_SINCE: Field = field(768, 8);
 const OWNER_BEAT: Field = field(776, 8);
 const OWNER_LABEL: Field = field(784, 80);
 const OWNER_BOUND: Field = field(864, 4);
+const CUT_AT: Field = field(1016, 8);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
 const CONFIRMED: Field = field(3968, 8);
@@ -75,7 +76,11 @@ const ENTRY_SEEN_LINEAGE: Field = field(32, 8);
 const ENTRY_POSITION: Field = field(40, 8);
 const ENTRY_LABEL: Field = field(48, 80);
 
-/// Abilities that a mirror was written with, as bits; version 1 knows none.
+/// Bit of `incompatible`, set where and only where the leg has a `cut at`.
+const CUT: u64 = 1;
+
+/// Abilities that a mirror was written with, as bits; of those that version 1 knows the bits follow
+/// from other fields, and are not shown here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Who doesn't know them may go on.
@@ -176,6 +181,9 @@ pub struct Superblock {
     /// The `sequence` of the last writing that was not an owner's record of a mirror that is being
     /// claimed: what tells an older copy of a leg, whoever claims it. 0: not known.
     pub mark: u64,
+    /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of the
+    /// mirror on what it has is lost, however large it is by now. 0: it was not.
+    pub cut_at: u64,
 }
 
 /// Why bytes are no superblock that can be used.
@@ -266,7 +274,10 @@ impl Superblock {
         for (field, number) in [
             (VERSION_AT, VERSION.into()),
             (READ_ONLY, self.features.read_only),
-            (INCOMPATIBLE, self.features.incompatible),
+            (
+                INCOMPATIBLE,
+                self.features.incompatible | if self.cut_at > 0 { CUT } else { 0 },
+            ),
             (SEQUENCE, self.sequence),
             (SLOT, self.slot.into()),
             (COPY, copy.into()),
@@ -283,6 +294,7 @@ impl Superblock {
             (BEAT_INTERVAL, self.beat_interval_ms.into()),
             (CONFIRMED, self.confirmed),
             (MARK, self.mark),
+            (CUT_AT, self.cut_at),
         ] {
             field.set(&mut block, number);
         }
@@ -333,14 +345,19 @@ impl Superblock {
             return Err(ParseError::Version(version));
         }
         let incompatible = INCOMPATIBLE.number(block);
-        if incompatible != 0 {
-            return Err(ParseError::Incompatible(incompatible));
+        let unknown = incompatible & !CUT;
+        if unknown != 0 {
+            return Err(ParseError::Incompatible(unknown));
         }
+        let is_cut = incompatible & CUT != 0;
         let written_as = COPY.number(block) as u8;
         if written_as != copy {
             return Err(ParseError::Misplaced(written_as));
         }
         let superblock = fields(block)?;
+        if is_cut != (superblock.cut_at > 0) {
+            return Err(ParseError::Field("cut at"));
+        }
         superblock.check(LEG.id(block))?;
         Ok(superblock)
     }
@@ -359,6 +376,7 @@ impl Superblock {
         claim(self.geometry.is_sound(), "bytes")?;
         claim(self.place.holds(&self.geometry), "data offset")?;
         claim(self.history.current().first_event <= self.event, "lineages")?;
+        claim(self.cut_at < mirror_bytes, "cut at")?;
         claim(self.in_sync().next().is_some(), "legs")?;
         for (slot, entry) in self.entries() {
             let others = self.entries().filter(|it| it.0 != slot);
@@ -441,6 +459,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         legs,
         confirmed: CONFIRMED.number(block),
         mark: MARK.number(block),
+        cut_at: CUT_AT.number(block),
     })
 }
 

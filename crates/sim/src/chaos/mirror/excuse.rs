@@ -91,6 +91,12 @@ impl Course<'_> {
             };
             let report = engine.mirror(MIRRORS_FROM);
             let legs = report.iter().flat_map(|it| &it.legs);
+            let is_lost = |it: &&LegReport| it.is_cut_and_last() && !it.small;
+            let lost: Vec<u8> = legs
+                .clone()
+                .filter(is_lost)
+                .filter_map(|it| it.slot)
+                .collect();
             // Of one that was too short for a while, the mirror asks that somebody looks at it.
             let short = |it: &LegReport| it.why.as_ref().is_some_and(|why| why.contains(SHORT));
             let aside: Vec<u8> = legs
@@ -107,6 +113,11 @@ impl Course<'_> {
                 self.rig
                     .tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
                 continue;
+            }
+            // What the last one in sync has lost, people take for lost once it is large enough.
+            for slot in lost {
+                let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::AcceptCut(slot));
+                self.rig.tell(node, message);
             }
             for slot in aside {
                 let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Return(slot));

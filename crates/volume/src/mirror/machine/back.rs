@@ -306,6 +306,8 @@ impl Mirror {
             it.todo = Some(todo);
             it.cursor = 0;
             it.save_at_ns = save_at_ns;
+            // It gets everything anew, also what it had lost.
+            (it.cut_and_last, it.cut_end, it.is_accepted) = (false, None, false);
         }
         self.joining.add(leg);
         self.try_skipped_on(leg);
@@ -336,12 +338,13 @@ impl Mirror {
             self.unalike_count += u64::from(self.unalike.set(region));
             next = todo.as_ref().and_then(|todo| todo.next(region + 1));
         }
+        let since_event = self.state.event;
         if let Some(it) = self.leg_mut(leg) {
             it.missed = None;
             it.left = 0;
             it.errors = 0;
             (it.discarded, it.cut_short) = (false, false);
-            (it.cut_and_last, it.cut_end) = (false, None);
+            it.since_event = since_event;
         }
         self.set_join(leg, Join::Away);
         // An old flush covers all of what it has.

@@ -14,7 +14,7 @@
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
 use super::legs::{Legs, Round, Ticket, Work};
-use super::{Mirror, Request};
+use super::{Mirror, News, Request};
 use crate::Outcome;
 use crate::hold::Range;
 
@@ -108,7 +108,14 @@ impl Mirror {
         if self.up == Legs::one(leg)
             && let Some(it) = self.leg_mut(leg)
         {
-            it.cut_end = Some(it.cut_end.map_or(end, |before| before.min(end)));
+            let is_news = it.cut_end.is_none_or(|before| end < before);
+            it.cut_end = it.cut_end.filter(|_| !is_news).or(Some(end));
+            it.is_accepted = false;
+            if is_news {
+                self.news(News::Cut(leg, end));
+            }
+            // It is to be on the leg, for the next start.
+            (self.begin, self.wake) = (true, true);
         }
         let takes_part = self.takers().has(leg);
         self.is_cut_short(leg);
@@ -117,6 +124,50 @@ impl Mirror {
             self.forget_rebuild(leg);
         }
         self.look_again();
+    }
+
+    /// The user takes what the last leg in sync shows by now for what is there, where it was cut;
+    /// false: there is nothing to accept. Until that is on the leg, I/O there goes on to fail.
+    pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let last = self.up == Legs::one(leg) && !self.read_only;
+        let Some(it) = self.leg_mut(leg).filter(|it| last && it.cut_and_last) else {
+            return false;
+        };
+        it.is_accepted = true;
+        self.cut_was_said(); // where nothing of it stands on the leg
+        (self.begin, self.wake) = (true, true);
+        true
+    }
+
+    /// What a leg is to say of where it was cut: only one that is in sync does.
+    pub(super) fn cut_at(&self, leg: u8) -> u64 {
+        let last = self.happened.geometry.bytes.saturating_sub(1);
+        let it = self
+            .leg(leg)
+            .filter(|it| self.up.has(leg) && !it.is_accepted);
+        let end = it.and_then(|it| it.cut_end);
+        end.map_or(0, |end| end.max(1).min(last))
+    }
+
+    /// Whether a leg says something else of that.
+    pub(super) fn has_cut_to_say(&self) -> bool {
+        let says = |leg: u8| self.leg(leg).map_or(0, |it| it.said.cut_at);
+        self.up.iter().any(|leg| says(leg) != self.cut_at(leg))
+    }
+
+    /// An event has happened: what it says of cuts holds.
+    pub(super) fn cut_was_said(&mut self) {
+        for leg in self.up.iter() {
+            let is_said = |it: &&mut super::Leg| it.is_accepted && it.said.cut_at == 0;
+            let Some(it) = self.leg_mut(leg).filter(is_said) else {
+                continue;
+            };
+            (it.cut_and_last, it.cut_end, it.is_accepted) = (false, None, false);
+            // What could not be read is tried again.
+            self.skipped_until_ns = self.now_ns;
+            self.copies_anew();
+        }
     }
 
     /// Whether the last leg in sync has lost some of a range, since it was smaller for a moment.

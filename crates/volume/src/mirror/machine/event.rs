@@ -117,10 +117,13 @@ impl Mirror {
         if let Some(properties) = self.changes.properties.filter(|it| *it != now.properties) {
             next = next.set_to(properties);
         }
+        if let Some(name) = self.changes.name.filter(|it| *it != now.name) {
+            next = next.renamed(name);
+        }
         if !next.clean && self.is_at_rest() {
             next = next.stopped();
         }
-        let changed = next.event != now.event || failed;
+        let changed = next.event != now.event || failed || self.has_cut_to_say();
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
     }
@@ -158,8 +161,10 @@ impl Mirror {
         for slot in legs.iter() {
             let leg = self.leg(slot);
             let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.pending));
+            let cut_at = self.cut_at(slot);
             if let Some(leg) = self.leg_mut(slot) {
                 leg.pending.confirmed = confirmed.unwrap_or(0);
+                leg.pending.cut_at = cut_at;
                 leg.pending.sequence = sequence;
                 leg.pending.slot = slot;
                 leg.pending.place = leg.said.place;
@@ -282,6 +287,7 @@ impl Mirror {
         for leg in self.joining.iter() {
             self.is_joining(leg);
         }
+        self.cut_was_said();
         self.see_to_loss();
         self.legs_changed();
         self.has_grown(bytes);

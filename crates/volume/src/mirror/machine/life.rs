@@ -20,7 +20,7 @@ use crate::mirror::assembly::{Role, Why};
 use crate::mirror::bitmap::Bitmap;
 use crate::mirror::copies::Chosen;
 use crate::mirror::superblock::LegState;
-use crate::mirror::{Properties, Superblock};
+use crate::mirror::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -68,6 +68,8 @@ impl Leg {
             cut_short: false,
             cut_and_last: false,
             cut_end: None,
+            is_accepted: false,
+            since_event: found.superblock.event,
             other: None,
             flushing: false,
             missed: None,
@@ -175,7 +177,14 @@ impl Mirror {
             match role {
                 // Without writing nothing is made alike: one of them speaks for all.
                 Role::InSync if self.read_only && !self.up.is_empty() => {}
-                Role::InSync => self.up.add(slot),
+                Role::InSync => {
+                    self.up.add(slot);
+                    leg.since_event = self.state.event;
+                    let cut_at = found.superblock.cut_at;
+                    if cut_at > 0 {
+                        (leg.cut_end, leg.cut_and_last) = (Some(cut_at), true);
+                    }
+                }
                 Role::Behind { .. } if !self.read_only => {
                     let late_until_ns = start.late_until_ns.get(at).copied();
                     leg.join = Join::Waiting(late_until_ns.unwrap_or(NO_FENCE));
@@ -352,6 +361,17 @@ impl Mirror {
             return;
         }
         self.changes.properties = Some(properties);
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// The mirror is called so from now on, by an event; not one that can only be read.
+    pub fn rename(&mut self, name: Name, now_ns: u64) {
+        self.at(now_ns);
+        if self.read_only {
+            return;
+        }
+        self.changes.name = Some(name);
         self.begin = true;
         self.wake = true;
     }

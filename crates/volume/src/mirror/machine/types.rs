@@ -137,6 +137,9 @@ pub enum News {
     /// What this leg has failed it may yet execute, and it is the last one in sync: changes wait
     /// for that.
     Doubt(u8),
+    /// The last leg in sync is, or was, smaller than the mirror needs: from this byte of the mirror
+    /// on it has lost all.
+    Cut(u8, u64),
     /// Its beats have not ended for so long that another host may take the leg over: nothing is
     /// given to it, and what it was given is to be taken back (T48).
     Lapsed(u8),
@@ -229,6 +232,13 @@ pub struct LegFacts {
     pub lapsed: bool,
     /// Its file was cut short while it was the last one in sync: it stays, with what is left.
     pub cut_short: bool,
+    /// The same, where it is known from which byte of the mirror on all is lost, until a user
+    /// [accepts](super::Mirror::accept_cut) that.
+    pub cut_end: Option<u64>,
+    /// The event that it shows, and by which it was in sync as far as this run knows.
+    pub event: u64,
+    /// The same.
+    pub since_event: u64,
     /// Regions that are still to be copied.
     pub lacks: u64,
     /// Those of them that no leg could read: they are tried again after a while.

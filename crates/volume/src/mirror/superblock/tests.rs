@@ -107,6 +107,7 @@ pub fn superblock(seed: u64) -> Superblock {
         legs,
         confirmed: draw.below(1 << 30),
         mark: draw.below(1 << 30),
+        cut_at: draw.below(3) / 2 * draw.below(geometry.bytes),
     }
 }
 
@@ -252,6 +253,34 @@ fn field_of_leg(entry: Field) -> Field {
     field(LEGS.at + entry.at, entry.bytes)
 }
 
+#[test]
+fn t50_a_cut_and_its_feature_go_together() {
+    let whole = Superblock {
+        cut_at: 0,
+        ..superblock(3)
+    };
+    let cut = Superblock {
+        cut_at: 4096,
+        ..whole
+    };
+    let bits = |of: &Superblock| INCOMPATIBLE.number(&of.encode(0, crc32_iscsi));
+    assert_eq!((bits(&whole), bits(&cut)), (0, CUT));
+    for (of, at, bits) in [
+        (&whole, 4096, 0),
+        (&whole, 0, CUT),
+        (&cut, 0, CUT),
+        (&cut, 4096, 0),
+        (&cut, cut.geometry.bytes, CUT),
+        (&cut, u64::MAX, CUT),
+    ] {
+        let mut block = of.encode(0, crc32_iscsi);
+        CUT_AT.set(&mut block, at);
+        INCOMPATIBLE.set(&mut block, bits);
+        let error = Superblock::parse(&sealed(block), 0, crc32_iscsi);
+        assert_eq!(error, Err(ParseError::Field("cut at")), "{at} {bits}");
+    }
+}
+
 /// Rows `| at | bytes | name | …` of the document below a heading.
 fn rows(heading: &str) -> Vec<(usize, usize, String)> {
     let document = include_str!("../../../../../docs/mirror-format.md");
@@ -317,6 +346,7 @@ fn the_document_says_where_everything_lies() {
         (OWNER_BEAT, "last beat"),
         (OWNER_LABEL, "owner's label"),
         (OWNER_BOUND, "owner's bound"),
+        (CUT_AT, "cut at"),
         (HISTORY, "history"),
         (LEGS, "legs"),
         (CONFIRMED, "confirmed"),

@@ -1,8 +1,11 @@
 //! Legs that are smaller for a moment than the mirror needs: what they have counts no more (T50).
 use super::super::super::assembly::tests::PLACE;
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started, well};
+use super::rules::{BLOCK, MS, end, run, started, started_with, well};
+use crate::mirror::assembly::{Role, Why, Wishes, assemble};
+use crate::mirror::claim::Terms;
 use crate::mirror::superblock::LegState;
+use alloc::vec;
 
 const NEEDED: u64 = PLACE.data_offset + (4 << 20);
 
@@ -96,4 +99,135 @@ fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
     assert_eq!(copied, 2 << 20);
     let facts = mirror.facts(1).unwrap();
     assert!(facts.joining && facts.is_stuck(), "{facts:?}");
+}
+
+/// What a leg's superblock says, as it is written.
+fn said(mirror: &Mirror, slot: u8) -> Superblock {
+    mirror.leg(slot).unwrap().said
+}
+
+/// One whose leg 1 is away, and leg 0 was cut at 2 MiB.
+fn cut() -> Mirror {
+    let mut mirror = begun();
+    mirror.leg_lost(1, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    mirror.leg_resized(0, PLACE.data_offset + (2 << 20), 3 * MS);
+    mirror.leg_resized(0, NEEDED, 3 * MS);
+    run(&mut mirror, 3 * MS, &mut well);
+    mirror
+}
+
+fn again(superblocks: Vec<Superblock>) -> Mirror {
+    let mut mirror = started_with(superblocks, &[], Config::new(6), Terms::default(), 0);
+    run(&mut mirror, MS, &mut well);
+    mirror
+}
+
+#[test]
+fn t50_a_cut_is_known_at_the_next_start() {
+    let mirror = cut();
+    assert_eq!(said(&mirror, 0).cut_at, 2 << 20);
+    assert_eq!(mirror.superblock().cut_at, 0, "it is said of one leg");
+    // Beats keep it.
+    let block = mirror.encode_superblock(0, 0, crc_fast::crc32_iscsi);
+    let parsed = Superblock::parse(&block, 0, crc_fast::crc32_iscsi).unwrap();
+    assert_eq!(parsed.cut_at, 2 << 20);
+    let mut next = again(vec![said(&mirror, 0)]);
+    let facts = next.facts(0).unwrap();
+    assert_eq!((facts.cut_short, facts.cut_end), (true, Some(2 << 20)));
+    assert_eq!(read(&mut next, 2 << 20, 2 * MS), Outcome::CutShort);
+    assert_eq!(write(&mut next, 3 << 20, 2 * MS), Outcome::CutShort);
+    assert_eq!(read(&mut next, 0, 2 * MS), Outcome::Done);
+}
+
+#[test]
+fn t50_a_cut_that_is_accepted_is_used_once_that_is_said() {
+    let mut mirror = cut();
+    assert!(!mirror.accept_cut(1, 4 * MS), "it is no leg in sync");
+    assert!(mirror.accept_cut(0, 4 * MS));
+    let request = Request::Read(Range::new(3 << 20, BLOCK));
+    let io = mirror.submit(request, 4 * MS).unwrap();
+    let ended = run(&mut mirror, 4 * MS, &mut well);
+    assert_eq!(ended, [(io, Outcome::CutShort)], "not before");
+    assert_eq!(said(&mirror, 0).cut_at, 0);
+    assert_eq!(mirror.facts(0).unwrap().cut_end, None);
+    assert_eq!(read(&mut mirror, 3 << 20, 5 * MS), Outcome::Done);
+    assert_eq!(write(&mut mirror, 3 << 20, 5 * MS), Outcome::Done);
+    assert!(!mirror.accept_cut(0, 6 * MS), "nothing is left to accept");
+    let mut next = again(vec![said(&mirror, 0)]);
+    assert_eq!(read(&mut next, 3 << 20, 2 * MS), Outcome::Done);
+    // It shrinks once more.
+    mirror.leg_resized(0, PLACE.data_offset + (1 << 20), 7 * MS);
+    run(&mut mirror, 7 * MS, &mut well);
+    assert_eq!(said(&mirror, 0).cut_at, 1 << 20);
+    assert_eq!(read(&mut mirror, 3 << 20, 8 * MS), Outcome::CutShort);
+}
+
+/// Before the cut could be written down.
+#[test]
+fn t50_a_cut_that_is_accepted_at_once_is_over() {
+    let mut mirror = begun();
+    mirror.leg_lost(1, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    mirror.leg_resized(0, PLACE.data_offset + (2 << 20), 3 * MS);
+    assert!(mirror.accept_cut(0, 3 * MS));
+    run(&mut mirror, 3 * MS, &mut well);
+    let facts = mirror.facts(0).unwrap();
+    assert_eq!((facts.cut_short, facts.cut_end), (false, None));
+    assert_eq!(said(&mirror, 0).cut_at, 0);
+    assert_eq!(read(&mut mirror, 3 << 20, 4 * MS), Outcome::Done);
+}
+
+/// It shrank to less than where the mirror begins: nothing of it is left, and that is said.
+#[test]
+fn t50_a_leg_that_was_cut_before_its_data_has_nothing() {
+    let mut mirror = cut();
+    mirror.leg_resized(0, 4096, 4 * MS);
+    run(&mut mirror, 4 * MS, &mut well);
+    assert_eq!(said(&mirror, 0).cut_at, 1);
+    let mut next = again(vec![said(&mirror, 0)]);
+    assert_eq!(read(&mut next, 0, 2 * MS), Outcome::CutShort);
+}
+
+/// A crash while the other leg becomes one in sync: that one has everything.
+#[test]
+fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
+    let mirror = cut();
+    let mut first = said(&mirror, 0);
+    first.put(1, LegState::InSync);
+    let second = first.on(1, PLACE);
+    let assembly = assemble(&[Ok(first), Ok(second)], Wishes::default()).unwrap();
+    let (position, why) = (0, Why::Cut);
+    assert_eq!(
+        assembly.roles,
+        [Role::Behind { position, why }, Role::InSync]
+    );
+    assert_eq!(assembly.next.cut_at, 0);
+    let state = assembly.next.state(0);
+    assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+}
+
+#[test]
+fn a_mirror_that_is_renamed_says_so_on_all_legs() {
+    let mut mirror = begun();
+    let name = crate::mirror::Name::new("other").unwrap();
+    mirror.rename(name, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    assert_eq!([0, 1].map(|slot| said(&mirror, slot).name), [name; 2]);
+}
+
+#[test]
+fn a_leg_that_was_rebuilt_is_younger() {
+    let mut mirror = begun();
+    let since = |mirror: &Mirror, slot| mirror.facts(slot).unwrap().since_event;
+    assert_eq!(since(&mirror, 0), since(&mirror, 1));
+    mirror.leg_lost(1, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    mirror.leg_found(1, 0, 3 * MS);
+    for now_ns in (3 * MS..3000 * MS).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        run(&mut mirror, now_ns, &mut well);
+    }
+    assert!(mirror.facts(1).unwrap().in_sync);
+    assert!(since(&mirror, 0) < since(&mirror, 1));
 }

@@ -407,6 +407,7 @@ impl World {
                 "foreign"
             }
             News::Broken => "broken",
+            News::Cut(..) => "cut",
             News::Doubt(_) => "in doubt",
             News::Restored => "restored",
             News::Lapsed(_) => "lapsed",

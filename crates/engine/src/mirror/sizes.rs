@@ -1,0 +1,91 @@
+//! Legs whose size changes: a namespace or device that was resized.
+//!
+//! # Contract
+//! A leg that is smaller than its mirror needs, if only for a moment, has lost data (T50). The
+//! machine is told so at once, and the leg leaves. It is not asked while it is too small; as soon
+//! as it is large enough it returns by itself, and is copied whole: nothing that it has counts. The
+//! last leg in sync stays, and serves what lies below the smallest size that was seen.
+//!
+//! # Limits
+//! A size that nobody was told of is not seen: a namespace that shrinks and grows between two looks
+//! at it, or while no engine runs. Files that are cut short are the runtime's to notice; such a leg
+//! returns only when told to, since its file is opened anew for that.
+use super::one::{Leg, Mirrored, Phase};
+use super::words;
+use alloc::string::String;
+
+/// Whether a leg was as large as its mirror needs since it was in sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LegSize {
+    /// Always.
+    #[default]
+    Enough,
+    /// It is too small now.
+    Small,
+    /// It was too small, and is large enough again: it has nothing that counts.
+    Regrown,
+}
+
+impl Mirrored {
+    /// Bytes that a leg must have; `None`: the mirror does not run, or the leg is not known yet.
+    fn leg_needs(&self, leg: &Leg) -> Option<u64> {
+        let Phase::Running(it) = &self.phase else {
+            return None;
+        };
+        it.machine.leg_needs(leg.slot?)
+    }
+
+    /// Tells the machine of a leg that is, or was, too small; one that is large enough again may
+    /// return.
+    pub(super) fn check_size(&mut self, at: usize, now_ns: u64) {
+        let Some(needs) = self.leg_needs(&self.legs[at]) else {
+            return;
+        };
+        let leg = &mut self.legs[at];
+        let (Some(slot), Some(info)) = (leg.slot, leg.info) else {
+            return;
+        };
+        let smallest = core::mem::replace(&mut leg.smallest, info.bytes);
+        let before = leg.size;
+        match info.bytes < needs {
+            true => leg.size = LegSize::Small,
+            false if smallest < needs || before == LegSize::Small => leg.size = LegSize::Regrown,
+            false => return,
+        }
+        let is_regrown = leg.size == LegSize::Regrown;
+        if let Phase::Running(it) = &mut self.phase {
+            if smallest < needs && (before == LegSize::Enough || !is_regrown) {
+                it.machine.leg_resized(slot, smallest, now_ns);
+            }
+            let facts = it.machine.facts(slot);
+            let returns = facts.is_some_and(|it| it.returning);
+            if is_regrown
+                && !returns
+                && let Some(away) = &mut leg.away
+            {
+                (away.told, away.at_ns) = (false, away.at_ns.min(now_ns));
+                leg.unfit = None;
+            }
+        }
+        self.again = true;
+    }
+
+    /// The same of all legs: what became of them before the mirror ran.
+    pub(super) fn check_sizes(&mut self, now_ns: u64) {
+        for at in 0..self.legs.len() {
+            self.check_size(at, now_ns);
+        }
+    }
+
+    /// Why a leg that was too small has left, in words.
+    pub(super) fn why_small(&self, leg: &Leg) -> Option<String> {
+        match leg.size {
+            LegSize::Enough => None,
+            LegSize::Small => {
+                let bytes = leg.info.map_or(0, |info| info.bytes);
+                Some(words::too_small(bytes, self.leg_needs(leg)?))
+            }
+            LegSize::Regrown => Some(words::WAS_TOO_SMALL.into()),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Legs that are smaller for a moment than their mirror needs.
+use super::common::SECOND;
+use super::rig::{LEG_BYTES, Rig, data, made, say, superblock};
+use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use volume::Outcome;
+use volume::mirror::assembly::Wishes;
+use volume::mirror::superblock::LegState;
+use volume::mirror::{Name, Superblock};
+
+const SMALL: u64 = LEG_BYTES / 2;
+
+fn resize(rig: &mut Rig, leg: u16, bytes: u64) {
+    let now_ns = rig.world.now_ns;
+    let mut engine = rig.engine.borrow_mut();
+    engine.host_mut().resize_device(leg, bytes, now_ns);
+}
+
+#[test]
+fn t50_a_leg_that_shrank_returns_once_it_is_large() {
+    for at_once in [false, true] {
+        let disks = made(2, true);
+        let mut rig = Rig::ready(&disks);
+        let blocks: Vec<u64> = (0..4).chain(1400..1404).collect();
+        for &block in &blocks {
+            assert_eq!(rig.write(block, 3), Outcome::Done);
+        }
+        rig.run(60 * SECOND, |_| false); // intents are forgotten
+        disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
+        resize(&mut rig, 1, SMALL);
+        if at_once {
+            resize(&mut rig, 1, LEG_BYTES);
+        } else {
+            rig.run(100 * SECOND, |_| false);
+            assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+            let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
+            let nothing = matches!(state, LegState::Stale(lack) if lack.position == 0);
+            assert!(nothing, "{state:?}");
+            let why = rig.report().legs[1].why.clone().unwrap_or_default();
+            assert!(why.contains("make it as large again"), "{why}");
+            resize(&mut rig, 1, LEG_BYTES);
+        }
+        for &block in blocks.iter().chain(&blocks) {
+            assert_eq!(rig.read(block), Ok(3), "block {block}");
+        }
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+        assert_eq!(data(&disks[0]), data(&disks[1]));
+        // It may shrink again.
+        resize(&mut rig, 1, SMALL);
+        rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+        resize(&mut rig, 1, LEG_BYTES);
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    }
+}
+
+#[test]
+fn t50_a_leg_that_shrank_while_away_has_nothing() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(1400, 3), Outcome::Done);
+    rig.run(60 * SECOND, |_| false);
+    rig.order(MirrorOrder::Fail(1));
+    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    resize(&mut rig, 1, SMALL);
+    resize(&mut rig, 1, LEG_BYTES);
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// It is an error after it grew again, and for the next engine, until a user accepts it.
+#[test]
+fn t50_what_the_last_leg_lost_fails_until_accepted() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for block in [0, 1400] {
+        assert_eq!(rig.write(block, 3), Outcome::Done);
+    }
+    rig.order(MirrorOrder::Fail(1));
+    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    resize(&mut rig, 0, SMALL);
+    rig.run(SECOND, |_| false);
+    rig.order(MirrorOrder::AcceptCut(0));
+    rig.run(SECOND, |_| false);
+    let said = "still smaller";
+    assert!(rig.lines().iter().any(|it| it.contains(said)));
+    resize(&mut rig, 0, LEG_BYTES);
+    rig.run(SECOND, |_| false);
+    let is_cut = |rig: &mut Rig| {
+        let leg = rig.report().legs[0].clone();
+        assert!(leg.is_cut_and_last(), "{leg:?}");
+        let why = leg.why.unwrap_or_default();
+        assert!(why.contains("braid mirror accept-loss m0"), "{why}");
+        assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+        assert_eq!(rig.write(1400, 4), Outcome::CutShort);
+        assert_eq!(rig.write(0, 5), Outcome::Done);
+        assert_eq!(rig.read(0), Ok(5));
+    };
+    is_cut(&mut rig);
+    let line = |rig: &Rig| rig.lines().iter().any(|it| it.contains("was smaller"));
+    assert!(line(&rig), "{:?}", rig.lines());
+    assert_eq!(rig.flush(), Outcome::Done);
+    rig.stop();
+    assert!(superblock(&disks[0]).superblock.cut_at > 0);
+    let mut rig = Rig::ready(&disks);
+    is_cut(&mut rig);
+    // What is left is copied to the other leg, and no zeroes are.
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| {
+        let facts = rig.report().legs[1].facts;
+        facts.is_some_and(|it| it.is_stuck())
+    });
+    rig.order(MirrorOrder::AcceptCut(0));
+    rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
+    assert_eq!(rig.read(1400), Ok(0));
+    assert_eq!(rig.write(1400, 6), Outcome::Done);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    assert_eq!(superblock(&disks[0]).superblock.cut_at, 0);
+    rig.stop();
+    assert_eq!(Rig::ready(&disks).read(1400), Ok(6));
+}
+
+/// The other leg lacks only what lies below: it becomes one in sync, and the cut one is rebuilt.
+#[test]
+fn t50_a_cut_leg_leaves_when_another_has_all() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for block in [0, 1400] {
+        assert_eq!(rig.write(block, 3), Outcome::Done);
+    }
+    rig.run(60 * SECOND, |_| false); // intents are forgotten
+    rig.order(MirrorOrder::Fail(1));
+    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    assert_eq!(rig.write(0, 5), Outcome::Done);
+    disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    resize(&mut rig, 0, SMALL);
+    resize(&mut rig, 0, LEG_BYTES);
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
+    assert_eq!(rig.read(1400), Ok(3));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    rig.stop();
+    assert_eq!(superblock(&disks[0]).superblock.cut_at, 0);
+    let mut rig = Rig::ready(&disks);
+    for _ in 0..4 {
+        assert_eq!(rig.read(1400), Ok(3));
+    }
+}
+
+#[test]
+fn a_mirror_of_another_name_is_refused_until_accepted() {
+    let disks = made(2, true);
+    let name = Name::new("m1").unwrap();
+    say(&disks, |it| Superblock { name, ..it });
+    let mut rig = Rig::new(&disks);
+    let refused = |rig: &Rig| matches!(rig.report().state, MirrorState::Refused(_));
+    rig.until(30 * SECOND, refused);
+    let why = rig.lines().concat();
+    for word in ["\"m1\"", "\"m0\"", "braid mirror assemble m0 --accept"] {
+        assert!(why.contains(word), "{why}");
+    }
+    assert_eq!(rig.report().other_name, Some(name));
+    // It is no matter of what is there.
+    rig.order(MirrorOrder::Assemble(Wishes {
+        without: true,
+        discard: None,
+    }));
+    rig.run(60 * SECOND, |_| false);
+    assert!(refused(&rig) && superblock(&disks[0]).superblock.name == name);
+    rig.order(MirrorOrder::AcceptName);
+    rig.until(30 * SECOND, Rig::is_ready);
+    let ours = Name::new("m0").unwrap();
+    rig.until(SECOND, |_| {
+        let said = disks.iter().map(|disk| superblock(disk).superblock.name);
+        said.into_iter().all(|it| it == ours)
+    });
+    rig.stop();
+    // It is not asked again.
+    Rig::ready(&disks);
+}
