@@ -54,6 +54,9 @@ pub struct AssembleArgs {
     /// Give up what this leg has: its number as `braid stat` shows it, or its URI
     #[arg(long, value_name = "LEG")]
     discard: Option<String>,
+    /// Its legs are of a mirror with another name, as they should: that is called as this one then
+    #[arg(long)]
+    accept: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -75,7 +78,7 @@ pub struct RepairArgs {
     #[command(flatten)]
     check: CheckArgs,
     /// The leg that counts: its number as `braid stat` shows it, or its URI. Without it, the one in
-    /// sync with the lowest number
+    /// sync with the lowest number, where all are in sync for equally long
     #[arg(long, value_name = "LEG")]
     from: Option<String>,
 }
@@ -171,6 +174,7 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
         "volume": args.volume,
         "without": args.without_missing,
         "discard": args.discard,
+        "accept": args.accept,
     });
     let value = args.common.call_for_long("mirror.assemble", params)?;
     args.common.print(&value, said)
@@ -189,11 +193,18 @@ fn said(text: &mut String, value: &Value) -> std::fmt::Result {
     let see = format!("braid mirror status {volume} shows it");
     let what = match word(&value["state"]) {
         "checking" => format!("the check has begun; {see}"),
+        "repairing" if !value["source"].is_null() => {
+            format!(
+                "the repair has begun, by what {} has; {see}",
+                word(&value["source"])
+            )
+        }
         "repairing" => format!("the repair has begun; {see}"),
         "check-paused" => "the check is paused".into(),
         "check-resumed" => format!("the check goes on; {see}"),
         "check-ended" => format!("the check has ended; {see}"),
         "taken-out" => format!("leg {leg} is taken out, until it is restored"),
+        "accepted" => "what its last leg in sync has where it was cut off is used now".into(),
         "returning" => format!("leg {leg} returns; {see}"),
         "running" => format!("it runs; {see}"),
         _ => format!("done; {see}"), // an older engine says no more

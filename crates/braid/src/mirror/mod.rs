@@ -54,6 +54,8 @@ pub enum MirrorVerb {
     Fail(ask::LegArgs),
     /// Have a leg return that was failed, or was missing
     Restore(ask::LegArgs),
+    /// Use what the last leg in sync shows where it was cut off: what was there is lost
+    AcceptLoss(ask::MirrorArgs),
 }
 
 /// Does what a verb asks.
@@ -80,5 +82,6 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Stop(args) => change::stop(args),
         MirrorVerb::Fail(args) => ask::leg("fail", args),
         MirrorVerb::Restore(args) => ask::leg("restore", args),
+        MirrorVerb::AcceptLoss(args) => ask::mirror("accept-loss", args),
     }
 }

@@ -153,6 +153,7 @@ fn one(it: &Examined) -> String {
         ("owner", owner(superblock)),
         ("superblocks", copies(chosen)),
         ("confirmed", confirmed(superblock)),
+        ("cut at", cut_at(superblock)),
         ("bitmap", bitmap(it)),
         ("bitmap at", format_bytes(place.bitmap_offset)),
         (
@@ -206,6 +207,15 @@ fn copies(chosen: &Chosen) -> String {
 }
 
 /// What it has read of the others; nothing where it has not.
+fn cut_at(it: &Superblock) -> String {
+    match it.cut_at {
+        0 => String::new(),
+        at => format!(
+            "byte {at} of the mirror: what lay behind it was lost while no other leg was in sync"
+        ),
+    }
+}
+
 fn confirmed(it: &Superblock) -> String {
     match it.confirmed {
         0 => String::new(),
@@ -392,5 +402,6 @@ fn one_json(it: &Examined) -> Value {
         "beat_interval_ms": superblock.beat_interval_ms,
         "confirmed": superblock.confirmed,
         "mark": superblock.mark,
+        "cut_at": superblock.cut_at,
     })
 }

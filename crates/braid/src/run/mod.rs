@@ -87,7 +87,8 @@ pub struct RunArgs {
     /// $XDG_RUNTIME_DIR/braid/braid.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// This volume's paths lead to another namespace than before, as they should
+    /// This volume's paths lead to another namespace than before, or this mirror's legs are of one
+    /// with another name, as they should
     #[arg(long, value_name = "NAME")]
     accept: Vec<String>,
 }
@@ -164,6 +165,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.put_aside();
+    service.accept_names(&args.accept);
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {

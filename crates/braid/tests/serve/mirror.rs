@@ -3,6 +3,7 @@
 mod cut;
 mod far;
 mod legs;
+mod names;
 mod place;
 mod refused;
 mod verbs;

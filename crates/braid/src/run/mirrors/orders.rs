@@ -3,7 +3,8 @@
 //! `mirror.check {"volume": "m0"}` · `mirror.repair`, with `leg`: from that one · `mirror.pause` ·
 //! `mirror.resume` · `mirror.end`, of the check ·
 //! `mirror.fail {"volume": "m0", "leg": 1}` · `mirror.restore` ·
-//! `mirror.assemble {"volume": "m0", "without": false, "discard": "1"}` ·
+//! `mirror.accept-loss` ·
+//! `mirror.assemble {"volume": "m0", "without": false, "discard": "1", "accept": false}` ·
 //! `mirror.speed {"volume": "m0", "floor": 1048576, "ceiling": null, "pause": false}`; see `legs`
 //!
 //! # Contract
@@ -37,8 +38,16 @@ pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 const WAIT_NS: u64 = 10_000_000_000;
 
 /// What a mirror that can only be read is not asked for.
-const CHANGES: [&str; 8] = [
-    "check", "repair", "fail", "restore", "add", "remove", "replace", "grow",
+const CHANGES: [&str; 9] = [
+    "check",
+    "repair",
+    "fail",
+    "restore",
+    "add",
+    "remove",
+    "replace",
+    "grow",
+    "accept-loss",
 ];
 
 /// What `mirror.…` takes.
@@ -50,6 +59,9 @@ pub struct MirrorParams {
     #[serde(default)]
     without: bool,
     discard: Option<String>,
+    /// A mirror of another name is meant.
+    #[serde(default)]
+    accept: bool,
     #[serde(default)]
     force: bool,
     by: Option<String>,
@@ -119,6 +131,7 @@ impl Service {
         if runs && matches!(verb, "check" | "repair") {
             terms::may_check(&params.volume, &report)?;
         }
+        let mut source = None;
         let order = match verb {
             "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
                 let why = format!("{} does not run: braid stat says why", params.volume);
@@ -126,7 +139,10 @@ impl Service {
             }
             "check" => MirrorOrder::Check(false),
             "repair" if params.leg.is_some() => repair_from(leg(&report, &params)?)?,
-            "repair" => MirrorOrder::Check(true),
+            "repair" => {
+                source = terms::source(&params.volume, &report)?;
+                MirrorOrder::Check(true)
+            }
             "pause" => MirrorOrder::PauseCheck(true),
             "resume" => MirrorOrder::PauseCheck(false),
             "end" => MirrorOrder::EndCheck,
@@ -150,6 +166,11 @@ impl Service {
             self.has_room(volume, &report, |it| set_aside(it, slot, true))?;
         }
         self.senders.order(volume, order);
+        if let Some(source) = source {
+            let mut answer = terms::answer(verb, &params);
+            answer["source"] = source.into();
+            return Ok(answer);
+        }
         match (verb, out) {
             (_, Some(slot)) => self.wait_out(volume, slot)?,
             ("restore", None) => self.wait_kept(volume)?,
@@ -168,6 +189,9 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
     ) -> Result<(), Failure> {
+        if params.accept {
+            self.senders.order(volume, MirrorOrder::AcceptName);
+        }
         if report.state == MirrorState::Stopped {
             return self.start_again(volume, params.without, params.discard.as_deref());
         }
@@ -302,10 +326,72 @@ impl Service {
             }),
             "grow" => self.grow_mirror(volume),
             "stop" => self.stop_mirror(volume, params.force),
+            "accept-loss" => self
+                .accept_loss(volume)
+                .map(|()| terms::answer(verb, params)),
             "speed" => self.set_speed(volume, params),
             "status" => self.status_of_mirror(volume),
             _ => return None,
         })
+    }
+
+    /// What the last leg in sync shows where it was cut off is used from now on.
+    ///
+    /// # Errors
+    /// It was not cut off, is too small still, or can't be told so.
+    fn accept_loss(&self, volume: u16) -> Result<(), Failure> {
+        let report = self.mirror_report(volume)?;
+        let name = self.name(volume);
+        let cut = report.legs.iter().find(|leg| leg.is_cut_and_last());
+        let Some((leg, slot)) = cut.and_then(|leg| Some((leg, leg.slot?))) else {
+            return Err(Failure::refused(format!(
+                "{name}: no leg was cut off while it was the last one in sync: there is nothing \
+                 to accept"
+            )));
+        };
+        self.is_long_enough(&report, leg)?;
+        terms::may_be_noted(&name, &report, None)?;
+        self.senders.order(volume, MirrorOrder::AcceptCut(slot));
+        let mut accepted = false;
+        self.wait_for(volume, SEEN_WAIT, |it| {
+            accepted = !it.legs.iter().any(LegReport::is_cut_and_last);
+            accepted
+        });
+        match accepted {
+            true => Ok(()),
+            false => Err(Failure::refused(format!(
+                "{name}: it is not on leg {slot} yet that the loss is accepted, and I/O there \
+                 fails until it is (braid mirror status shows it)"
+            ))),
+        }
+    }
+
+    /// The mirror that the legs of `volume` are of is taken under this name.
+    ///
+    /// # Errors
+    /// Its legs are of no other one, or it does not start.
+    pub fn accept_name(&self, volume: u16) -> Result<(), Failure> {
+        let report = self.mirror_report(volume)?;
+        if report.other_name.is_none() {
+            return Err(Failure::refused(format!(
+                "{}: its legs are of no mirror with another name: there is nothing to accept",
+                self.name(volume)
+            )));
+        }
+        self.senders.order(volume, MirrorOrder::AcceptName);
+        self.assembled(volume, report.refusals)
+    }
+
+    /// The mirrors among these volumes are taken whatever name their legs give.
+    pub fn accept_names(&self, names: &[String]) {
+        for name in names {
+            let number = self.state().volumes.number(name);
+            if let Ok(volume) = number
+                && self.state().volumes[volume].of.is_mirror()
+            {
+                self.senders.order(volume, MirrorOrder::AcceptName);
+            }
+        }
     }
 
     pub(super) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
@@ -377,7 +463,12 @@ impl Service {
         let (Some(volume), Some(said)) = (leg.volume, mirror.superblock) else {
             return Ok(());
         };
-        if !leg.cut_short || !self.state().volumes.has(volume) {
+        if leg.small {
+            let why = leg.why.clone().unwrap_or_default();
+            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+        }
+        let was_cut = leg.cut_short || leg.is_cut_and_last();
+        if !was_cut || !self.state().volumes.has(volume) {
             return Ok(());
         }
         let needs = said.place.data_offset + said.geometry.bytes;

@@ -96,6 +96,36 @@ pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Failure
     }
 }
 
+/// The leg by which a repair goes that names none.
+///
+/// # Errors
+/// Some came in sync later than others: which one is right is for a user to say.
+pub(super) fn source(name: &str, report: &MirrorReport) -> Result<Option<String>, Failure> {
+    let legs = report.legs.iter();
+    let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync);
+    let mut ages: Vec<_> = in_sync
+        .filter_map(|leg| Some((leg.slot?, leg, leg.facts?)))
+        .collect();
+    ages.sort_by_key(|it| it.0);
+    let Some((slot, first, facts)) = ages.first() else {
+        return Ok(None);
+    };
+    if ages.iter().all(|it| it.2.since_event == facts.since_event) {
+        return Ok(Some(format!("leg {slot} ({})", first.name)));
+    }
+    let each = ages.iter().map(|(slot, leg, facts)| {
+        format!(
+            "leg {slot} ({}) in sync since event {}, shows event {}",
+            leg.name, facts.since_event, facts.event
+        )
+    });
+    Err(Failure::refused(format!(
+        "{name}: its legs are not equally old, so none is taken unasked: {}; say which one counts: \
+         braid mirror repair {name} --from LEG",
+        each.collect::<Vec<_>>().join("; ")
+    )))
+}
+
 /// The answer to an order that a mirror has.
 pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
     let state = match verb {
@@ -106,6 +136,7 @@ pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
         "end" => "check-ended",
         "fail" => "taken-out",
         "restore" => "returning",
+        "accept-loss" => "accepted",
         _ => "running",
     };
     let leg = params.leg.as_ref().map(|leg| match leg.parse::<u8>() {

@@ -146,6 +146,7 @@ impl Report<'_> {
             "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),
+            "cut_at": leg.facts.and_then(|facts| facts.cut_end),
             "lacks_bytes": lacks.map(|lacks| lacks * mirror.region_bytes),
             "reads": it.reads,
             "writes": it.writes,

@@ -92,7 +92,14 @@ fn t45_of_the_last_leg_a_cut_is_shown_and_who_waits_for_what_nobody_can_read_is_
     assert!(why.contains("it is the last leg in sync"), "{why}");
     assert_ne!(client.write(2900 << 12, 1), 0);
     verify(&mut client, left);
+    // By the user's word they are: what was there is lost.
+    place.told(&["mirror", "accept-loss", "v0"]);
+    assert_eq!(client.write(2900 << 12, 1), 0);
+    let why = said(&place.ask(&["mirror", "accept-loss", "v0"]));
+    assert!(why.contains("nothing to accept"), "{why}");
+    wait_until(|| (place.legs() == ["in-sync", "in-sync"]).then_some(()));
     end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
 #[test]
@@ -171,6 +178,12 @@ fn who_waits_for_a_rebuild_waits_until_it_is_over() {
         place.told(&["mirror", "status", "v0", "--wait"]);
         assert_eq!(place.legs(), ["in-sync", "in-sync"]);
     }
+    // One that was rebuilt is no older than the other: which one counts is to be said.
+    let why = said(&place.ask(&["mirror", "repair", "v0"]));
+    for word in ["leg 0 (", "leg 1 (", "in sync since event", "--from LEG"] {
+        assert!(why.contains(word), "{why}");
+    }
+    place.told(&["mirror", "repair", "v0", "--from", "0", "--wait"]);
     File::create(place.path("c"))
         .unwrap()
         .set_len(LEG_BYTES)

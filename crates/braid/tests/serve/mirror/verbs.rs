@@ -123,6 +123,7 @@ fn of_a_mirror_that_may_only_be_read_no_verb_changes_anything() {
         &["repair", "v0"],
         &["fail", "v0", "1"],
         &["restore", "v0", "1"],
+        &["accept-loss", "v0"],
         &["add", "v0", &c],
         &["remove", "v0", "1"],
         &["replace", "v0", "1", &c],

@@ -1,0 +1,87 @@
+//! Legs of mirrors that are exchanged in the configuration.
+use super::place::{LEG_BYTES, Place, end, said};
+use crate::process::{self, Client, Process, wait_until};
+use serde_json::Value;
+use std::fs::File;
+
+fn configure(place: &Place, of: [(&str, [&str; 2]); 2]) {
+    let mut text = String::from("drain_timeout = \"5s\"\n");
+    for (name, legs) in of {
+        let [a, b] = legs.map(|leg| place.leg(leg));
+        let socket = place.path(&format!("{name}.sock"));
+        text += &format!(
+            "[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n[[volume.leg]]\nuri = \"{a}\"\n\
+             [[volume.leg]]\nuri = \"{b}\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
+            socket.display()
+        );
+    }
+    std::fs::write(place.path("b.toml"), text).unwrap();
+}
+
+fn first_byte(place: &Place, name: &str) -> u8 {
+    let mut client = Client::open(&place.path(&format!("{name}.sock")));
+    client.read(0)[0]
+}
+
+#[test]
+fn legs_of_another_mirror_are_refused_until_accepted() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    for name in ["c", "d"] {
+        let file = File::create(place.path(name)).unwrap();
+        file.set_len(LEG_BYTES).unwrap();
+    }
+    let (c, d) = (place.leg("c"), place.leg("d"));
+    let made = place.braid(&["mirror", "create", "v1", &c, &d]);
+    assert!(made.status.success(), "{made:?}");
+    configure(&place, [("v0", ["a", "b"]), ("v1", ["c", "d"])]);
+    let engine = place.start();
+    for (name, byte) in [("v0", 10), ("v1", 11)] {
+        let mut client = Client::open(&place.path(&format!("{name}.sock")));
+        assert_eq!(client.write(0, byte), 0);
+    }
+    end(engine);
+    // Exchanged.
+    configure(&place, [("v0", ["c", "d"]), ("v1", ["a", "b"])]);
+    let mut engine = process::begun(place.0.path());
+    for name in ["v0", "v1"] {
+        engine.notes(&format!("braid mirror assemble {name} --accept"));
+    }
+    assert_eq!(place.ask(&["check"]).status.code(), Some(2), "down");
+    let why = said(&place.ask(&["mirror", "assemble", "v0", "--without-missing"]));
+    assert!(why.contains("\"v1\"") && why.contains("\"v0\""), "{why}");
+    place.told(&["mirror", "assemble", "v0", "--accept"]);
+    place.told(&["accept", "v1"]);
+    let why = said(&place.ask(&["accept", "v1"]));
+    assert!(why.contains("nothing to accept"), "{why}");
+    assert_eq!(first_byte(&place, "v0"), 11);
+    assert_eq!(first_byte(&place, "v1"), 10);
+    let name = |leg: &str| {
+        let output = place.braid(&["mirror", "examine", &place.leg(leg), "-o", "json"]);
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        told["legs"][0]["mirror"]["name"].as_str().map(String::from)
+    };
+    wait_until(|| (name("a").as_deref() == Some("v1")).then_some(()));
+    end(engine);
+    // It is not asked again.
+    let engine = place.start();
+    assert_eq!(first_byte(&place, "v0"), 11);
+    end(engine);
+    // By the engine's own word.
+    configure(&place, [("v0", ["a", "b"]), ("v1", ["c", "d"])]);
+    let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
+    let run = [
+        "run",
+        "-c",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let words = [&run[..], &["--accept", "v0", "--accept", "v1"]].concat();
+    let engine = Process::start(place.0.path(), &words);
+    let runs = |name: &str| place.told(&["mirror", "status", name])["phase"] == "running";
+    wait_until(|| (runs("v0") && runs("v1")).then_some(()));
+    assert_eq!(first_byte(&place, "v0"), 10);
+    end(engine);
+}
