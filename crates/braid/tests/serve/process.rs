@@ -142,6 +142,11 @@ impl Client {
         Self(nbd::open(socket, SOON))
     }
 
+    /// The same of an export of another name.
+    pub fn open_named(socket: &Path, name: &str) -> Self {
+        Self(nbd::open_named(socket, name, SOON))
+    }
+
     /// 4 KiB of `fill` at `offset`.
     pub fn send_write(&mut self, offset: u64, fill: u8) {
         self.send(0, offset, fill);

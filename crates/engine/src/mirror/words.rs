@@ -14,8 +14,8 @@ pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has coun
 /// The same of the last leg in sync, which stays.
 pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync has what lay \
                                 behind its end: I/O there fails. Save what is left before \
-                                anything else: what is there when the file is as long again and \
-                                the mirror starts anew is zeroes";
+                                anything else; then make the file as long again, and braid mirror \
+                                accept-loss uses it as it is, with zeroes there";
 
 /// A leg that was too small, and is large enough again.
 pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, so nothing that \

@@ -119,7 +119,7 @@ fn t48_a_mirror_is_made_of_two_targets_and_whoever_lives_on_it_keeps_it() {
     let Some((_second, b)) = place.target(&files[1]) else {
         return;
     };
-    let create = ["mirror", "create", "m0", &a, &b, "--beat-interval", "200ms"];
+    let create = ["mirror", "create", "v0", &a, &b, "--beat-interval", "200ms"];
     let made = place.json(&create);
     let states = [&made["legs"][0]["state"], &made["legs"][1]["state"]];
     assert_eq!(
@@ -140,7 +140,7 @@ fn t48_a_mirror_is_made_of_two_targets_and_whoever_lives_on_it_keeps_it() {
         );
         assert_eq!(far["mirror"]["mirror"], made["mirror"]);
     }
-    place.refused(&create, &[&a, "leg 0 of the mirror \"m0\"", "--force"]);
+    place.refused(&create, &[&a, "leg 0 of the mirror \"v0\"", "--force"]);
 
     let mut running = place.engine(&[&a, &b]);
     let mut client = Client::open(&place.path("v0.sock"));

@@ -18,9 +18,12 @@ fn configure(place: &Place, of: [(&str, [&str; 2]); 2]) {
     std::fs::write(place.path("b.toml"), text).unwrap();
 }
 
+fn client(place: &Place, name: &str) -> Client {
+    Client::open_named(&place.path(&format!("{name}.sock")), name)
+}
+
 fn first_byte(place: &Place, name: &str) -> u8 {
-    let mut client = Client::open(&place.path(&format!("{name}.sock")));
-    client.read(0)[0]
+    client(place, name).read(0)[0]
 }
 
 #[test]
@@ -38,8 +41,7 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     configure(&place, [("v0", ["a", "b"]), ("v1", ["c", "d"])]);
     let engine = place.start();
     for (name, byte) in [("v0", 10), ("v1", 11)] {
-        let mut client = Client::open(&place.path(&format!("{name}.sock")));
-        assert_eq!(client.write(0, byte), 0);
+        assert_eq!(client(&place, name).write(0, byte), 0);
     }
     end(engine);
     // Exchanged.
@@ -80,7 +82,11 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     ];
     let words = [&run[..], &["--accept", "v0", "--accept", "v1"]].concat();
     let engine = Process::start(place.0.path(), &words);
-    let runs = |name: &str| place.told(&["mirror", "status", name])["phase"] == "running";
+    let runs = |name: &str| {
+        let status = place.ask(&["mirror", "status", name, "-o", "json"]);
+        let told: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+        told["phase"] == "running"
+    };
     wait_until(|| (runs("v0") && runs("v1")).then_some(()));
     assert_eq!(first_byte(&place, "v0"), 10);
     end(engine);
