@@ -289,3 +289,43 @@ fn a_stuck_rebuild_goes_on_when_a_spare_returns() {
         assert!(mirror.facts(leg).unwrap().in_sync, "leg {leg}");
     }
 }
+
+/// Both legs in sync have the same bad block, and leg 2, which lacks region 2 only, has it.
+#[test]
+fn a_repair_rewrites_from_a_spare_what_no_leg_in_sync_can_read() {
+    let mut mirror = started(3, config());
+    write(&mut mirror, 0, MS);
+    rest(&mut mirror, 2 * MS, 5 * SECOND);
+    mirror.leg_lost(2, 5 * SECOND);
+    rest(&mut mirror, 5 * SECOND, 5 * SECOND + MS);
+    write(&mut mirror, 2, 5 * SECOND + MS);
+    mirror.leg_found(2, 0, 6 * SECOND);
+    let copies = rest(&mut mirror, 6 * SECOND, 7 * SECOND);
+    assert_eq!(copies.len(), 1);
+    assert_eq!(mirror.facts(2).unwrap().lacks, 1);
+    let bad = Range::new(8192, 4096);
+    let mut spoilt = vec![0, 1];
+    mirror.check(true, 7 * SECOND);
+    for now_ns in (7 * SECOND..20 * SECOND).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            let mut answer = |output: &Output, leg: u8| match output {
+                Output::CopyRead(_, _, range) => {
+                    let overlaps = range.start < bad.end && range.end > bad.start;
+                    (overlaps && spoilt.contains(&leg)).then_some(Outcome::MediaError)
+                }
+                Output::CopyWrite(_, _, range) => {
+                    assert_eq!((range.start, range.end), (bad.start, bad.end));
+                    spoilt.retain(|&it| it != leg);
+                    None
+                }
+                _ => None,
+            };
+            end(&mut mirror, output, now_ns, &mut answer);
+        }
+    }
+    assert!(spoilt.is_empty(), "{spoilt:?}");
+    for leg in 0..2 {
+        assert!(mirror.facts(leg).unwrap().mended > 0, "leg {leg}");
+    }
+}
