@@ -469,12 +469,12 @@ fn what_a_newer_braid_wrote_is_refused_and_the_leg_named() {
     // An incompatible feature, in the newer of the two copies only.
     let bytes = fs::read(&b.0).unwrap();
     let mut block = bytes[4096..8192].to_vec();
-    block[32] = 1;
+    block[32] = 0x80;
     block[8..12].fill(0);
     let sum = crc32_iscsi(&block);
     block[8..12].copy_from_slice(&sum.to_le_bytes());
     put(&b.0, COPIES_AT[0], &block);
-    let parts = [b.1.as_str(), "newer braid", "0x1", "use that braid"];
+    let parts = [b.1.as_str(), "newer braid", "0x80", "use that braid"];
     refused(&place, &["mirror", "examine", &b.1], 1, &parts);
     refused(&place, &["mirror", "examine", &a.1, &b.1], 1, &parts);
     refused(
@@ -512,9 +512,13 @@ fn there_is_nothing_to_upgrade_which_is_said_of_all_legs_and_of_no_fewer() {
     let with = ["mirror", "upgrade", &a.1, &b.1, &none];
     refused(&place, &with, 1, &[&none, "not a leg"]);
     // Of a newer braid: what may be overlooked by others, and what may not.
-    for (at, expected) in [(16, "compatible 0x1"), (24, "read-only 0x1"), (32, "0x1")] {
+    for (at, expected) in [
+        (16, "compatible 0x80"),
+        (24, "read-only 0x80"),
+        (32, "0x80"),
+    ] {
         let mut block = before[0][4096..8192].to_vec();
-        block[at] = 1;
+        block[at] = 0x80;
         block[8..12].fill(0);
         let sum = crc32_iscsi(&block);
         block[8..12].copy_from_slice(&sum.to_le_bytes());
