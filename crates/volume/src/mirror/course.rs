@@ -5,6 +5,7 @@
 //! event has happened when it is durable on every leg that is in sync in it; only then may the next
 //! one begin, and only then may what depends on it go on (docs/mirrors.md has the orders). `None`:
 //! it can't be so, and nothing changes; above all the last leg in sync never leaves (T45).
+use super::bad::BadBlocks;
 use super::history::{History, Lineage};
 use super::layout::{Geometry, Place};
 use super::superblock::{Features, Lack, LegEntry, LegState, Owner, Superblock};
@@ -84,6 +85,7 @@ impl Superblock {
             confirmed: 0,
             mark: 1,
             cut_at: 0,
+            bad: BadBlocks::default(),
         })
     }
 
@@ -243,6 +245,7 @@ impl Superblock {
     pub fn removed(&self, slot: u8) -> Option<Self> {
         let mut next = self.next();
         next.legs.get_mut(usize::from(slot))?.take()?;
+        next.bad = next.bad.retained(|it| it.slot != slot);
         next.in_sync().next().is_some().then_some(next)
     }
 

@@ -9,6 +9,7 @@
 //! # Limits
 //! [`LEGS_MAX`] legs; texts as their types say. A bit of `features.compatible` that this version
 //! doesn't know is dropped when the block is written again, since what belongs to it is too.
+use super::bad::{BAD_ENTRY_BYTES, BAD_MAX, BadBlocks};
 use super::history::{History, Lineage};
 use super::layout::{COPIES_AT, Geometry, Place};
 use super::text::{Label, Name, Properties};
@@ -61,6 +62,7 @@ const OWNER_BOUND: Field = field(864, 4);
 const CUT_AT: Field = field(1016, 8);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
+const BAD: Field = field(3328, BAD_ENTRY_BYTES * BAD_MAX);
 const CONFIRMED: Field = field(3968, 8);
 const MARK: Field = field(3976, 8);
 
@@ -78,6 +80,11 @@ const ENTRY_LABEL: Field = field(48, 80);
 
 /// Bit of `incompatible`, set where and only where the leg has a `cut at`.
 const CUT: u64 = 1;
+/// Bit of `incompatible`: there is a record of bad blocks. A braid that does not know it would read
+/// them from a leg that does not have them.
+const BAD_BLOCKS: u64 = 1 << 1;
+/// Bits of `incompatible` that this version knows.
+const KNOWN: u64 = CUT | BAD_BLOCKS;
 
 /// Abilities that a mirror was written with, as bits; of those that version 1 knows the bits follow
 /// from other fields, and are not shown here.
@@ -87,7 +94,8 @@ pub struct Features {
     pub compatible: u64,
     /// Who doesn't know them may only read.
     pub read_only: u64,
-    /// Who doesn't know them may do nothing.
+    /// Who doesn't know them may do nothing. Bits that say that a part of the block is in use are
+    /// not here: they are set when it is.
     pub incompatible: u64,
 }
 
@@ -184,6 +192,8 @@ pub struct Superblock {
     /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of the
     /// mirror on what it has is lost, however large it is by now. 0: it was not.
     pub cut_at: u64,
+    /// Blocks that a leg could not write, or that only a leg has that left.
+    pub bad: BadBlocks,
 }
 
 /// Why bytes are no superblock that can be used.
@@ -271,13 +281,12 @@ impl Superblock {
             field.of_mut(&mut block).copy_from_slice(&id.0);
         }
         let lineages = self.history.as_slice();
+        let is_cut = if self.cut_at > 0 { CUT } else { 0 };
+        let has_bad = if self.bad.is_empty() { 0 } else { BAD_BLOCKS };
         for (field, number) in [
             (VERSION_AT, VERSION.into()),
             (READ_ONLY, self.features.read_only),
-            (
-                INCOMPATIBLE,
-                self.features.incompatible | if self.cut_at > 0 { CUT } else { 0 },
-            ),
+            (INCOMPATIBLE, self.features.incompatible | is_cut | has_bad),
             (SEQUENCE, self.sequence),
             (SLOT, self.slot.into()),
             (COPY, copy.into()),
@@ -316,6 +325,7 @@ impl Superblock {
                 encode_leg(leg, entry);
             }
         }
+        self.bad.encode(BAD.of_mut(&mut block));
         let sum = checksum(&block, CHECKSUM, crc32c);
         CHECKSUM.set(&mut block, sum.into());
         block
@@ -345,7 +355,7 @@ impl Superblock {
             return Err(ParseError::Version(version));
         }
         let incompatible = INCOMPATIBLE.number(block);
-        let unknown = incompatible & !CUT;
+        let unknown = incompatible & !KNOWN;
         if unknown != 0 {
             return Err(ParseError::Incompatible(unknown));
         }
@@ -378,6 +388,17 @@ impl Superblock {
         claim(self.history.current().first_event <= self.event, "lineages")?;
         claim(self.cut_at < mirror_bytes, "cut at")?;
         claim(self.in_sync().next().is_some(), "legs")?;
+        let is_leg = |slot: u8| {
+            self.legs
+                .get(usize::from(slot))
+                .is_some_and(Option::is_some)
+        };
+        let blocks = mirror_bytes >> self.geometry.block_shift;
+        let mut bad = self.bad.iter();
+        claim(
+            bad.all(|it| is_leg(it.slot) && it.end() <= blocks),
+            "bad blocks",
+        )?;
         for (slot, entry) in self.entries() {
             let others = self.entries().filter(|it| it.0 != slot);
             let alone = others.into_iter().all(|it| it.1.id != entry.id);
@@ -460,7 +481,16 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         confirmed: CONFIRMED.number(block),
         mark: MARK.number(block),
         cut_at: CUT_AT.number(block),
+        bad: parse_bad(block).ok_or(ParseError::Field("bad blocks"))?,
     })
+}
+
+/// Without its bit in `incompatible` nothing there is looked at.
+fn parse_bad(block: &[u8]) -> Option<BadBlocks> {
+    if INCOMPATIBLE.number(block) & BAD_BLOCKS == 0 {
+        return Some(BadBlocks::default());
+    }
+    BadBlocks::parse(BAD.of(block)).filter(|it| !it.is_empty())
 }
 
 fn parse_history(block: &[u8]) -> Option<History> {
@@ -511,6 +541,7 @@ fn parse_leg(entry: &[u8]) -> Result<Option<LegEntry>, ParseError> {
 
 const _: () =
     assert!(LEGS.at + LEGS.bytes <= SUPERBLOCK_BYTES && HISTORY.at + HISTORY.bytes <= LEGS.at);
+const _: () = assert!(LEGS.at + LEGS.bytes <= BAD.at && BAD.at + BAD.bytes <= CONFIRMED.at);
 const _: () = assert!(COPIES_AT[0] + SUPERBLOCK_BYTES as u64 <= COPIES_AT[1]);
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What was written is read again, what was not is refused, and the document says where it lies.
 extern crate std;
+use super::super::bad::{self, BadKind};
 use super::*;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -46,6 +47,19 @@ impl Draw {
             },
             label: Label::cut(&format!("file:/srv/leg {slot} é")),
         }
+    }
+
+    fn bad(&mut self, legs: &[Option<LegEntry>; LEGS_MAX], blocks: u64) -> BadBlocks {
+        let mut bad = BadBlocks::default();
+        for _ in 0..self.below(60) {
+            let (slot, first) = (self.below(16) as u8, self.below(blocks - 8));
+            let kind = [BadKind::Unwritten, BadKind::LastCopy][self.below(2) as usize];
+            let end = first + 1 + self.below(8);
+            if legs[usize::from(slot)].is_some() {
+                bad = bad.with(slot, kind, first, end).unwrap_or(bad);
+            }
+        }
+        bad
     }
 
     fn owner(&mut self) -> Owner {
@@ -108,6 +122,10 @@ pub fn superblock(seed: u64) -> Superblock {
         confirmed: draw.below(1 << 30),
         mark: draw.below(1 << 30),
         cut_at: draw.below(3) / 2 * draw.below(geometry.bytes),
+        bad: match draw.below(2) {
+            0 => BadBlocks::default(),
+            _ => draw.bad(&legs, geometry.bytes >> geometry.block_shift),
+        },
     }
 }
 
@@ -132,7 +150,7 @@ proptest! {
     #[test]
     fn hostile_blocks_are_refused_or_mean_something(
         seed: u64,
-        changes in prop::collection::vec((0_usize..3400, any::<u8>()), 1..6),
+        changes in prop::collection::vec((0_usize..3984, any::<u8>()), 1..6),
         rubbish in any::<bool>(),
     ) {
         let mut block = superblock(seed).encode(0, crc32_iscsi);
@@ -197,7 +215,7 @@ fn what_a_newer_braid_wrote_is_known_as_such_and_not_taken_apart() {
     // Nothing behind is looked at.
     EVENT.set(&mut block, u64::MAX);
     let error = Superblock::parse(&sealed(block), 0, crc32_iscsi).unwrap_err();
-    assert_eq!(error, ParseError::Incompatible(6));
+    assert_eq!(error, ParseError::Incompatible(4), "it knows the other one");
     assert!(error.is_newer() && error.to_string().contains("newer braid"));
     VERSION_AT.set(&mut block, 2);
     let error = Superblock::parse(&sealed(block), 0, crc32_iscsi).unwrap_err();
@@ -236,8 +254,17 @@ fn numbers_that_cannot_be_are_refused_by_the_name_of_their_field() {
         (BITMAP_OFFSET, u64_max - 4095, "data offset"),
         (BITMAP_OFFSET, 4096, "data offset"),
         (field_of_leg(ENTRY_STATE), 4, "legs"),
+        (field_of_bad(bad::ENTRY_KIND), 3, "bad blocks"),
+        (field_of_bad(bad::ENTRY_BLOCKS), 0, "bad blocks"),
+        (field_of_bad(bad::ENTRY_START), u64_max, "bad blocks"),
+        (field_of_bad(bad::ENTRY_SLOT), 16, "bad blocks"),
     ] {
-        let mut block = superblock(17).encode(0, crc32_iscsi);
+        let mut superblock = superblock(17);
+        let slot = superblock.slot;
+        superblock.bad = BadBlocks::default()
+            .with(slot, BadKind::Unwritten, 3, 5)
+            .unwrap();
+        let mut block = superblock.encode(0, crc32_iscsi);
         field.set(&mut block, number);
         let error = Superblock::parse(&sealed(block), 0, crc32_iscsi);
         assert_eq!(
@@ -257,6 +284,7 @@ fn field_of_leg(entry: Field) -> Field {
 fn t50_a_cut_and_its_feature_go_together() {
     let whole = Superblock {
         cut_at: 0,
+        bad: BadBlocks::default(),
         ..superblock(3)
     };
     let cut = Superblock {
@@ -279,6 +307,42 @@ fn t50_a_cut_and_its_feature_go_together() {
         let error = Superblock::parse(&sealed(block), 0, crc32_iscsi);
         assert_eq!(error, Err(ParseError::Field("cut at")), "{at} {bits}");
     }
+}
+
+fn field_of_bad(entry: Field) -> Field {
+    field(BAD.at + entry.at, entry.bytes)
+}
+
+#[test]
+fn bad_blocks_have_their_feature_and_no_leg_that_is_none() {
+    let whole = Superblock {
+        cut_at: 0,
+        ..superblock(3)
+    };
+    let slot = whole.slot;
+    let bad = BadBlocks::default();
+    let some = bad.with(slot, BadKind::Unwritten, 7, 8).unwrap();
+    for (record, bits) in [(bad, 0), (some, BAD_BLOCKS)] {
+        let written = Superblock {
+            bad: record,
+            ..whole
+        };
+        let mut block = written.encode(0, crc32_iscsi);
+        assert_eq!(INCOMPATIBLE.number(&block), bits);
+        assert_eq!(Superblock::parse(&block, 0, crc32_iscsi), Ok(written));
+        // The bit and the record belong together.
+        INCOMPATIBLE.set(&mut block, bits ^ BAD_BLOCKS);
+        let read = Superblock::parse(&sealed(block), 0, crc32_iscsi);
+        match bits {
+            0 => assert_eq!(read, Err(ParseError::Field("bad blocks"))),
+            _ => assert_eq!(read.map(|it| it.bad), Ok(bad)),
+        }
+    }
+    let mut gone = Superblock { bad: some, ..whole };
+    let other = (0..16).find(|it| whole.legs[usize::from(*it)].is_none());
+    gone.bad = some.with(other.unwrap(), BadKind::LastCopy, 1, 2).unwrap();
+    let read = Superblock::parse(&gone.encode(0, crc32_iscsi), 0, crc32_iscsi);
+    assert_eq!(read, Err(ParseError::Field("bad blocks")));
 }
 
 /// Rows `| at | bytes | name | …` of the document below a heading.
@@ -349,6 +413,7 @@ fn the_document_says_where_everything_lies() {
         (CUT_AT, "cut at"),
         (HISTORY, "history"),
         (LEGS, "legs"),
+        (BAD, "bad blocks"),
         (CONFIRMED, "confirmed"),
         (MARK, "mark"),
     ];
@@ -364,4 +429,11 @@ fn the_document_says_where_everything_lies() {
         (ENTRY_LABEL, "label"),
     ];
     documented("An entry of the legs", &fields, LEG_ENTRY_BYTES);
+    let fields = [
+        (bad::ENTRY_START, "first block"),
+        (bad::ENTRY_BLOCKS, "blocks"),
+        (bad::ENTRY_SLOT, "slot"),
+        (bad::ENTRY_KIND, "kind"),
+    ];
+    documented("An entry of the bad blocks", &fields, BAD_ENTRY_BYTES);
 }
