@@ -7,8 +7,9 @@
 //!
 //! # Contract
 //! Pure. A read goes to another copy for every failure that is the leg's and not the request's; it
-//! is repaired only where the leg says that its copy is bad. A leg that missed a change or can't
-//! say that it kept one is out of step, so it leaves, and the change is acknowledged when that is
+//! is repaired only where the leg says that its copy is bad. A leg whose medium refused a change
+//! stays, without these blocks. One that missed a change otherwise or can't say that it kept one is
+//! out of step, so it leaves, and the change is acknowledged when that is
 //! durable (T14); the last copy never leaves (T45). A reservation is another host's word to stop:
 //! no copy is read past it (T35), and no leg pays for it.
 //!
@@ -49,6 +50,8 @@ pub enum LegDisposition {
         /// the range (T5).
         repair: bool,
     },
+    /// The blocks are recorded as bad on this leg, which stays; without room for that it leaves.
+    Record,
     /// This leg leaves the mirror; the others go on.
     Retire,
 }
@@ -76,6 +79,7 @@ pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
         Access::Read => LegDisposition::Another {
             repair: outcome == Outcome::MediaError,
         },
+        Access::Change if outcome == Outcome::MediaError => LegDisposition::Record,
         Access::Change | Access::Flush => LegDisposition::Retire,
     }
 }
@@ -127,7 +131,11 @@ mod tests {
         for outcome in FAILURES {
             for access in [Access::Change, Access::Flush] {
                 let disposition = with_another(outcome, access);
-                assert_eq!(disposition, LegDisposition::Retire, "{outcome}");
+                let expected = match (outcome, access) {
+                    (Outcome::MediaError, Access::Change) => LegDisposition::Record,
+                    _ => LegDisposition::Retire,
+                };
+                assert_eq!(disposition, expected, "{outcome}");
             }
         }
     }

@@ -142,7 +142,7 @@ fn found(args: &CheckArgs, repairs: bool) -> anyhow::Result<()> {
 /// Whether all copies are the same after a check, by what it found.
 fn is_alike(checked: &Value, repairs: bool) -> bool {
     let count = |key: &str| number(&checked[key]);
-    let bad = count("differences") + count("unreadable");
+    let bad = count("differences") + count("unreadable") + count("skipped");
     let mended = if repairs { count("repaired") } else { 0 };
     checked["complete"] == true && checked["changed"] != true && mended >= bad
 }

@@ -7,6 +7,7 @@ use engine::mirror::aside;
 use policy::Policy;
 use serde_json::{Value, json};
 use volume::mirror::assembly::{Assembly, Refusal, Role};
+use volume::mirror::bad::BadKind;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::history::Lineage;
 use volume::mirror::superblock::{LegEntry, LegState, Superblock};
@@ -165,6 +166,7 @@ fn one(it: &Examined) -> String {
             ),
         ),
         ("features", features(superblock)),
+        ("bad blocks", bad_blocks(superblock)),
         ("made", format_utc(superblock.created_s)),
     ]);
     format!("{}\n{}{}", it.uri, lines(&facts), legs(superblock))
@@ -182,6 +184,22 @@ fn owner(it: &Superblock) -> String {
             it.beat_interval_ms
         )
     })
+}
+
+/// What legs could not write, and what only a leg has that is not in sync; in bytes of the mirror.
+fn bad_blocks(it: &Superblock) -> String {
+    let shift = it.geometry.block_shift;
+    let words = it.bad.iter().map(|range| {
+        let (at, bytes) = (range.first << shift, u64::from(range.blocks) << shift);
+        match range.kind {
+            BadKind::Unwritten => format!("leg {}: {bytes} bytes at {at}", range.slot),
+            BadKind::LastCopy => format!(
+                "leg {} has the last copy of {bytes} bytes at {at}",
+                range.slot
+            ),
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Those that it has; nothing where it has none.
@@ -317,6 +335,12 @@ pub fn mirror_json(it: &Superblock) -> Value {
             "read_only": it.features.read_only,
             "incompatible": it.features.incompatible,
         },
+        "bad_blocks": it.bad.iter().map(|range| json!({
+            "leg": range.slot,
+            "last_copy": range.kind == BadKind::LastCopy,
+            "start": range.first << it.geometry.block_shift,
+            "end": range.end() << it.geometry.block_shift,
+        })).collect::<Vec<_>>(),
         "legs": legs.collect::<Vec<_>>(),
     })
 }

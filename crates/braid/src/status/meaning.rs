@@ -137,6 +137,7 @@ pub fn leg_words(leg: LegDisposition, outcome: Outcome) -> &'static str {
         LegDisposition::Complete => "error",
         LegDisposition::Another { repair: false } => "another leg",
         LegDisposition::Another { repair: true } => "another leg, repair",
+        LegDisposition::Record => "blocks recorded as bad",
         LegDisposition::Retire => "leg leaves",
     }
 }
@@ -219,7 +220,11 @@ mod tests {
                 Status::UNRECOVERED_READ,
                 "error",
                 "EIO",
-                ["another leg, repair", "leg leaves", "leg leaves"],
+                [
+                    "another leg, repair",
+                    "blocks recorded as bad",
+                    "leg leaves",
+                ],
             ),
             (
                 Status::ANA_TRANSITION,

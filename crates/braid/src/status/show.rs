@@ -164,6 +164,9 @@ fn mirror(it: &Meaning) -> String {
         _ => "reads end with an error, no other leg is tried",
     };
     let rest = match [change, flush] {
+        [LegDisposition::Record, _] => {
+            "what a leg could not write is recorded, and it stays; one that fails a flush so leaves"
+        }
         [LegDisposition::Retire, LegDisposition::Retire] => {
             "a leg that fails a write or flush so leaves; the last one stays, with an error"
         }
@@ -301,6 +304,7 @@ fn leg_json(leg: LegDisposition) -> Value {
         LegDisposition::Complete => "complete",
         LegDisposition::Another { repair: false } => "another-leg",
         LegDisposition::Another { repair: true } => "another-leg-and-repair",
+        LegDisposition::Record => "blocks-recorded",
         LegDisposition::Retire => "leg-leaves",
     })
 }

@@ -179,12 +179,17 @@ impl Client {
         u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]])
     }
 
-    /// 4 KiB at `offset`.
-    pub fn read(&mut self, offset: u64) -> Vec<u8> {
+    /// Asks for 4 KiB at `offset`.
+    pub fn send_read(&mut self, offset: u64) {
         let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0];
         let bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
         let bytes = [bytes, 4096_u32.to_be_bytes().to_vec()].concat();
         self.0.write_all(&bytes).unwrap();
+    }
+
+    /// 4 KiB at `offset`.
+    pub fn read(&mut self, offset: u64) -> Vec<u8> {
+        self.send_read(offset);
         assert_eq!(self.answer(), 0);
         let mut data = vec![0; 4096];
         self.0.read_exact(&mut data).unwrap();

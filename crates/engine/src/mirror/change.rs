@@ -17,6 +17,7 @@ use super::one::{Kit, Leg, Mirrored, Phase};
 use super::sizes::LegSize;
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg, Pending};
+use super::words;
 use crate::host::{HostEngine, HostEvent, IoOp};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -115,6 +116,8 @@ impl Mirrored {
             cut_short: false,
             size: LegSize::Enough,
             smallest: new.info.bytes,
+            full: false,
+            stuck: false,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,
@@ -152,6 +155,7 @@ impl Mirrored {
         let Phase::Running(it) = &mut self.phase else {
             return Err("the mirror does not run".into());
         };
+        words::may_leave(slot, it.machine.last_copy_on(slot))?;
         let absent = absent(it, &self.legs, slot);
         it.machine
             .remove_leg(slot, now_ns)

@@ -136,6 +136,10 @@ pub(super) struct Leg {
     /// the machine was told of one.
     pub size: LegSize,
     pub smallest: u64,
+    /// It could not write more blocks than can be recorded, and was not in sync since.
+    pub full: bool,
+    /// The same once more when it was rebuilt: it returns only when told to.
+    pub stuck: bool,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
     pub counters: LegCounters,
@@ -192,7 +196,8 @@ impl Away {
 impl Leg {
     /// Whether it was told to return, and was not looked at since.
     pub fn is_due(&self) -> bool {
-        let stays = self.aside || self.cut_short || self.removed || self.size == LegSize::Small;
+        let stays = self.aside || self.cut_short || self.stuck || self.removed;
+        let stays = stays || self.size == LegSize::Small;
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
     }
 
@@ -236,6 +241,8 @@ impl Mirrored {
             cut_short: false,
             size: LegSize::Enough,
             smallest: u64::MAX,
+            full: false,
+            stuck: false,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,

@@ -43,6 +43,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         aside: false,
         cut_short: false,
         small: false,
+        stuck: false,
         due: false,
         why: None,
         facts: None,
@@ -190,6 +191,9 @@ impl Mirrored {
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
             _ if status == LegStatus::Stale && leg.size != LegSize::Enough => self.why_small(leg),
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
+            _ if leg.full && !facts.is_some_and(|it| it.in_sync || it.joining) => {
+                Some(self.full(leg))
+            }
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
             (None, None, _) if leg.look.is_some_and(|it| it.is_late()) => {
@@ -200,6 +204,14 @@ impl Mirrored {
                 Some(format!("it has left: {outcome}"))
             }
             _ if facts.is_some_and(|it| it.lapsed) => Some(words::LAPSED.into()),
+            _ if let Some(facts) = facts.filter(|it| it.bad.0 > 0) => {
+                let name = &self.config.name;
+                Some(words::bad(
+                    name,
+                    &facts,
+                    running.and_then(|it| it.machine.without_any_copy()),
+                ))
+            }
             _ => None,
         };
         // Before it runs, which one it is by what it says itself.
@@ -218,6 +230,7 @@ impl Mirrored {
             aside: leg.aside,
             cut_short: leg.cut_short,
             small: leg.size == LegSize::Small,
+            stuck: leg.stuck,
             due: leg.is_due(),
             why,
             facts,
@@ -293,6 +306,7 @@ impl Mirrored {
                 }
             }
             MirrorOrder::Fail(slot) => {
+                words::may_leave(slot, it.machine.last_copy_on(slot))?;
                 it.machine.leg_lost(slot, now_ns);
                 // The last leg in sync stays.
                 if !it.machine.may_read(slot) {
@@ -336,6 +350,7 @@ impl Mirrored {
             return;
         };
         (leg.aside, leg.cut_short) = (aside, leg.cut_short && aside);
+        (leg.full, leg.stuck) = (leg.full && aside, leg.stuck && aside);
         if aside {
             return;
         }

@@ -5,7 +5,7 @@
 //! goes on leaving. What it was given before has ended by then; where its volume doesn't fence its
 //! writes, it waits `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a
 //! one has failed something, changes wait as long.
-use super::one::{Away, Kit, Mirrored, Purpose};
+use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
@@ -29,7 +29,10 @@ impl Mirrored {
             | News::Added(slot)
             | News::Removed(slot)
             | News::Mended(slot, _)
-            | News::Rescued(slot, _) => {
+            | News::Rescued(slot, _)
+            | News::Unwritable(slot, _)
+            | News::Rewritten(slot)
+            | News::NoCopy(slot, _) => {
                 let line = self.hear_of_leg(slot, news, kit.now_ns);
                 self.go_on_with_legs(slot, news, kit);
                 line
@@ -205,6 +208,9 @@ impl Mirrored {
                         let why = small.unwrap_or_else(|| words::CUT_SHORT.into());
                         format!("{leg} has left: {why}")
                     }
+                    false if self.legs[at].full => {
+                        format!("{leg} has left: {}", self.full(&self.legs[at]))
+                    }
                     false if outcome == Outcome::Stopped => format!("{leg} is being removed"),
                     false => format!("{leg} has left: {outcome}; what it misses is noted"),
                 }
@@ -222,6 +228,7 @@ impl Mirrored {
                 if facts.is_some_and(|it| it.in_sync) {
                     self.legs[at].size = LegSize::Enough;
                 }
+                (self.legs[at].full, self.legs[at].stuck) = (false, false);
                 let copied = self.copied(at, now_ns);
                 format!("{leg} is in sync{copied}")
             }
@@ -249,17 +256,46 @@ impl Mirrored {
                     range.start
                 )
             }
+            (News::Unwritable(_, range), _) => format!(
+                "{leg} can't write {}: that is recorded, it is not read there, and stays",
+                words::bytes_of(range)
+            ),
+            (News::Rewritten(_), _) => {
+                format!("{leg}: all that it could not write was written again")
+            }
+            (News::NoCopy(_, range), _) => format!(
+                "{} can't be read: no leg in sync could write them, and {leg} has left, which had \
+                 them: bring it back, or write them again",
+                words::bytes_of(range)
+            ),
             (News::Added(_), _) => format!("{leg} was added"),
             (News::Removed(_), _) => format!("{leg} was removed"),
             _ => format!("{leg}: {news:?}"),
         }
     }
 
+    /// Why a leg has left that could not write more blocks than are recorded.
+    pub(super) fn full(&self, leg: &Leg) -> String {
+        let machine = match &self.phase {
+            Phase::Running(it) => Some(&it.machine),
+            _ => None,
+        };
+        let facts = machine.zip(leg.slot).and_then(|(it, slot)| it.facts(slot));
+        words::full(facts.and_then(|it| it.bad_more), leg.stuck)
+    }
+
     /// The mirror goes on without a leg.
     fn left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
+        let slot = self.legs[at].slot;
+        let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
         // One that was too small returns when it is large enough.
         leg.cut_short |= outcome == Outcome::CutShort && leg.size == LegSize::Enough;
+        if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
+            // It was tried once more since then.
+            leg.stuck = leg.full;
+            leg.full = true;
+        }
         let before = leg.away.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
         leg.away = Some(Away {
@@ -282,7 +318,8 @@ impl Mirrored {
             let reachable = kit.host.usability(leg.config.volume).0;
             let fits = !leg.cut_short && leg.size != LegSize::Small;
             let here = leg.info.is_some() && reachable && leg.look.is_none() && fits;
-            if here && !leg.aside && !self.stopping && self.greet(at, away, kit) {
+            let stays = leg.aside || leg.stuck;
+            if here && !stays && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
                 away.asked = false;

@@ -236,6 +236,9 @@ pub struct LegReport {
     pub cut_short: bool,
     /// It is smaller now than the mirror needs.
     pub small: bool,
+    /// It could not write more blocks than can be recorded, also when it was rebuilt: it returns
+    /// only when told to.
+    pub stuck: bool,
     /// It is to be tried again now.
     pub due: bool,
     /// Why it is unusable, or left.
@@ -252,6 +255,12 @@ impl LegReport {
     /// Whether its file was cut short while it was the last leg in sync, which it still is.
     pub fn is_cut_and_last(&self) -> bool {
         self.facts.is_some_and(|facts| facts.cut_short)
+    }
+
+    /// Whether it is in sync but for blocks that it could not write, and serves all others.
+    pub fn has_bad_blocks(&self) -> bool {
+        let facts = self.facts.filter(|facts| facts.in_sync && !facts.lapsed);
+        facts.is_some_and(|facts| facts.bad.0 > 0)
     }
 }
 

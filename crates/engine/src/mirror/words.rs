@@ -2,9 +2,10 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use volume::hold::Range;
 use volume::mirror::Superblock;
 use volume::mirror::assembly::Refusal;
-use volume::mirror::machine::{CheckReport, Unfit};
+use volume::mirror::machine::{CheckReport, LegFacts, Unfit};
 
 /// What is to be done with a leg whose file became shorter.
 pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \
@@ -83,6 +84,64 @@ pub fn stuck(regions: u64) -> String {
     )
 }
 
+/// A range, for people.
+pub fn bytes_of(range: Range) -> String {
+    format!("{} bytes at {}", range.end - range.start, range.start)
+}
+
+/// What is bad on a leg that is in sync but for that; and what no leg in sync has, and who has.
+pub fn bad(mirror: &str, facts: &LegFacts, nowhere: Option<(Range, Option<u8>)>) -> String {
+    let (ranges, bytes, first) = facts.bad;
+    let first = first.map(bytes_of).unwrap_or_default();
+    let which = match ranges {
+        1 => first,
+        _ => format!("{ranges} ranges, {bytes} bytes, the first {first}"),
+    };
+    let nowhere = match nowhere {
+        None => String::new(),
+        Some((range, Some(slot))) => format!(
+            "; no leg in sync has {}, but leg {slot}: bring it back",
+            bytes_of(range)
+        ),
+        Some((range, None)) => format!(
+            "; no leg has {}: write them again, from a backup",
+            bytes_of(range)
+        ),
+    };
+    format!(
+        "it could not write {which}: it is not read there. Each write there is tried again, and so \
+         does braid mirror repair {mirror}; if that doesn't help replace the leg{nowhere}"
+    )
+}
+
+/// Why a leg has left that could not write more blocks than are recorded.
+pub fn full(more: Option<Range>, stuck: bool) -> String {
+    let which = more.map_or("more".into(), bytes_of);
+    let next = match stuck {
+        true => {
+            "stuck: it could not when it was rebuilt either, and is not tried again before it is \
+             restored; replace it"
+        }
+        false => "it is rebuilt once more",
+    };
+    format!("it could not write {which} besides all that can be recorded as bad; {next}")
+}
+
+/// Whether a leg may be taken out by hand.
+///
+/// # Errors
+/// What only it has.
+pub fn may_leave(slot: u8, only: Option<Range>) -> Result<(), String> {
+    match only {
+        None => Ok(()),
+        Some(range) => Err(format!(
+            "only leg {slot} has {}: the other legs in sync could not write them. Write them \
+             again, or replace the other legs first",
+            bytes_of(range)
+        )),
+    }
+}
+
 /// What a check of a mirror has found; `name`: of a leg.
 pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) -> String {
     let whole = match report.complete {
@@ -100,6 +159,10 @@ pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) 
         report.unreadable,
         report.repaired
     );
+    if report.skipped > 0 {
+        let skipped = report.skipped;
+        line.push_str(&format!(", {skipped} not compared (bad blocks of a leg)"));
+    }
     let first = report.first.iter().flatten();
     let first = first.map(|&(leg, start, end)| {
         let name = name(leg);

@@ -11,6 +11,7 @@
 //! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks
 //! * `change`: legs that are added and removed
 //! * `grow`: a larger size
+//! * `bad`: blocks that a leg could not write
 //! * `copy`: what is read from one leg and written to others, under a lock
 //! * `pace`: how fast that may be; `check`: all copies compared
 //! * `types`: what it is asked, and what it says; `planted`: mistakes that its tests must find
@@ -47,6 +48,7 @@ use alloc::vec::Vec;
 
 mod alike;
 mod back;
+mod bad;
 mod beat;
 mod change;
 mod check;
@@ -79,6 +81,7 @@ pub use types::{Config, LegFacts, News, Output, Pages, Request, Start};
 
 use alike::Alike;
 use back::Join;
+use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
 use copy::Job;
@@ -115,6 +118,8 @@ struct Leg {
     mended: u64,
     /// Times that it was read as a spare.
     rescued: u64,
+    /// What it could not write when the record of its bad blocks had no more room.
+    bad_full: Option<Range>,
     join: Join,
     /// Nothing was written to it yet: who it is to be.
     fresh: Option<(Id, Label)>,
@@ -234,6 +239,7 @@ pub struct Mirror {
     lost: Bitmap,
     /// Until then it is not said again that a spare was read.
     rescue_said_until_ns: u64,
+    bad: Bad,
     /// Those that are not tried again before this time.
     skipped: Bitmap,
     skipped_until_ns: u64,
@@ -290,6 +296,9 @@ impl Mirror {
             since_event: it.since_event,
             lacks: it.left,
             stuck: self.stuck(leg),
+            bad: self.bad_of(leg),
+            bad_full: it.bad_full.is_some(),
+            bad_more: it.bad_full,
             errors: it.errors,
             mended: it.mended,
             rescued: it.rescued,
@@ -369,6 +378,7 @@ impl Mirror {
             Work::Saying => self.saying_done(leg, outcome),
             Work::Relax => self.relax_done(leg, outcome),
             Work::Alike => self.alike_flushed(leg, outcome),
+            Work::Heal => self.heal_flushed(leg, outcome),
             Work::Rebuilt => self.rebuilt_flushed(leg, outcome),
             Work::Stop => self.stop_flushed(leg, outcome),
             Work::Copy(job) => self.copy_done(job, leg, outcome),

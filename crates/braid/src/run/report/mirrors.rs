@@ -31,14 +31,16 @@ impl Report<'_> {
             return Health::Down;
         };
         let in_sync = it.legs.iter().filter(|leg| leg.status == LegStatus::InSync);
-        let in_sync = in_sync.filter(|leg| leg.why.is_none()).count();
+        let in_sync = in_sync.filter(|leg| leg.why.is_none() || leg.has_bad_blocks());
+        let in_sync = in_sync.count();
+        let bad = it.legs.iter().any(LegReport::has_bad_blocks);
         // Of the last one what is left can be used.
         match &it.state {
             MirrorState::Running if it.legs.iter().any(LegReport::is_cut_and_last) => {
                 Health::Degraded
             }
             MirrorState::Running if in_sync == 0 => Health::Down,
-            MirrorState::Running if in_sync < it.legs.len() => Health::Degraded,
+            MirrorState::Running if in_sync < it.legs.len() || bad => Health::Degraded,
             MirrorState::Running => Health::Ok,
             _ => Health::Down,
         }
@@ -99,6 +101,7 @@ impl Report<'_> {
                 "differences": it.differences,
                 "unreadable": it.unreadable,
                 "repaired": it.repaired,
+                "skipped": it.skipped,
                 "complete": it.complete,
                 "alone": it.alone,
                 "changed": it.changed,
@@ -158,6 +161,12 @@ impl Report<'_> {
             "read_errors": leg.facts.map(|facts| facts.errors),
             "repaired": leg.facts.map(|facts| facts.mended),
             "rescued": leg.facts.map(|facts| facts.rescued),
+            "bad": leg.facts.filter(|facts| facts.bad.0 > 0).map(|facts| json!({
+                "ranges": facts.bad.0,
+                "bytes": facts.bad.1,
+                "first": facts.bad.2.map(|it| json!({"start": it.start, "end": it.end})),
+            })),
+            "stuck": leg.stuck,
         })
     }
 }

@@ -91,6 +91,9 @@ pub fn last_check(mirror: &Value) -> Option<String> {
         count("repaired"),
         format_bytes(number(&checked["bytes"]))
     );
+    if number(&checked["skipped"]) > 0 {
+        text += &format!(", {} not compared (bad blocks of a leg)", count("skipped"));
+    }
     if checked["alone"] == true {
         text += ", then only one leg was in sync, and there was nothing to compare";
     } else if checked["complete"] == false {

@@ -214,6 +214,92 @@ fn what_a_namespace_holds_is_not_written_over_without_force() {
     assert_eq!(seen["legs"][1]["slot"], 1, "{seen}");
 }
 
+/// Where it lies on a leg: 1 MiB behind its place in the mirror.
+const BAD: u64 = 10_048 * 512 - (1 << 20);
+
+#[test]
+fn t14_block_that_a_target_refuses_costs_no_leg() {
+    let place = Place::new();
+    let files = ["a", "b"].map(|name| place.file(name, &[]));
+    let Some((first, a)) = place.target(&files[0]) else {
+        return;
+    };
+    let Some((_second, b)) = place.target(&files[1]) else {
+        return;
+    };
+    place.json(&["mirror", "create", "v0", &a, &b]);
+    let mut running = place.patient_engine(&[&a, &b], "2s");
+    let socket = place.path("c.sock");
+    let socket = socket.to_str().unwrap();
+    let status = || place.json(&["mirror", "status", "v0", "--socket", socket]);
+    let mut client = Client::open(&place.path("v0.sock"));
+    assert_eq!(client.write(BAD, 1), 0);
+    let whole = || ["in-sync"; 2] == [0, 1].map(|leg| status()["legs"][leg]["state"].clone());
+    wait_until(|| whole().then_some(()));
+    let of_b = place.path("b.sock");
+    let set = |faults: &str| {
+        let port = ["target", "set", "--port", "1", faults, "--socket"];
+        let set = place.braid(&[&port[..], &[of_b.to_str().unwrap()]].concat());
+        assert!(set.status.success(), "{set:?}");
+    };
+    set("error=media-write:op=write:dnr:lba=10048-10055");
+    assert_eq!(client.write(BAD, 2), 0);
+    running.notes("can't write 4096 bytes at 4096000");
+    for _ in 0..20 {
+        assert_eq!(client.read(BAD), [2; 4096]);
+    }
+    let said = status();
+    assert!(whole(), "{said}");
+    let bad = &said["legs"][1]["bad"];
+    assert_eq!(
+        (&bad["ranges"], &bad["first"]["start"]),
+        (&1.into(), &BAD.into())
+    );
+    assert!(said["legs"][0]["bad"].is_null(), "{said}");
+    let check = place.braid(&["check", "v0", "--socket", socket]);
+    let found = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(1), "degraded: {check:?}");
+    assert!(
+        found.contains("4096 bytes at 4096000") && found.contains("mirror repair v0"),
+        "{found}"
+    );
+    let examined = place.json(&["mirror", "examine", &a]);
+    let record = &examined["legs"][0]["mirror"]["bad_blocks"];
+    assert_eq!(
+        (&record[0]["leg"], &record[0]["start"]),
+        (&1.into(), &BAD.into())
+    );
+    // Only leg 0 has it.
+    let fail = ["mirror", "fail", "v0", "0", "--socket", socket];
+    place.refused(&fail, &["only leg 0 has 4096 bytes at 4096000"]);
+    first.freeze();
+    wait_until(|| (status()["legs"][0]["state"] == "stale").then_some(()));
+    client.send_read(BAD);
+    assert_ne!(client.answer(), 0, "what leg 1 has there is old");
+    assert_eq!(client.write(BAD + 4096, 3), 0);
+    assert_eq!(client.read(BAD + 4096), [3; 4096]);
+    first.signal(Signal::CONT);
+    wait_until(|| whole().then_some(()));
+    assert_eq!(client.read(BAD), [2; 4096]);
+    assert_eq!(client.read(BAD + 4096), [3; 4096]);
+    // Once it can be written again, the next write clears it.
+    set("error=0");
+    assert_eq!(client.write(BAD, 4), 0);
+    assert_eq!(client.flush(), 0);
+    let healthy = || status()["legs"][1]["bad"].is_null();
+    wait_until(|| healthy().then_some(()));
+    let check = place.braid(&["check", "v0", "--socket", socket]);
+    assert!(check.status.success(), "{check:?}");
+    running.signal(Signal::TERM);
+    assert!(running.ended().success());
+    for file in &files {
+        let mut found = [0; 4096];
+        let file = File::open(file).unwrap();
+        file.read_exact_at(&mut found, BAD + (1 << 20)).unwrap();
+        assert_eq!(found, [4; 4096]);
+    }
+}
+
 #[test]
 fn create_over_a_leg_that_refuses_writes_changes_none() {
     let place = Place::new();

@@ -299,9 +299,18 @@ impl Mirror {
         let Join::Pages(lack) = self.join(leg) else {
             return; // lost meanwhile
         };
-        let todo = self.lacks_when_back(leg, &lack);
+        if !self.bad_returns(leg, lack.position == 0) {
+            return self.return_failed(leg, Outcome::NoSpace);
+        }
+        let mut todo = self.lacks_when_back(leg, &lack);
+        for region in self.bad_regions(leg) {
+            todo.set(region);
+        }
+        let now_ns = self.now_ns;
         let (left, save_at_ns) = (todo.count(), self.now_ns + self.config.position_ns);
         if let Some(it) = self.leg_mut(leg) {
+            // It is fenced by now (T9).
+            it.late_until_ns = it.late_until_ns.min(now_ns);
             it.left = left;
             it.todo = Some(todo);
             it.cursor = 0;
@@ -343,6 +352,7 @@ impl Mirror {
             it.missed = None;
             it.left = 0;
             it.errors = 0;
+            it.bad_full = None;
             (it.discarded, it.cut_short) = (false, false);
             it.since_event = since_event;
         }
@@ -355,6 +365,7 @@ impl Mirror {
                 slot.round.done.add(leg);
             }
         }
+        self.bad_joined(leg);
         self.copies_anew();
         self.news(News::Joined(leg));
     }

@@ -171,6 +171,7 @@ impl Mirror {
             if let Some(it) = self.leg_mut(leg) {
                 it.missed = None;
             }
+            self.bad_removed(leg);
             self.news(News::Removed(leg));
         }
         for leg in self.changes.adding.both(said).iter() {

@@ -29,6 +29,8 @@ pub struct CheckReport {
     pub first: [Option<(u8, u64, u64)>; DIFFERENCES_MAX],
     /// Pieces that a leg could not read.
     pub unreadable: u64,
+    /// Pieces that were not compared on a leg, which could not write them.
+    pub skipped: u64,
     /// Pieces that were rewritten on a leg.
     pub repaired: u64,
     /// All of the mirror was compared.
@@ -209,6 +211,24 @@ impl Mirror {
         let repairs = self.check.is_some_and(|check| check.repair);
         if repairs && !self.spares(piece).is_empty() {
             self.up.iter().for_each(|leg| self.mend(leg, piece));
+        }
+    }
+
+    /// These legs could not write the piece of a job: they are not compared, and get it if the check
+    /// repairs.
+    pub(super) fn check_skips(&mut self, job: u8, legs: Legs) {
+        if let Some(check) = &mut self.check {
+            check.report.skipped += u64::from(legs.count());
+            let differ = &mut check.differ[usize::from(job)];
+            *differ = differ.with(legs);
+        }
+    }
+
+    /// No leg in sync could write a piece.
+    pub(super) fn check_skips_all(&mut self) {
+        let legs = self.up.count();
+        if let Some(check) = &mut self.check {
+            check.report.skipped += u64::from(legs);
         }
     }
 

@@ -19,13 +19,14 @@ use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use crate::Outcome;
 use crate::hold::Range;
+use crate::mirror::bad::BadKind;
 
 /// Media rarely mend themselves; who looks after them may.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
 /// Ranges that wait to be mended.
 pub(super) const MENDS_MAX: usize = 64;
 /// What is given up when nobody can read it.
-const PIECE_MIN: u64 = 4096;
+pub(super) const PIECE_MIN: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -67,10 +68,10 @@ pub(super) struct Job {
     /// Nobody could, and not for the medium's sake.
     unreachable: bool,
     /// Who is rebuilt.
-    targets: Legs,
+    pub targets: Legs,
     pub round: Round,
     /// Something of it is lost, or was written.
-    lossy: bool,
+    pub lossy: bool,
     wrote: bool,
     /// It is to be done again from the beginning.
     pub anew: bool,
@@ -327,13 +328,26 @@ impl Mirror {
             Kind::Check if from.both(counts) == counts => from.without(counts),
             _ => Legs::default(),
         };
-        let leg = from.without(last).first();
-        let leg = leg.or(spares.first()).or(from.first());
         let Some(job) = self.job(number) else {
             return;
         };
         job.step = Step::Read;
-        let piece = job.piece;
+        let (mut piece, kind, targets) = (job.piece, job.kind, job.targets);
+        if kind == Kind::Check {
+            piece = self.cut_at_edges(piece, BadKind::Unwritten, up);
+        }
+        let (piece, fit) = self.fitted(piece, from);
+        let spares = spares.without(self.bad_on(spares, piece));
+        if fit.is_empty() && spares.is_empty() && self.bad_on(up, piece) == up {
+            return self
+                .without_source(number, self.cut_at_edges(piece, BadKind::LastCopy, targets));
+        }
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        job.piece = piece;
+        let leg = fit.without(last).first();
+        let leg = leg.or(spares.first()).or(fit.first());
         job.asked = leg.unwrap_or(job.asked);
         match leg {
             Some(leg) => {
@@ -343,6 +357,22 @@ impl Mirror {
             }
             None => self.unreadable(number),
         }
+    }
+
+    /// The piece is bad on all legs in sync.
+    fn without_source(&mut self, number: u8, piece: Range) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        job.piece = piece;
+        job.lossy |= !matches!(job.kind, Kind::Rebuild(_));
+        let job = *job;
+        match job.kind {
+            Kind::Rebuild(_) => self.copy_has_no_source(&job),
+            Kind::Check => self.check_skips_all(),
+            Kind::Alike(_) | Kind::Mend(_) => {}
+        }
+        self.piece_over(number);
     }
 
     /// No leg has given the piece.
@@ -361,12 +391,7 @@ impl Mirror {
             self.end_job(number);
             self.copy_pause_ns = self.now_ns + COPY_PAUSE_NS;
         } else if piece.end - piece.start > PIECE_MIN {
-            if let Some(job) = self.job(number) {
-                job.small = true;
-                job.piece.end = piece.start;
-            }
-            self.release(self.hold_of(number));
-            return self.next_piece(number);
+            return self.once_more_in_pieces(number);
         } else {
             if let Some(job) = self.job(number) {
                 job.lossy = true;
@@ -380,6 +405,16 @@ impl Mirror {
             return self.piece_over(number);
         }
         self.release(self.hold_of(number));
+    }
+
+    /// The piece is copied once more, in the smallest pieces.
+    fn once_more_in_pieces(&mut self, number: u8) {
+        if let Some(job) = self.job(number) {
+            job.small = true;
+            job.piece.end = job.piece.start;
+        }
+        self.release(self.hold_of(number));
+        self.next_piece(number);
     }
 
     /// Nobody can read the piece: its region is tried again later.
@@ -441,8 +476,12 @@ impl Mirror {
         job.wrote |= !round.done.is_empty();
         let repairs = job.kind == Kind::Check;
         self.alike.unflushed |= matches!(job.kind, Kind::Alike(_)) && !round.done.is_empty();
+        let smaller = self.copy_spoiled(number, &mut round);
         round.failed = round.failed.with(round.refused);
         self.leave_but_last(round);
+        if smaller {
+            return self.once_more_in_pieces(number);
+        }
         if repairs {
             self.repaired(round.done);
         }
@@ -467,7 +506,11 @@ impl Mirror {
             Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
             Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
-                job.round = Round::of(up.without(Legs::one(source)));
+                let bad = self.bad_on(up, piece);
+                self.check_skips(number, bad);
+                if let Some(job) = self.job(number) {
+                    job.round = Round::of(up.without(Legs::one(source)).without(bad));
+                }
                 return self.compare_next(number);
             }
         };

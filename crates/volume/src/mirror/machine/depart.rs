@@ -38,6 +38,7 @@ impl Mirror {
             self.pages_done(pages.first, leg, gone);
         }
         self.relax_done(leg, gone);
+        self.heal_flushed(leg, gone);
         self.alike_flushed(leg, gone);
         self.stop_flushed(leg, gone);
         self.copy_without(leg);
@@ -62,7 +63,7 @@ impl Mirror {
                 let slot = self.slots[id as usize].as_ref();
                 slot.is_some_and(|slot| slot.request == Request::Flush)
             }
-            Work::Relax | Work::Alike | Work::Stop | Work::Rebuilt => true,
+            Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt => true,
             _ => false,
         };
         let mut round = Round::of(Legs::one(ticket.leg));

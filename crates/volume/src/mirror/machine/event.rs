@@ -65,6 +65,7 @@ impl Mirror {
             return;
         };
         self.state = next;
+        self.says_record();
         self.begun = true;
         self.required = self.required.with(self.state.in_sync().collect());
         self.write_state(self.up, Stage::First);
@@ -120,10 +121,12 @@ impl Mirror {
         if let Some(name) = self.changes.name.filter(|it| *it != now.name) {
             next = next.renamed(name);
         }
+        next.bad = self.record_of(now, &next);
         if !next.clean && self.is_at_rest() {
             next = next.stopped();
         }
-        let changed = next.event != now.event || failed || self.has_cut_to_say();
+        let changed = next.event != now.event || failed;
+        let changed = changed || self.has_cut_to_say() || next.bad != now.bad;
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
     }
@@ -276,6 +279,7 @@ impl Mirror {
         self.required = in_sync;
         let bytes = self.happened.geometry.bytes;
         *self.happened = self.state;
+        self.has_said_record();
         if core::mem::take(&mut self.broken) {
             self.news(News::Restored);
         }

@@ -152,8 +152,8 @@ impl Mirror {
     pub(super) fn reads_wait(&mut self, io: u32, legs: Legs) -> bool {
         let slot = self.slots.get(io as usize).copied().flatten();
         let waits = legs.without(self.lease.lapsed).is_empty() && !legs.is_empty();
-        if let Some(Request::Read(range)) = slot.map(|it| it.request).filter(|_| waits) {
-            self.outputs.push_back(Output::Read(io, range, legs));
+        if let Some(slot) = slot.filter(|it| waits && it.request.reads().is_some()) {
+            self.outputs.push_back(Output::Read(io, slot.piece, legs));
         }
         waits
     }

@@ -39,6 +39,11 @@ pub(super) struct Slot {
     /// A read: it was asked for [briefly](super::Wait::Briefly); who had no answer in that time.
     pub brief: bool,
     pub silent: Legs,
+    /// A change: legs that could not write it, and stay when that is recorded.
+    pub recorded: Legs,
+    /// What had been rewritten of bad blocks when it was done, and that a flush has to come first.
+    pub heals: u64,
+    pub flushes: bool,
     /// It is kept back since then: how often nobody could take an event before.
     pub tries: u32,
     /// How often the last leg in sync had told of a loss when it began.
@@ -72,6 +77,9 @@ impl Mirror {
             bad: Legs::default(),
             brief: false,
             silent: Legs::default(),
+            recorded: Legs::default(),
+            heals: 0,
+            flushes: false,
             tries: 0,
             told: self.times_given_up(),
             since_ns: self.now_ns,
@@ -113,9 +121,7 @@ impl Mirror {
                 self.finish(id, Outcome::CutShort);
             }
             (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
-                self.phase(id, Phase::Choosing);
-                let from = self.readers_of(&slot);
-                self.outputs.push_back(Output::Read(id, range, from));
+                self.offer_read(id);
             }
             // Nothing is made alike until the last leg can be written again.
             (Phase::Held, Request::Read(_)) if self.broken => {
@@ -223,9 +229,33 @@ impl Mirror {
             }
             return self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
         }
+        let kept = match slot.request.changes() {
+            Some(range) => self.change_done(id, range, round),
+            None => Some(round),
+        };
+        let Some(round) = kept else {
+            return self.all_failed(id, round);
+        };
+        let heals = self.heals();
+        if let (Some(slot), Request::Flush) = (&mut self.slots[id as usize], slot.request) {
+            slot.heals = heals;
+        }
         self.leave(round);
         self.phase(id, Phase::Leaving);
         self.has_left(id);
+    }
+
+    /// No leg in sync could write a change for the medium's sake: none is worse than the others, so
+    /// none leaves.
+    fn all_failed(&mut self, id: u32, round: Round) {
+        if let Some(range) = self.slots[id as usize].and_then(|slot| slot.request.changes()) {
+            self.differ(range);
+        }
+        self.leave_but_last(Round {
+            failed: round.failed.without(round.media),
+            ..round
+        });
+        self.finish(id, Outcome::MediaError);
     }
 
     /// An I/O ends when all legs have it that are in sync by what they say.
@@ -237,8 +267,12 @@ impl Mirror {
         let done = match slot.request {
             // What a leg that has left has flushed is perhaps not all that was acknowledged.
             Request::Flush => round.done.both(self.takers()),
-            _ => round.done,
+            _ => round
+                .done
+                .with(self.recorded_on(slot.recorded, slot.request)),
         };
+        // Who has it must not have left before that was recorded.
+        let alone = !slot.recorded.is_empty() && round.done.both(self.up).is_empty();
         let missed = match has(Bug::AckBeforeStale) {
             true => self.up.without(done),
             false => self.required.without(done),
@@ -250,7 +284,9 @@ impl Mirror {
                 self.differ(range);
             }
             self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
-        } else if missed.is_empty()
+        } else if alone {
+            self.finish(id, Outcome::MediaError);
+        } else if missed.is_empty() && !self.waits_for_record(&slot)
             || self.read_only
             || has(Bug::FlushOnOne) && slot.request == Request::Flush
         {
@@ -383,6 +419,7 @@ impl Mirror {
         }
         self.forget_rebuild(leg);
         self.news(News::Left(leg, outcome));
+        self.bad_without(leg);
         self.without_copies(leg);
         self.wake = true;
     }

@@ -116,6 +116,8 @@ pub(super) enum Work {
     Relax,
     /// A flush before regions count as alike.
     Alike,
+    /// A flush of what was bad and was rewritten.
+    Heal,
     /// A flush of a leg that is being rebuilt.
     Rebuilt,
     /// The last flush.
@@ -134,6 +136,8 @@ pub(super) struct Round {
     pub waits: Legs,
     /// They are out of step, or broken.
     pub failed: Legs,
+    /// Of those the ones that failed it for the medium's sake.
+    pub media: Legs,
     /// They refused what was asked, for a reason that is not theirs.
     pub refused: Legs,
     pub done: Legs,
@@ -163,6 +167,10 @@ impl Round {
         };
         match dispose_leg(outcome, &attempt) {
             _ if outcome.is_done() => self.done.add(leg),
+            LegDisposition::Record => {
+                self.failed.add(leg);
+                self.media.add(leg);
+            }
             LegDisposition::Retire => self.failed.add(leg),
             LegDisposition::Complete | LegDisposition::Another { .. } => self.refused.add(leg),
         }

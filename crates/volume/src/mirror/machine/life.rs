@@ -8,6 +8,7 @@
 //! as they may, an event, no owner.
 use super::alike::Alike;
 use super::back::Join;
+use super::bad::Bad;
 use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
@@ -62,6 +63,7 @@ impl Leg {
             errors: 0,
             mended: 0,
             rescued: 0,
+            bad_full: None,
             join: Join::Away,
             fresh: None,
             discarded: false,
@@ -141,6 +143,7 @@ impl Mirror {
             mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
             lost: bits(),
             rescue_said_until_ns: 0,
+            bad: Bad::default(),
             skipped: bits(),
             skipped_until_ns: u64::MAX,
             idle: false,
@@ -201,6 +204,8 @@ impl Mirror {
                 *place = Some(leg);
             }
         }
+        let there = start.given.iter().flatten().map(|it| it.superblock.slot);
+        self.begin_with_bad(there.collect());
         self.heed(start.terms);
         self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
         // What can be asked of all legs at once.
@@ -287,6 +292,7 @@ impl Mirror {
             self.see_to_rebuilds();
         }
         self.grow_on();
+        self.see_to_heals();
         self.say();
         if self.stopping {
             self.stop_on();
@@ -327,6 +333,7 @@ impl Mirror {
             self.return_at(),
             self.rebuild_at(),
             self.copies_at(),
+            self.heals_at(),
         ];
         times.into_iter().min().filter(|&at| at != u64::MAX)
     }
@@ -451,6 +458,8 @@ impl Mirror {
             self.stop_flush = None;
             self.leave(round);
             self.broken |= round.done.both(self.up).is_empty();
+        } else {
+            self.all_flushed(round.done);
         }
     }
 

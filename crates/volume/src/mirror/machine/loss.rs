@@ -66,6 +66,7 @@ impl Mirror {
         if !gave_up.is_some_and(core::mem::take) && outcome == Outcome::PathError {
             return; // it could not be asked
         }
+        self.bad_again(ticket.leg);
         // Who is being rebuilt may have what that one has not any more.
         for leg in self.joining.iter() {
             self.lose(leg, outcome);

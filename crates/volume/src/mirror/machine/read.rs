@@ -21,6 +21,9 @@ use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
 /// What a read is cut into first.
 const PIECE: u64 = 4096;
 
+/// All that is left.
+const WHOLE: u64 = 1 << 62;
+
 /// How long a leg is waited for that was asked for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -71,14 +74,27 @@ impl Mirror {
             && !self.reads_wait(io, self.readers_of(&slot))
             && self.readers_of(&slot).is_empty()
         {
-            if self.once_more(io) {
+            let anyone = self.readers_of_any(&slot);
+            let rest = self.fitted(slot.piece, anyone);
+            if self.once_more(io) || !rest.1.is_empty() {
                 return self.offer_read(io);
             }
-            self.finish(io, slot.round.outcome.unwrap_or(Outcome::PathError));
+            // Those that have not failed have bad blocks there.
+            let without = match anyone.is_empty() {
+                true => Outcome::PathError,
+                false => Outcome::MediaError,
+            };
+            self.finish(io, slot.round.outcome.unwrap_or(without));
         }
     }
 
     pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
+        let anyone = self.readers_of_any(slot);
+        anyone.without(self.bad_on(anyone, slot.piece))
+    }
+
+    /// The same, whatever is bad on them.
+    fn readers_of_any(&self, slot: &Slot) -> Legs {
         let Request::Read(_) = slot.request else {
             return Legs::default();
         };
@@ -166,9 +182,14 @@ impl Mirror {
     /// Asks for one of those that may serve what of a read is to be read.
     pub(super) fn offer_read(&mut self, id: u32) {
         self.phase(id, Phase::Choosing);
-        let Some(slot) = self.slots[id as usize] else {
+        let Some(mut slot) = self.slots[id as usize] else {
             return;
         };
+        let (piece, fit) = self.fitted(slot.piece, self.readers_of_any(&slot));
+        if !fit.is_empty() {
+            slot.piece = piece;
+            self.slots[id as usize] = Some(slot);
+        }
         let from = self.readers_of(&slot);
         match from.is_empty() {
             true => self.nobody(id),
@@ -189,7 +210,8 @@ impl Mirror {
             return self.is_read(id, range);
         }
         // Behind what was bad it goes on with larger ones.
-        slot.take_piece(slot.piece.end, range, PIECE);
+        let bytes = if slot.bad.is_empty() { WHOLE } else { PIECE };
+        slot.take_piece(slot.piece.end, range, bytes);
         self.offer_read(id);
     }
 

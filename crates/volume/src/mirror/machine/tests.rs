@@ -1,5 +1,6 @@
 //! The machine in worlds drawn at random, what mistakes these find, and rules by hand.
 extern crate std;
+mod bad;
 mod beats;
 mod brief;
 mod copied;
@@ -96,6 +97,10 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
         "rolled back",
         "blinks",
         "rescued",
+        "refused block",
+        "unwritable",
+        "rewritten",
+        "no copy",
     ] {
         assert!(
             happened.get(what).is_some_and(|&count| count >= 100),
@@ -105,7 +110,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
 }
 
 /// What is planted, and within how many seeds it is found: about ten times as many as it took.
-const PLANTED: [(Bug, u64); 20] = [
+const PLANTED: [(Bug, u64); 22] = [
     (Bug::AckBeforeStale, 3000),
     (Bug::MendWithoutLock, 300),
     (Bug::IntentsForgotten, 300),
@@ -126,6 +131,8 @@ const PLANTED: [(Bug, u64); 20] = [
     (Bug::LaggingSource, 6000),
     (Bug::LeftWithoutUnflushed, 3000),
     (Bug::SpareLacks, 3000),
+    (Bug::BadRead, 1000),
+    (Bug::AckBeforeRecord, 3000),
 ];
 
 #[test]

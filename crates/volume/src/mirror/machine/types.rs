@@ -123,6 +123,12 @@ pub enum News {
     /// No leg in sync could read it; this leg, which is being rebuilt, did not lack it and was
     /// read. Said once a second at most.
     Rescued(u8, Range),
+    /// The leg could not write it, which another one in sync has: that is recorded, and it stays.
+    Unwritable(u8, Range),
+    /// All that the leg could not write was written again.
+    Rewritten(u8),
+    /// The leg has left, and none in sync has this: the first such range.
+    NoCopy(u8, Range),
     /// No leg in sync can read it; said of the first such range of a region.
     Lost(Range),
     /// The check has ended: [`Mirror::check_report`](super::Mirror::check_report).
@@ -170,6 +176,10 @@ pub struct Config {
     pub position_bytes: u64,
     /// or after such a time.
     pub position_ns: u64,
+    /// Ranges of one leg that may be recorded as bad, and bytes of them; with more it leaves.
+    pub bad_ranges: usize,
+    /// See there.
+    pub bad_bytes: u64,
     /// How long a region is left alone before its intent is forgotten.
     pub relax_ns: u64,
 }
@@ -187,6 +197,8 @@ impl Config {
             write_zeroes: true,
             position_bytes: 1 << 30,
             position_ns: 10_000_000_000,
+            bad_ranges: 16,
+            bad_bytes: 16 << 20,
             relax_ns: 5_000_000_000,
         }
     }
@@ -245,6 +257,12 @@ pub struct LegFacts {
     pub stuck: u64,
     /// Reads that it failed lately.
     pub errors: u32,
+    /// Ranges that it could not write, by the record: how many, their bytes, and the first.
+    pub bad: (u32, u64, Option<Range>),
+    /// It could not write more than the record has room for, and was not in sync since.
+    pub bad_full: bool,
+    /// What it could not write then.
+    pub bad_more: Option<Range>,
     /// Ranges that were rewritten on it.
     pub mended: u64,
     /// Times that it was read while it was being rebuilt, since no leg in sync could be.

@@ -2,6 +2,7 @@
 //! late writes, can't read; power that fails at any moment, and tears what is under way.
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Assembly, Role, Why, Wishes, assemble};
+use super::super::super::bad::BadKind;
 use super::super::super::claim::Terms;
 use super::super::super::copies::{Chosen, NoLeg, choose};
 use super::super::super::superblock::tests::Draw;
@@ -46,6 +47,8 @@ pub struct World {
     copies: bool,
     /// A leg is away for a moment while another one is rebuilt.
     blinks: bool,
+    /// Legs have blocks that they can't write.
+    refuses: bool,
     /// A copy of a leg, and legs that were put back and are not in sync since.
     old: Option<(usize, Disk)>,
     put_back: Vec<usize>,
@@ -73,6 +76,14 @@ pub struct World {
     /// Which things happened, and how often.
     pub happened: BTreeMap<&'static str, u64>,
     pub finding: Option<&'static str>,
+}
+
+/// Whether a leg has bad blocks in a block of ours by what is said.
+pub fn is_bad(state: &Superblock, leg: usize, block: usize) -> bool {
+    let shift = state.geometry.block_shift;
+    let of = |block: usize| (block as u64 * BLOCK) >> shift;
+    let record = &state.bad;
+    record.touches(leg as u8, BadKind::Unwritten, of(block), of(block + 1))
 }
 
 pub fn blocks(range: Range) -> core::ops::Range<usize> {
@@ -115,7 +126,8 @@ impl World {
             grows,
             hang: seed % 5 == 1,
             copies: seed % 11 == 6,
-            blinks: seed % 13 == 4,
+            blinks: matches!(seed % 13, 2 | 4),
+            refuses: seed % 13 < 3,
             old: None,
             put_back: Vec::new(),
             blocks: BLOCKS,
@@ -219,6 +231,8 @@ impl World {
             position_ns: SECOND_NS,
             relax_ns: SECOND_NS,
             errors_max: 4,
+            bad_ranges: 5,
+            bad_bytes: 12 * BLOCK,
             ..Config::new(6)
         };
         Some(Mirror::start(&start, config, self.now_ns))
@@ -283,16 +297,17 @@ impl World {
             self.claim(known, "a leg is taken for an older copy");
             let own = self.disks[leg].intents();
             for block in 0..(assembly.next.geometry.bytes / BLOCK) as usize {
+                let bad = |leg: usize| is_bad(&assembly.next, leg, block);
                 let region = (block / REGION_BLOCKS) as u64;
                 let (ours, theirs) = (self.disks[leg].block(block), self.disks[first].block(block));
                 let marked = union.is_set(region) || position != u64::MAX && own.is_set(region);
                 let known = marked && (assembly.unclean || position != u64::MAX);
                 let lacks = block as u64 * BLOCK >= position;
                 self.claim(
-                    ours == theirs || known || lacks,
+                    ours == theirs || known || lacks || bad(leg) || bad(first),
                     "a leg differs, and nobody knows",
                 );
-                if in_sync.contains(&leg) {
+                if in_sync.contains(&leg) && !bad(leg) {
                     let kept = self.kept[block];
                     self.claim(ours >= kept, "a leg in sync lacks what was flushed");
                     let same = self.read[block].is_none_or(|read| read == ours);
@@ -395,6 +410,9 @@ impl World {
             News::Alike => "alike",
             News::Mended(..) => "mended",
             News::Rescued(..) => "rescued",
+            News::Unwritable(..) => "unwritable",
+            News::Rewritten(_) => "rewritten",
+            News::NoCopy(..) => "no copy",
             News::Lost(_) => "lost",
             News::Checked => "checked",
             News::Grown(bytes) => {
@@ -478,6 +496,9 @@ impl World {
     fn apply(&mut self, leg: usize, given: &Given) {
         let disk = &mut self.disks[leg];
         let mut write = |block: usize, version, fua: bool| {
+            if disk.refused[block] {
+                return;
+            }
             disk.bad[block] = false;
             disk.cache.push((block, version));
             if fua {
@@ -548,6 +569,14 @@ impl World {
             // Refused, and not for this leg's sake.
             self.count("refused");
             mirror.handle_done(ticket, Outcome::Reservation, self.now_ns);
+            return self.poll(mirror);
+        }
+        if self.disks[leg].refuses(&given) {
+            self.count("refused block");
+            if self.draw(2) == 0 {
+                self.apply(leg, &given);
+            }
+            mirror.handle_done(ticket, Outcome::MediaError, self.now_ns);
             return self.poll(mirror);
         }
         let fails = self.disks[leg].sick && self.draw(3) == 0;

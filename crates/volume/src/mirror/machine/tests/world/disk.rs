@@ -10,6 +10,8 @@ pub struct Disk {
     pub copies: [Vec<u8>; 2],
     pub page: Vec<u8>,
     pub bad: [bool; BLOCKS_MAX],
+    /// Blocks that it can't write, and what is there stays.
+    pub refused: [bool; BLOCKS_MAX],
     pub sick: bool,
     /// It ends nothing that it is given, until it does.
     pub hung: bool,
@@ -55,6 +57,7 @@ impl Disk {
                 .encode(0, superblock.mirror, crc32_iscsi)
                 .to_vec(),
             bad: [false; BLOCKS_MAX],
+            refused: [false; BLOCKS_MAX],
             sick: false,
             hung: false,
             away: false,
@@ -70,6 +73,7 @@ impl Disk {
         self.page = vec![0; 512];
         self.blocks = [0; BLOCKS_MAX];
         self.bad = [false; BLOCKS_MAX];
+        self.refused = [false; BLOCKS_MAX];
         self.cache.clear();
         self.late.clear();
         self.found = false;
@@ -85,6 +89,7 @@ impl Disk {
             copies: self.copies.clone(),
             page: self.page.clone(),
             bad: self.bad,
+            refused: self.refused,
             sick: false,
             hung: false,
             away: false,
@@ -137,6 +142,16 @@ impl Disk {
             _ => None,
         };
         range.is_some_and(|range| PLACE.data_offset + range.end > self.bytes)
+    }
+
+    /// Whether it can't write all of what it was given.
+    pub fn refuses(&self, given: &Given) -> bool {
+        let range = match given {
+            Given::Io(request, _) => request.changes(),
+            Given::Copy(range, _) => Some(*range),
+            _ => None,
+        };
+        range.is_some_and(|range| blocks(range).any(|block| self.refused[block]))
     }
 
     pub fn is_bad(&self, range: Range) -> bool {

@@ -187,7 +187,7 @@ impl World {
             return;
         };
         let first = usize::from(first);
-        let spoilt = self.disks.iter().any(|disk| disk.bad.contains(&true));
+        let spoilt = self.refuses || self.disks.iter().any(|disk| disk.bad.contains(&true));
         for leg in mirror.all_slots().filter(|&leg| !mirror.takers().has(leg)) {
             let missed = mirror.leg(leg).and_then(|it| it.missed.as_ref());
             let position = match mirror.superblock().state(leg) {
@@ -240,6 +240,16 @@ impl World {
             let block = self.draw(self.blocks as u64) as usize;
             let other = others.first().map_or(0, usize::from);
             self.disks[other].bad[block] = true;
+        }
+    }
+
+    /// A leg can't write a block any more, or can write all again.
+    fn refuse(&mut self) {
+        let all = self.blocks as u64;
+        let (leg, block) = (self.draw_leg(), self.draw(all) as usize);
+        match self.draw(3) {
+            0 => self.disks[leg].refused = [false; BLOCKS_MAX],
+            _ => self.disks[leg].refused[block] = true,
         }
     }
 
@@ -345,7 +355,8 @@ impl World {
                 19 if self.grows => self.grow(&mut mirror),
                 20 if self.hang => self.hang(&mut mirror),
                 21 if self.copies && self.draw(8) == 0 => self.copy_leg(),
-                22..24 if self.blinks => self.blink(&mut mirror),
+                22..24 if self.blinks && self.draw(2) == 0 => self.blink(&mut mirror),
+                22 if self.refuses && self.draw(4) == 0 => self.refuse(),
                 16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
                 _ => self.end_one(&mut mirror),
             }
@@ -376,6 +387,10 @@ impl World {
             (self.disks[leg].sick, self.disks[leg].hung) = (false, false);
             self.come_back(mirror, leg);
         }
+        let refuses = self.refuses && self.draw(2) == 0;
+        for disk in self.disks.iter_mut().filter(|_| !refuses) {
+            disk.refused = [false; BLOCKS_MAX];
+        }
         for step in 0..4000 {
             while !self.given.is_empty() {
                 self.end_one(mirror);
@@ -404,6 +419,10 @@ impl World {
         }
         self.claim(self.asked.is_empty(), "all has ended, and something waits");
         let lost = self.happened.contains_key("lost");
+        // More of it is bad than can be recorded.
+        let full = |leg: u8| mirror.facts(leg).is_some_and(|it| it.bad_full);
+        let full = (0..self.disks.len() as u8).any(full);
+        let lost = lost || full;
         let whole =
             mirror.superblock().in_sync().count() == self.disks.len() || lost || !mirror.begun;
         self.claim(whole, "a rebuild does not end");
@@ -412,7 +431,12 @@ impl World {
             for leg in mirror.up.iter().map(usize::from) {
                 let same = self.disks[first].block(block) == self.disks[leg].block(block);
                 let bad = self.disks.iter().any(|disk| disk.bad[block]);
-                let known = mirror.intents.is_set((block / REGION_BLOCKS) as u64) && lost;
+                let range = Range::new(block as u64 * BLOCK, BLOCK);
+                let unwritten = [first as u8, leg as u8]
+                    .iter()
+                    .any(|leg| mirror.is_bad(*leg, range));
+                let marked = mirror.intents.is_set((block / REGION_BLOCKS) as u64) && lost;
+                let known = unwritten || marked;
                 self.claim(same || bad || known, "legs differ at rest");
             }
         }

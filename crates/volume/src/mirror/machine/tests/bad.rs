@@ -1,0 +1,482 @@
+//! Rules by hand: blocks that a leg can't write (T14).
+use super::super::super::bad::BadKind::{LastCopy, Unwritten};
+use super::super::*;
+use super::rules::{MS, started, started_with};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use crc_fast::crc32_iscsi;
+
+const UNIT: u64 = 4096;
+const BAD: u64 = 5;
+
+fn units(range: Range) -> core::ops::Range<u64> {
+    range.start / UNIT..range.end / UNIT
+}
+
+fn at(unit: u64, count: u64) -> Range {
+    Range::new(unit * UNIT, count * UNIT)
+}
+
+/// Legs with what each has in each 4 KiB, and what they can't write.
+struct Rig {
+    mirror: Mirror,
+    now_ns: u64,
+    has: Vec<BTreeMap<u64, u64>>,
+    refuses: BTreeSet<(u8, u64)>,
+    buffers: Vec<Vec<u64>>,
+    versions: BTreeMap<u32, u64>,
+    version: u64,
+    /// What a read has found, and from which legs.
+    found: Vec<(u64, u64)>,
+    read_from: Legs,
+    done: Vec<(u32, Outcome)>,
+    news: Vec<News>,
+    /// Tickets of this leg's superblocks and flushes are kept.
+    silent: Option<u8>,
+    kept: Vec<Ticket>,
+    written: Vec<(u8, Range)>,
+}
+
+impl Rig {
+    fn new(mirror: Mirror) -> Self {
+        Self {
+            mirror,
+            now_ns: MS,
+            has: vec![BTreeMap::new(); 4],
+            refuses: BTreeSet::new(),
+            buffers: vec![Vec::new(); 8],
+            versions: BTreeMap::new(),
+            version: 0,
+            found: Vec::new(),
+            read_from: Legs::default(),
+            done: Vec::new(),
+            news: Vec::new(),
+            silent: None,
+            kept: Vec::new(),
+            written: Vec::new(),
+        }
+    }
+
+    fn of(count: u8) -> Self {
+        let mut rig = Self::new(started(count, Config::new(6)));
+        assert!(rig.write(at(0, 16)).is_done());
+        rig
+    }
+
+    fn write_leg(&mut self, leg: u8, range: Range, data: &[u64]) -> Outcome {
+        let mut outcome = Outcome::Done;
+        for (unit, version) in units(range).zip(data) {
+            if self.refuses.contains(&(leg, unit)) {
+                outcome = Outcome::MediaError;
+            } else {
+                self.has[usize::from(leg)].insert(unit, *version);
+            }
+        }
+        self.written.push((leg, range));
+        outcome
+    }
+
+    fn on(&self, leg: u8, unit: u64) -> u64 {
+        self.has[usize::from(leg)].get(&unit).copied().unwrap_or(0)
+    }
+
+    fn end(&mut self, output: Output) {
+        let now_ns = self.now_ns;
+        let (ticket, outcome) = match output {
+            Output::Leg(ticket, Request::Write(range, _)) => {
+                let version = self.versions[&ticket.io().unwrap()];
+                let data = vec![version; units(range).count()];
+                (ticket, self.write_leg(ticket.leg, range, &data))
+            }
+            Output::Read(io, range, from) => {
+                let ticket = self.mirror.take(io, from.first().unwrap(), Wait::Long);
+                let ticket = ticket.unwrap();
+                for unit in units(range) {
+                    self.found.push((unit, self.on(ticket.leg, unit)));
+                }
+                self.read_from.add(ticket.leg);
+                (ticket, Outcome::Done)
+            }
+            Output::CopyRead(ticket, buffer, range) => {
+                let data = units(range).map(|unit| self.on(ticket.leg, unit)).collect();
+                self.buffers[usize::from(buffer)] = data;
+                (ticket, Outcome::Done)
+            }
+            Output::CopyWrite(ticket, buffer, range) => {
+                let data = self.buffers[usize::from(buffer)].clone();
+                (ticket, self.write_leg(ticket.leg, range, &data))
+            }
+            Output::Compare(ticket, buffer, range) => {
+                let data = &self.buffers[usize::from(buffer)];
+                let differs = units(range)
+                    .zip(data)
+                    .any(|(unit, it)| self.on(ticket.leg, unit) != *it);
+                let differs = differs.then_some(range);
+                return self.mirror.handle_compared(ticket, differs, now_ns);
+            }
+            Output::Superblock(ticket, _) | Output::Flush(ticket)
+                if self.silent == Some(ticket.leg) =>
+            {
+                return self.kept.push(ticket);
+            }
+            Output::Done(io, outcome) => return self.done.push((io, outcome)),
+            Output::News(news) => return self.news.push(news),
+            other => {
+                return super::rules::end(&mut self.mirror, other, now_ns, &mut super::rules::well);
+            }
+        };
+        self.mirror.handle_done(ticket, outcome, now_ns);
+    }
+
+    fn run(&mut self) {
+        while let Some(output) = self.mirror.poll_output(self.now_ns) {
+            self.end(output);
+        }
+    }
+
+    /// Time passes until nothing is due for a while.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now_ns += MS;
+            self.mirror.handle_timeout(self.now_ns);
+            self.run();
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> u32 {
+        let io = self.mirror.submit(request, self.now_ns).unwrap();
+        self.version += 1;
+        self.versions.insert(io, self.version);
+        self.run();
+        io
+    }
+
+    fn outcome(&mut self, io: u32) -> Option<Outcome> {
+        let at = self.done.iter().position(|it| it.0 == io)?;
+        Some(self.done.remove(at).1)
+    }
+
+    fn request(&mut self, request: Request) -> Outcome {
+        let io = self.ask(request);
+        self.outcome(io).expect("it has ended")
+    }
+
+    fn write(&mut self, range: Range) -> Outcome {
+        self.request(Request::Write(range, false))
+    }
+
+    /// What is read there, if it can be.
+    fn read(&mut self, range: Range) -> Result<Vec<u64>, Outcome> {
+        (self.found, self.read_from) = (Vec::new(), Legs::default());
+        match self.request(Request::Read(range)) {
+            Outcome::Done => {
+                let found = core::mem::take(&mut self.found);
+                assert!(found.iter().map(|it| it.0).eq(units(range)), "{found:?}");
+                Ok(found.into_iter().map(|it| it.1).collect())
+            }
+            outcome => Err(outcome),
+        }
+    }
+
+    fn in_sync(&self) -> usize {
+        self.mirror.superblock().in_sync().count()
+    }
+
+    fn bad(&self, leg: u8) -> Vec<(u64, u64)> {
+        let record = self.mirror.happened.bad;
+        let of = record.of(leg, Unwritten);
+        of.map(|it| (it.first, it.end())).collect()
+    }
+
+    /// What each leg says is what the mirror goes by.
+    fn is_said(&self) {
+        for leg in self.mirror.up.iter() {
+            let bytes = self.mirror.leg(leg).unwrap().said.encode(0, crc32_iscsi);
+            let read = Superblock::parse(&bytes, 0, crc32_iscsi).unwrap();
+            assert_eq!(read.bad, self.mirror.happened.bad);
+        }
+    }
+}
+
+/// The first block of a unit, and the one behind it.
+fn blocks(rig: &Rig, unit: u64) -> (u64, u64) {
+    let shift = rig.mirror.state.geometry.block_shift;
+    (unit * UNIT >> shift, (unit + 1) * UNIT >> shift)
+}
+
+#[test]
+fn leg_that_refuses_a_block_stays_and_is_not_read() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
+    assert_eq!((rig.in_sync(), rig.bad(1)), (2, vec![blocks(&rig, BAD)]));
+    rig.is_said();
+    assert!(
+        rig.news.contains(&News::Unwritable(1, at(BAD, 1))),
+        "{:?}",
+        rig.news
+    );
+    // By leg 1 alone it can't be read; together they give all.
+    assert_eq!(rig.read(at(0, 16)).unwrap()[BAD as usize], rig.version - 1);
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.run();
+    assert!(
+        rig.news.contains(&News::NoCopy(0, at(BAD, 1))),
+        "{:?}",
+        rig.news
+    );
+    assert_eq!(rig.read(at(0, 16)), Err(Outcome::MediaError));
+    assert_eq!(rig.read(at(0, BAD)).map(|it| it.len()), Ok(BAD as usize));
+    let facts = rig.mirror.facts(1).unwrap();
+    assert_eq!(facts.bad, (1, UNIT, Some(at(BAD, 1))));
+}
+
+#[test]
+fn large_write_with_a_bad_block_leaves_that_alone_bad() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert_eq!(rig.write(at(0, 64)), Outcome::Done);
+    assert!(rig.in_sync() == 2 && !rig.bad(1).is_empty());
+    rig.pass(2000);
+    assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
+    rig.is_said();
+    // A second one is tried there again, and is no other than that.
+    assert_eq!(rig.write(at(0, 64)), Outcome::Done);
+    rig.pass(2000);
+    assert_eq!((rig.in_sync(), rig.bad(1)), (2, vec![blocks(&rig, BAD)]));
+}
+
+#[test]
+fn later_write_clears_a_bad_block_once_it_is_flushed() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    rig.refuses.clear();
+    let io = rig
+        .mirror
+        .submit(Request::Write(at(BAD, 1), false), rig.now_ns)
+        .unwrap();
+    rig.version += 1;
+    rig.versions.insert(io, rig.version);
+    let mut flushed = false;
+    while let Some(output) = rig.mirror.poll_output(rig.now_ns) {
+        flushed |= matches!(output, Output::Flush(ticket) if ticket.leg == 1);
+        assert!(flushed || rig.bad(1) == [blocks(&rig, BAD)]);
+        rig.end(output);
+    }
+    assert!(flushed && rig.bad(1).is_empty());
+    assert!(rig.news.contains(&News::Rewritten(1)), "{:?}", rig.news);
+    rig.is_said();
+    rig.mirror.leg_lost(0, rig.now_ns);
+    assert_eq!(rig.read(at(BAD, 1)), Ok(vec![rig.version - 1]));
+}
+
+#[test]
+fn t14_write_ends_after_the_record_of_it_is_durable() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    rig.silent = Some(1);
+    let io = rig.ask(Request::Write(at(BAD, 1), false));
+    assert!(rig.outcome(io).is_none() && rig.bad(1).is_empty());
+    // Meanwhile leg 1 is not read there.
+    assert!(rig.read(at(BAD, 1)).is_ok());
+    assert_eq!(rig.read_from, Legs::one(0));
+    rig.silent = None;
+    for ticket in core::mem::take(&mut rig.kept) {
+        rig.mirror.handle_done(ticket, Outcome::Done, rig.now_ns);
+    }
+    rig.run();
+    assert_eq!(rig.outcome(io), Some(Outcome::Done));
+    assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
+}
+
+#[test]
+fn t14_write_whose_only_copy_leaves_before_that_fails() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    rig.silent = Some(1);
+    let io = rig.ask(Request::Write(at(BAD, 1), false));
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.silent = None;
+    for ticket in core::mem::take(&mut rig.kept) {
+        rig.mirror.handle_done(ticket, Outcome::Done, rig.now_ns);
+    }
+    rig.run();
+    assert_eq!(rig.outcome(io), Some(Outcome::MediaError));
+    assert_eq!(rig.in_sync(), 1);
+    // What was there before is there.
+    assert_eq!(rig.read(at(BAD, 1)), Ok(vec![1]));
+    assert_eq!(rig.request(Request::Flush), Outcome::Done);
+    assert!(rig.bad(1).is_empty());
+}
+
+#[test]
+fn write_that_all_legs_refuse_fails_and_all_stay() {
+    let mut rig = Rig::of(2);
+    rig.refuses.extend([(0, BAD), (1, BAD)]);
+    let before = rig.version - 1;
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::MediaError);
+    rig.pass(2000);
+    assert_eq!(rig.in_sync(), 2);
+    // What one of them has is what is read.
+    let read = rig.read(at(BAD, 1)).unwrap();
+    assert!(read == [before + 1], "{read:?}");
+    rig.refuses.clear();
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
+    rig.pass(2000);
+    assert!(rig.bad(0).is_empty() && rig.bad(1).is_empty());
+    assert_eq!((rig.on(0, BAD), rig.on(1, BAD)), (rig.version, rig.version));
+}
+
+#[test]
+fn last_copy_comes_back_with_the_leg_that_has_it() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    let good = rig.version;
+    assert_eq!(rig.mirror.last_copy_on(0), Some(at(BAD, 1)));
+    assert_eq!(rig.mirror.last_copy_on(1), None);
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.run();
+    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 1);
+    assert_eq!(rig.mirror.last_copy_on(0), Some(at(BAD, 1)));
+    // Its region is written meanwhile.
+    assert!(rig.write(at(BAD + 1, 1)).is_done());
+    rig.written.clear();
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(0, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!(rig.in_sync(), 2);
+    let over = |it: &(u8, Range)| it.0 == 0 && units(it.1).contains(&BAD);
+    assert!(!rig.written.iter().any(over), "{:?}", rig.written);
+    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.read(at(BAD, 2)), Ok(vec![good, good + 1]));
+    assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
+    rig.is_said();
+}
+
+#[test]
+fn last_copy_that_was_written_over_counts_no_more() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.run();
+    rig.refuses.clear();
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
+    let newer = rig.version;
+    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.read(at(BAD, 1)), Ok(vec![newer]));
+    assert_eq!(rig.request(Request::Flush), Outcome::Done);
+    assert!(
+        rig.bad(1).is_empty(),
+        "or nothing would have it at the next start"
+    );
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(0, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!((rig.in_sync(), rig.on(0, BAD)), (2, newer));
+}
+
+#[test]
+fn leg_that_is_rebuilt_from_a_bad_block_gets_it_recorded() {
+    let mut rig = Rig::of(3);
+    rig.refuses.insert((1, BAD));
+    rig.mirror.leg_lost(2, rig.now_ns);
+    rig.run();
+    assert!(rig.write(at(BAD, 1)).is_done());
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.run();
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(2, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!(rig.in_sync(), 2);
+    assert_eq!(
+        (rig.bad(1), rig.bad(2)),
+        (vec![blocks(&rig, BAD)], vec![blocks(&rig, BAD)])
+    );
+    assert_eq!(rig.read(at(BAD, 1)), Err(Outcome::MediaError));
+    // The leg that has it gives it to those that can write it.
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(0, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!((rig.in_sync(), rig.bad(2)), (3, vec![]));
+    assert_eq!(rig.on(2, BAD), rig.on(0, BAD));
+    assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
+}
+
+#[test]
+fn leg_that_returns_is_in_sync_but_for_the_block() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    rig.mirror.leg_lost(1, rig.now_ns);
+    rig.run();
+    assert!(rig.write(at(BAD, 1)).is_done());
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(1, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!((rig.in_sync(), rig.bad(1)), (2, vec![blocks(&rig, BAD)]));
+    rig.is_said();
+}
+
+#[test]
+fn leg_leaves_when_its_record_is_full() {
+    let config = Config {
+        bad_ranges: 3,
+        ..Config::new(6)
+    };
+    let mut rig = Rig::new(started(2, config));
+    assert!(rig.write(at(0, 16)).is_done());
+    for unit in [1, 3, 5, 7] {
+        rig.refuses.insert((1, unit));
+    }
+    for unit in [1, 3, 5] {
+        assert_eq!(rig.write(at(unit, 1)), Outcome::Done);
+        assert_eq!(rig.in_sync(), 2);
+    }
+    assert_eq!(rig.write(at(7, 1)), Outcome::Done);
+    assert_eq!(
+        (rig.in_sync(), rig.mirror.facts(1).unwrap().bad_full),
+        (1, true)
+    );
+    assert_eq!(rig.mirror.facts(1).unwrap().bad.0, 3);
+}
+
+#[test]
+fn check_skips_what_is_bad_and_a_repair_writes_it() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((1, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    for repair in [false, true] {
+        if repair {
+            rig.refuses.clear();
+        }
+        let now_ns = rig.now_ns;
+        rig.mirror.check(repair, now_ns);
+        rig.pass(3000);
+        let report = rig.mirror.check_report();
+        assert!(report.complete && report.differences == 0, "{report:?}");
+        assert_eq!((report.skipped, report.repaired), (1, u64::from(repair)));
+    }
+    assert!(rig.bad(1).is_empty());
+    assert_eq!(rig.on(1, BAD), rig.on(0, BAD));
+}
+
+#[test]
+fn record_is_heeded_by_the_next_owner() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((0, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    let said: Vec<_> = [0, 1].map(|leg| rig.mirror.leg(leg).unwrap().said).to_vec();
+    let next = started_with(said, &[], Config::new(6), Default::default(), 0);
+    let mut next = Rig {
+        mirror: next,
+        ..rig
+    };
+    next.now_ns = MS;
+    next.pass(2000);
+    assert!(next.read(at(BAD, 1)).is_ok());
+    assert_eq!(next.read_from, Legs::one(1));
+    // The resync has tried it again.
+    assert_eq!((next.in_sync(), next.bad(0)), (2, vec![blocks(&next, BAD)]));
+}
