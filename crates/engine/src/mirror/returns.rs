@@ -208,7 +208,7 @@ impl Mirrored {
                         let why = small.unwrap_or_else(|| words::CUT_SHORT.into());
                         format!("{leg} has left: {why}")
                     }
-                    false if self.legs[at].full => {
+                    false if self.legs[at].full && outcome == Outcome::MediaError => {
                         format!("{leg} has left: {}", self.full(&self.legs[at]))
                     }
                     false if outcome == Outcome::Stopped => format!("{leg} is being removed"),

@@ -257,6 +257,21 @@ impl LegReport {
         self.facts.is_some_and(|facts| facts.cut_short)
     }
 
+    /// Whether it may be taken out by hand.
+    ///
+    /// # Errors
+    /// Why not: only it has some blocks.
+    pub fn may_leave(&self) -> Result<(), String> {
+        let only = self.facts.and_then(|facts| facts.last_copy);
+        super::words::may_leave(self.slot.unwrap_or(0), only)
+    }
+
+    /// Whether it is in sync, and serves all that it has.
+    pub fn serves(&self) -> bool {
+        let well = self.why.is_none() || self.has_bad_blocks();
+        self.status == LegStatus::InSync && well
+    }
+
     /// Whether it is in sync but for blocks that it could not write, and serves all others.
     pub fn has_bad_blocks(&self) -> bool {
         let facts = self.facts.filter(|facts| facts.in_sync && !facts.lapsed);

@@ -299,6 +299,7 @@ impl Mirror {
             bad: self.bad_of(leg),
             bad_full: it.bad_full.is_some(),
             bad_more: it.bad_full,
+            last_copy: self.last_copy_on(leg),
             errors: it.errors,
             mended: it.mended,
             rescued: it.rescued,

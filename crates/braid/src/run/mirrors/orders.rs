@@ -547,7 +547,7 @@ fn nothing_to_do(report: &MirrorReport, verb: &str, params: &MirrorParams) -> Op
         }
         "restore" if running => {
             let leg = leg(report, params).ok()?;
-            let well = leg.status == LegStatus::InSync && leg.why.is_none() && !leg.cut_short;
+            let well = leg.serves() && !leg.cut_short;
             well.then_some("the leg is in sync")
         }
         _ => None,
@@ -627,14 +627,16 @@ fn unknown(report: &MirrorReport, wanted: &str) -> Failure {
 /// Its slot, where another one is left to go on with (T45).
 pub(super) fn may_fail(report: &MirrorReport, leg: &LegReport) -> Result<u8, Failure> {
     let mut others = report.legs.iter().filter(|it| it.slot != leg.slot);
-    let last = leg.status == LegStatus::InSync
-        && !others.any(|it| it.status == LegStatus::InSync && it.why.is_none());
+    let last = leg.status == LegStatus::InSync && !others.any(LegReport::serves);
     match leg.slot {
         Some(_) if last => Err(Failure::refused(format!(
             "{} is the last leg in sync",
             leg.name
         ))),
-        Some(slot) => Ok(slot),
+        Some(slot) => match leg.may_leave() {
+            Ok(()) => Ok(slot),
+            Err(why) => Err(Failure::refused(why)),
+        },
         None => Err(is_none(leg)),
     }
 }

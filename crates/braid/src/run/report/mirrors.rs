@@ -30,9 +30,7 @@ impl Report<'_> {
         let Some(it) = self.of_mirror(volume) else {
             return Health::Down;
         };
-        let in_sync = it.legs.iter().filter(|leg| leg.status == LegStatus::InSync);
-        let in_sync = in_sync.filter(|leg| leg.why.is_none() || leg.has_bad_blocks());
-        let in_sync = in_sync.count();
+        let in_sync = it.legs.iter().filter(|leg| leg.serves()).count();
         let bad = it.legs.iter().any(LegReport::has_bad_blocks);
         // Of the last one what is left can be used.
         match &it.state {
