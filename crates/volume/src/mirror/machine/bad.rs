@@ -188,7 +188,8 @@ impl Mirror {
         let blocks = kept.of(leg, Unwritten).map(|it| u64::from(it.blocks));
         let bytes = blocks.sum::<u64>() << self.block_shift();
         let fits = kept.iter().count() <= RANGES_MAX && ranges <= self.config.bad_ranges;
-        if !known && !(fits && bytes <= self.config.bad_bytes) {
+        let fits = fits && bytes <= self.config.bad_bytes;
+        if !known && !fits {
             return self.is_full(leg, range);
         }
         if !known {
@@ -312,7 +313,7 @@ impl Mirror {
     fn is_recorded(&self, leg: u8, range: Range) -> bool {
         let (first, end) = self.touched(range);
         let covers = |it: &Superblock| it.bad.covers(leg, Unwritten, first, end);
-        covers(&self.happened) && covers(&self.state) || has(Bug::AckBeforeRecord)
+        covers(&self.happened) && covers(&self.state)
     }
 
     /// Those of `legs` whose record of a change is durable.

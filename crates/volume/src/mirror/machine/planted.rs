@@ -50,8 +50,6 @@ pub(in crate::mirror) enum Bug {
     NoLease,
     /// A leg is read where it has bad blocks.
     BadRead,
-    /// A change is acknowledged before it is durable which leg could not write it.
-    AckBeforeRecord,
     /// A leg without the newest event is a source of what is made alike (T51).
     LaggingSource,
     /// A leg that leaves does not lack what it has not flushed (T13).
@@ -93,7 +91,6 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::ChangeInDoubt
         | Bug::NoLease
         | Bug::BadRead
-        | Bug::AckBeforeRecord
         | Bug::LaggingSource
         | Bug::LeftWithoutUnflushed => return None,
     })
