@@ -201,7 +201,7 @@ impl Rig {
 /// The first block of a unit, and the one behind it.
 fn blocks(rig: &Rig, unit: u64) -> (u64, u64) {
     let shift = rig.mirror.state.geometry.block_shift;
-    (unit * UNIT >> shift, (unit + 1) * UNIT >> shift)
+    ((unit * UNIT) >> shift, ((unit + 1) * UNIT) >> shift)
 }
 
 #[test]
