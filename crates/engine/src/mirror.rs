@@ -5,8 +5,8 @@
 //!
 //! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
-//!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means; `behind`: what is left behind
-//!   on legs, and for how long
+//!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means;
+//!   `behind`: what is left behind on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
 //!   lent beyond its I/O; `stack`: what all of them can do; `depth`: how much a leg has
 //!   outstanding; `lasting`: what users said that holds beyond this engine

@@ -162,8 +162,8 @@ impl Mirrored {
             }
         }
         any |= self.greet_returned(kit) | self.grow(kit.now_ns);
-        // With memory for the largest that may be asked. Also while the host has no room: a beat may
-        // come behind data.
+        // With memory for the largest that may be asked. Also while the host has no room: a beat
+        // may come behind data.
         while self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {
                 Phase::Running(it) if !it.frozen => it.machine.poll_output(kit.now_ns),

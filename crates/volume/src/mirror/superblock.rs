@@ -189,8 +189,8 @@ pub struct Superblock {
     /// The `sequence` of the last writing that was not an owner's record of a mirror that is being
     /// claimed: what tells an older copy of a leg, whoever claims it. 0: not known.
     pub mark: u64,
-    /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of the
-    /// mirror on what it has is lost, however large it is by now. 0: it was not.
+    /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of
+    /// the mirror on what it has is lost, however large it is by now. 0: it was not.
     pub cut_at: u64,
     /// Blocks that a leg could not write, or that only a leg has that left.
     pub bad: BadBlocks,

@@ -18,8 +18,8 @@ fn one_status_is_told_in_full() {
          \x20 head     the I/O ends with an error at once; no other path is tried\n\
          \x20 error    EIO, if it ends so\n\
          \x20 health   it doesn't count against the path's\n\
-         \x20 mirror   reads go to another leg, and this one is repaired from there; what a leg could \
-         not write is recorded, and it stays; one that fails a flush so leaves\n\
+         \x20 mirror   reads go to another leg, and this one is repaired from there; what a leg \
+         could not write is recorded, and it stays; one that fails a flush so leaves\n\
          \x20 DNR      makes no difference here\n"
     );
 }

@@ -214,8 +214,8 @@ impl Mirror {
         }
     }
 
-    /// These legs could not write the piece of a job: they are not compared, and get it if the check
-    /// repairs.
+    /// These legs could not write the piece of a job: they are not compared, and get it if the
+    /// check repairs.
     pub(super) fn check_skips(&mut self, job: u8, legs: Legs) {
         if let Some(check) = &mut self.check {
             check.report.skipped += u64::from(legs.count());

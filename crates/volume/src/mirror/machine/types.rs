@@ -263,7 +263,8 @@ pub struct LegFacts {
     pub bad_full: bool,
     /// What it could not write then.
     pub bad_more: Option<Range>,
-    /// The first range that only this leg has ([`Mirror::last_copy_on`](super::Mirror::last_copy_on)).
+    /// The first range that only this leg has
+    /// ([`Mirror::last_copy_on`](super::Mirror::last_copy_on)).
     pub last_copy: Option<Range>,
     /// Ranges that were rewritten on it.
     pub mended: u64,
