@@ -5,8 +5,10 @@ use super::super::run::{Course, Finding};
 use super::plug::Legs;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use engine::host::PathState;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use volume::mirror::assembly::{Wishes, assemble};
 use volume::mirror::superblock::LegState;
 
 impl Course<'_> {
@@ -69,11 +71,21 @@ impl Course<'_> {
 
     fn alike_on_disks(&self, durable: bool) -> Result<(), Finding> {
         let legs = Legs::of(&self.rig.world.disks, durable);
+        let next = assemble(legs.said(), Wishes::default()).map(|it| it.next);
+        let bad = |leg: usize| match &next {
+            Ok(next) => legs.bad(leg, next),
+            Err(_) => Vec::new(),
+        };
         for leg in 1..legs.said().len() {
             let (ours, theirs) = (legs.data(0), legs.data(leg));
             let both = ours.len().min(theirs.len());
             let differ = ours[..both] != theirs[..both];
-            let at = || ours.iter().zip(theirs).position(|(a, b)| a != b);
+            // What one of them could not write it does not have.
+            let bad: Vec<_> = bad(0).into_iter().chain(bad(leg)).collect();
+            let is_bad = |at: usize| bad.iter().any(|it| it.contains(&(at as u64)));
+            let bytes = ours.iter().zip(theirs).enumerate();
+            let mut differing = bytes.filter(|(_, (a, b))| a != b).map(|it| it.0);
+            let at = || differing.find(|&at| !is_bad(at));
             if let Some(at) = differ.then(at).flatten() {
                 let what = format!("with nothing under way, leg {leg} differs from leg 0 at {at}");
                 return Err(Finding::Wrong(what));

@@ -23,6 +23,7 @@ use core::ops::Range;
 use engine::mirror::{MIRRORS_FROM, MirrorState};
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
+use volume::mirror::bad::BadKind;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::{NoLeg, read_copies};
 use volume::mirror::layout::COPIES_AT;
@@ -92,6 +93,17 @@ impl<'a> Legs<'a> {
         &self.contents[leg][self.data_at(leg)..]
     }
 
+    /// Bytes of the mirror that a leg does not have by what is said of the whole mirror: it could
+    /// not write them.
+    pub fn bad(&self, leg: usize, next: &Superblock) -> Vec<Range<u64>> {
+        let Ok(it) = &self.said[leg] else {
+            return Vec::new();
+        };
+        let shift = next.geometry.block_shift;
+        let bad = next.bad.of(it.slot, BadKind::Unwritten);
+        bad.map(|it| it.first << shift..it.end() << shift).collect()
+    }
+
     fn data_at(&self, leg: usize) -> usize {
         let place = self.said[leg].as_ref().map(|it| it.place);
         place.map_or(0, |it| it.data_offset as usize)
@@ -129,7 +141,16 @@ impl<'a> Legs<'a> {
                 Role::Unusable(_) => return None,
             };
             having.extend(&in_sync);
-            let intents = self.intents(&having, &assembly.next);
+            let mut intents = self.intents(&having, &assembly.next);
+            for it in self
+                .bad(leg, &assembly.next)
+                .into_iter()
+                .chain(self.bad(first, &assembly.next))
+            {
+                (it.start / region..it.end.div_ceil(region)).for_each(|it| {
+                    intents.set(it);
+                });
+            }
             let number = self.differ((first, leg), &intents, region, below)?;
             Some(format!(
                 "leg {leg} ({role:?}) differs from leg {first} in region {number}, whose bit is \
@@ -303,12 +324,15 @@ impl Course<'_> {
                 // What a leg that was judged so has too is known.
                 let before = well.iter().find(|it| it.1 == self.bare[leg]);
                 let known = before.map(|it| legs.data(it.0));
-                self.judge_leg((legs.data(leg), known), floors, under_way)
+                let bad = legs.bad(leg, &assembly.next);
+                self.judge_leg((legs.data(leg), known, &bad), floors, under_way)
                     .map_err(|(block, why)| {
                         let what = format!("{how}, legs {given:?}: leg {leg} in sync: {why}");
                         (Some(block), Finding::Wrong(what))
                     })?;
-                well.push((leg, self.bare[leg]));
+                if bad.is_empty() {
+                    well.push((leg, self.bare[leg]));
+                }
             }
             // What a bare leg lacks, no bit says.
             if in_sync.iter().any(|&leg| self.bare[leg]) && !durable {
@@ -324,7 +348,7 @@ impl Course<'_> {
 
     fn judge_leg(
         &self,
-        (data, known): (&[u8], Option<&[u8]>),
+        (data, known, bad): (&[u8], Option<&[u8]>, &[Range<u64>]),
         floors: &Floors<'_>,
         under_way: &[(u64, Tag)],
     ) -> Result<(), (u64, String)> {
@@ -334,7 +358,9 @@ impl Course<'_> {
         for (block, bytes) in (0..blocks).zip(data.chunks(unit)) {
             let at = block as usize * unit;
             let same = known.and_then(|known| known.get(at..at + bytes.len()));
-            if same == Some(bytes) {
+            let end = (at + bytes.len()) as u64;
+            let is_bad = bad.iter().any(|it| it.start < end && (at as u64) < it.end);
+            if same == Some(bytes) || is_bad {
                 continue;
             }
             let tag = disk::tag(bytes);
