@@ -180,10 +180,12 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
         // T51: they are no source of what is made alike after an unclean stop.
         for it in legs.iter().filter(|it| !has_newest(it)) {
             if roles[it.0] == Role::InSync {
-                roles[it.0] = Role::Behind {
-                    position: state.geometry.bytes,
-                    why: Why::Lags,
+                let position = match it.1.cut_at {
+                    0 => state.geometry.bytes,
+                    _ => 0,
                 };
+                let why = Why::Lags;
+                roles[it.0] = Role::Behind { position, why };
             }
         }
     }
@@ -328,6 +330,8 @@ fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
     let took_part = leg.event.saturating_add(1) >= state.event;
     match state.state(leg.slot) {
         _ if discarded => behind(0, Why::Discarded),
+        // What it lost it may show as zeroes, though the newest state doesn't know of that (T50).
+        Some(LegState::Stale(_) | LegState::Rebuilding(_)) if leg.cut_at > 0 => behind(0, Why::Cut),
         Some(LegState::InSync) if took_part => Role::InSync,
         // That it is being rebuilt may have been said without having reached it.
         Some(LegState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {

@@ -207,6 +207,30 @@ fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
     assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
 }
 
+/// The same without the leg that was cut, and that one comes later: the state calls it stale, and
+/// knows of no cut.
+#[test]
+fn t50_a_cut_leg_that_was_absent_has_nothing() {
+    let mirror = cut();
+    let mut first = said(&mirror, 0);
+    first.put(1, LegState::InSync);
+    let without = Wishes {
+        without: true,
+        ..Wishes::default()
+    };
+    let second = first.on(1, PLACE);
+    let alone = assemble(&[Ok(second)], without).unwrap();
+    let next = alone.next.begun(9);
+    assert!(matches!(next.state(0), Some(LegState::Stale(lack)) if lack.position > 0));
+    for state in [next, next.rebuilding(0).unwrap()] {
+        let both = assemble(&[Ok(first), Ok(state)], Wishes::default()).unwrap();
+        let (position, why) = (0, Why::Cut);
+        assert_eq!(both.roles, [Role::Behind { position, why }, Role::InSync]);
+        let state = both.next.state(0);
+        assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+    }
+}
+
 #[test]
 fn a_mirror_that_is_renamed_says_so_on_all_legs() {
     let mut mirror = begun();
