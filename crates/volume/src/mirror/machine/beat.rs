@@ -193,10 +193,11 @@ impl Mirror {
     }
 
     /// The time before which a change that a leg was given has to start there, ns; `u64::MAX`: at
-    /// any time (T49). Data, pages and superblocks of events: while the leg has its lease, or one
-    /// that does not say yet that it is ours while any leg has one. A beat's record: two intervals
-    /// from when the one that it replaces was asked for; by then another owner may have come, and
-    /// the record is read again first. A beat that is written later renews no lease.
+    /// any time (T49). Data, pages and superblocks of events: while the leg has its lease, also if
+    /// it has left since; one that does not say yet that it is ours, while any leg has one. A
+    /// beat's record: two intervals from when the one that it replaces was asked for; by then
+    /// another owner may have come, and the record is read again first. A beat that is written
+    /// later renews no lease.
     pub fn start_before_ns(&self, ticket: Ticket) -> u64 {
         if !self.lease.on {
             return u64::MAX;
@@ -206,7 +207,9 @@ impl Mirror {
             let asked_ns = self.leg(ticket.leg).map_or(0, |it| it.beat.asked_ns);
             return asked_ns.saturating_add(self.lease_ns());
         }
-        if self.ours().has(ticket.leg) {
+        // It was given that before it left.
+        let has_left = !self.takers().has(ticket.leg) && until_ns(ticket.leg) > 0;
+        if has_left || self.ours().has(ticket.leg) {
             return until_ns(ticket.leg);
         }
         self.up.iter().map(until_ns).max().unwrap_or(0)

@@ -397,3 +397,25 @@ fn t09_a_beat_that_may_be_executed_late_holds_events() {
     mirror.handle_done(lost.unwrap(), Outcome::PathError, now_ns);
     assert_eq!(mirror.held_until_ns(), Some(until_ns));
 }
+
+/// A change may wait in a thread when its leg leaves; the lease of another leg is none of its.
+#[test]
+fn t49_what_a_leg_was_given_before_it_left_has_the_end_of_its_own_lease() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    mirror.submit(write(), BEAT).unwrap();
+    run_but(&mut mirror, BEAT, Legs::one(1), &mut kept);
+    let ticket = kept.iter().find_map(|output| match output {
+        Output::Leg(ticket, _) => Some(*ticket),
+        _ => None,
+    });
+    let ticket = ticket.unwrap();
+    let before_ns = mirror.start_before_ns(ticket);
+    mirror.leg_lost(1, BEAT + MS);
+    pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs::one(1), &mut kept);
+    assert!(!mirror.facts(1).unwrap().in_sync);
+    assert!(before_ns < 4 * BEAT, "its lease is over");
+    assert_eq!(mirror.start_before_ns(ticket), before_ns);
+}
