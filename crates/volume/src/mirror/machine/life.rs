@@ -204,8 +204,11 @@ impl Mirror {
                 *place = Some(leg);
             }
         }
-        let there = start.given.iter().flatten().map(|it| it.superblock.slot);
-        self.begin_with_bad(there.collect());
+        // A leg that lags is rebuilt, and has the last copies that it had, as one that is away.
+        let lags = |role: &Role| matches!(role, Role::Behind { why: Why::Lags, .. });
+        let given = start.given.iter().zip(&assembly.roles);
+        let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
+        self.begin_with_bad(there.map(|it| it.superblock.slot).collect());
         self.heed(start.terms);
         self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
         // What can be asked of all legs at once.

@@ -480,3 +480,33 @@ fn record_is_heeded_by_the_next_owner() {
     // The resync has tried it again.
     assert_eq!((next.in_sync(), next.bad(0)), (2, vec![blocks(&next, BAD)]));
 }
+
+/// A leg that lacks the newest event is rebuilt from others, and has what these have not.
+#[test]
+fn t14_leg_that_lags_keeps_the_last_copy() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((0, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    let (good, lags) = (rig.version, rig.mirror.leg(1).unwrap().said);
+    let name = Name::new("other").unwrap();
+    rig.mirror.rename(name, rig.now_ns);
+    rig.run();
+    let newest = rig.mirror.leg(0).unwrap().said;
+    assert!(newest.event == lags.event + 1 && lags.bad == newest.bad);
+    let given = vec![newest, lags];
+    let next = started_with(given, &[], Config::new(6), Default::default(), 0);
+    let mut next = Rig {
+        mirror: next,
+        ..rig
+    };
+    assert_eq!(next.mirror.up, Legs::one(0), "leg 1 lags");
+    next.mirror.lineage += 1;
+    // Its region was written by the owner before.
+    next.mirror.intents.set(0);
+    next.now_ns = MS;
+    next.pass(3000);
+    assert_eq!((next.in_sync(), next.bad(1)), (2, vec![]));
+    assert_eq!(next.read(at(BAD, 1)), Ok(vec![good]));
+    assert_eq!(next.mirror.happened.bad.of(1, LastCopy).count(), 0);
+    next.is_said();
+}
