@@ -345,9 +345,13 @@ impl Mirror {
         let Some(job) = self.job(number) else {
             return;
         };
-        job.piece = piece;
         let leg = fit.without(last).first();
         let leg = leg.or(spares.first()).or(fit.first());
+        // Where none is left, legs that failed a larger piece may have this one: all that is locked
+        // is copied once more in the smallest pieces, each of which all are asked for.
+        if leg.is_some() || job.piece.end - job.piece.start <= PIECE_MIN {
+            job.piece = piece;
+        }
         job.asked = leg.unwrap_or(job.asked);
         match leg {
             Some(leg) => {

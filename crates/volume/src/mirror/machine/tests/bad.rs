@@ -23,6 +23,8 @@ struct Rig {
     now_ns: u64,
     has: Vec<BTreeMap<u64, u64>>,
     refuses: BTreeSet<(u8, u64)>,
+    /// What they can't read until it is written.
+    unreadable: BTreeSet<(u8, u64)>,
     buffers: Vec<Vec<u64>>,
     versions: BTreeMap<u32, u64>,
     version: u64,
@@ -44,6 +46,7 @@ impl Rig {
             now_ns: MS,
             has: vec![BTreeMap::new(); 4],
             refuses: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
             buffers: vec![Vec::new(); 8],
             versions: BTreeMap::new(),
             version: 0,
@@ -70,10 +73,18 @@ impl Rig {
                 outcome = Outcome::MediaError;
             } else {
                 self.has[usize::from(leg)].insert(unit, *version);
+                self.unreadable.remove(&(leg, unit));
             }
         }
         self.written.push((leg, range));
         outcome
+    }
+
+    fn is_readable(&self, leg: u8, range: Range) -> Outcome {
+        match units(range).any(|unit| self.unreadable.contains(&(leg, unit))) {
+            true => Outcome::MediaError,
+            false => Outcome::Done,
+        }
     }
 
     fn on(&self, leg: u8, unit: u64) -> u64 {
@@ -91,16 +102,19 @@ impl Rig {
             Output::Read(io, range, from) => {
                 let ticket = self.mirror.take(io, from.first().unwrap(), Wait::Long);
                 let ticket = ticket.unwrap();
-                for unit in units(range) {
-                    self.found.push((unit, self.on(ticket.leg, unit)));
+                let outcome = self.is_readable(ticket.leg, range);
+                if outcome.is_done() {
+                    for unit in units(range) {
+                        self.found.push((unit, self.on(ticket.leg, unit)));
+                    }
+                    self.read_from.add(ticket.leg);
                 }
-                self.read_from.add(ticket.leg);
-                (ticket, Outcome::Done)
+                (ticket, outcome)
             }
             Output::CopyRead(ticket, buffer, range) => {
                 let data = units(range).map(|unit| self.on(ticket.leg, unit)).collect();
                 self.buffers[usize::from(buffer)] = data;
-                (ticket, Outcome::Done)
+                (ticket, self.is_readable(ticket.leg, range))
             }
             Output::CopyWrite(ticket, buffer, range) => {
                 let data = self.buffers[usize::from(buffer)].clone();
@@ -509,4 +523,23 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     assert_eq!(next.read(at(BAD, 1)), Ok(vec![good]));
     assert_eq!(next.mirror.happened.bad.of(1, LastCopy).count(), 0);
     next.is_said();
+}
+
+/// Leg 0 has a bad block, leg 1 can't read another one of the same piece, and leg 2 needs both.
+#[test]
+fn t05_rebuild_reads_each_block_where_it_is() {
+    let mut rig = Rig::of(3);
+    rig.mirror.leg_lost(2, rig.now_ns);
+    rig.run();
+    rig.refuses.insert((0, 0));
+    assert!(rig.write(at(0, 1)).is_done());
+    assert_eq!(rig.bad(0), [blocks(&rig, 0)]);
+    rig.unreadable.insert((1, 8));
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(2, 0, now_ns);
+    rig.pass(3000);
+    let lost = |it: &News| matches!(it, News::Lost(_));
+    assert!(!rig.news.iter().any(lost), "{:?}", rig.news);
+    assert_eq!(rig.in_sync(), 3);
+    assert_eq!((rig.on(2, 0), rig.on(2, 8)), (rig.on(1, 0), rig.on(0, 8)));
 }
