@@ -229,12 +229,13 @@ impl Mirror {
         let mut cut = *slot;
         cut.bad = cut.bad.with(cut.unreadable);
         cut.take_piece(slot.piece.start, range, smaller);
-        let again = self.readers_of(&cut);
-        let several = again.count() > 1 || joins && !again.is_empty();
-        if several {
+        // A leg with bad blocks in this piece may have the others.
+        let several = joins || self.readers_of_any(&cut).count() > 1;
+        let may = several && !self.readers_of(&cut).is_empty();
+        if may {
             self.slots[id as usize] = Some(cut);
         }
-        several
+        may
     }
 
     fn block_bytes(&self) -> u64 {

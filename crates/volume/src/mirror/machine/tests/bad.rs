@@ -543,3 +543,16 @@ fn t05_rebuild_reads_each_block_where_it_is() {
     assert_eq!(rig.in_sync(), 3);
     assert_eq!((rig.on(2, 0), rig.on(2, 8)), (rig.on(1, 0), rig.on(0, 8)));
 }
+
+#[test]
+fn t05_read_finds_each_block_where_it_is() {
+    let mut rig = Rig::of(2);
+    rig.refuses.insert((0, 0));
+    assert!(rig.write(at(0, 1)).is_done());
+    rig.unreadable.insert((1, 8));
+    let read = rig.read(at(0, 16)).unwrap();
+    assert_eq!((read[0], read[8]), (rig.on(1, 0), rig.on(0, 8)));
+    // Where it is on none it ends.
+    rig.unreadable.insert((1, 0));
+    assert_eq!(rig.read(at(0, 16)), Err(Outcome::MediaError));
+}
