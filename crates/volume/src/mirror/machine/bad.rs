@@ -736,7 +736,11 @@ impl Mirror {
             return true;
         }
         for leg in spoiled.iter() {
-            let recorded = self.record(leg, piece);
+            // Of one that is being rebuilt the data may be on a spare alone.
+            let recorded = match self.up.has(leg) {
+                true => self.record(leg, piece),
+                false => self.record_missing(leg, piece),
+            };
             let lossy = match recorded {
                 Recorded::Kept => self.up.has(leg),
                 Recorded::Alone => true,

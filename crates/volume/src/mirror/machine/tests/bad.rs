@@ -556,3 +556,34 @@ fn t05_read_finds_each_block_where_it_is() {
     rig.unreadable.insert((1, 0));
     assert_eq!(rig.read(at(0, 16)), Err(Outcome::MediaError));
 }
+
+/// The only source is being rebuilt itself.
+#[test]
+fn block_that_a_spare_has_is_bad_where_it_is_refused() {
+    let mut rig = Rig::of(3);
+    rig.mirror.leg_lost(2, rig.now_ns);
+    rig.run();
+    rig.refuses.insert((0, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    // All that leg 1 has is flushed when it leaves, so it lacks region 1 alone.
+    rig.pass(11_000);
+    rig.mirror.leg_lost(1, rig.now_ns);
+    rig.run();
+    let second = (1 << 20) / UNIT;
+    assert!(rig.write(at(second, 1)).is_done());
+    rig.unreadable.insert((0, second));
+    rig.refuses.insert((2, BAD));
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(1, 0, now_ns);
+    rig.pass(1000);
+    assert!(rig.mirror.spares(at(BAD, 1)).has(1));
+    rig.written.clear();
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(2, 0, now_ns);
+    rig.pass(3000);
+    assert_eq!(rig.bad(2), [blocks(&rig, BAD)]);
+    let over = |it: &&(u8, Range)| it.0 == 2 && units(it.1).contains(&BAD);
+    let times = rig.written.iter().filter(over).count();
+    assert!((1..=2).contains(&times), "{times}");
+    assert_eq!(rig.mirror.facts(2).unwrap().lacks, 1);
+}
