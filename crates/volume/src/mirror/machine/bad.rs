@@ -43,6 +43,8 @@ pub(super) struct Bad {
     /// `now` when the flush under way began, and blocks that were recorded since.
     flushed: BadBlocks,
     flush: Option<Round>,
+    /// How often the last leg in sync had told of a loss when that began.
+    told: u32,
     /// What was bad when all legs in sync had flushed since: what they have there, those on which
     /// it is not bad, is durable. And `now` when the flush under way began.
     settled: BadBlocks,
@@ -394,7 +396,14 @@ impl Mirror {
         (self.bad.flushed, self.bad.flushing) = (self.bad.now, self.bad.heals);
         self.bad.settling = self.bad.now;
         self.bad.refreshing = self.bad.fresh;
+        self.bad.told = self.times_given_up();
         self.bad.flush = Some(self.flush_all(self.takers(), Work::Heal));
+    }
+
+    /// Whether that flush waits for a leg, and no loss was told of since it began.
+    pub(super) fn heal_waits_for(&self, leg: u8) -> bool {
+        let waits = self.bad.flush.is_some_and(|it| it.waits.has(leg));
+        waits && self.bad.told == self.times_given_up()
     }
 
     /// When it does so, if it waits for a time.

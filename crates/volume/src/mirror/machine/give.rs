@@ -144,6 +144,11 @@ impl Mirror {
             Work::Io(id) => self.io_again(id, leg, gave_up),
             Work::Pages(first) => self.pages_again(first, leg),
             Work::Saying => self.say_again(leg),
+            Work::Heal if !gave_up && self.heal_waits_for(leg) => {
+                let ticket = self.ticket(leg, Work::Heal);
+                self.outputs.push_back(Output::Flush(ticket));
+                true
+            }
             _ => false,
         }
     }
