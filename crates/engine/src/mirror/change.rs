@@ -184,6 +184,7 @@ impl Mirrored {
             // What was decided by it is being written once the legs are claimed.
             Phase::Gathering if pending == Pending::Assemble => {
                 (self.config.wishes, self.forced) = (Wishes::default(), false);
+                self.accepts_name = false;
                 return true;
             }
             _ => return false,

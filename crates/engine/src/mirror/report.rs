@@ -251,8 +251,10 @@ impl Mirrored {
                 self.taken_back = Some((pending, taken));
                 return Ok(());
             }
-            MirrorOrder::AcceptName => {
-                self.accepts_name = true;
+            MirrorOrder::AcceptName(accepts) => {
+                // One that runs has its name; what is said of it later is not what was accepted.
+                let runs = matches!(self.phase, Phase::Running(_));
+                self.accepts_name = accepts && !runs;
                 self.again_at_ns = self.again_at_ns.map(|_| now_ns);
                 return Ok(());
             }
@@ -329,7 +331,7 @@ impl Mirrored {
                 }
             }
             MirrorOrder::Assemble(_)
-            | MirrorOrder::AcceptName
+            | MirrorOrder::AcceptName(_)
             | MirrorOrder::TakeBack(_)
             | MirrorOrder::Remove(_)
             | MirrorOrder::Forget(_)

@@ -99,8 +99,9 @@ pub struct Anew {
 pub enum MirrorOrder {
     /// Start it with what is there, as these wishes allow.
     Assemble(Wishes),
-    /// Take the mirror that the legs are of, although it has another name, and rename it.
-    AcceptName,
+    /// Take the mirror that the legs are of, although it has another name, and rename it; or do so
+    /// no more. One that runs takes none.
+    AcceptName(bool),
     /// Take what the leg of this slot shows where it was cut as the last one in sync for what is
     /// there.
     AcceptCut(u8),

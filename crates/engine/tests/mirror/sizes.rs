@@ -171,7 +171,12 @@ fn a_mirror_of_another_name_is_refused_until_accepted() {
     }));
     rig.run(60 * SECOND, |_| false);
     assert!(refused(&rig) && superblock(&disks[0]).superblock.name == name);
-    rig.order(MirrorOrder::AcceptName);
+    // What was accepted and taken back is not kept.
+    rig.order(MirrorOrder::AcceptName(true));
+    rig.order(MirrorOrder::AcceptName(false));
+    rig.run(60 * SECOND, |_| false);
+    assert!(refused(&rig) && superblock(&disks[0]).superblock.name == name);
+    rig.order(MirrorOrder::AcceptName(true));
     rig.until(30 * SECOND, Rig::is_ready);
     let ours = Name::new("m0").unwrap();
     rig.until(SECOND, |_| {

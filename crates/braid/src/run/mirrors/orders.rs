@@ -189,9 +189,24 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
     ) -> Result<(), Failure> {
-        if params.accept {
-            self.senders.order(volume, MirrorOrder::AcceptName);
+        if !params.accept {
+            return self.start_as_named(volume, report, params);
         }
+        self.senders.order(volume, MirrorOrder::AcceptName(true));
+        let started = self.start_as_named(volume, report, params);
+        if started.is_err() {
+            // Nothing that comes later is what the user has accepted.
+            self.senders.order(volume, MirrorOrder::AcceptName(false));
+        }
+        started
+    }
+
+    fn start_as_named(
+        &self,
+        volume: u16,
+        report: &MirrorReport,
+        params: &MirrorParams,
+    ) -> Result<(), Failure> {
         if report.state == MirrorState::Stopped {
             return self.start_again(volume, params.without, params.discard.as_deref());
         }
@@ -354,7 +369,9 @@ impl Service {
         self.senders.order(volume, MirrorOrder::AcceptCut(slot));
         let mut accepted = false;
         self.wait_for(volume, SEEN_WAIT, |it| {
-            accepted = !it.legs.iter().any(LegReport::is_cut_and_last);
+            let leg = it.legs.iter().find(|leg| leg.slot == Some(slot));
+            let facts = leg.and_then(|leg| leg.facts);
+            accepted = it.state == MirrorState::Running && facts.is_some_and(|it| !it.cut_short);
             accepted
         });
         match accepted {
@@ -378,8 +395,12 @@ impl Service {
                 self.name(volume)
             )));
         }
-        self.senders.order(volume, MirrorOrder::AcceptName);
-        self.assembled(volume, report.refusals)
+        self.senders.order(volume, MirrorOrder::AcceptName(true));
+        let assembled = self.assembled(volume, report.refusals);
+        if assembled.is_err() {
+            self.senders.order(volume, MirrorOrder::AcceptName(false));
+        }
+        assembled
     }
 
     /// The mirrors among these volumes are taken whatever name their legs give.
@@ -389,7 +410,7 @@ impl Service {
             if let Ok(volume) = number
                 && self.state().volumes[volume].of.is_mirror()
             {
-                self.senders.order(volume, MirrorOrder::AcceptName);
+                self.senders.order(volume, MirrorOrder::AcceptName(true));
             }
         }
     }
