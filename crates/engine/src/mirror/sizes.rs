@@ -47,9 +47,15 @@ impl Mirrored {
         };
         let smallest = core::mem::replace(&mut leg.smallest, info.bytes);
         let before = leg.size;
+        // Its superblock may say so of it, to an engine that has not seen it.
+        let was_cut = match &self.phase {
+            Phase::Running(it) => it.machine.was_cut(slot),
+            _ => false,
+        };
+        let was_small = smallest < needs || before == LegSize::Small || was_cut;
         match info.bytes < needs {
             true => leg.size = LegSize::Small,
-            false if smallest < needs || before == LegSize::Small => leg.size = LegSize::Regrown,
+            false if was_small => leg.size = LegSize::Regrown,
             false => return,
         }
         let is_regrown = leg.size == LegSize::Regrown;

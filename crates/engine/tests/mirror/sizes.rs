@@ -151,6 +151,28 @@ fn t50_a_cut_leg_leaves_when_another_has_all() {
     }
 }
 
+/// The same where the engine before saw the cut: this one knows it from the leg's superblock.
+#[test]
+fn t50_a_leg_that_was_cut_under_an_engine_before_returns_by_itself() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(1400, 3), Outcome::Done);
+    rig.run(60 * SECOND, |_| false); // intents are forgotten
+    rig.order(MirrorOrder::Fail(1));
+    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    resize(&mut rig, 0, SMALL);
+    resize(&mut rig, 0, LEG_BYTES);
+    rig.run(SECOND, |_| false);
+    rig.stop();
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
 #[test]
 fn a_mirror_of_another_name_is_refused_until_accepted() {
     let disks = made(2, true);

@@ -141,6 +141,13 @@ impl Mirror {
         true
     }
 
+    /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
+    /// that.
+    pub fn was_cut(&self, leg: u8) -> bool {
+        let was_cut = |it: &super::Leg| it.cut_end.is_some() && !it.is_accepted;
+        self.leg(leg).is_some_and(was_cut)
+    }
+
     /// What a leg is to say of where it was cut: only one that is in sync does.
     pub(super) fn cut_at(&self, leg: u8) -> u64 {
         let last = self.happened.geometry.bytes.saturating_sub(1);
