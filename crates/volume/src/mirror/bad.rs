@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //! Pure: sets of block ranges by leg and kind, kept sorted, without overlap, adjacent ranges of one
-//! leg and kind merged. So a record has one encoding. [`BadBlocks::parse`] is total: it refuses
+//! leg and kind merged. So a record has one encoding. `BadBlocks::parse` is total: it refuses
 //! every other encoding. An update that does not fit changes nothing and returns `None`.
 //!
 //! # Limits
