@@ -12,6 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
+/// Modes of `fallocate(2)` after which the range reads as zeroes: FALLOC_FL_PUNCH_HOLE, ZERO_RANGE.
+const LEAVES_ZEROES: i32 = 0x02 | 0x10;
 /// Nothing else changes it, so that its attributes stay.
 const VALID: Duration = Duration::from_secs(3600);
 
@@ -222,8 +224,8 @@ impl Filesystem for Service {
         if fits.is_none_or(|end| end > state.image.len() as u64) {
             return reply.error(Errno::ENOSPC);
         }
-        // Without a mode, space is allocated: it is. All other modes here leave zeroes.
-        if mode != 0 {
+        // Other modes only allocate space, which is there: what was written stays.
+        if mode & LEAVES_ZEROES != 0 {
             let event = Event::Write {
                 offset,
                 data: vec![0; length as usize],
