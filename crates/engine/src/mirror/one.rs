@@ -194,10 +194,14 @@ impl Away {
 }
 
 impl Leg {
+    /// Whether it returns only when told to, or not before it is large enough.
+    pub fn stays_away(&self) -> bool {
+        self.aside || self.cut_short || self.stuck || self.size == LegSize::Small
+    }
+
     /// Whether it was told to return, and was not looked at since.
     pub fn is_due(&self) -> bool {
-        let stays = self.aside || self.cut_short || self.stuck || self.removed;
-        let stays = stays || self.size == LegSize::Small;
+        let stays = self.stays_away() || self.removed;
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
     }
 

@@ -316,10 +316,9 @@ impl Mirrored {
                 continue;
             };
             let reachable = kit.host.usability(leg.config.volume).0;
-            let fits = !leg.cut_short && leg.size != LegSize::Small;
-            let here = leg.info.is_some() && reachable && leg.look.is_none() && fits;
-            let stays = leg.aside || leg.stuck;
-            if here && !stays && !self.stopping && self.greet(at, away, kit) {
+            let here = leg.info.is_some() && reachable && leg.look.is_none();
+            let returns = here && !leg.stays_away();
+            if returns && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
                 away.asked = false;

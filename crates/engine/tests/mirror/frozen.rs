@@ -25,6 +25,16 @@ fn rig(disks: &[Disk]) -> Rig {
     rig
 }
 
+/// One that has stood still with a write in its threads.
+fn stood_still_with_a_write(disks: &[Disk]) -> Rig {
+    let mut rig = rig(disks);
+    rig.world.nodes[HOST].arena.0[..4096].fill(2);
+    rig.submit(&io(IoOp::Write { fua: false }, 0));
+    rig.run(MS, |_| false);
+    rig.world.now_ns += STILL;
+    rig
+}
+
 /// Another host has taken the mirror over, and written its first block.
 fn taken_over(disks: &[Disk]) -> Id {
     let run = Id([0x99; 16]);
@@ -49,11 +59,7 @@ fn taken_over(disks: &[Disk]) -> Id {
 #[test]
 fn t49_a_write_from_before_a_standstill_is_dropped() {
     let disks = made(2, true);
-    let mut rig = rig(&disks);
-    rig.world.nodes[HOST].arena.0[..4096].fill(2);
-    rig.submit(&io(IoOp::Write { fua: false }, 0));
-    rig.run(MS, |_| false);
-    rig.world.now_ns += STILL;
+    let mut rig = stood_still_with_a_write(&disks);
     let run = taken_over(&disks);
     rig.run(STILL, |_| false);
     for disk in &disks {
@@ -92,11 +98,7 @@ fn taken_over_one(disk: &Disk) -> [Vec<u8>; 2] {
 #[test]
 fn t49_a_write_goes_on_when_nobody_took_the_mirror() {
     let disks = made(2, true);
-    let mut rig = rig(&disks);
-    rig.world.nodes[HOST].arena.0[..4096].fill(2);
-    rig.submit(&io(IoOp::Write { fua: false }, 0));
-    rig.run(MS, |_| false);
-    rig.world.now_ns += STILL;
+    let mut rig = stood_still_with_a_write(&disks);
     rig.until(STILL, |rig| !rig.done.is_empty());
     assert_eq!(rig.done[0].outcome, Outcome::Done, "{:?}", rig.lines());
     assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
