@@ -189,11 +189,21 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
     ) -> Result<(), Failure> {
-        if !params.accept {
-            return self.start_as_named(volume, report, params);
+        let start = || self.start_as_named(volume, report, params);
+        match params.accept {
+            true => self.with_name_accepted(volume, start),
+            false => start(),
         }
+    }
+
+    /// Starts a mirror whatever name its legs give.
+    fn with_name_accepted(
+        &self,
+        volume: u16,
+        start: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         self.senders.order(volume, MirrorOrder::AcceptName(true));
-        let started = self.start_as_named(volume, report, params);
+        let started = start();
         if started.is_err() {
             // Nothing that comes later is what the user has accepted.
             self.senders.order(volume, MirrorOrder::AcceptName(false));
@@ -395,12 +405,7 @@ impl Service {
                 self.name(volume)
             )));
         }
-        self.senders.order(volume, MirrorOrder::AcceptName(true));
-        let assembled = self.assembled(volume, report.refusals);
-        if assembled.is_err() {
-            self.senders.order(volume, MirrorOrder::AcceptName(false));
-        }
-        assembled
+        self.with_name_accepted(volume, || self.assembled(volume, report.refusals))
     }
 
     /// The mirrors among these volumes are taken whatever name their legs give.
