@@ -27,8 +27,6 @@ pub const TRANSFER_SHIFT_MAX: u8 = 24;
 pub const ADMIN_IN_CAPSULE: u32 = 8192;
 /// Commands a target holds for a connection before Connect gave it its size.
 pub const SLOTS_BEFORE_CONNECT: u16 = 2;
-/// Most data in one C2HData PDU, bytes: with digests on, what is lost to one flipped bit.
-pub const C2H_DATA_MAX: u32 = 1 << 18;
 /// Asynchronous Event Requests a target keeps per controller (AERL + 1).
 pub const ASYNC_EVENTS_MAX: usize = 4;
 /// Entries of a target's error log (ELPE + 1).
@@ -53,6 +51,9 @@ pub const HOST_ADMIN_ENTRIES: u16 = 32;
 pub const TRANSMIT_RUN_MAX: usize = 64;
 /// Most namespaces a host takes from one controller.
 pub const HOST_NAMESPACES_MAX: usize = 4096;
+/// Most usable namespaces a host asks a controller for where the wanted one is not among those
+/// listed, or none is wanted by number: enough to name some.
+pub const NAMESPACES_ASKED_MAX: usize = 16;
 /// Bytes of one piece of a log that a host reads: one memory page, so within every MDTS.
 pub const LOG_PIECE: u32 = 4096;
 /// Longest ANA log a host reads, bytes.

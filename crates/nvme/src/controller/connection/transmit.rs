@@ -1,7 +1,6 @@
 //! PDUs to the host: R2T, C2HData and responses, in the order in which they became due.
 use super::{Connection, Events, State};
 use crate::TxPayload;
-use crate::limits::C2H_DATA_MAX;
 use crate::wire::Cqe;
 use crate::wire::cqe::SQHD_NONE;
 use crate::wire::pdu::{DataHeader, Framing, PduType, flags};
@@ -88,36 +87,33 @@ impl Connection {
             .begin(out, PduType::R2t, 0, &header.emit(), 0);
     }
 
-    /// The next piece of a read. Behind the last one comes the response, unless SUCCESS says it.
+    /// All data of a read, in one PDU: hosts exist that can't take an answer in several (SPDK 26.05).
+    /// Behind it comes the response, unless SUCCESS says it.
     #[inline]
     fn send_data(&mut self, slot: u16, out: &mut Vec<u8>, events: &mut Events) -> TxPayload {
         let success = self.may_succeed(slot);
         let command = &mut self.slots[slot];
-        let (offset, left) = (command.done, command.len - command.done);
-        let len = left.min(C2H_DATA_MAX);
-        command.done += len;
+        let len = command.len;
         command.sends += 1;
-        let flag = match (len == left, success) {
-            (true, true) => flags::LAST | flags::SUCCESS,
-            (true, false) => flags::LAST,
-            (false, _) => 0,
+        let flag = if success {
+            flags::LAST | flags::SUCCESS
+        } else {
+            flags::LAST
         };
         let header = DataHeader {
             cccid: command.cid,
             ttag: 0,
-            offset,
+            offset: 0,
             length: len,
         };
         self.tx
             .framing
             .begin(out, PduType::C2hData, flag, &header.emit(), len);
-        if len == left {
-            self.end_data(slot, success, events);
-        }
+        self.end_data(slot, success, events);
         let digest = self.tx.framing.data_digest;
         TxPayload {
             token: slot.into(),
-            offset,
+            offset: 0,
             len,
             digest,
         }
