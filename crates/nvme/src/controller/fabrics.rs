@@ -45,6 +45,15 @@ impl Refusal {
             ..connect_status::INVALID_PARAMETERS.into()
         }
     }
+
+    /// Clears DNR: a later Connect of the same host may pass. A Linux host ends a controller that
+    /// it has lost for good at the first refusal with DNR.
+    fn passing(self) -> Self {
+        Self {
+            status: self.status.without_dnr(),
+            ..self
+        }
+    }
 }
 
 /// A Connect whose parameters are right in themselves.
@@ -135,11 +144,12 @@ impl Subsystem {
         }
         let entries = entries(&wish.connect, ADMIN_ENTRIES_MAX)?;
         let Some(cntlid) = self.free_cntlid() else {
-            return Err(connect_status::CONTROLLER_BUSY.into());
+            return Err(Refusal::from(connect_status::CONTROLLER_BUSY).passing());
         };
         let port = self.work(at).connection.port;
         if !wish.discovery && !self.shared.discovery.takes_hosts(port) {
-            return Err(Refusal::parameter(ConnectData::SUBNQN_AT, true));
+            // The port may be offered again.
+            return Err(Refusal::parameter(ConnectData::SUBNQN_AT, true).passing());
         }
         let terms = Terms {
             cntlid,
@@ -178,7 +188,8 @@ impl Subsystem {
                     .map(|controller| (index, controller))
             });
         let Some((index, controller)) = found else {
-            return Err(Refusal::parameter(ConnectData::CNTLID_AT, true));
+            // The association has ended meanwhile: the host may begin another one.
+            return Err(Refusal::parameter(ConnectData::CNTLID_AT, true).passing());
         };
         if controller.hostnqn != wish.hostnqn {
             return Err(Refusal::parameter(ConnectData::HOSTNQN_AT, true));
@@ -187,11 +198,15 @@ impl Subsystem {
             return Err(Refusal::parameter(0, true));
         }
         if !controller.is_ready() {
-            return Err(Status::SEQUENCE_ERROR.into());
+            // Disabled, resetting or shutting down.
+            return Err(Refusal::from(Status::SEQUENCE_ERROR).passing());
         }
         let queue = controller.io.get_mut(usize::from(connect.qid) - 1);
-        let Some(queue @ None) = queue.filter(|_| connect.qid <= controller.queues) else {
-            return Err(Refusal::parameter(QID_AT, false));
+        let queue = match queue.filter(|_| connect.qid <= controller.queues) {
+            Some(queue @ None) => queue,
+            // The queue's old connection has not ended yet.
+            Some(_) => return Err(Refusal::parameter(QID_AT, false).passing()),
+            None => return Err(Refusal::parameter(QID_AT, false)),
         };
         let entries = entries(connect, self.shared.config.entries_max)?;
         *queue = Some(at);
@@ -290,7 +305,8 @@ fn parse<'a>(shared: &Shared, connect: &Connect, data: &'a [u8]) -> Result<Wish<
     // Discovery answers everybody, with what is there for them.
     let hostnqn = core::str::from_utf8(data.hostnqn).unwrap_or("");
     if !discovery && !shared.admits(hostnqn) {
-        return Err(connect_status::INVALID_HOST.into());
+        // The host may be allowed later.
+        return Err(Refusal::from(connect_status::INVALID_HOST).passing());
     }
     Ok(Wish {
         connect: *connect,

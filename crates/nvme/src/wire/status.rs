@@ -67,6 +67,11 @@ impl Status {
         Self(self.0 | Self::DNR)
     }
 
+    /// The same, without Do Not Retry.
+    pub const fn without_dnr(self) -> Self {
+        Self(self.0 & !Self::DNR)
+    }
+
     /// The same, with a Command Retry Delay selector (0…3).
     pub const fn with_crd(self, crd: u8) -> Self {
         Self(self.0 & !(3 << 11) | (crd as u16 & 3) << 11)

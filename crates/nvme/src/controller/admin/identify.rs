@@ -80,7 +80,8 @@ pub(super) fn page(shared: &Shared, controller: &Controller, cns: u8, nsid: u32)
         }
         cns::DESCRIPTORS => namespace.map_or(zeroes, descriptors),
         cns::INDEPENDENT_NAMESPACE => namespace.map_or(zeroes, |n| independent_data(n).emit()),
-        // CNS 05h and 06h: no protection formats and no limits beyond MDTS.
+        // CNS 05h and 06h: no protection formats and no limits beyond MDTS. WZSL stays 0: Write
+        // Zeroes is limited by MDTS, so to fewer blocks than NLB can say.
         _ => zeroes,
     }
 }
@@ -91,6 +92,8 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         sn: padded(&config.serial),
         mn: padded(&config.model),
         fr: padded(FIRMWARE),
+        // Never 0 (see `SubsystemConfig`): a Linux host that is told no limit takes Write Zeroes for
+        // unlimited, sends an NLB cut to 16 bits, and reports success.
         mdts: config.transfer_shift - 12,
         cntlid: controller.cntlid,
         ver: Version::V2_0.0,
@@ -100,7 +103,12 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         aerl: ASYNC_EVENTS_MAX as u8 - 1,
         // One slot, which is read only.
         frmw: 0x03,
-        lpa: lpa::EFFECTS | lpa::EXTENDED,
+        // A discovery controller has no page 05h.
+        lpa: if controller.discovery {
+            lpa::EXTENDED
+        } else {
+            lpa::EFFECTS | lpa::EXTENDED
+        },
         elpe: ERROR_ENTRIES_MAX as u8 - 1,
         kas: (KAS_MS / 100) as u16,
         cqt: config.cqt_ms,

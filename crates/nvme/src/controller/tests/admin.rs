@@ -86,6 +86,7 @@ fn identify_controller_says_what_the_configuration_says() {
     assert_eq!((c.ioccsz, c.iorcsz, c.icdoff, c.msdbd), (4 + 256, 1, 0, 1));
     assert_eq!((c.ofcs, c.fcatt, c.sgls & 1), (1, 0, 1));
     assert_eq!((c.acl, c.aerl, c.elpe), (3, 3, 63));
+    assert_eq!(c.lpa, id::lpa::EFFECTS | id::lpa::EXTENDED);
 }
 
 #[test]
