@@ -14,7 +14,8 @@ use engine::target::{TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, PortOffer, Referral};
 use nvme::host::Digests;
 use nvme::limits::DISCOVERY_REREAD_NS;
-use nvme::wire::fabrics::DISCOVERY_NQN;
+use nvme::wire::Status;
+use nvme::wire::fabrics::{DISCOVERY_NQN, connect_status};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -108,6 +109,20 @@ impl Seeker {
             self.routes.insert(at(number, id), to);
         }
         self.targets.push(target);
+    }
+
+    /// A target that says other things of itself.
+    fn add_patched(&mut self, number: usize) -> Rc<RefCell<Patched>> {
+        let target = TargetEngine::new(target_config(1)).unwrap();
+        let target = Rc::new(RefCell::new(Patched::new(target)));
+        let node = self.world.add(target.clone(), 16 << 20);
+        let to = Address::To {
+            node,
+            listener: 0,
+            delay_ns: WIRE_NS,
+        };
+        self.routes.insert(at(number, 1), to);
+        target
     }
 
     fn say(&mut self, message: DiscoveryControl) {
@@ -578,4 +593,61 @@ fn who_is_asked_is_said_before_the_log_that_refers_to_them() {
         _ => None,
     });
     assert_eq!(last, Some([endpoint(0)].into()));
+}
+
+/// KAS in Identify Controller, and where its subsystem NQN begins.
+const KAS_AT: usize = 320;
+const SUBNQN_AT: usize = 768;
+
+/// SPDK's discovery controller: KAS is 0, and a host that is silent for KATO is dropped.
+#[test]
+fn t29_a_controller_with_kas_0_that_drops_silent_hosts_keeps_its_session() {
+    let mut it = Seeker::new(5_000, 0, 1);
+    let target = it.add_patched(0);
+    target.borrow_mut().page = Box::new(|page| {
+        if page[SUBNQN_AT..].starts_with(b"nqn.") {
+            page[KAS_AT..][..2].fill(0);
+        }
+    });
+    it.seek(0);
+    assert!(it.run(SECOND, |it| !it.reads().is_empty()));
+    it.pass(600 * SECOND);
+    assert_eq!(it.losses(), [""; 0]);
+    // It says what changes, and keep-alive shows that it is there: no need to read again.
+    assert_eq!(it.reads().len(), 1);
+    assert_eq!(target.borrow().katos, [5_000]);
+}
+
+/// Discovery controllers of before NVMe-oF 1.1 take no keep-alive time-out: the session has none,
+/// and the log is read again and again.
+#[test]
+fn a_controller_that_refuses_kato_is_asked_without() {
+    for status in [
+        Status::KEEP_ALIVE_INVALID,
+        Status::INVALID_FIELD,
+        connect_status::INVALID_PARAMETERS,
+    ] {
+        let mut it = Seeker::new(5_000, 0, 1);
+        let target = it.add_patched(0);
+        target.borrow_mut().refuse = Box::new(move |kato_ms| (kato_ms > 0).then_some(status));
+        it.seek(0);
+        assert!(it.run(3 * SECOND, |it| !it.reads().is_empty()));
+        it.pass(170 * SECOND);
+        assert_eq!(it.losses(), [""; 0]);
+        assert_eq!(it.reads().len(), 3, "{status:?}");
+        assert_eq!(target.borrow().katos, [5_000, 0]);
+    }
+}
+
+/// What is refused for another reason is refused without a KATO too, and said.
+#[test]
+fn a_controller_that_refuses_anyway_is_complained_of() {
+    let mut it = Seeker::new(5_000, 0, 1);
+    let target = it.add_patched(0);
+    target.borrow_mut().refuse = Box::new(|_| Some(Status::INVALID_FIELD.with_dnr()));
+    it.seek(0);
+    it.pass(60 * SECOND);
+    assert_eq!(it.losses().len(), 1, "{:?}", it.losses());
+    let katos = target.borrow().katos.clone();
+    assert!(katos.starts_with(&[5_000, 0, 5_000, 0]), "{katos:?}");
 }

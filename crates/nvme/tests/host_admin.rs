@@ -536,6 +536,70 @@ fn an_old_controller_is_asked_only_what_it_can_know() {
     }));
 }
 
+/// A controller that takes one command at a time gets the smallest queue there is, not the largest.
+#[test]
+fn a_controller_of_one_command_gets_the_smallest_queue() {
+    for (maxcmd, entries) in [(1, 2), (2, 2), (64, 64), (0, 128)] {
+        let mut peer = AdminPeer::new(admin_config(), with_id(|id| id.maxcmd = maxcmd));
+        peer.run();
+        let Some(AdminEvent::Ready(facts)) = peer.admin.poll_event() else {
+            panic!()
+        };
+        assert_eq!(facts.0.entries_max, entries, "{maxcmd}");
+    }
+}
+
+/// SPDK's discovery controller: KAS is 0, and who is silent for KATO is dropped.
+#[test]
+fn t29_a_discovery_controller_without_kas_gets_keep_alive() {
+    let mut peer = discovery_peer();
+    peer.run_until(100 * SECOND);
+    assert!(peer.admin.poll_event().is_none());
+    let seen = peer.take_seen();
+    let sent = seen.iter().filter(|seen| *seen == "Keep alive").count();
+    assert!((9..=10).contains(&sent), "{seen:?}");
+    assert!(peer.admin.keeps_alive());
+}
+
+#[test]
+fn t29_a_discovery_controller_may_refuse_keep_alive() {
+    let mut peer = discovery_peer().scripted(|sqe| {
+        let refused = sqe.opcode() == 0x18;
+        refused.then(|| Answer::error(Status::INVALID_OPCODE.with_dnr()))
+    });
+    peer.run_until(100 * SECOND);
+    assert!(peer.admin.poll_event().is_none(), "the session goes on");
+    let seen = peer.take_seen();
+    let sent = seen.iter().filter(|seen| *seen == "Keep alive").count();
+    assert_eq!(sent, 1, "{seen:?}");
+    assert!(!peer.admin.keeps_alive());
+    peer.admin.request_discovery(100 * SECOND);
+    peer.run();
+    assert!(matches!(
+        peer.admin.poll_event(),
+        Some(AdminEvent::Discovery(_))
+    ));
+}
+
+/// A session with a discovery controller that reports KAS 0; its log was read.
+fn discovery_peer() -> AdminPeer {
+    let model = with_id(|id| {
+        id.cntrltype = 2;
+        id.subnqn = terminated(DISCOVERY_NQN);
+        id.kas = 0;
+    });
+    let config = AdminConfig {
+        subsystem: DISCOVERY_NQN.into(),
+        ..admin_config()
+    };
+    let mut peer = AdminPeer::ready(config, model);
+    assert!(matches!(
+        peer.admin.poll_event(),
+        Some(AdminEvent::Discovery(_))
+    ));
+    peer
+}
+
 #[test]
 fn a_discovery_name_needs_no_command_set() {
     let mut model = with_id(|id| {

@@ -5,7 +5,7 @@ use host_peer::admin::{AdminPeer, Answer, Disk, Model, SECOND, admin_config, nam
 use nvme::host::{
     AdminConfig, AdminEvent, AnaState, HostError, NamespaceError, NamespaceInfo, Step,
 };
-use nvme::limits::{ANA_LOG_MAX, HOST_NAMESPACES_MAX, LOG_RESTARTS_MAX};
+use nvme::limits::{ANA_LOG_MAX, HOST_NAMESPACES_MAX, LOG_RESTARTS_MAX, NAMESPACES_ASKED_MAX};
 use nvme::wire::features::AsyncEvent;
 use nvme::wire::identify::{Descriptor, LbaFormat, NSID_LIST_MAX, emit_nsids};
 use nvme::wire::log::emit_ana;
@@ -154,7 +154,8 @@ fn a_list_longer_than_a_page_is_read_on() {
         ..Model::default()
     });
     let found = told(&mut peer);
-    assert_eq!(found.len(), count as usize);
+    assert_eq!(found.len(), NAMESPACES_ASKED_MAX);
+    assert_eq!(found.len() + peer.admin.unasked(), count as usize);
     assert!(
         found
             .iter()
@@ -167,6 +168,65 @@ fn a_list_longer_than_a_page_is_read_on() {
         .filter(|seen| seen.starts_with("Identify 02"))
         .collect();
     assert_eq!(lists, ["Identify 02 0", "Identify 02 2048"]);
+}
+
+/// A subsystem of 1,024 namespaces: the one that is wanted costs five commands, not five thousand.
+#[test]
+fn a_wanted_namespace_is_the_only_one_asked_for() {
+    let disks: Vec<_> = (1..=1024).map(Disk::new).collect();
+    for nsid in [1, 700, 1024] {
+        let config = AdminConfig {
+            nsid: Some(nsid),
+            ..admin_config()
+        };
+        let model = Model {
+            disks: disks.clone(),
+            ..Model::default()
+        };
+        let mut peer = AdminPeer::new(config, model);
+        peer.run();
+        let found = told(&mut peer);
+        assert_eq!((found.len(), found[0].nsid), (1, nsid));
+        assert_eq!(peer.admin.unasked(), 1023);
+        let asked = peer.take_seen();
+        assert!(asked.len() < 25, "{} commands", asked.len());
+        // Neither does a change of the namespaces cost more.
+        peer.event(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(told(&mut peer)[0].nsid, nsid);
+        assert!(peer.take_seen().len() < 12);
+    }
+}
+
+/// One that is not listed: some of those that are there are named.
+#[test]
+fn an_absent_wanted_namespace_asks_for_a_few() {
+    let config = AdminConfig {
+        nsid: Some(2000),
+        ..admin_config()
+    };
+    let model = Model {
+        disks: (1..=1024).map(Disk::new).collect(),
+        ..Model::default()
+    };
+    let mut peer = AdminPeer::new(config, model);
+    peer.run();
+    assert_eq!(told(&mut peer).len(), NAMESPACES_ASKED_MAX);
+    assert!(peer.take_seen().len() < 100);
+}
+
+#[test]
+fn a_block_larger_than_a_transfer_is_refused_by_name() {
+    let mut model = Model::default();
+    model.id.mdts = 1;
+    model.disks[0].id.lbaf[..4].copy_from_slice(&format(0, 14));
+    let mut peer = ready(model);
+    assert_eq!(told(&mut peer), []);
+    let why = peer.admin.refused(1).unwrap().to_string();
+    assert!(why.contains("16384 bytes") && why.contains("MDTS"), "{why}");
+    let mut model = Model::default();
+    model.id.mdts = 2;
+    model.disks[0].id.lbaf[..4].copy_from_slice(&format(0, 14));
+    assert_eq!(told(&mut ready(model)).len(), 1);
 }
 
 #[test]
@@ -388,7 +448,7 @@ fn t26_each_group_has_anatt_of_its_own() {
 }
 
 #[test]
-fn t26_a_namespace_nobody_asked_for_may_stay_in_change() {
+fn t26_a_group_of_unwanted_namespaces_may_stay_in_change() {
     let config = AdminConfig {
         nsid: Some(1),
         ..admin_config()
@@ -396,7 +456,7 @@ fn t26_a_namespace_nobody_asked_for_may_stay_in_change() {
     let mut peer = AdminPeer::new(config, two(AnaState::Optimized, AnaState::Change));
     peer.run();
     peer.run_until(30 * SECOND);
-    assert_eq!(states(&mut peer), [AnaState::Optimized, AnaState::Change]);
+    assert_eq!(states(&mut peer), [AnaState::Optimized]);
     peer.model.ana[0].1 = AnaState::Change;
     peer.event(AsyncEvent::ANA_CHANGE);
     peer.run_until(41 * SECOND);

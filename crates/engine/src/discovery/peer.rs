@@ -6,7 +6,12 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use canary::Bug;
-use nvme::host::{Admin, AdminConfig, AdminEvent, DiscoveryLog};
+use nvme::host::{Admin, AdminConfig, AdminEvent, DiscoveryLog, HostError};
+use nvme::wire::Status;
+use nvme::wire::fabrics::{InvalidParameter, connect_status};
+
+/// Offset of KATO in the Connect entry.
+const KATO_AT: u16 = 48;
 
 /// Where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +51,8 @@ pub(super) struct Peer {
     pub tried: bool,
     /// When its log is read again, where it doesn't say by itself that it has changed.
     poll_ns: Option<u64>,
-    /// It has no keep-alive: reading the log shows that it is there.
-    deaf: bool,
+    /// It has refused a Connect with a keep-alive time-out, and not yet one without.
+    without_kato: bool,
     /// Failures since its log was read.
     failures: u32,
     /// Why it is lost, as said last.
@@ -65,7 +70,7 @@ impl Peer {
             unwanted: false,
             tried: false,
             poll_ns: None,
-            deaf: false,
+            without_kato: false,
             failures: 0,
             line: String::new(),
         }
@@ -114,7 +119,12 @@ impl DiscoveryEngine {
         };
         let Some(peer) = self.peer(conn) else { return };
         let subsystem = peer.endpoint.nqn.clone();
-        peer.admin = Some(Box::new(Admin::new(AdminConfig { subsystem, ..admin })));
+        let kato_ms = if peer.without_kato { 0 } else { admin.kato_ms };
+        peer.admin = Some(Box::new(Admin::new(AdminConfig {
+            subsystem,
+            kato_ms,
+            ..admin
+        })));
         peer.poll_ns = None;
         peer.state = State::Opening { until_ns };
         let address = conn.0;
@@ -177,8 +187,7 @@ impl DiscoveryEngine {
             let Some(admin) = &mut peer.admin else { return };
             match admin.poll_event() {
                 None => return self.watch(conn, now_ns),
-                Some(AdminEvent::Ready(facts)) => {
-                    peer.deaf = facts.0.kas == 0;
+                Some(AdminEvent::Ready(_)) => {
                     if !admin.is_discovery() {
                         let why = "it is no discovery controller; give the address and port of one \
                                    (8009 as a rule), without a subsystem's NQN";
@@ -190,6 +199,15 @@ impl DiscoveryEngine {
                     self.close(conn, false, now_ns);
                 }
                 Some(AdminEvent::Failed(error)) => {
+                    let refused = !once && !peer.without_kato && refuses_kato(&error);
+                    if refused {
+                        // Asked again without, after the shortest wait: no reason to complain.
+                        peer.without_kato = true;
+                        return self.close(conn, false, now_ns);
+                    }
+                    if matches!(error, HostError::Connect { .. }) {
+                        peer.without_kato = false;
+                    }
                     self.give_up(conn, error.to_string(), false, now_ns);
                 }
                 // Of controllers with namespaces, and never asked for.
@@ -203,12 +221,13 @@ impl DiscoveryEngine {
         }
     }
 
-    /// One that has refused to tell of changes is asked again and again from now on.
+    /// Reads the log of a controller again and again that doesn't report changes, or takes no
+    /// keep-alive: reading shows that it is there.
     fn watch(&mut self, conn: ConnId, now_ns: u64) {
         let (persistent, poll_ns) = (self.is_persistent(), self.config.poll_ns);
         let Some(peer) = self.peer(conn) else { return };
         let Some(admin) = &peer.admin else { return };
-        let refused = admin.is_discovery() && !admin.tells_discovery();
+        let refused = admin.is_discovery() && !(admin.tells_discovery() && admin.keeps_alive());
         if persistent && refused && peer.known.is_some() && peer.poll_ns.is_none() {
             peer.poll_ns = Some(now_ns.saturating_add(poll_ns));
         }
@@ -220,8 +239,9 @@ impl DiscoveryEngine {
         let Some(peer) = self.peer(conn).filter(|it| !it.unwanted) else {
             return;
         };
-        let tells = peer.admin.as_ref().is_some_and(|it| it.tells_discovery());
-        peer.poll_ns = (persistent && (!tells || peer.deaf)).then(|| now_ns + poll_ns);
+        let tells = |it: &Box<Admin>| it.tells_discovery() && it.keeps_alive();
+        let tells = peer.admin.as_ref().is_some_and(tells);
+        peer.poll_ns = (persistent && !tells).then(|| now_ns.saturating_add(poll_ns));
         let stale = canary::has(Bug::StaleLog) && peer.failures > 0;
         if peer.known.is_none() || !stale {
             peer.known = Some(super::tree::known(&log));
@@ -335,4 +355,17 @@ impl DiscoveryEngine {
         self.look_around(now_ns);
         self.stop_when_over();
     }
+}
+
+/// Whether a Connect was refused because of its keep-alive time-out: discovery controllers of before
+/// NVMe-oF 1.1 take none.
+fn refuses_kato(error: &HostError) -> bool {
+    let HostError::Connect { status, result } = *error else {
+        return false;
+    };
+    let named = InvalidParameter::parse(result);
+    let of_entry = !named.in_data && matches!(named.offset, 0 | KATO_AT);
+    status.is(Status::KEEP_ALIVE_INVALID)
+        || status.is(Status::INVALID_FIELD)
+        || (status.is(connect_status::INVALID_PARAMETERS) && of_entry)
 }

@@ -102,6 +102,8 @@ pub(super) struct Path {
     /// An engine before this one may have had such writes: of a controller that no core has flushed
     /// since.
     pub inherited: bool,
+    /// Core 0: its user was told that its controller may keep writes held for long.
+    pub warned_of_hold: bool,
     /// It leaves, and its controller has flushed for that, or has no cache.
     pub flushed_to_leave: bool,
     /// It was live since the other cores were told whether this one had any.
@@ -237,6 +239,7 @@ impl Path {
             flushed: 0,
             unflushed_elsewhere: false,
             inherited: false,
+            warned_of_hold: false,
             flushed_to_leave: false,
             untold: false,
             unheard: false,

@@ -338,13 +338,25 @@ pub(super) fn namespace_gone(nsid: u32) -> String {
     format!("namespace {nsid} was removed or detached; attach it again on the target")
 }
 
-/// The namespace that `nsid` asks for.
+/// A controller that rounds the keep-alive time-out up to a granularity (KAS) of minutes or hours.
+pub(super) fn long_keep_alive(wanted_ms: u32, granted_ms: u32, bound_ns: u64) -> String {
+    let (wanted, granted) = (wanted_ms.div_ceil(1000), granted_ms / 1000);
+    let held = bound_ns / 1_000_000_000;
+    format!(
+        "its controller rounds the keep-alive time-out of {wanted} s up to {granted} s (KAS): when \
+         this path is lost, writes under way on it are held for up to {held} s unless the \
+         controller confirms its reset before; lower KAS at the target"
+    )
+}
+
+/// The namespace that `nsid` asks for; the controller lists `unasked` ones beside those told.
 ///
 /// # Errors
 /// What is there instead.
 pub(super) fn pick(
     nsid: Option<u32>,
     namespaces: &[NamespaceInfo],
+    unasked: usize,
 ) -> Result<&NamespaceInfo, String> {
     match (nsid, namespaces) {
         (None, [only]) => Ok(only),
@@ -353,8 +365,8 @@ pub(super) fn pick(
         )),
         (None, several) => Err(format!(
             "the subsystem has {} namespaces; add ?nsid=N to the path: {}",
-            several.len(),
-            list(several)
+            several.len() + unasked,
+            list(several, unasked)
         )),
         (Some(nsid), all) => all
             .iter()
@@ -363,14 +375,17 @@ pub(super) fn pick(
                 if all.is_empty() {
                     format!("namespace {nsid} isn't there, nor any other; attach it on the target")
                 } else {
-                    format!("namespace {nsid} isn't there; use one of: {}", list(all))
+                    format!(
+                        "namespace {nsid} isn't there; use one of: {}",
+                        list(all, unasked)
+                    )
                 }
             }),
     }
 }
 
 /// `1 (4194304 bytes), 2 (…), …`
-fn list(namespaces: &[NamespaceInfo]) -> String {
+fn list(namespaces: &[NamespaceInfo], unasked: usize) -> String {
     let mut text = String::new();
     for (i, namespace) in namespaces.iter().take(NAMESPACES_LISTED_MAX).enumerate() {
         let size = volume::Size {
@@ -381,12 +396,9 @@ fn list(namespaces: &[NamespaceInfo]) -> String {
         // Writing to a String can't fail.
         let _ = write!(text, "{comma}{} ({} bytes)", namespace.nsid, size.bytes());
     }
-    if namespaces.len() > NAMESPACES_LISTED_MAX {
-        let _ = write!(
-            text,
-            ", and {} more",
-            namespaces.len() - NAMESPACES_LISTED_MAX
-        );
+    let more = namespaces.len().saturating_sub(NAMESPACES_LISTED_MAX) + unasked;
+    if more > 0 {
+        let _ = write!(text, ", and {more} more");
     }
     text
 }

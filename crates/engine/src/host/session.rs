@@ -6,6 +6,7 @@
 //! result.
 use super::mark::Unmarked;
 use super::path::{Link, Phase, Role, Target};
+use super::recovery::WriteFailover;
 use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::{HostEngine, Ready, device, report};
@@ -24,6 +25,8 @@ use volume::{Conflict, Identity, IoLimits, Namespace, Shown, Size};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
 const BLOCKS_MAX: u32 = 1 << 16;
+/// Keep-alive granularity (KAS) from which on its user is warned, ms.
+const KAS_WARNED_MS: u32 = 60_000;
 /// ONCS bits (Base 2.0, 5.17.2.1).
 const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
@@ -172,7 +175,8 @@ impl HostEngine {
         };
         let (volume, index) = (path.volume, path.index);
         let cores = self.settings.cores;
-        let picked = match report::pick(nsid, namespaces) {
+        let unasked = path.admin.as_ref().map_or(0, |admin| admin.unasked());
+        let picked = match report::pick(nsid, namespaces, unasked) {
             // One that is there but can't be used says why.
             Err(why) => Err(self.refusal(number, nsid, namespaces).unwrap_or(why)),
             Ok(_) if controller.io_queues < cores => {
@@ -184,6 +188,10 @@ impl HostEngine {
             Err(why) => self.lose(number, Some(&why), now_ns),
             Ok(namespace) => {
                 let namespace = namespace.clone();
+                self.warn_of_long_hold(number, &controller);
+                if let Some(admin) = &mut self.paths[number].admin {
+                    admin.want(namespace.nsid);
+                }
                 let facts = PathFacts {
                     volume,
                     path: index,
@@ -194,6 +202,32 @@ impl HostEngine {
                 self.find_or_ask(number, waits, now_ns);
             }
         }
+    }
+
+    /// Says once that a controller's keep-alive granularity makes writes wait for minutes or hours
+    /// after a loss.
+    fn warn_of_long_hold(&mut self, number: usize, controller: &ControllerInfo) {
+        let wanted_ms = self.settings.kato_ms;
+        let path = &self.paths[number];
+        let volume = path.volume;
+        let granted_ms = u32::from(controller.kas) * 100;
+        let Some(bound_ns) = self.bound_of(volume, controller) else {
+            return;
+        };
+        let recovery = &self.volumes[usize::from(volume)].recovery;
+        let holds = recovery.write_failover == WriteFailover::Fenced;
+        if !holds
+            || path.warned_of_hold
+            || wanted_ms == 0
+            || granted_ms < wanted_ms.max(KAS_WARNED_MS)
+        {
+            return;
+        }
+        let why = report::long_keep_alive(wanted_ms, granted_ms, bound_ns);
+        let name = &self.volumes[usize::from(volume)].name;
+        let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(volume, line));
+        self.paths[number].warned_of_hold = true;
     }
 
     /// Why the namespace that is asked for can't be used; or, where none was and none can be used,

@@ -14,6 +14,7 @@ mod body;
 mod fleet;
 pub mod hedge;
 mod net;
+mod patched;
 mod peer;
 mod random;
 mod recovery;
@@ -22,6 +23,7 @@ mod world;
 
 pub use body::{Address, Arena, Body, Disk, NoMemory};
 pub use fleet::*;
+pub use patched::Patched;
 pub use peer::Player;
 pub use random::Random;
 pub use recovery::*;

@@ -398,3 +398,36 @@ fn the_engine_asks_to_be_started_and_then_opens_all_admin_connections() {
     assert_eq!(host.borrow().connections_max(), 6);
     assert_eq!(host.borrow_mut().handle_accepted(0, 0), None);
 }
+
+/// A controller whose keep-alive granularity makes a time-out of 5 s one of hours: its user learns
+/// at once what that means for writes after a loss, and is told once.
+#[test]
+fn a_keep_alive_granularity_of_hours_is_warned_of() {
+    for (kas, warned) in [(1_u16, false), (50, false), (36_000, true)] {
+        let mut rig = Rig::new(host_config(1), target_config(1));
+        let mut target = Patched::new(TargetEngine::new(target_config(1)).unwrap());
+        target.page = Box::new(move |page| {
+            if page[768..].starts_with(b"nqn.") {
+                page[320..322].copy_from_slice(&kas.to_le_bytes());
+            }
+        });
+        let node = rig.world.add(Rc::new(RefCell::new(target)), 16 << 20);
+        rig.world.nodes[node].disks = vec![rig.disk.clone()];
+        rig.world.nodes[HOST].addresses[0] = Address::To {
+            node,
+            listener: 0,
+            delay_ns: WIRE_NS,
+        };
+        rig.ready();
+        let warning = |event: &HostEvent| match event {
+            HostEvent::Warning(0, line) => Some(line.clone()),
+            _ => None,
+        };
+        let lines: Vec<_> = rig.events.iter().filter_map(warning).collect();
+        assert_eq!(lines.len(), usize::from(warned), "{lines:?}");
+        if warned {
+            assert!(lines[0].contains("3600 s (KAS)"), "{lines:?}");
+            assert!(lines[0].contains("up to 7205 s"), "{lines:?}");
+        }
+    }
+}

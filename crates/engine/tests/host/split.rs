@@ -66,6 +66,46 @@ fn t34_a_large_write_and_read_are_cut_at_mdts_and_end_once() {
     at_rest(&rig, 2);
 }
 
+/// A target that reports no limit at all (MDTS 0, and a WZSL of 2 GiB): NLB has 16 bits, so a Write
+/// Zeroes command has 65,536 blocks at most, whatever is said.
+#[test]
+fn write_zeroes_is_cut_at_65536_blocks_whatever_is_reported() {
+    const BLOCKS: u64 = 200_000;
+    let mut config = target_config(1);
+    (
+        config.subsystem.namespaces[0].block_shift,
+        config.subsystem.namespaces[0].blocks,
+    ) = (9, BLOCKS);
+    let mut rig = Rig::new(host_config(1), target_config(1));
+    let mut target = Patched::new(TargetEngine::new(config).unwrap());
+    target.page = Box::new(|page| {
+        if page[768..].starts_with(b"nqn.") {
+            page[77] = 0;
+        } else if page.iter().all(|byte| *byte == 0) {
+            page[1] = 19;
+        }
+    });
+    let node = rig.world.add(Rc::new(RefCell::new(target)), 64 << 20);
+    let disk = Disk::new((BLOCKS << 9) as usize);
+    disk.bytes.borrow_mut().fill(7);
+    rig.world.nodes[node].disks = vec![disk.clone()];
+    rig.world.nodes[HOST].addresses[0] = Address::To {
+        node,
+        listener: 0,
+        delay_ns: WIRE_NS,
+    };
+    rig.ready();
+    let limits = rig.host.borrow().limits(0).unwrap();
+    assert_eq!(limits.write_zeroes_max, 65_536 << 9);
+    let mut it = io(IoOp::WriteZeroes, 512, 190_000 << 9, 0);
+    it.span = engine::Span::default();
+    assert_eq!(rig.one(&it, SECOND).outcome, Outcome::Done);
+    let bytes = disk.bytes.borrow();
+    assert!(bytes[..512].iter().all(|byte| *byte == 7));
+    assert!(bytes[512..190_001 << 9].iter().all(|byte| *byte == 0));
+    assert!(bytes[190_001 << 9..].iter().all(|byte| *byte == 7));
+}
+
 #[test]
 fn zeroing_and_deallocating_a_large_range_needs_no_memory() {
     let mut rig = rig(2, 17);

@@ -93,6 +93,8 @@ pub enum NamespaceError {
     StorageTag(u8),
     /// Its block size, log2, isn't between 512 bytes and our limit.
     BlockSize(u8),
+    /// Its block size, log2, is larger than the largest transfer of its controller (MDTS).
+    BlockBeyondTransfer(u8),
     /// Its format isn't one of those it lists.
     Format,
     /// It has no blocks.
@@ -130,6 +132,12 @@ impl fmt::Display for NamespaceError {
             Self::BlockSize(shift) => {
                 write!(f, "has blocks of 2^{shift} bytes; format it to 512 or 4096")
             }
+            Self::BlockBeyondTransfer(shift) => write!(
+                f,
+                "has blocks of {} bytes, more than its controller transfers at once (MDTS); format \
+                 it to smaller blocks, or raise the target's limit",
+                1_u64 << shift.min(63)
+            ),
             Self::Format => f.write_str("has a format that it doesn't list; its target is broken"),
             Self::Empty => f.write_str("has no blocks; give it a size at the target"),
             Self::Sharing => {
@@ -140,6 +148,9 @@ impl fmt::Display for NamespaceError {
         }
     }
 }
+
+/// Beginning of the line of [`HostError::Digests`], by which those recognize it who see lines only.
+pub const DIGESTS_DIFFER: &str = "digests asked for: ";
 
 /// Why a host machine gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +308,7 @@ impl HostError {
             }
             Self::Digests { asked, got } => write!(
                 f,
-                "digests asked for: header {}, data {}; the controller says: header {}, data {}; \
+                "{DIGESTS_DIFFER}header {}, data {}; the controller says: header {}, data {}; \
                  switch them alike on both sides",
                 on(asked.header),
                 on(asked.data),

@@ -85,7 +85,7 @@ pub fn learn<E>(
     {
         limits_of(&mut info, &limits, PAGE_SHIFT);
     }
-    let namespace = namespace(nsid, &id, new, &mut asker)?;
+    let namespace = namespace(nsid, &id, info.transfer_max, new, &mut asker)?;
     Ok((info, namespace))
 }
 
@@ -111,6 +111,7 @@ impl<E> Asker<'_, E> {
 fn namespace<E>(
     nsid: u32,
     controller: &Controller,
+    transfer_max: Option<u32>,
     new: bool,
     asker: &mut Asker<'_, E>,
 ) -> Result<NamespaceInfo, LearnError<E>> {
@@ -126,7 +127,7 @@ fn namespace<E>(
     let id = Namespace::parse(&page).map_err(malformed(step))?;
     let atomic_blocks = u32::from(controller.awun) + 1;
     let ana = controller.cmic & cmic::ANA != 0;
-    if let Some(why) = shape(&mut found, &id, atomic_blocks, ana) {
+    if let Some(why) = shape(&mut found, &id, atomic_blocks, transfer_max, ana) {
         return Err(refused(why));
     }
     if new && let Some(page) = asker.may(cns::COMMAND_SET_NAMESPACE, nsid)? {

@@ -13,7 +13,7 @@ mod transport;
 mod types;
 
 pub use admin::Admin;
-pub use error::{HostError, NamespaceError, Step};
+pub use error::{DIGESTS_DIFFER, HostError, NamespaceError, Step};
 pub use io_queue::{IoQueue, SubmitError};
 pub use learn::{LearnError, learn};
 pub use types::*;

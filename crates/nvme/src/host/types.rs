@@ -37,8 +37,8 @@ pub struct AdminConfig {
     pub io_queues: u16,
     /// Longest wait for any one answer while connecting and for any admin command, ns.
     pub timeout_ns: u64,
-    /// The namespace that is wanted; `None`: any. All are told, but no other one's transition ends
-    /// the association.
+    /// The namespace that is wanted; `None`: any. Where the controller lists it only it is asked
+    /// for and told, and no other one's transition ends the association.
     pub nsid: Option<u32>,
 }
 

@@ -24,33 +24,40 @@ fn namespace(nsid: u32) -> NamespaceInfo {
 #[test]
 fn the_only_namespace_needs_no_name() {
     let one = [namespace(7)];
-    assert_eq!(pick(None, &one).unwrap().nsid, 7);
-    assert_eq!(pick(Some(7), &one).unwrap().nsid, 7);
+    assert_eq!(pick(None, &one, 0).unwrap().nsid, 7);
+    assert_eq!(pick(Some(7), &one, 0).unwrap().nsid, 7);
 }
 
 #[test]
 fn several_namespaces_and_no_nsid_are_listed() {
     let two = [namespace(1), namespace(5)];
-    assert_eq!(pick(Some(5), &two).unwrap().nsid, 5);
+    assert_eq!(pick(Some(5), &two, 0).unwrap().nsid, 5);
     assert_eq!(
-        pick(None, &two).unwrap_err(),
+        pick(None, &two, 0).unwrap_err(),
         "the subsystem has 2 namespaces; add ?nsid=N to the path: 1 (4096 bytes), 5 (4096 bytes)"
     );
 }
 
 #[test]
 fn a_namespace_that_is_not_there_names_those_that_are() {
-    let why = pick(Some(2), &[namespace(1)]).unwrap_err();
+    let why = pick(Some(2), &[namespace(1)], 0).unwrap_err();
     assert_eq!(why, "namespace 2 isn't there; use one of: 1 (4096 bytes)");
-    assert!(pick(Some(2), &[]).is_err());
-    assert!(pick(None, &[]).is_err());
+    assert!(pick(Some(2), &[], 0).is_err());
+    assert!(pick(None, &[], 0).is_err());
 }
 
 #[test]
 fn a_long_list_is_cut() {
     let many: alloc::vec::Vec<_> = (1..=1000).map(namespace).collect();
-    let why = pick(None, &many).unwrap_err();
+    let why = pick(None, &many, 0).unwrap_err();
     assert!(why.ends_with(", and 984 more"), "{why}");
+    // Those that were not asked for count too.
+    let why = pick(None, &many[..16], 1008).unwrap_err();
+    assert!(
+        why.starts_with("the subsystem has 1024 namespaces"),
+        "{why}"
+    );
+    assert!(why.ends_with(", and 1008 more"), "{why}");
     assert!(why.len() < 500);
 }
 

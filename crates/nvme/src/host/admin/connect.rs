@@ -45,6 +45,8 @@ pub struct Facts {
     pub events: u32,
     /// AWUN, blocks.
     pub atomic_blocks: u32,
+    /// Largest transfer (MDTS), bytes; `None`: no limit.
+    pub transfer_max: Option<u32>,
     /// MTFA, ns.
     pub pause_ns: u64,
     pub anatt_s: u8,
@@ -65,6 +67,7 @@ impl Default for Facts {
             crdt: [0; 3],
             events: 0,
             atomic_blocks: 1,
+            transfer_max: None,
             pause_ns: 0,
             anatt_s: 0,
             ana: false,
@@ -289,8 +292,10 @@ impl Admin {
         self.facts.events = id.oaes & wanted;
         self.check_controller(&id)?;
         self.keep_alive
-            .configure(id.kas, id.ctratt & ctratt::TRAFFIC_KEEP_ALIVE != 0);
-        self.facts.info = Some(self.info(&id));
+            .configure(id.ctratt & ctratt::TRAFFIC_KEEP_ALIVE != 0);
+        let info = self.info(&id);
+        self.facts.transfer_max = info.transfer_max;
+        self.facts.info = Some(info);
         if self.facts.discovery {
             return Ok(self.configure_events());
         }
@@ -389,7 +394,9 @@ pub(in crate::host) fn controller_info(
         write_zeroes_max: None,
         deallocate_blocks_max: None,
         entries_max: match id.maxcmd {
-            0 | 1 => u16::MAX,
+            0 => u16::MAX,
+            // The smallest queue has two entries and carries one command.
+            1 => 2,
             maxcmd => maxcmd,
         },
         io_queues: 0,

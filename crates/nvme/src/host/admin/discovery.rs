@@ -40,6 +40,12 @@ impl Admin {
         self.facts.discovery && self.facts.events != 0
     }
 
+    /// Whether keep-alive shows that the controller is there. `false`: none was asked for, or the
+    /// controller refused it.
+    pub fn keeps_alive(&self) -> bool {
+        self.keep_alive.runs()
+    }
+
     /// The discovery log is read again as soon as nothing else is being done; then comes
     /// `Discovery`. Of another controller nothing comes.
     pub fn request_discovery(&mut self, now_ns: u64) {

@@ -4,6 +4,9 @@
 //! Sent at half of KATO; with traffic-based keep-alive at a quarter, and only if no completion was
 //! seen since. Each must be answered within half of KATO, so a dead controller is noticed before it
 //! may forget us, and before I/O time-outs of the usual length (T12).
+//!
+//! A discovery controller gets them whatever its KAS says: SPDK's reports 0 and ends an association
+//! that is silent for KATO all the same. One that refuses them is gone on with without.
 use super::{Admin, KEEP_ALIVE};
 use crate::host::transport::own_command;
 use crate::host::{Completed, Data, HostError, Step};
@@ -47,11 +50,13 @@ impl KeepAlive {
         }
     }
 
-    /// What Identify Controller says: granularity (0 = none) and whether traffic counts.
-    pub fn configure(&mut self, kas: u16, traffic_based: bool) {
-        if kas == 0 {
-            self.stop();
-        }
+    /// Whether any is to be sent.
+    pub fn runs(&self) -> bool {
+        self.next_at.is_some()
+    }
+
+    /// What Identify Controller says: whether traffic counts.
+    pub fn configure(&mut self, traffic_based: bool) {
         self.traffic_based = traffic_based;
         self.interval_ns = self.kato_ns / if traffic_based { 4 } else { 2 };
     }
@@ -99,6 +104,9 @@ impl Admin {
 
     pub(super) fn keep_alive_answered(&mut self, end: &Completed) {
         self.keep_alive.due_at = None;
+        if !end.status.is_success() && self.facts.discovery {
+            return self.keep_alive.stop();
+        }
         if !end.status.is_success() {
             let error = HostError::Command {
                 step: Step::KeepAlive,

@@ -253,6 +253,16 @@ impl Admin {
         self.keep_alive.traffic = true;
     }
 
+    /// Namespaces that the controller lists and that were not asked for.
+    pub fn unasked(&self) -> usize {
+        self.scan.unasked
+    }
+
+    /// Only this namespace is of interest from now on.
+    pub fn want(&mut self, nsid: u32) {
+        self.config.nsid = Some(nsid);
+    }
+
     /// Why a namespace that the controller shows isn't among those told; `None`: it shows no such
     /// one.
     pub fn refused(&self, nsid: u32) -> Option<HostError> {

@@ -4,12 +4,16 @@
 //! command set other than NVM is refused before anything else is asked), Identify Namespace (00h)
 //! and, since 2.0, the NVM command set's part (05h: storage tags are refused) and the one that is
 //! independent of command sets (08h). A controller that doesn't know one of these is asked once.
+//!
+//! A subsystem may have thousands of namespaces, and each costs several round trips: of a list that
+//! has the wanted one only that one is asked for, else no more than [`NAMESPACES_ASKED_MAX`] that
+//! can be used.
 use alloc::vec::Vec;
 
 use super::connect::identify;
 use super::{Admin, Next};
 use crate::host::{AnaState, Data, HostError, NamespaceError, NamespaceInfo, Step};
-use crate::limits::{BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX};
+use crate::limits::{BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX, NAMESPACES_ASKED_MAX};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
     CSI_NVM, Descriptor, IndependentNamespace, NSID_LIST_MAX, Namespace, NvmNamespace, cns,
@@ -24,6 +28,8 @@ pub struct Scan {
     /// Active namespaces, ascending; the one in hand.
     nsids: Vec<u32>,
     current: usize,
+    /// Active namespaces that are not asked for.
+    pub unasked: usize,
     draft: NamespaceInfo,
     /// Those that can be used.
     pub found: Vec<NamespaceInfo>,
@@ -42,6 +48,7 @@ impl Default for Scan {
         Self {
             nsids: Vec::new(),
             current: 0,
+            unasked: 0,
             draft: blank(0),
             found: Vec::new(),
             refused: Vec::new(),
@@ -115,7 +122,8 @@ impl Admin {
             Step::Namespace => {
                 let id = Namespace::parse(&*self.page).map_err(malformed)?;
                 self.scan.format = id.format_index();
-                shape(draft, &id, self.facts.atomic_blocks, self.facts.ana)
+                let (atomic_blocks, ana) = (self.facts.atomic_blocks, self.facts.ana);
+                shape(draft, &id, atomic_blocks, self.facts.transfer_max, ana)
             }
             Step::NvmNamespace => {
                 let id = NvmNamespace::parse(&*self.page).map_err(malformed)?;
@@ -204,6 +212,12 @@ impl Admin {
         if count == NSID_LIST_MAX {
             return Ok(Next::Begin(step)); // there may be more
         }
+        if let Some(wanted) = self.config.nsid
+            && self.scan.nsids.binary_search(&wanted).is_ok()
+        {
+            self.scan.unasked = self.scan.nsids.len() - 1;
+            self.scan.nsids = alloc::vec![wanted];
+        }
         Ok(self.begin_namespace())
     }
 
@@ -220,6 +234,10 @@ impl Admin {
 
     /// The namespace in hand, or the end of the pass.
     fn begin_namespace(&mut self) -> Next {
+        if self.scan.found.len() == NAMESPACES_ASKED_MAX {
+            self.scan.unasked = self.scan.nsids.len() - self.scan.current;
+            return self.scanned();
+        }
         let Some(&nsid) = self.scan.nsids.get(self.scan.current) else {
             return self.scanned();
         };
@@ -259,6 +277,7 @@ pub(in crate::host) fn shape(
     draft: &mut NamespaceInfo,
     id: &Namespace,
     atomic_blocks: u32,
+    transfer_max: Option<u32>,
     ana: bool,
 ) -> Option<NamespaceError> {
     if id.nsze == 0 {
@@ -275,6 +294,9 @@ pub(in crate::host) fn shape(
     }
     if !(9..=BLOCK_SHIFT_MAX).contains(&format.block_shift) {
         return Some(NamespaceError::BlockSize(format.block_shift));
+    }
+    if transfer_max.is_some_and(|most| most < 1 << format.block_shift) {
+        return Some(NamespaceError::BlockBeyondTransfer(format.block_shift));
     }
     if !same(&mut draft.nguid, id.nguid) || !same(&mut draft.eui64, id.eui64) {
         return Some(NamespaceError::Identity);
