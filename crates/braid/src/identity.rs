@@ -70,7 +70,7 @@ pub fn state_directory() -> anyhow::Result<PathBuf> {
 fn identity_in(args: &IdentityArgs, system: &Path, state: &Path) -> anyhow::Result<HostIdentity> {
     let nqn = match &args.hostnqn {
         Some(nqn) => Some(nqn.clone()),
-        None => read(&system.join("hostnqn"), parse_nqn)?,
+        None => read_system(&system.join("hostnqn"), parse_nqn)?,
     };
     let of_nqn = nqn
         .as_deref()
@@ -79,7 +79,7 @@ fn identity_in(args: &IdentityArgs, system: &Path, state: &Path) -> anyhow::Resu
         (Some(id), _) => id,
         // A given NQN that names its host wins over the file of a machine that has another one.
         (None, Some(id)) if args.hostnqn.is_some() => id,
-        (None, of_nqn) => match (read(&system.join("hostid"), parse_uuid)?, of_nqn) {
+        (None, of_nqn) => match (read_system(&system.join("hostid"), parse_uuid)?, of_nqn) {
             (Some(id), _) | (None, Some(id)) => id,
             (None, None) => kept(state).context(
                 "no host identifier (give --hostid, or set XDG_STATE_HOME to where one may be)",
@@ -124,6 +124,15 @@ fn place(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
     linked?;
     // The name too: after a power cut this host must not be another one.
     fs::File::open(directory)?.sync_all()
+}
+
+/// A one-line file of the system, parsed. `None`: there is none, or it is empty, as packages leave
+/// it that could not make an identity.
+fn read_system<T>(path: &Path, parse: fn(&str) -> Result<T, String>) -> anyhow::Result<Option<T>> {
+    match text::if_there(path)? {
+        Some(text) if !text.trim().is_empty() => read(path, parse),
+        _ => Ok(None),
+    }
 }
 
 /// A one-line file, parsed; `None` if there is none.
@@ -222,6 +231,26 @@ mod tests {
             identity_in(&args, &system, &state).unwrap().id,
             *other.as_bytes()
         );
+    }
+
+    #[test]
+    fn an_empty_system_file_counts_as_none() {
+        for empty in ["", "\n", "  \n\n"] {
+            let (_root, system, state) = directories();
+            fs::write(system.join("hostnqn"), empty).unwrap();
+            fs::write(system.join("hostid"), empty).unwrap();
+            let made = identity_in(&IdentityArgs::default(), &system, &state).unwrap();
+            let id = Uuid::from_bytes(made.id);
+            assert_eq!(made.nqn, format!("{NQN_UUID_PREFIX}{id}"));
+            // It is kept as if there were no files.
+            let again = identity_in(&IdentityArgs::default(), &system, &state).unwrap();
+            assert_eq!(again, made);
+            // The other file still counts.
+            fs::write(system.join("hostnqn"), "nqn.2026-01.org.example:host\n").unwrap();
+            let named = identity_in(&IdentityArgs::default(), &system, &state).unwrap();
+            assert_eq!(named.nqn, "nqn.2026-01.org.example:host");
+            assert_eq!(named.id, made.id);
+        }
     }
 
     #[test]
