@@ -8,17 +8,15 @@
 //! durable on all legs before the first superblock is written, so a creation that is interrupted
 //! leaves no leg, or legs of a mirror that lacks some, and never one that means something else.
 use super::foreign;
-use super::leg::{Leg, LegFile, crc32c, draw_id, draw_lineage, identity_for};
+use super::leg::{Access, AccessArgs, Leg, LegFile, crc32c, draw_id, draw_lineage};
 use super::same::Storage;
 use super::show;
 use crate::cli::Usage;
-use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
 use crate::run::is_name;
 use crate::units::{format_bytes, parse_duration, parse_size};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
-use nvme::host::HostIdentity;
 use policy::Policy;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
@@ -76,7 +74,7 @@ pub struct CreateArgs {
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
     #[command(flatten)]
-    identity: IdentityArgs,
+    access: AccessArgs,
 }
 
 /// Makes the mirror and shows it.
@@ -94,7 +92,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     let properties = properties(&args.policy, args.legs.len())?;
     let region_shift = args.region.as_deref().map(region_shift).transpose()?;
     let beat_interval_ms = beat_interval_ms(&args.beat_interval)?;
-    let legs = open(&args.legs, &identity_for(&args.identity, &args.legs)?)?;
+    let legs = open(&args.legs, &Access::for_legs(&args.access, &args.legs)?)?;
     for (uri, leg) in args.legs.iter().zip(&legs) {
         let free = match args.force {
             true => leg.unowned(),
@@ -151,7 +149,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
 }
 
 /// Each leg, alone; none twice.
-fn open(uris: &[PathUri], who: &HostIdentity) -> anyhow::Result<Vec<Leg>> {
+fn open(uris: &[PathUri], access: &Access) -> anyhow::Result<Vec<Leg>> {
     let mut legs: Vec<Leg> = Vec::new();
     let mut storages: Vec<Storage> = Vec::new();
     for uri in uris {
@@ -164,7 +162,7 @@ fn open(uris: &[PathUri], who: &HostIdentity) -> anyhow::Result<Vec<Leg>> {
             // use.
             is_one(&LegFile::open(path)?.storage()?)?;
         }
-        let leg = Leg::open_exclusively(uri, who)?;
+        let leg = Leg::open_exclusively(uri, access)?;
         let storage = leg.storage()?;
         is_one(&storage)?;
         storages.push(storage);
@@ -352,8 +350,8 @@ pub fn refuse_small(has: u64, needs: u64) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Somebody has it, or what [`Room::may_be_made`] says; nothing was written then.
-pub fn make_room(uri: &PathUri, who: &HostIdentity, room: &Room<'_>) -> anyhow::Result<()> {
-    let leg = Leg::open_exclusively(uri, who)?;
+pub fn make_room(uri: &PathUri, access: &Access, room: &Room<'_>) -> anyhow::Result<()> {
+    let leg = Leg::open_exclusively(uri, access)?;
     leg.read_anew()?;
     room.may_be_made(&leg)?;
     let (data_offset, force) = (room.mirror.place.data_offset, room.force);

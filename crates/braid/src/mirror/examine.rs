@@ -3,13 +3,11 @@
 //! # Contract
 //! Only reads, beside whoever has the legs. Exit code 1 if one of them can't be read or is no leg
 //! that can be used, or together they are no mirror; everything that can be shown is shown first.
-use super::leg::{Leg, identity_for};
+use super::leg::{Access, AccessArgs, Leg};
 use super::show;
 use crate::cli::{Exit, Usage};
-use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
 use crate::uri::PathUri;
-use nvme::host::HostIdentity;
 use volume::limits::LEGS_MAX;
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Refusal, Wishes, assemble};
@@ -26,7 +24,7 @@ pub struct ExamineArgs {
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
     #[command(flatten)]
-    identity: IdentityArgs,
+    access: AccessArgs,
 }
 
 /// One leg that was looked at.
@@ -69,10 +67,10 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
     if args.legs.len() > LEGS_MAX {
         return Err(Usage::error(format!("{LEGS_MAX} legs at most")));
     }
-    let who = identity_for(&args.identity, &args.legs)?;
+    let access = Access::for_legs(&args.access, &args.legs)?;
     let (mut legs, mut unread) = (Vec::new(), Vec::new());
     for (at, uri) in args.legs.iter().enumerate() {
-        match examined(uri, &who) {
+        match examined(uri, &access) {
             Ok(leg) => legs.push(leg),
             // Nothing else is to be shown.
             Err(error) if error.is::<Usage>() => return Err(error),
@@ -107,8 +105,8 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// It can't be read.
-pub fn examined(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Examined> {
-    let leg = Leg::open(uri, who)?;
+pub fn examined(uri: &PathUri, access: &Access) -> anyhow::Result<Examined> {
+    let leg = Leg::open(uri, access)?;
     let found = leg.read_superblock()?;
     let bitmap = match &found {
         Ok(it) => Some(leg.read_bitmap(&it.superblock)?),

@@ -4,6 +4,7 @@
 //! # Contract
 //! What is written is durable only after [`Far::flush`]. Nothing locks a namespace: who has it is
 //! known by its beats ([`super::leg`]).
+use super::leg::Access;
 use super::same::Storage;
 use crate::load::host::{FileAccess, Resources, VolumePlan};
 use crate::uri::{PathKeys, PathUri};
@@ -12,7 +13,7 @@ use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoOp, Vol
 use engine::limits::SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::{Machine, Span};
-use nvme::host::{Digests, HostIdentity};
+use nvme::host::{DIGESTS_DIFFER, Digests};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::ReactorConfig;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -161,12 +162,31 @@ pub struct Far {
     name: String,
 }
 
+/// Digests to try in turn: as many as a controller can have, but those that are demanded always.
+fn offers(demanded: Digests) -> impl Iterator<Item = Digests> {
+    let all = [(true, true), (true, false), (false, true), (false, false)];
+    let all = all.map(|(header, data)| Digests { header, data });
+    let fits = move |it: &Digests| it.header >= demanded.header && it.data >= demanded.data;
+    all.into_iter().filter(fits)
+}
+
 impl Far {
-    /// Connects the path of a leg.
+    /// Connects the path of a leg, with the digests that its controller offers.
     ///
     /// # Errors
     /// A name that can't be resolved, a path that can't be used; the engine says why.
-    pub fn open(uri: &PathUri, identity: &HostIdentity) -> anyhow::Result<Self> {
+    pub fn open(uri: &PathUri, access: &Access) -> anyhow::Result<Self> {
+        let mut refused = None;
+        for digests in offers(access.digests) {
+            match Self::open_with(uri, access, digests) {
+                Err(error) if error.to_string().contains(DIGESTS_DIFFER) => refused = Some(error),
+                result => return result,
+            }
+        }
+        Err(refused.unwrap_or_else(|| anyhow!("{uri}: no digests to try")))
+    }
+
+    fn open_with(uri: &PathUri, access: &Access, digests: Digests) -> anyhow::Result<Self> {
         let mut resources = Resources::default();
         let volume = resources.volume(&VolumePlan {
             name: uri.to_string(),
@@ -183,11 +203,8 @@ impl Far {
         let config = HostConfig {
             core: 0,
             cores: 1,
-            identity: identity.clone(),
-            digests: Digests {
-                header: true,
-                data: true,
-            },
+            identity: access.identity.clone(),
+            digests,
             kato_ms: KATO_MS,
             connect_timeout_ns: CONNECT_TIMEOUT_NS,
             io_timeout_ns: IO_TIMEOUT_NS,

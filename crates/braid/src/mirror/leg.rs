@@ -16,7 +16,7 @@ use crate::cli::Usage;
 use crate::identity::{self, IdentityArgs};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
-use nvme::host::HostIdentity;
+use nvme::host::{Digests, HostIdentity};
 use runtime::sysfs::SYS;
 use runtime::{FileDevice, RuntimeError};
 use rustix::fs::Advice;
@@ -41,15 +41,52 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     nvme::crc32c(0, bytes)
 }
 
-/// Who we are to the targets of these legs; nobody where there are none.
-///
-/// # Errors
-/// As [`identity::identity`].
-pub fn identity_for(args: &IdentityArgs, legs: &[PathUri]) -> anyhow::Result<HostIdentity> {
-    let is_far = |uri: &PathUri| matches!(uri.kind(), UriKind::NvmeTcp(_));
-    match legs.iter().any(is_far) {
-        true => identity::identity(args),
-        false => Ok(identity::ephemeral()),
+/// Options for legs over NVMe/TCP.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct AccessArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Refuse legs over NVMe/TCP whose controllers have no checksums over headers; they are used
+    /// wherever they are offered
+    #[arg(long)]
+    hdr_digest: bool,
+    /// The same for checksums over data
+    #[arg(long)]
+    data_digest: bool,
+}
+
+/// How legs over NVMe/TCP are reached.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Host NQN and identifier.
+    pub identity: HostIdentity,
+    /// Digests that a controller must have; others are used where it offers them.
+    pub digests: Digests,
+}
+
+impl Access {
+    /// As this host, with the digests that controllers offer.
+    pub fn of(identity: HostIdentity) -> Self {
+        let digests = Digests::default();
+        Self { identity, digests }
+    }
+
+    /// As the options say. Files need no identity, so none is looked for where all legs are files.
+    ///
+    /// # Errors
+    /// As [`identity::identity`].
+    pub fn for_legs(args: &AccessArgs, legs: &[PathUri]) -> anyhow::Result<Self> {
+        let is_far = |uri: &PathUri| matches!(uri.kind(), UriKind::NvmeTcp(_));
+        let identity = if legs.iter().any(is_far) {
+            identity::identity(&args.identity)?
+        } else {
+            identity::ephemeral()
+        };
+        let digests = Digests {
+            header: args.hdr_digest,
+            data: args.data_digest,
+        };
+        Ok(Self { identity, digests })
     }
 }
 
@@ -78,10 +115,10 @@ impl Leg {
     ///
     /// # Errors
     /// [`Usage`] for what can be no leg; as [`LegFile::open`], as [`Far::open`].
-    pub fn open(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Self> {
+    pub fn open(uri: &PathUri, access: &Access) -> anyhow::Result<Self> {
         match uri.kind() {
             UriKind::File(path) => Ok(Self::File(LegFile::open(path)?)),
-            UriKind::NvmeTcp(_) => Ok(Self::Far(Box::new(Far::open(uri, who)?))),
+            UriKind::NvmeTcp(_) => Ok(Self::Far(Box::new(Far::open(uri, access)?))),
             _ => Err(unfit(uri)),
         }
     }
@@ -90,10 +127,10 @@ impl Leg {
     ///
     /// # Errors
     /// As [`Self::open`]; somebody has it.
-    pub fn open_exclusively(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Self> {
+    pub fn open_exclusively(uri: &PathUri, access: &Access) -> anyhow::Result<Self> {
         match uri.kind() {
             UriKind::File(path) => Ok(Self::File(LegFile::open_exclusively(path)?)),
-            _ => Self::open(uri, who),
+            _ => Self::open(uri, access),
         }
     }
 

@@ -11,10 +11,9 @@
 //! named where it is not.
 //!
 //! [`NoLeg::Newer`]: volume::mirror::copies::NoLeg::Newer
-use super::leg::identity_for;
+use super::leg::{Access, AccessArgs};
 use super::{examine, show};
 use crate::cli::Usage;
-use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
 use crate::uri::PathUri;
 use anyhow::{anyhow, bail};
@@ -34,7 +33,7 @@ pub struct UpgradeArgs {
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
     #[command(flatten)]
-    identity: IdentityArgs,
+    access: AccessArgs,
 }
 
 /// Upgrades the mirror, and says what was done.
@@ -45,8 +44,8 @@ pub fn run(args: &UpgradeArgs) -> anyhow::Result<()> {
     if args.legs.len() > LEGS_MAX {
         return Err(Usage::error(format!("{LEGS_MAX} legs at most")));
     }
-    let who = identity_for(&args.identity, &args.legs)?;
-    let legs = args.legs.iter().map(|uri| examine::examined(uri, &who));
+    let access = Access::for_legs(&args.access, &args.legs)?;
+    let legs = args.legs.iter().map(|uri| examine::examined(uri, &access));
     let legs = legs.collect::<anyhow::Result<Vec<_>>>()?;
     let mut newer = Features::default();
     for leg in &legs {

@@ -19,7 +19,7 @@ use super::{Stopped, leg_config, orders, terms};
 use crate::control::rpc::Failure;
 use crate::log;
 use crate::mirror::create::{self, Room};
-use crate::mirror::leg::{Leg, LegFile, draw_id};
+use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
 use crate::run::config::{Export, PathKeys, Volume};
 use crate::run::locks::Alone;
@@ -171,7 +171,8 @@ impl Service {
     fn make_room(&self, uri: &PathUri, room: &Room<'_>) -> Result<(), Failure> {
         match uri.kind() {
             UriKind::File(_) | UriKind::NvmeTcp(_) => {
-                let made = create::make_room(uri, &self.identity, room);
+                let access = Access::of(self.identity.clone());
+                let made = create::make_room(uri, &access, room);
                 made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
             }
             // Nothing is in it yet, and nothing stays.

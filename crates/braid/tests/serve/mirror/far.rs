@@ -5,7 +5,8 @@ use crate::process::{Client, Process, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -419,4 +420,64 @@ fn t48_what_legs_had_when_no_beat_ended_any_more_goes_on_when_beats_do() {
     wait_until(in_sync);
     running.signal(Signal::TERM);
     assert!(running.ended().success());
+}
+
+/// A peer between a host and a target that has no digests: it clears them in each ICReq, so the
+/// target's ICResp has none. Its address; it ends with the test.
+fn without_digests(target: &str) -> String {
+    let target = target.to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut host in listener.incoming().flatten() {
+            let Ok(mut far) = TcpStream::connect(&target) else {
+                continue;
+            };
+            let mut icreq = [0; 128];
+            if host.read_exact(&mut icreq).is_err() {
+                continue;
+            }
+            icreq[11] = 0;
+            far.write_all(&icreq).unwrap();
+            let pairs = [
+                (host.try_clone().unwrap(), far.try_clone().unwrap()),
+                (far, host),
+            ];
+            for (mut from, mut to) in pairs {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+/// A leg's controller without digests is used without; demanded ones are demanded.
+#[test]
+fn legs_without_digests_are_used_unless_demanded() {
+    let place = Place::new();
+    let file = place.file("a", &[]);
+    let Some((_target, uri)) = place.target(&file) else {
+        return;
+    };
+    let (host, nqn) = uri["nvme-tcp://".len()..].split_once('/').unwrap();
+    let plain = format!("nvme-tcp://{}/{nqn}", without_digests(host));
+    let create = ["mirror", "create", "v0", &plain];
+    for demand in ["--hdr-digest", "--data-digest"] {
+        let words = [&create[..], &[demand]].concat();
+        place.refused(&words, &["digests asked for"]);
+    }
+    place.json(&create);
+    let seen = place.json(&["mirror", "examine", &plain]);
+    assert!(seen["legs"][0]["mirror"].is_object(), "{seen}");
+    // The target itself has both.
+    let both = ["--hdr-digest", "--data-digest"];
+    let seen = place.json(&[&["mirror", "examine", &uri][..], &both].concat());
+    assert!(seen["legs"][0]["mirror"].is_object(), "{seen}");
+    place.refused(
+        &["mirror", "examine", &plain, "--data-digest"],
+        &["digests"],
+    );
 }
