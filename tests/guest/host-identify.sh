@@ -91,7 +91,7 @@ same ns7_read_only "$(cat /sys/block/"$small"/ro)" 1
 same ns1_uuid "$(cat /sys/block/"$disk"/uuid)" 5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77
 same ns1_size "$(cat /sys/block/"$disk"/size)" 131072
 same ns1_wwid "$(cat /sys/block/"$disk"/wwid)" uuid.5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77
-# 128 KiB of MDTS; the kernel lets write-zeroes and discard be larger.
+# 128 KiB of MDTS. Where WZSL is 0 the kernel limits write-zeroes to MDTS as well, but not discard.
 same ns1_transfer "$(cat /sys/block/"$disk"/queue/max_hw_sectors_kb)" 128
 same ns1_cache "$(cat /sys/block/"$disk"/queue/write_cache)" "write through"
 check ns1_discards [ "$(cat /sys/block/"$disk"/queue/discard_max_bytes)" -gt 0 ]

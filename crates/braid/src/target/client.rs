@@ -14,6 +14,12 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+/// What hosts make of another size.
+const RESIZE_HELP: &str = "\
+Hosts see the new size at once. A Linux host gives the disk of all its paths the size, write
+protection and block size of the port that it scanned last: a smaller size shrinks the disk under
+its users, also where another target process still shows the old one on its ports.";
+
 /// Options of every verb here.
 #[derive(Clone, Debug, Args)]
 struct Common {
@@ -53,6 +59,7 @@ pub struct DropArgs {
 
 /// Options of `resize`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = RESIZE_HELP)]
 pub struct ResizeArgs {
     /// Namespace
     nsid: u32,

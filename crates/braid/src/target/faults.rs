@@ -30,7 +30,10 @@ Faults of a port:
                      within the command quiesce time (--cqt) or beyond it; 0 = never
   until_kato=on|off  writes outlive their connection until keep-alive expires
   mute=5s            nothing is sent for so long; 0 ends it
-  refuse=5s          new connections are closed at once for so long; 0 ends it";
+  refuse=5s          new connections are closed at once for so long; 0 ends it
+
+Size, write protection and block size are the namespace's, on all ports. A Linux host gives the disk
+of all its paths those of the port that it scanned last, at once: see `braid target resize --help`.";
 
 /// A change of a port's faults; what is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
