@@ -301,6 +301,7 @@ impl Control {
             "bytes": stats.bytes,
             "waited_buffer": stats.waited_buffer,
             "protocol_errors": stats.protocol_errors,
+            "damaged_headers": stats.damaged_headers,
             "keep_alive_expired": stats.keep_alive_expired,
         })
     }

@@ -144,6 +144,9 @@ fn reason(why: Why) -> String {
             CloseReason::Finished => "the host disconnected, or its controller was shut down",
             CloseReason::KeepAlive => "keep-alive expired: the host said nothing for too long",
             CloseReason::Protocol => "the host broke the protocol",
+            CloseReason::Damaged => {
+                "a header arrived with a wrong digest: it was damaged on the way; check the network"
+            }
             CloseReason::Handshake => "the host took too long to connect",
             CloseReason::Terminated => "the host ended it for a protocol error of ours",
             CloseReason::AssociationLost => "the admin connection of its controller is gone",

@@ -391,6 +391,8 @@ pub fn errno(outcome: Outcome, kind: Kind) -> Option<Errno> {
         Outcome::PastEnd if kind.is_change() => Errno::NoSpc,
         Outcome::PastEnd => Errno::Inval,
         Outcome::ReadOnly | Outcome::Denied | Outcome::Reservation => Errno::Perm,
+        // A hint, so doing nothing is right: paths may be without it since the client was told.
+        Outcome::Unsupported if kind == Kind::Trim => return None,
         Outcome::Unsupported => Errno::NotSup,
         Outcome::Invalid => Errno::Inval,
         Outcome::Stopped => Errno::Shutdown,
@@ -422,6 +424,7 @@ mod tests {
                 assert_eq!(errno(outcome, kind), word, "{outcome}");
             }
         }
+        assert_eq!(errno(Outcome::Unsupported, Kind::Trim), None);
         let past_end = |kind| errno(Outcome::PastEnd, kind);
         assert_eq!(past_end(Kind::Read), Some(Errno::Inval));
         for kind in [Kind::Write, Kind::WriteZeroes, Kind::Trim] {

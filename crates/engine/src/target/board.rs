@@ -15,6 +15,8 @@ pub struct PortStats {
     pub waited_buffer: u64,
     /// Connections ended because the host broke the protocol.
     pub protocol_errors: u64,
+    /// Connections ended because a header arrived with a wrong digest.
+    pub damaged_headers: u64,
     /// Connections ended because keep-alive was missed.
     pub keep_alive_expired: u64,
     /// Connections now.
@@ -53,10 +55,10 @@ pub struct Board {
     ports: Box<[Line]>,
 }
 
-/// Two cache lines, which only their core writes.
+/// Three cache lines, which only their core writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line([AtomicU64; 16]);
+struct Line([AtomicU64; 17]);
 
 impl Board {
     /// All zero.
@@ -76,6 +78,7 @@ impl Board {
             bytes: of(2),
             waited_buffer: of(3),
             protocol_errors: of(4),
+            damaged_headers: of(16),
             keep_alive_expired: of(5),
             connections: of(6) as u32,
             in_flight: of(7) as u32,
@@ -110,6 +113,7 @@ impl Board {
             stats.faults.refused,
             stats.faults.muted,
             stats.faults.hung,
+            stats.damaged_headers,
         ];
         for (cell, figure) in self.ports[port].0.iter().zip(figures) {
             cell.store(figure, Ordering::Relaxed);

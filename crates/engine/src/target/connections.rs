@@ -188,6 +188,7 @@ impl TargetEngine {
             let port = usize::from(self.connections.of(conn.0).port);
             match reason {
                 CloseReason::Protocol => self.ports[port].stats.protocol_errors += 1,
+                CloseReason::Damaged => self.ports[port].stats.damaged_headers += 1,
                 CloseReason::KeepAlive => self.ports[port].stats.keep_alive_expired += 1,
                 _ => {}
             }

@@ -112,7 +112,7 @@ impl Log {
 }
 
 /// Reasons of the subsystem, in the order of their numbers.
-const REASONS: [CloseReason; 7] = [
+const REASONS: [CloseReason; 8] = [
     CloseReason::Finished,
     CloseReason::KeepAlive,
     CloseReason::Protocol,
@@ -120,6 +120,7 @@ const REASONS: [CloseReason; 7] = [
     CloseReason::Terminated,
     CloseReason::AssociationLost,
     CloseReason::Linger,
+    CloseReason::Damaged,
 ];
 
 /// Connection in bits 0…23, port 24…31, kind 32…39 (0 = connected), detail 40…63.

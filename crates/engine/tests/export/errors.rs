@@ -13,7 +13,7 @@ fn what_a_device_says_reaches_the_client_in_its_words() {
         (DeviceError::Full, Errno::NoSpc, Errno::NoSpc),
         (DeviceError::ReadOnly, Errno::Perm, Errno::Perm),
         (DeviceError::Os(5), Errno::Io, Errno::Io),
-        // ENOTSUP is for fast zeroes alone.
+        // ENOTSUP is for zeroes alone.
         (DeviceError::Unsupported, Errno::Inval, Errno::Inval),
     ] {
         let mut rig = Rig::ready(Setup::default());
@@ -28,6 +28,18 @@ fn what_a_device_says_reaches_the_client_in_its_words() {
         rig.write(client, 0, &[1; 4096]);
         assert_eq!(rig.engine.borrow().counters(0).errors, 2);
     }
+}
+
+/// Clients fall back to writes at ENOTSUP, and to nothing at EINVAL.
+#[test]
+fn zeroes_that_are_not_supported_any_more_say_so() {
+    let mut rig = Rig::ready(Setup::default());
+    let client = rig.connect(config(2));
+    rig.world.nodes[super::common::TARGET].disks[0].error = Some(DeviceError::Unsupported);
+    let zeroes = Request::new(0, Kind::WriteZeroes, 0, 4096);
+    assert_eq!(rig.refused(client, zeroes, &[]), Errno::NotSup);
+    let trim = Request::new(0, Kind::Trim, 0, 4096);
+    assert_eq!(rig.one(client, trim, &[]).result, Ok(()));
 }
 
 #[test]

@@ -61,6 +61,37 @@ fn an_unshaped_port_answers_at_once_with_what_was_written() {
     assert_eq!((*of, bytes), (cid, &data));
 }
 
+/// A host by hand that takes one C2HData PDU for a read, as SPDK's does. What a host that doesn't
+/// read has asked for still takes no more than half of all buffers.
+#[test]
+fn each_read_is_one_data_pdu_within_the_buffers() {
+    const LARGEST: u32 = 256;
+    let (mut hand, queues) = Hand::ready(&[NONE]);
+    let data = |hand: &mut Hand| -> Vec<usize> {
+        let got = hand.take(queues[0]).into_iter();
+        let data = got.filter_map(|(_, got)| match got {
+            Got::Data { bytes, .. } => Some(bytes.len()),
+            _ => None,
+        });
+        data.collect()
+    };
+    for blocks in [1, 2, 63, 64, 65, 128, 129, LARGEST] {
+        hand.read(queues[0], 7, blocks);
+        assert_eq!(data(&mut hand), [(blocks << SHIFT) as usize]);
+    }
+    let free = hand.target.buffers_free();
+    hand.hold_sends.push(queues[0]);
+    for _ in 0..100 {
+        hand.read(queues[0], 0, LARGEST);
+    }
+    let held = free - hand.target.buffers_free();
+    assert!((1..=hand.target.buffers() / 2 + (1 << 20)).contains(&held));
+    hand.hold_sends.clear();
+    hand.report_sends(queues[0]);
+    assert_eq!(data(&mut hand), [(LARGEST << SHIFT) as usize; 100]);
+    assert_eq!(hand.target.buffers_free(), free);
+}
+
 #[test]
 fn the_delay_is_added_once_to_every_command_and_to_no_other_port() {
     let (mut hand, queues) = Hand::ready(&[NONE, DELAY]);

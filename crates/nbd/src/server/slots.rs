@@ -48,11 +48,11 @@ impl Failure {
     }
 
     /// The same as it may be said of this request: EOVERFLOW and ENOTSUP have one use each (Error
-    /// values), and an offset must lie inside.
+    /// values; exports that zero offer fast zeroes), and an offset must lie inside.
     pub fn fit(mut self, request: &Request, df: bool) -> Self {
         let legal = match self.errno {
             Errno::Overflow => df,
-            Errno::NotSup => request.fast_zero,
+            Errno::NotSup => request.kind == Kind::WriteZeroes,
             _ => true,
         };
         if !legal {

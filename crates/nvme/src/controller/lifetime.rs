@@ -9,9 +9,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl Subsystem {
-    /// The host broke the protocol on this connection; its TermReq is queued.
+    /// The host broke the protocol on this connection, or a header was damaged on the way; its
+    /// TermReq is queued.
     pub(super) fn fail(&mut self, at: usize, now_ns: u64) {
-        self.end(at, CloseReason::Protocol, now_ns);
+        let reason = if self.work(at).connection.damaged {
+            CloseReason::Damaged
+        } else {
+            CloseReason::Protocol
+        };
+        self.end(at, reason, now_ns);
         let work = self.work(at);
         work.connection.kick_own(work.events);
     }

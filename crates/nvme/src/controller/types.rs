@@ -232,6 +232,8 @@ pub enum CloseReason {
     KeepAlive,
     /// The host broke the protocol (a TermReq is queued).
     Protocol,
+    /// A header arrived whose digest is wrong: it was damaged on the way (a TermReq is queued).
+    Damaged,
     /// The handshake took too long.
     Handshake,
     /// The host sent a TermReq.

@@ -74,6 +74,23 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Whether its commands are Fabrics commands, whose specific statuses have meanings of their own.
+    const fn is_fabrics(self) -> bool {
+        matches!(
+            self,
+            Self::Connect
+                | Self::Capabilities
+                | Self::ReadyTimeouts
+                | Self::Version
+                | Self::Configure
+                | Self::Ready
+                | Self::Shutdown
+                | Self::Reset
+        )
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -284,6 +301,10 @@ impl fmt::Display for HostError {
                 "the subsystem requires authentication, which isn't supported; allow this host \
                  without it",
             ),
+            Self::Command { step, status } if step.is_fabrics() => {
+                write!(f, "{step} failed: ")?;
+                fabrics_status(f, status)
+            }
             Self::Command { step, status } => write!(f, "{step} failed: {status}"),
             Self::Malformed { step, error } => {
                 write!(f, "the data of {step} can't be understood: {error}")
@@ -375,6 +396,17 @@ const fn on(digest: bool) -> &'static str {
 }
 
 /// What a rejected Connect means and what to do about it (Base 2.0, 6.3).
+/// A status of a Fabrics command: 1h/80h and following mean other things than in the NVM command
+/// set (Base 2.0, figures of 3.3.3.2.1).
+fn fabrics_status(f: &mut fmt::Formatter<'_>, status: Status) -> fmt::Result {
+    let named = connect_status::ALL.iter().find(|of| status.is(of.0));
+    let Some((_, name)) = named else {
+        return write!(f, "{status}");
+    };
+    let dnr = if status.dnr() { ", do not retry" } else { "" };
+    write!(f, "{name} ({:x}h/{:02x}h{dnr})", status.sct(), status.sc())
+}
+
 fn connect(f: &mut fmt::Formatter<'_>, status: Status, result: u64) -> fmt::Result {
     f.write_str("Connect rejected: ")?;
     f.write_str(match status.code() {
@@ -459,6 +491,28 @@ mod tests {
             other.to_string(),
             "Connect rejected: internal error (0h/06h)"
         );
+    }
+
+    /// 1h/84h of the NVM command set would be something else.
+    #[test]
+    fn a_refused_property_command_has_the_words_of_fabrics() {
+        let said = |step, status: Status| HostError::Command { step, status }.to_string();
+        assert_eq!(
+            said(Step::Capabilities, connect_status::INVALID_HOST.with_dnr()),
+            "Property Get (CAP) failed: connect invalid host (1h/84h, do not retry)"
+        );
+        for step in [Step::Version, Step::Ready, Step::Configure, Step::Shutdown] {
+            for (status, name) in connect_status::ALL {
+                assert!(said(step, status).contains(name), "{step}: {status:?}");
+            }
+        }
+        let other = said(Step::Version, Status::INVALID_FIELD);
+        assert!(
+            other.contains("invalid field in command (0h/02h)"),
+            "{other}"
+        );
+        let identify = said(Step::Namespace, connect_status::INVALID_HOST);
+        assert!(!identify.contains("connect"), "{identify}");
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub(super) struct Connection {
     pub backend: u16,
     /// The driver waits for a Resume.
     starved: bool,
+    /// It was refused for a wrong header digest.
+    pub damaged: bool,
     pub slots: Slots,
     pub rx: Receiver,
     pub tx: Transmitter,
@@ -136,6 +138,7 @@ impl Connection {
             outstanding: 0,
             backend: 0,
             starved: false,
+            damaged: false,
             slots: Slots::new(SLOTS_BEFORE_CONNECT),
             rx: Receiver::new(),
             tx: Transmitter::new(),

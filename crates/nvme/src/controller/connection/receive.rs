@@ -438,8 +438,10 @@ impl Connection {
         Ok(data.ttag)
     }
 
-    /// The peer broke the protocol: nothing but a TermReq goes out any more (T24).
+    /// The peer broke the protocol, or a header was damaged on the way: nothing but a TermReq goes
+    /// out any more (T24).
     pub fn refuse(&mut self, error: PduError, header: &[u8]) {
+        self.damaged = error.fes == Fes::HeaderDigest;
         self.tx.queue.clear();
         TermReq::emit(error, false, header, &mut self.tx.own);
     }
