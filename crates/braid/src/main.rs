@@ -20,6 +20,7 @@ mod output;
 mod progress;
 mod queue;
 mod run;
+mod service_manager;
 mod signals;
 mod sim;
 mod status;

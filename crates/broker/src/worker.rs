@@ -18,6 +18,7 @@ use crate::volume::Post;
 use ::volume::order::Ticket;
 use nvme::queue::Misbehaved;
 use queue::protocol::Request;
+use runtime::RuntimeError;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,7 +140,13 @@ impl Worker {
             buffer_bytes: 4096,
         };
         let arena = Arena::new(4096).map_err(|error| error.to_string())?;
-        let ring = Ring::new(&config, arena).map_err(|error| error.to_string())?;
+        let ring = Ring::new(&config, arena).map_err(|error| {
+            let source = error.source;
+            format!(
+                "{}: {source}",
+                RuntimeError::ring("a thread for queues", error)
+            )
+        })?;
         let files = Files::new(ring, &plan.namespaces, &plan.orders, &plan.post)?;
         let kicks = epoll::create(CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         epoll::add(

@@ -160,8 +160,9 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// From setting up a ring.
-    pub(crate) fn ring(name: &str, error: sys::Error) -> Self {
+    /// The error of setting up the ring of `name`, with what to do about it.
+    #[must_use]
+    pub fn ring(name: &str, error: sys::Error) -> Self {
         Self::Ring {
             name: name.to_owned(),
             operation: error.operation,

@@ -6,6 +6,7 @@ use crate::control::socket::PrivateSocket;
 use crate::cpus::CpuList;
 use crate::output::{self, OutputClosed};
 use crate::run::NbdAddress;
+use crate::service_manager;
 use crate::signals::Interrupt;
 use crate::units::{format_bytes, parse_size};
 use crate::uri::{PathUri, UriError, UriKind};
@@ -186,7 +187,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     });
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
     announce(args, &path)?;
+    service_manager::ready();
     wait(&interrupt, &broker);
+    service_manager::stopping();
     let ended = broker
         .stop()
         .map_err(|why| anyhow!("the queue server failed: {why}"));

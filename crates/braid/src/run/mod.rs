@@ -57,6 +57,7 @@ use crate::control::socket;
 use crate::identity::{self, IdentityArgs};
 use crate::log;
 use crate::output;
+use crate::service_manager;
 use crate::units::format_bytes;
 use anyhow::Context;
 use choices::Choices;
@@ -69,7 +70,6 @@ use machine::RunEvent;
 use marked::Keeper;
 use marks::Marks;
 use registry::{Refused, Registry};
-use sd_notify::NotifyState;
 use service::{Kept, Service, Start, say_ready};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
@@ -173,10 +173,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         for line in service.exports_in_words() {
             output::print(&line).ok();
         }
-        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        service_manager::ready();
         attend(&events, &service, &keeper)
     });
-    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    service_manager::stopping();
     service.close();
     // A reload may have changed it.
     let drain_ns = service.drain_ns();

@@ -11,6 +11,7 @@ use crate::control::access::Access;
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
 use crate::output;
+use crate::service_manager;
 use crate::units::format_bytes;
 use crate::uri::PathUri;
 use anyhow::Context;
@@ -104,6 +105,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
         }
     };
     announce(&config, &launched);
+    service_manager::ready();
     let ended = launched.join();
     if let Some(logger) = logger {
         logger.end();
@@ -239,6 +241,7 @@ fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
             if count > 0 {
                 std::process::exit(128 + signal);
             }
+            service_manager::stopping();
             crate::signals::end_when_stuck(STUCK_GRACE);
             sender.send(TargetControl::Stop);
         }

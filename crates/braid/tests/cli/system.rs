@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 const DEMO: &str = "demo --seconds 0.1";
 const BENCH: &str = "bench null:1MiB --runtime 10ms";
 const TARGET: &str = "target --mem 1MiB --listen 127.0.0.1:0 --socket target.sock";
+const QUEUES: &str = "queue serve mem:1MiB --socket q.sock";
 
 /// Forbids system call 425, io_uring_setup on every architecture, and becomes the program named by
 /// the arguments: no_new_privs, a filter of four instructions (load the number; is it 425? EPERM;
@@ -72,7 +73,7 @@ fn without_io_uring_each_verb_says_how_to_allow_it() {
             "Operation not permitted",
             "io_uring",
         ];
-        fails(&[DEMO, BENCH, TARGET], &wrapper, &parts);
+        fails(&[DEMO, BENCH, TARGET, QUEUES], &wrapper, &parts);
     }
 }
 
@@ -87,7 +88,7 @@ fn too_little_locked_memory_is_named_with_its_limit() {
     let wrapper = [drop, &["prlimit", "--memlock=0:0"]].concat();
     if works("memlock-too-low", &wrapper) {
         fails(
-            &[DEMO, BENCH, TARGET],
+            &[DEMO, BENCH, TARGET, QUEUES],
             &wrapper,
             &["locked memory (ulimit -l)", "Cannot allocate memory"],
         );

@@ -14,6 +14,7 @@ mod places;
 mod process;
 mod queue;
 mod reload;
+mod service_manager;
 mod sockets;
 mod target;
 #[path = "../shared/tmpfs.rs"]
