@@ -44,6 +44,7 @@ fn config(paths: u64) -> HostConfig {
             bytes: 1 << 20,
             block_shift: 9,
             identity: None,
+            read_only: false,
         },
         distance: 10,
         throughput: 1,

@@ -124,6 +124,7 @@ fn host_config() -> HostConfig {
             bytes: LEG_BYTES,
             block_shift: 12,
             identity: None,
+            read_only: false,
         },
         distance: 10,
         throughput: 1,

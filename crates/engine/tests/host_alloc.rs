@@ -254,6 +254,7 @@ fn no_io_to_a_local_device_allocates() {
             bytes: 16 << 20,
             block_shift: 12,
             identity: None,
+            read_only: false,
         };
     }
     assert_eq!(allocations(config, 128, 3000), 0);

@@ -49,7 +49,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path` with O_DIRECT where the file system can. `create`: make a sparse file of that
+    /// Opens `path` with O_DIRECT where the file system can, and only to read where the kernel
+    /// protects a block device. `create`: make a sparse file of that
     /// many bytes if there is none.
     ///
     /// # Errors
@@ -59,7 +60,9 @@ impl FileDevice {
     /// [`RuntimeError::InUse`]: to be written, and somebody has it alone.
     pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, read_only, create)?;
-        if !read_only {
+        // The kernel opens such a device to write, and then refuses each write.
+        device.read_only |= is_write_protected(&device.path, &*device.fd)?;
+        if !device.read_only {
             device.lock(false)?;
         }
         Ok(device)
@@ -72,6 +75,14 @@ impl FileDevice {
     /// block device mounted.
     pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, false, None)?;
+        if is_write_protected(&device.path, &*device.fd)? {
+            return Err(RuntimeError::Open {
+                path: device.path,
+                read_only: false,
+                source: Errno::ROFS.into(),
+                advice: "the block device is read-only (blockdev --getro)",
+            });
+        }
         device.lock(true)?;
         if !kind(&device.path, &*device.fd)? {
             device.whole = Some(Whole::new(device.bytes));
@@ -189,7 +200,7 @@ impl FileDevice {
         self.direct
     }
 
-    /// Whether writing was not asked for.
+    /// Whether writing was not asked for, or is not possible.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
@@ -332,6 +343,20 @@ fn reads_directly(fd: &OwnedFd) -> bool {
         return false;
     };
     rustix::io::pread(fd, aligned, 0).is_ok()
+}
+
+/// Whether this is a block device that the kernel lets nobody write to.
+fn is_write_protected(path: &Path, fd: impl AsFd) -> Result<bool, RuntimeError> {
+    if !kind(path, fd.as_fd())? {
+        return Ok(false);
+    }
+    let stat = rustix::fs::fstat(fd).map_err(|source| file_error(path, "examine", source))?;
+    let (major, minor) = (
+        rustix::fs::major(stat.st_rdev),
+        rustix::fs::minor(stat.st_rdev),
+    );
+    let shown = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    Ok(shown.is_ok_and(|it| it.trim() == "1"))
 }
 
 fn open_error(path: &Path, read_only: bool, source: Errno) -> RuntimeError {

@@ -569,15 +569,19 @@ impl End {
                 }),
             },
             Self::Device {
+                device,
                 bytes,
                 block_shift,
                 identity,
-                ..
             } => PathKind::Device {
                 device: DeviceId(number),
                 bytes: *bytes,
                 block_shift: *block_shift,
                 identity: identity.clone(),
+                read_only: match device {
+                    Device::File(file) => file.read_only(),
+                    _ => false,
+                },
             },
         }
     }

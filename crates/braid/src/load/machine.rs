@@ -309,6 +309,7 @@ pub mod tests {
                         bytes: 1 << 20,
                         block_shift: 9,
                         identity: None,
+                        read_only: false,
                     },
                     distance: 0,
                     throughput: 1,

@@ -263,6 +263,11 @@ fn open(args: &ServeArgs, nsid: usize, source: &Source) -> anyhow::Result<Namesp
     let (device, bytes, read_only) = match source {
         Source::Uri(uri) => {
             let (device, bytes) = device(shift, read_only, uri)?;
+            // A block device may be read-only by itself.
+            let read_only = match &device {
+                Device::File(file) => file.read_only(),
+                _ => read_only,
+            };
             (device.into(), bytes, read_only)
         }
         Source::Volume(address) => {

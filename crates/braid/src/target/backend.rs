@@ -137,6 +137,12 @@ fn open_file(
     }
     let file = FileDevice::open(path.clone(), namespace.read_only, None);
     let mut file = file.map_err(|error| advise(error, namespace.read_only))?;
+    if file.read_only() && !namespace.read_only {
+        bail!(
+            "{} is a read-only block device (blockdev --getro): set read_only = true",
+            path.display()
+        );
+    }
     if let Some(Size(bytes)) = namespace.volatile_cache {
         file.make_volatile(bytes)?;
     }

@@ -122,3 +122,42 @@ fn too_few_open_files_are_named_with_their_limit() {
         }
     }
 }
+
+#[test]
+fn read_only_block_device_is_refused_to_writers() {
+    let place = Place::new();
+    let file = place.path().join("disk");
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let made = Command::new("losetup")
+        .args(["-r", "-f", "--show"])
+        .arg(&file)
+        .output();
+    let Some(made) = made.ok().filter(|it| it.status.success()) else {
+        let test = "read_only_block_device_is_refused_to_writers";
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: losetup gives no device");
+        return;
+    };
+    let device = stdout(&made).trim().to_owned();
+    let target = [
+        "target",
+        "--file",
+        &device,
+        "--listen",
+        "127.0.0.1:0",
+        "--socket",
+        "t",
+    ];
+    let output = place.braid(&target);
+    let mirror = place.braid(&["mirror", "create", "m0", &format!("file:{device}")]);
+    let _ = Command::new("losetup").args(["-d", &device]).status();
+    for output in [output, mirror] {
+        let said = stderr(&output);
+        assert_eq!(code(&output), 1, "{said}");
+        for part in [device.as_str(), "read-only"] {
+            assert!(said.contains(part), "no {part:?} in: {said}");
+        }
+    }
+}

@@ -13,6 +13,7 @@ mod no_io_uring;
 mod places;
 mod process;
 mod queue;
+mod read_only;
 mod reload;
 mod service_manager;
 mod sockets;

@@ -18,8 +18,8 @@ pub fn open_named(socket: &Path, name: &str, wait: Duration) -> UnixStream {
     stream
 }
 
-/// The handshake on a connection, up to transmission.
-pub fn choose(stream: &mut (impl Read + Write), name: &str) {
+/// The handshake on a connection, up to transmission. Returns the transmission flags.
+pub fn choose(stream: &mut (impl Read + Write), name: &str) -> u16 {
     stream.read_exact(&mut [0; 18]).unwrap();
     let hello = [
         &3_u32.to_be_bytes()[..],
@@ -29,5 +29,7 @@ pub fn choose(stream: &mut (impl Read + Write), name: &str) {
         name.as_bytes(),
     ];
     stream.write_all(&hello.concat()).unwrap();
-    stream.read_exact(&mut [0; 10]).unwrap();
+    let mut offer = [0; 10];
+    stream.read_exact(&mut offer).unwrap();
+    u16::from_be_bytes([offer[8], offer[9]])
 }

@@ -46,6 +46,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         bytes,
         block_shift,
         ref identity,
+        read_only,
     } = *kind
     else {
         return None;
@@ -59,7 +60,10 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
             blocks: bytes >> block_shift,
             block_shift,
         },
-        limits: limits(block_shift),
+        limits: IoLimits {
+            read_only,
+            ..limits(block_shift)
+        },
     })
 }
 

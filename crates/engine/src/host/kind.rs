@@ -26,6 +26,8 @@ pub enum PathKind {
         /// What it shows of itself, so that it can be beside other paths; `None`: nothing, and it
         /// is the same as itself only.
         identity: Option<Box<volume::Namespace>>,
+        /// It refuses all changes of its data.
+        read_only: bool,
     },
     /// A device of the reactor that is a namespace of a controller, which somebody else drives.
     Passthrough {

@@ -269,6 +269,7 @@ impl Path {
             bytes: 0,
             block_shift: 9,
             identity: None,
+            read_only: false,
         };
         let config = PathConfig {
             uri: String::new(),

@@ -50,6 +50,7 @@ fn made(places: u16) -> ExportEngine {
             bytes: VOLUME,
             block_shift: 12,
             identity: None,
+            read_only: false,
         },
         distance: 10,
         throughput: 1,

@@ -455,6 +455,7 @@ fn device_rig(paths: u8) -> (Rig, Disk) {
             bytes,
             block_shift: 9,
             identity: None,
+            read_only: false,
         };
         path.uri = "mem:16MiB".into();
     }

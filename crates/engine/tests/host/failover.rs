@@ -400,6 +400,7 @@ fn devices() -> Rig {
             bytes: 16 << 20,
             block_shift: 9,
             identity: None,
+            read_only: false,
         };
         path.uri = format!("mem{device}");
     }

@@ -50,6 +50,7 @@ fn path(number: u16) -> PathConfig {
             bytes: 1 << 20,
             block_shift: 12,
             identity: Some(Box::new(identity)),
+            read_only: false,
         },
         distance: 0,
         throughput: 1,

@@ -296,6 +296,7 @@ fn device(device: u16) -> PathConfig {
             bytes: 1 << 20,
             block_shift: 9,
             identity: None,
+            read_only: false,
         },
         distance: 0,
         throughput: 1,

@@ -288,6 +288,7 @@ fn paths_to_devices_and_to_namespaces_do_not_mix() {
         bytes: 16 << 20,
         block_shift: 12,
         identity: None,
+        read_only: false,
     };
     host.volumes[0].paths[0].kind = device;
     host.volumes[0].paths[0].uri = "mem:16MiB".into();
@@ -357,6 +358,7 @@ fn configurations_that_can_not_be_are_named() {
             bytes: 1 << 20,
             block_shift: 8,
             identity: None,
+            read_only: false,
         };
     };
     assert_eq!(field(blocks), Err("block_shift"));

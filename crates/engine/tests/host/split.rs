@@ -323,6 +323,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
                 bytes: 16 << 20,
                 block_shift: 9,
                 identity: None,
+                read_only: false,
             };
         }
         let mut rig = Rig::new(host, target_config(1));

@@ -156,6 +156,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
             bytes: LEG_BYTES,
             block_shift: 12,
             identity: None,
+            read_only: false,
         },
         distance: 10,
         throughput: 1,
