@@ -59,7 +59,10 @@ impl Broker {
         let stop = Arc::new(AtomicBool::new(false));
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
-        server.hire()?;
+        if let Err(why) = server.hire() {
+            let _ = server.dismiss();
+            return Err(why);
+        }
         let thread = std::thread::Builder::new()
             .name("broker".into())
             .spawn(move || server.serve())
@@ -200,9 +203,15 @@ impl Server {
         for (number, cpu) in self.config.workers.clone().into_iter().enumerate() {
             let plan = self.crew(cpu)?;
             let builder = std::thread::Builder::new().name(format!("queues-{number}"));
-            let thread = builder.spawn(move || worker::run(plan));
-            let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+            let (ready, is_ready) = mpsc::sync_channel(1);
+            let thread = builder.spawn(move || worker::run(plan, &ready));
+            let thread = thread.map_err(|error| {
+                self.serving -= 1;
+                format!("cannot start a thread: {error}")
+            })?;
             self.crews[number].thread = Some(thread);
+            let can_serve = is_ready.recv();
+            can_serve.unwrap_or_else(|_| Err("a thread for queues ended at once".into()))?;
         }
         Ok(())
     }
@@ -242,11 +251,15 @@ impl Server {
     fn serve(&mut self) -> Result<(), String> {
         let served = self.watch();
         self.close_doors();
+        served.and(self.dismiss())
+    }
+
+    /// Ends the threads.
+    fn dismiss(&mut self) -> Result<(), String> {
         for crew in &self.crews {
             crew.send(Message::Stop);
         }
-        let ended = self.part(Duration::from_nanos(STOP_NS));
-        served.and(ended)
+        self.part(Duration::from_nanos(STOP_NS))
     }
 
     /// Waits for the threads: the first of their errors.

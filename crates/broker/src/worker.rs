@@ -22,7 +22,7 @@ use runtime::RuntimeError;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use sys::os::{Event, now_ns};
 use sys::{Arena, Errno, Fd, Ring, RingConfig, Wait};
 
@@ -116,8 +116,9 @@ impl Drop for Parting {
     }
 }
 
-/// Serves until it is told to stop. Runs in a thread of its own.
-pub fn run(plan: Plan) {
+/// Serves until it is told to stop. Runs in a thread of its own. Reports first whether it can
+/// serve: its ring belongs to this thread.
+pub fn run(plan: Plan, ready: &SyncSender<Result<(), String>>) {
     let mut parting = Parting {
         result: Err("a thread that serves queues panicked".into()),
         news: plan.news.clone(),
@@ -128,7 +129,12 @@ pub fn run(plan: Plan) {
     {
         tracing::warn!("cannot pin a thread to CPU {cpu}: {error}");
     }
-    parting.result = Worker::new(plan).and_then(|mut worker| worker.serve());
+    let made = Worker::new(plan);
+    let can_serve = made.as_ref().map(|_| ()).map_err(String::clone);
+    parting.result = match ready.send(can_serve) {
+        Ok(()) => made.and_then(|mut worker| worker.serve()),
+        Err(_) => Ok(()),
+    };
 }
 
 impl Worker {
