@@ -491,6 +491,24 @@ impl Mirror {
         Round::of(legs)
     }
 
+    /// A leg has ended its part of a flush; the round once all legs have, and those that failed it
+    /// have left.
+    fn flush_ended(
+        &mut self,
+        flush: impl FnOnce(&mut Self) -> &mut Option<Round>,
+        leg: u8,
+        outcome: Outcome,
+    ) -> Option<Round> {
+        let flush = flush(self);
+        if !flush.as_mut()?.ends(leg, outcome) {
+            return None;
+        }
+        let round = flush.take()?;
+        self.wake = true;
+        self.leave(round);
+        Some(round)
+    }
+
     /// The regions that a range touches.
     fn regions(&self, range: Range) -> core::ops::Range<u64> {
         let shift = self.state.geometry.region_shift;

@@ -109,16 +109,9 @@ impl Mirror {
     }
 
     pub(super) fn alike_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.alike.flush else {
+        let Some(round) = self.flush_ended(|it| &mut it.alike.flush, leg, outcome) else {
             return;
         };
-        if !round.ends(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.alike.flush = None;
-        self.wake = true;
-        self.leave(round);
         if !self.up.without(round.done).is_empty() {
             // Once more; where the last leg can't flush, that is later.
             self.alike.copied.append(&mut self.alike.flushing);

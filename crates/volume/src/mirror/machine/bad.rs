@@ -427,16 +427,9 @@ impl Mirror {
     }
 
     pub(super) fn heal_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.bad.flush else {
+        let Some(round) = self.flush_ended(|it| &mut it.bad.flush, leg, outcome) else {
             return;
         };
-        if !round.ends(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.bad.flush = None;
-        self.wake = true;
-        self.leave(round);
         for leg in round.done.both(self.takers()).iter() {
             self.clear_flushed(leg);
         }

@@ -297,16 +297,9 @@ impl Mirror {
     }
 
     pub(super) fn relax_done(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.relaxing else {
+        let Some(round) = self.flush_ended(|it| &mut it.relaxing, leg, outcome) else {
             return;
         };
-        if !round.ends(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.relaxing = None;
-        self.wake = true;
-        self.leave(round);
         match round.outcome {
             None if self.may_forget() => self.forget_quiet(),
             None if self.may_settle() => self.is_flushed(),
