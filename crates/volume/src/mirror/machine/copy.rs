@@ -5,12 +5,12 @@
 //! writes of users, and they among it, so what is written is what was there when it was read (T5,
 //! T46). Where a leg can't read, another one does; where none in sync can, for a rebuild or to
 //! mend, one that is being rebuilt and does not lack it (`missed`). Where none can, the piece is
-//! cut to the smallest size, and what remains is lost: said, and its intent kept. Reads that wait
+//! cut, at last into blocks, and what remains is lost: said, and its intent kept. Reads that wait
 //! go before mending, that before making alike, that before rebuilding and checking; the first two
 //! at once, the others as the pace allows.
 //!
 //! # Limits
-//! One job less than there are buffers, and as many once a leg that left has some; one per region.
+//! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as many once a leg that left has some; one per region.
 //! [`MENDS_MAX`] ranges wait to be mended; of more, the next read that fails will tell.
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
@@ -25,8 +25,11 @@ use crate::mirror::bad::BadKind;
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
 /// Ranges that wait to be mended.
 pub(super) const MENDS_MAX: usize = 64;
-/// What is given up when nobody can read it.
+/// Pieces that a copy is cut into at first; blocks are next.
 pub(super) const PIECE_MIN: u64 = 4096;
+/// So many of these are cut into blocks of one job: where more than that is bad, each block takes
+/// as long as a medium needs to give up.
+const CUTS_MAX: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -54,8 +57,11 @@ pub(super) struct Job {
     pub kind: Kind,
     pub range: Range,
     pub piece: Range,
-    /// Its pieces are the smallest, since somewhere nobody can read.
-    small: bool,
+    /// Most bytes of its next piece: fewer than a buffer has where somewhere no leg can read all of
+    /// a piece, or be written all of it.
+    unit: u64,
+    /// How many pieces were cut into blocks.
+    cuts: u8,
     pub step: Step,
     /// Who is reading it.
     pub asked: u8,
@@ -106,7 +112,8 @@ impl Mirror {
                 kind,
                 range,
                 piece: Range::new(range.start, 0),
-                small: false,
+                unit: self.config.copy_bytes.into(),
+                cuts: 0,
                 step: Step::Lock,
                 asked: 0,
                 late: Legs::default(),
@@ -285,11 +292,15 @@ impl Mirror {
         let whole = u64::from(self.config.copy_bytes);
         // Behind what is bad it goes on as before.
         let again = job.piece.end == job.piece.start;
-        job.small &= again || !(from - job.range.start).is_multiple_of(whole);
-        let bytes = if job.small { PIECE_MIN } else { whole };
+        let done = from - job.range.start;
+        if !again && done.is_multiple_of(whole) {
+            job.unit = whole;
+        } else if !again && done.is_multiple_of(PIECE_MIN) {
+            job.unit = job.unit.max(PIECE_MIN);
+        }
         job.piece = Range {
             start: from,
-            end: job.range.end.min(from + bytes),
+            end: job.range.end.min(from + job.unit),
         };
         (job.step, job.tried) = (Step::Lock, Legs::default());
         job.unreachable = false;
@@ -348,7 +359,7 @@ impl Mirror {
         let leg = fit.without(last).first();
         let leg = leg.or(spares.first()).or(fit.first());
         // Where none is left, legs that failed a larger piece may have this one: all that is locked
-        // is copied once more in the smallest pieces, each of which all are asked for.
+        // is copied once more in smaller pieces, each of which all are asked for.
         if leg.is_some() || job.piece.end - job.piece.start <= PIECE_MIN {
             job.piece = piece;
         }
@@ -394,8 +405,8 @@ impl Mirror {
             // Not for the medium's sake: later.
             self.end_job(number);
             self.copy_pause_ns = self.now_ns + COPY_PAUSE_NS;
-        } else if piece.end - piece.start > PIECE_MIN {
-            return self.once_more_in_pieces(number);
+        } else if self.is_worth_cutting(number) && self.once_more_in_pieces(number) {
+            return;
         } else {
             if let Some(job) = self.job(number) {
                 job.lossy = true;
@@ -411,14 +422,38 @@ impl Mirror {
         self.release(self.hold_of(number));
     }
 
-    /// The piece is copied once more, in the smallest pieces.
-    fn once_more_in_pieces(&mut self, number: u8) {
+    /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
+    /// were asked, which may have bad ones at other places. What a check finds is mended by another
+    /// job.
+    fn is_worth_cutting(&self, number: u8) -> bool {
+        let job = self.jobs[usize::from(number)];
+        let several = |job: &Job| job.tried.count() > 1 && job.kind != Kind::Check;
+        job.is_some_and(|job| job.piece.end - job.piece.start > PIECE_MIN || several(&job))
+    }
+
+    /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
+    pub(super) fn smaller_unit(&self, job: &Job) -> Option<u64> {
+        let (bytes, block) = (job.piece.end - job.piece.start, self.block_bytes());
+        match bytes > PIECE_MIN.max(block) {
+            true => Some(PIECE_MIN.max(block)),
+            false => (bytes > block && job.cuts < CUTS_MAX).then_some(block),
+        }
+    }
+
+    /// The piece is copied once more, in smaller ones; false: there are none.
+    fn once_more_in_pieces(&mut self, number: u8) -> bool {
+        let job = self.jobs[usize::from(number)];
+        let Some(unit) = job.and_then(|job| self.smaller_unit(&job)) else {
+            return false;
+        };
         if let Some(job) = self.job(number) {
-            job.small = true;
+            job.unit = unit;
+            job.cuts += u8::from(unit < PIECE_MIN);
             job.piece.end = job.piece.start;
         }
         self.release(self.hold_of(number));
         self.next_piece(number);
+        true
     }
 
     /// Nobody can read the piece: its region is tried again later.
@@ -483,8 +518,8 @@ impl Mirror {
         let smaller = self.copy_spoiled(number, &mut round);
         round.failed = round.failed.with(round.refused);
         self.leave_but_last(round);
-        if smaller {
-            return self.once_more_in_pieces(number);
+        if smaller && self.once_more_in_pieces(number) {
+            return;
         }
         if repairs {
             self.repaired(round.done);

@@ -238,7 +238,7 @@ impl Mirror {
         may
     }
 
-    fn block_bytes(&self) -> u64 {
+    pub(super) fn block_bytes(&self) -> u64 {
         1 << self.state.geometry.block_shift
     }
 

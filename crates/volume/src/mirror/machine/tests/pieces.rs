@@ -77,6 +77,35 @@ fn t05_what_is_bad_on_each_leg_at_another_place_is_read_and_mended() {
     assert_eq!(media.reads, 1);
 }
 
+/// Bad sectors of one piece, another one on each leg.
+#[test]
+fn t05_piece_with_other_bad_sectors_on_each_leg_is_copied() {
+    let mut mirror = mirror_of(3);
+    mirror.leg_lost(2, MS);
+    mirror.submit(Request::Write(ALL, false), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    let mut media = Media {
+        bad: vec![(0, Range::new(4096, 512)), (1, Range::new(5120, 512))],
+        reads: 0,
+    };
+    let mut small = 0;
+    let mut answer = |output: &Output, leg: u8| {
+        if let Output::CopyRead(_, _, range) = output {
+            small += usize::from(range.end - range.start < 4096);
+        }
+        media.answer(output, leg, ALL)
+    };
+    mirror.leg_found(2, 0, 2 * MS);
+    for now_ns in (2 * MS..5000 * MS).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        run(&mut mirror, now_ns, &mut answer);
+    }
+    assert!(mirror.facts(2).unwrap().in_sync, "{:?}", mirror.facts(2));
+    assert!(mirror.lost.next(0).is_none());
+    // Behind these it goes on with larger ones.
+    assert!(small < 64, "{small}");
+}
+
 #[test]
 fn what_no_leg_can_read_fails_and_what_leg_alone_can_not_is_not_tried_in_pieces() {
     let mut mirror = mirror_of(2);
