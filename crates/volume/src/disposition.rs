@@ -120,6 +120,7 @@ mod tests {
             Outcome::Done,
             Outcome::MediaError,
             Outcome::CutShort,
+            Outcome::Erased,
             Outcome::NoSpace,
             Outcome::ReadOnly,
             Outcome::Denied,

@@ -67,6 +67,7 @@ pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
         | Outcome::Busy { .. }
         | Outcome::MediaError
         | Outcome::CutShort
+        | Outcome::Erased
         | Outcome::NoSpace
         | Outcome::ReadOnly
         | Outcome::Denied
@@ -88,8 +89,9 @@ pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
 mod tests {
     use super::*;
 
-    const FAILURES: [Outcome; 11] = [
+    const FAILURES: [Outcome; 12] = [
         Outcome::CutShort,
+        Outcome::Erased,
         Outcome::PathError,
         Outcome::TimedOut,
         Outcome::Busy { after_ns: 7 },

@@ -44,6 +44,9 @@ pub enum Outcome {
     /// The file behind it became shorter than it was: what lay there is lost, and nothing is
     /// written there any more.
     CutShort,
+    /// Its controller destroys all data (a sanitize operation), or has failed to: nothing that was
+    /// there counts.
+    Erased,
     /// Not now; the same path may do it after `after_ns`.
     Busy {
         /// Wait at least so long.
@@ -90,6 +93,7 @@ impl core::fmt::Display for Outcome {
             Self::PathError => "the path failed",
             Self::MediaError => "the data can't be read or written",
             Self::CutShort => "its file was cut short, and what lay behind its end is lost",
+            Self::Erased => "its controller destroys all data, or has failed to (sanitize)",
             Self::Busy { .. } => "busy",
             Self::NoSpace => "out of space",
             Self::ReadOnly => "write protected",
@@ -116,6 +120,7 @@ mod tests {
             (Outcome::PathError, true),
             (Outcome::MediaError, false),
             (Outcome::CutShort, false),
+            (Outcome::Erased, false),
             (Outcome::Busy { after_ns: 1 }, false),
             (Outcome::NoSpace, false),
             (Outcome::ReadOnly, false),

@@ -37,7 +37,9 @@ fn failure(status: Status, crdt: &[u16; 3], retries: u8) -> Outcome {
         Class::Transport => busy,
         Class::Retry | Class::Internal if !status.dnr() => busy,
         // Another copy may have what this controller can't give.
-        Class::Retry | Class::Internal | Class::Media | Class::Erased => Outcome::MediaError,
+        Class::Retry | Class::Internal | Class::Media => Outcome::MediaError,
+        // No block of it is bad: all of it is, and for ever (T14).
+        Class::Erased => Outcome::Erased,
         Class::Compare => Outcome::Mismatch,
         Class::Capacity => Outcome::NoSpace,
         Class::ReadOnly => Outcome::ReadOnly,
@@ -88,8 +90,8 @@ mod tests {
             (Status::SQ_DELETION, Outcome::PathError),
             (Status::KEEP_ALIVE_EXPIRED, Outcome::PathError),
             (Status::INVALID_NAMESPACE.with_dnr(), Outcome::PathError),
-            (Status::SANITIZE_IN_PROGRESS, Outcome::MediaError),
-            (Status::SANITIZE_FAILED, Outcome::MediaError),
+            (Status::SANITIZE_IN_PROGRESS, Outcome::Erased),
+            (Status::SANITIZE_FAILED, Outcome::Erased),
             (Status::ACCESS_DENIED, Outcome::Denied),
             (Status::PREEMPT_ABORT, Outcome::Reservation),
             (Status::UNRECOVERED_READ, Outcome::MediaError),

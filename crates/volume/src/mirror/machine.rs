@@ -125,8 +125,8 @@ struct Leg {
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
     discarded: bool,
-    /// Its file was cut short, or it was put back to an older state: whatever it has counts for
-    /// nothing.
+    /// Its file was cut short, its controller destroys its data, or it was put back to an older
+    /// state: whatever it has counts for nothing.
     cut_short: bool,
     /// The same while it was the last one in sync, which stays.
     cut_and_last: bool,
@@ -371,6 +371,9 @@ impl Mirror {
         let leg = ticket.leg;
         if outcome == Outcome::CutShort {
             self.is_cut_short(leg);
+        }
+        if outcome == Outcome::Erased {
+            self.is_erased(leg);
         }
         self.flush_failed(ticket, outcome);
         match ticket.work {

@@ -489,7 +489,8 @@ impl Mirror {
             Step::Read if outcome.is_done() => self.write_piece(number, leg),
             Step::Read => {
                 job.tried.add(leg);
-                let bad = matches!(outcome, Outcome::MediaError | Outcome::CutShort);
+                use Outcome::{CutShort, Erased, MediaError};
+                let bad = matches!(outcome, MediaError | CutShort | Erased);
                 job.unreachable |= !bad;
                 // A check takes its time: who is slow under it is not counted for that.
                 let counts = bad || job.kind != Kind::Check;

@@ -93,6 +93,21 @@ impl Mirror {
         }
     }
 
+    /// A leg's controller destroys its data: the leg leaves, and has nothing when it returns. The
+    /// last one in sync stays, and its errors go to the callers.
+    pub(super) fn is_erased(&mut self, leg: u8) {
+        if self.up == Legs::one(leg) {
+            return;
+        }
+        if let Some(it) = self.leg_mut(leg) {
+            it.cut_short = true;
+        }
+        match self.takers().has(leg) {
+            true => self.lose(leg, Outcome::Erased),
+            false => self.wake = true,
+        }
+    }
+
     /// The leg has another size now. One that is smaller than the mirror needs, if only for a
     /// moment, has lost data (T50): it leaves, and is copied whole when it returns. The last one in
     /// sync stays, and serves what lies below the smallest size that was seen.

@@ -3,6 +3,7 @@ use super::super::super::bad::BadKind::{LastCopy, Unwritten};
 use super::super::*;
 use super::beats::{BEAT, shared};
 use super::rules::{MS, started, started_with};
+use crate::mirror::superblock::LegState;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use crc_fast::crc32_iscsi;
@@ -40,6 +41,8 @@ struct Rig {
     silent: Option<u8>,
     kept: Vec<Ticket>,
     written: Vec<(u8, Range)>,
+    /// This leg's controller sanitizes it.
+    erased: Option<u8>,
 }
 
 impl Rig {
@@ -61,6 +64,7 @@ impl Rig {
             silent: None,
             kept: Vec::new(),
             written: Vec::new(),
+            erased: None,
         }
     }
 
@@ -103,6 +107,7 @@ impl Rig {
     fn end(&mut self, output: Output) {
         let now_ns = self.now_ns;
         let (ticket, outcome) = match output {
+            Output::Leg(ticket, _) if self.erased == Some(ticket.leg) => (ticket, Outcome::Erased),
             Output::Leg(ticket, Request::Write(range, _)) => {
                 let version = self.versions[&ticket.io().unwrap()];
                 let data = vec![version; units(range).count()];
@@ -291,6 +296,22 @@ fn copy_that_a_sector_refuses_leaves_that_alone_bad() {
     let facts = rig.mirror.facts(1).unwrap();
     assert_eq!(facts.bad, (1, 512, Some(sector)));
     rig.is_said();
+}
+
+#[test]
+fn leg_that_is_sanitized_leaves_and_has_nothing() {
+    let mut rig = Rig::of(2);
+    rig.erased = Some(1);
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
+    assert_eq!((rig.in_sync(), rig.bad(1)), (1, vec![]));
+    assert!(rig.news.contains(&News::Left(1, Outcome::Erased)));
+    let state = rig.mirror.superblock().state(1);
+    let nothing = matches!(state, Some(LegState::Stale(lack)) if lack.position == 0);
+    assert!(nothing, "{state:?}");
+    // The last one stays, and fails what it is given.
+    rig.erased = Some(0);
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Erased);
+    assert_eq!(rig.in_sync(), 1);
 }
 
 /// A flush that was under way tells nothing of what the last leg has lost meanwhile.
