@@ -179,7 +179,7 @@ impl Mirror {
         self.up.iter().any(|leg| says(leg) != self.cut_at(leg))
     }
 
-    /// An event has happened: what it says of cuts holds.
+    /// Superblocks were written: what they say of cuts holds.
     pub(super) fn cut_was_said(&mut self) {
         for leg in self.up.iter() {
             let is_said = |it: &&mut super::Leg| it.is_accepted && it.said.cut_at == 0;

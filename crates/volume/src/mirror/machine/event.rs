@@ -242,6 +242,8 @@ impl Mirror {
             }
             Stage::First | Stage::Join => self.said(stage, round),
             Stage::Others | Stage::Second => {
+                // What was accepted after the first copies were written is on the others.
+                self.cut_was_said();
                 self.leave(round);
                 if well && stage == Stage::Others {
                     self.write_state(self.told(), Stage::Second);

@@ -163,6 +163,26 @@ fn t50_a_cut_that_is_accepted_is_used_once_that_is_said() {
     assert_eq!(read(&mut mirror, 3 << 20, 8 * MS), Outcome::CutShort);
 }
 
+/// While an event was under way that did not say so yet: its second copies do.
+#[test]
+fn t50_a_cut_that_is_accepted_during_an_event_is_over() {
+    let mut mirror = cut();
+    let name = crate::mirror::Name::new("other").unwrap();
+    mirror.rename(name, 4 * MS);
+    let said_first = loop {
+        match mirror.poll_output(4 * MS) {
+            Some(Output::Superblock(ticket, _)) => break ticket,
+            other => end(&mut mirror, other.unwrap(), 4 * MS, &mut well),
+        }
+    };
+    assert!(mirror.accept_cut(0, 4 * MS));
+    mirror.handle_done(said_first, Outcome::Done, 4 * MS);
+    run(&mut mirror, 4 * MS, &mut well);
+    assert_eq!(said(&mirror, 0).cut_at, 0);
+    assert_eq!(mirror.facts(0).unwrap().cut_end, None);
+    assert_eq!(read(&mut mirror, 3 << 20, 5 * MS), Outcome::Done);
+}
+
 /// Before the cut could be written down.
 #[test]
 fn t50_a_cut_that_is_accepted_at_once_is_over() {
