@@ -53,7 +53,7 @@ pub use course::errno;
 
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::{CHANGES_READY, CLIENT_LINES_MAX, EXPORTS_MAX};
-use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use crate::machine::{Closed, ConnId, DeviceError, DeviceId, Machine, Memory, Output, Place, Send};
 use crate::mirror::{LegReport, MirrorEngine, MirrorOrder, MirrorReport};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
@@ -452,6 +452,10 @@ impl Machine for ExportEngine {
 
     fn start_before_ns(&self, id: u32) -> u64 {
         self.host.start_before_ns(id)
+    }
+
+    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
+        self.host.handle_cut(device, end, now_ns);
     }
 
     fn handle_control(&mut self, message: ExportControl, now_ns: u64) {

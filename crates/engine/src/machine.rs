@@ -237,6 +237,9 @@ pub trait Machine {
     fn start_before_ns(&self, _id: u32) -> u64 {
         u64::MAX
     }
+    /// A file that no other process uses became shorter than it was: `end` is the first byte that
+    /// was not there; 0: that is not known. It may be as long again by now.
+    fn handle_cut(&mut self, _device: DeviceId, _end: u64, _now_ns: u64) {}
     /// A message from another thread.
     fn handle_control(&mut self, message: Self::Control, now_ns: u64);
     /// Once per loop turn, after all events: make load, check data, publish counters.
@@ -319,6 +322,9 @@ macro_rules! pass_on {
         }
         fn start_before_ns(&self, id: u32) -> u64 {
             self.$inner.start_before_ns(id)
+        }
+        fn handle_cut(&mut self, device: $crate::machine::DeviceId, end: u64, now_ns: u64) {
+            self.$inner.handle_cut(device, end, now_ns);
         }
         fn poll_output(&mut self) -> Option<$crate::machine::Output> {
             self.$inner.poll_output()

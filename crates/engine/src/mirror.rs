@@ -59,7 +59,9 @@ pub use types::*;
 
 use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError};
 use crate::limits::{MIRROR_SCRATCH_BYTES, MIRRORS_MAX};
-use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send, Span};
+use crate::machine::{
+    Closed, ConnId, DeviceError, DeviceId, Machine, Memory, Output, Place, Send, Span,
+};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -615,6 +617,20 @@ impl Machine for MirrorEngine {
 
     fn start_before_ns(&self, id: u32) -> u64 {
         self.start_before(id)
+    }
+
+    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
+        for (volume, leg) in (0..).zip(self.legs.clone()) {
+            let Some((index, at)) = leg.filter(|_| self.host.uses(volume, device)) else {
+                continue;
+            };
+            if let Some(mirror) = self.mirror_mut(index.into())
+                && mirror.is_led_by(at.into(), volume)
+            {
+                mirror.file_cut(at.into(), end, now_ns);
+                self.again = true;
+            }
+        }
     }
 
     #[inline]

@@ -163,6 +163,10 @@ pub(crate) struct Devices {
     /// Number of the next queue.
     serial: u32,
     pub(crate) results: Vec<Done>,
+    /// Files that we have alone and that became shorter, and where they ended.
+    pub(crate) cuts: Vec<(DeviceId, u64)>,
+    /// When the sizes of such files are looked at next; `u64::MAX`: there are none.
+    pub(crate) sizes_at_ns: u64,
     pub(crate) commands: Commands,
     requests: Vec<Option<FileRequest>>,
     free: Vec<u32>,
@@ -241,6 +245,8 @@ impl Devices {
             backends,
             serial,
             results: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            cuts: Vec::new(),
+            sizes_at_ns: 0,
             commands: Commands::default(),
             requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
@@ -270,6 +276,7 @@ impl Devices {
         let backend = opened.map(|opened| Backend::new(opened, serial));
         self.backends[at] = backend.unwrap_or(Backend::Nothing);
         self.queues = queues::of(&self.backends);
+        self.sizes_at_ns = 0;
     }
 
     /// Requests to files that have not ended.
@@ -279,7 +286,7 @@ impl Devices {
 
     /// Whether the machine has results to hear of.
     pub(crate) fn has_results(&self) -> bool {
-        !self.results.is_empty()
+        !(self.results.is_empty() && self.cuts.is_empty())
     }
 
     /// Whether nothing is in flight.
@@ -347,7 +354,10 @@ impl Devices {
                 let (read_only, block_bytes) = (*read_only, *block_bytes);
                 let step =
                     within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only));
-                match step.and_then(|step| cut::look(device, request, step, looked, now_ns)) {
+                let step = step.and_then(|it| cut::look(device, request, it, looked, now_ns));
+                let news = cut::news(device, looked).map(|end| (request.device, end));
+                self.cuts.extend(news);
+                match step {
                     Ok(step) => {
                         let begun = FileRequest {
                             request: *request,
@@ -614,6 +624,9 @@ where
 
     /// Results of requests that needed no operation.
     pub(crate) fn deliver_device_results(&mut self) {
+        for (device, end) in self.devices.cuts.drain(..) {
+            self.machine.handle_cut(device, end, self.now_ns);
+        }
         for (id, result) in self.devices.results.drain(..) {
             self.machine.handle_device(id, result, self.now_ns);
         }

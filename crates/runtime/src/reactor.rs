@@ -298,6 +298,9 @@ where
         self.expire_closing();
         self.expire_sending();
         self.expire_pauses();
+        if self.devices.sizes_at_ns <= self.now_ns {
+            self.devices.look_at_sizes(self.now_ns);
+        }
     }
 
     /// Rounds of the machine until it is quiet.
@@ -435,7 +438,8 @@ where
             .filter_map(|listener| listener.resume_ns)
             .min();
         let devices = Some(self.devices_until_ns).filter(|_| self.stopping);
-        let all = [machine, closing, look, pauses, devices];
+        let sizes = Some(self.devices.sizes_at_ns).filter(|at_ns| *at_ns != u64::MAX);
+        let all = [machine, closing, look, pauses, devices, sizes];
         all.into_iter().flatten().min()
     }
 

@@ -6,14 +6,15 @@
 //! long it is, and where its end was when it was seen to be shorter; from then on nothing is read
 //! or written behind that, however long the file is by then, until somebody says that the file is
 //! to be taken as it is ([`FileDevice::take_as_it_is`]). Its size is looked at no more often than
-//! every `LOOK_NS`, by what is asked of it, and never waited for: what a file system has not
+//! every `LOOK_NS`, by what is asked of it, and once a second besides (`device/cut.rs`), and never
+//! waited for: what a file system has not
 //! noticed itself yet is not asked of a server.
 //!
 //! # Limits
 //! What is written within `LOOK_NS` after the cut may make the file longer: that shows at the next
 //! look, and where the end was is not known any more, so nothing of the file is trusted then. Until
-//! then a read of the hole finds zeroes. A file that is cut and made as long again before anything
-//! was asked of it isn't noticed, as nothing is that others write into it.
+//! then a read of the hole finds zeroes. A file that is cut and made as long again between two
+//! looks isn't noticed, as nothing is that others write into it.
 use crate::FileDevice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,11 +32,13 @@ pub(crate) struct Whole {
     told: AtomicBool,
 }
 
-/// When a reactor looked last, and how far it has written since.
+/// When a reactor looked last, how far it has written since, and where the end was that it told its
+/// machine of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looked {
     at_ns: u64,
     written_to: u64,
+    end: Option<u64>,
     /// Writes in flight.
     pub writes: u32,
 }
@@ -77,6 +80,14 @@ impl Whole {
     pub fn lengths(&self) -> (u64, u64) {
         let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
         (load(&self.longest), load(&self.end))
+    }
+
+    /// Where its end was when it was shorter, if that is news to a reactor.
+    pub fn news(&self, looked: &mut Looked) -> Option<u64> {
+        let end = self.end.load(Ordering::Relaxed);
+        let end = (end != u64::MAX).then_some(end);
+        let before = std::mem::replace(&mut looked.end, end);
+        end.filter(|_| end != before)
     }
 
     fn take(&self, bytes: u64) {
@@ -142,6 +153,13 @@ mod tests {
         whole.seen(14, 14);
         assert!(!whole.reaches(1), "a write has put its end there");
         assert_eq!(whole.lengths(), (24, 0));
+        let mut looked = Looked::default();
+        assert_eq!(whole.news(&mut looked), Some(0));
+        assert_eq!(whole.news(&mut looked), None, "it was told of that");
+        whole.take(24);
+        assert_eq!(whole.news(&mut looked), None);
+        whole.seen(16, 0);
+        assert_eq!(whole.news(&mut looked), Some(16), "it was cut again");
         whole.take(24);
         assert!(whole.reaches(24) && whole.tell() && !whole.tell());
     }

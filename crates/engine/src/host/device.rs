@@ -68,6 +68,12 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
 }
 
 impl HostEngine {
+    /// Whether a path of a volume leads to a device.
+    pub(crate) fn uses(&self, volume: u16, device: DeviceId) -> bool {
+        let mut paths = self.paths.iter().filter(|path| path.volume == volume);
+        paths.any(|path| path.kind.device() == Some(device))
+    }
+
     /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
     /// larger. The volume is as large when all its paths are.
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {

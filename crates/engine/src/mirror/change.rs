@@ -116,6 +116,7 @@ impl Mirrored {
             cut_short: false,
             size: LegSize::Enough,
             smallest: new.info.bytes,
+            file_end: None,
             full: false,
             stuck: false,
             unfit: None,

@@ -136,6 +136,8 @@ pub(super) struct Leg {
     /// the machine was told of one.
     pub size: LegSize,
     pub smallest: u64,
+    /// Where its file ended when it was shorter, until a user takes it as it is.
+    pub file_end: Option<u64>,
     /// It could not write more blocks than can be recorded, and was not in sync since.
     pub full: bool,
     /// The same once more when it was rebuilt: it returns only when told to.
@@ -245,6 +247,7 @@ impl Mirrored {
             cut_short: false,
             size: LegSize::Enough,
             smallest: u64::MAX,
+            file_end: None,
             full: false,
             stuck: false,
             unfit: None,

@@ -183,11 +183,9 @@ impl Mirrored {
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
             _ if leg.cut_short => Some(words::CUT_SHORT.into()),
-            _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(words::cut_at(
-                &self.config.name,
-                end,
-                leg.size == LegSize::Small,
-            )),
+            _ if let Some(end) = facts.and_then(|it| it.cut_end) => {
+                Some(words::cut_at(&self.config.name, end, leg.is_too_small()))
+            }
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
             _ if status == LegStatus::Stale && leg.size != LegSize::Enough => self.why_small(leg),
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
@@ -327,7 +325,7 @@ impl Mirrored {
                     ));
                 }
                 if let Some(leg) = leg {
-                    leg.size = LegSize::Enough;
+                    (leg.size, leg.file_end) = (LegSize::Enough, None);
                 }
             }
             MirrorOrder::Assemble(_)
@@ -356,6 +354,7 @@ impl Mirrored {
         if aside {
             return;
         }
+        leg.file_end = None;
         // One that was there at the start and could not return has never left since.
         if leg.away.is_none() && facts.is_some_and(|it| !it.in_sync) {
             leg.away = Some(Away::absent(now_ns));

@@ -77,7 +77,7 @@ impl Mirrored {
                 let is_small = self
                     .legs
                     .iter()
-                    .any(|leg| leg.slot == Some(slot) && leg.size == LegSize::Small);
+                    .any(|leg| leg.slot == Some(slot) && leg.is_too_small());
                 let why = words::cut_at(&self.config.name, end, is_small);
                 format!("leg {slot} ({}): {why}", self.name_of(slot))
             }

@@ -8,11 +8,19 @@
 //!
 //! # Limits
 //! A size that nobody was told of is not seen: a namespace that shrinks and grows between two looks
-//! at it, or while no engine runs. Files that are cut short are the runtime's to notice; such a leg
-//! returns only when told to, since its file is opened anew for that.
+//! at it, or while no engine runs. Files that are cut short are the runtime's to notice, at the
+//! next request or within a second; such a leg returns only when told to, since its file is used as
+//! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
+//! written down on the last leg in sync: its errors last until the mirror is stopped.
 use super::one::{Leg, Mirrored, Phase};
 use super::words;
 use alloc::string::String;
+use volume::limits::LEGS_MAX;
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// A leg that ends below this lacks a superblock.
+const SUPERBLOCKS_END: u64 = COPIES_AT[1] + SUPERBLOCK_BYTES as u64;
 
 /// Whether a leg was as large as its mirror needs since it was in sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +34,42 @@ pub(super) enum LegSize {
     Regrown,
 }
 
+impl Leg {
+    /// Whether it has to become larger before a user can accept that it was cut.
+    pub fn is_too_small(&self) -> bool {
+        self.size == LegSize::Small || self.file_end.is_some()
+    }
+}
+
 impl Mirrored {
+    /// The file of a leg became shorter: `end` is the first byte that was not there; 0: that is not
+    /// known.
+    pub(super) fn file_cut(&mut self, at: usize, end: u64, now_ns: u64) {
+        self.legs[at].file_end = Some(end);
+        self.tell_file_cut(at, now_ns);
+        self.again = true;
+    }
+
+    /// Tells the machine where the file of a leg ended when it was shorter.
+    fn tell_file_cut(&mut self, at: usize, now_ns: u64) {
+        let needs = self.leg_needs(&self.legs[at]);
+        let leg = &self.legs[at];
+        let (Some(end), Some(slot), Phase::Running(it)) = (leg.file_end, leg.slot, &mut self.phase)
+        else {
+            return;
+        };
+        let in_sync = |slot: u8| it.machine.facts(slot).is_some_and(|it| it.in_sync);
+        let is_last = (0..LEGS_MAX as u8).filter(|slot| in_sync(*slot)).eq([slot]);
+        // Nothing can be written to the last one any more where its superblocks are.
+        let is_known = end >= SUPERBLOCKS_END || !is_last;
+        if needs.is_none_or(|needs| end >= needs) || !is_known {
+            return;
+        }
+        it.machine.leg_resized(slot, end, now_ns);
+        let takes_part = it.machine.may_read(slot);
+        self.legs[at].cut_short |= !takes_part;
+    }
+
     /// Bytes that a leg must have; `None`: the mirror does not run, or the leg is not known yet.
     fn leg_needs(&self, leg: &Leg) -> Option<u64> {
         let Phase::Running(it) = &self.phase else {
@@ -38,6 +81,9 @@ impl Mirrored {
     /// Tells the machine of a leg that is, or was, too small; one that is large enough again may
     /// return.
     pub(super) fn check_size(&mut self, at: usize, now_ns: u64) {
+        if self.legs[at].file_end.is_some() {
+            return self.tell_file_cut(at, now_ns);
+        }
         let Some(needs) = self.leg_needs(&self.legs[at]) else {
             return;
         };

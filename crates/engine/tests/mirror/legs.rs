@@ -169,12 +169,7 @@ fn t14_a_leg_that_is_cut_short_leaves_at_once_and_is_rebuilt_from_the_start_when
 #[test]
 fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
     let disks = made(2, true);
-    let mut rig = Rig::ready(&disks);
-    for block in [0, 1400] {
-        assert_eq!(rig.write(block, 3), Outcome::Done);
-    }
-    rig.order(MirrorOrder::Fail(1));
-    rig.run(SECOND, |_| false);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], 0);
     rig.disk(0).cut_at = Some(LEG_BYTES / 2);
     assert_eq!(rig.read(0), Ok(3));
     assert!(rig.read(1400).is_err());

@@ -243,6 +243,19 @@ impl Rig {
         self.events.iter().any(ready)
     }
 
+    /// One of two legs in which these blocks were written as 3; so much later leg 1 was taken out.
+    pub fn with_last_leg(disks: &[Disk], blocks: &[u64], later_ns: u64) -> Self {
+        let mut rig = Self::ready(disks);
+        for &block in blocks {
+            assert_eq!(rig.write(block, 3), Outcome::Done);
+        }
+        rig.run(later_ns, |_| false);
+        rig.order(MirrorOrder::Fail(1));
+        rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+        rig.run(SECOND, |_| false);
+        rig
+    }
+
     pub fn disk(&mut self, leg: usize) -> &mut Disk {
         &mut self.world.nodes[HOST].disks[leg]
     }

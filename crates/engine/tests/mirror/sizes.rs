@@ -1,6 +1,7 @@
 //! Legs that are smaller for a moment than their mirror needs.
 use super::common::SECOND;
 use super::rig::{LEG_BYTES, Rig, data, made, say, superblock};
+use engine::machine::{DeviceId, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
@@ -8,11 +9,20 @@ use volume::mirror::superblock::LegState;
 use volume::mirror::{Name, Superblock};
 
 const SMALL: u64 = LEG_BYTES / 2;
+/// Intents are forgotten by then.
+const FORGOTTEN: u64 = 60 * SECOND;
 
 fn resize(rig: &mut Rig, leg: u16, bytes: u64) {
     let now_ns = rig.world.now_ns;
     let mut engine = rig.engine.borrow_mut();
     engine.host_mut().resize_device(leg, bytes, now_ns);
+}
+
+/// The runtime says that the file of a leg is shorter.
+fn cut_file(rig: &mut Rig, leg: u16, end: u64) {
+    let now_ns = rig.world.now_ns;
+    let mut engine = rig.engine.borrow_mut();
+    engine.handle_cut(DeviceId(leg), end, now_ns);
 }
 
 #[test]
@@ -55,11 +65,7 @@ fn t50_a_leg_that_shrank_returns_once_it_is_large() {
 #[test]
 fn t50_a_leg_that_shrank_while_away_has_nothing() {
     let disks = made(2, true);
-    let mut rig = Rig::ready(&disks);
-    assert_eq!(rig.write(1400, 3), Outcome::Done);
-    rig.run(60 * SECOND, |_| false);
-    rig.order(MirrorOrder::Fail(1));
-    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    let mut rig = Rig::with_last_leg(&disks, &[1400], FORGOTTEN);
     disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 1, SMALL);
     resize(&mut rig, 1, LEG_BYTES);
@@ -72,12 +78,7 @@ fn t50_a_leg_that_shrank_while_away_has_nothing() {
 #[test]
 fn t50_what_the_last_leg_lost_fails_until_accepted() {
     let disks = made(2, true);
-    let mut rig = Rig::ready(&disks);
-    for block in [0, 1400] {
-        assert_eq!(rig.write(block, 3), Outcome::Done);
-    }
-    rig.order(MirrorOrder::Fail(1));
-    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], 0);
     disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 0, SMALL);
     rig.run(SECOND, |_| false);
@@ -126,13 +127,7 @@ fn t50_what_the_last_leg_lost_fails_until_accepted() {
 #[test]
 fn t50_a_cut_leg_leaves_when_another_has_all() {
     let disks = made(2, true);
-    let mut rig = Rig::ready(&disks);
-    for block in [0, 1400] {
-        assert_eq!(rig.write(block, 3), Outcome::Done);
-    }
-    rig.run(60 * SECOND, |_| false); // intents are forgotten
-    rig.order(MirrorOrder::Fail(1));
-    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
     assert_eq!(rig.write(0, 5), Outcome::Done);
     disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 0, SMALL);
@@ -155,11 +150,7 @@ fn t50_a_cut_leg_leaves_when_another_has_all() {
 #[test]
 fn t50_a_leg_that_was_cut_under_an_engine_before_returns_by_itself() {
     let disks = made(2, true);
-    let mut rig = Rig::ready(&disks);
-    assert_eq!(rig.write(1400, 3), Outcome::Done);
-    rig.run(60 * SECOND, |_| false); // intents are forgotten
-    rig.order(MirrorOrder::Fail(1));
-    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+    let mut rig = Rig::with_last_leg(&disks, &[1400], FORGOTTEN);
     disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
     resize(&mut rig, 0, SMALL);
     resize(&mut rig, 0, LEG_BYTES);
@@ -171,6 +162,64 @@ fn t50_a_leg_that_was_cut_under_an_engine_before_returns_by_itself() {
     rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// A file, of which only the runtime notices that it is shorter.
+#[test]
+fn t50_a_last_leg_whose_file_was_cut_says_so() {
+    let disks = made(2, true);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+    disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    rig.disk(0).cut_at = Some(SMALL);
+    cut_file(&mut rig, 0, SMALL);
+    // Nothing behind it was asked for.
+    rig.run(SECOND, |_| false);
+    let why = rig.report().legs[0].why.clone().unwrap_or_default();
+    assert!(why.contains("make it as large again first"), "{why}");
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    assert_eq!(rig.read(0), Ok(3));
+    assert!(superblock(&disks[0]).superblock.cut_at > 0);
+    rig.stop();
+    // It is as long again, with zeroes.
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    assert_eq!(rig.read(0), Ok(3));
+    rig.order(MirrorOrder::AcceptCut(0));
+    rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
+    assert_eq!(rig.read(1400), Ok(0));
+}
+
+/// One that is not the last leaves before anything is asked of it, and returns by word only.
+#[test]
+fn t50_a_leg_whose_file_was_cut_leaves_unasked() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(1400, 3), Outcome::Done);
+    rig.run(60 * SECOND, |_| false);
+    disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    cut_file(&mut rig, 1, SMALL);
+    rig.run(100 * SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    for _ in 0..4 {
+        assert_eq!(rig.read(1400), Ok(3));
+    }
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// Where its superblocks lay nothing can be written, and the mirror does not fail for that.
+#[test]
+fn t50_a_last_leg_that_is_cut_to_nothing_stays() {
+    let disks = made(2, true);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+    for end in [0, 4096] {
+        rig.disk(0).cut_at = Some(end);
+        cut_file(&mut rig, 0, end);
+        rig.run(SECOND, |_| false);
+        assert_eq!(rig.report().state, MirrorState::Running);
+        assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    }
 }
 
 #[test]

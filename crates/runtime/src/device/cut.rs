@@ -2,7 +2,10 @@
 use super::{Backend, CUT_SHORT, Devices, FileRequest, Step, device_number};
 use crate::FileDevice;
 use crate::whole::Looked;
-use engine::machine::{DeviceError, DeviceRequest};
+use engine::machine::{DeviceError, DeviceId, DeviceRequest};
+
+/// How often the size of a file is looked at of which nothing is asked, ns.
+const IDLE_LOOK_NS: u64 = 1_000_000_000;
 
 /// What is lost of a file that others may make longer is an error like any other.
 const EIO: DeviceError = DeviceError::Os(5);
@@ -28,7 +31,31 @@ pub(super) fn look(
     }
 }
 
+/// Where a file ended that we have alone, once for each time that it was shorter.
+pub(super) fn news(file: &FileDevice, looked: &mut Looked) -> Option<u64> {
+    file.whole()?.news(looked)
+}
+
 impl Devices {
+    /// Looks at files that we have alone, also if nothing is asked of them.
+    pub(crate) fn look_at_sizes(&mut self, now_ns: u64) {
+        self.sizes_at_ns = u64::MAX;
+        for (number, backend) in (0..).zip(&mut self.backends) {
+            let Backend::File { device, looked, .. } = backend else {
+                continue;
+            };
+            if device.whole().is_none() {
+                continue;
+            }
+            self.sizes_at_ns = now_ns.saturating_add(IDLE_LOOK_NS);
+            device.look(0, false, looked, now_ns);
+            if let Some(end) = news(device, looked) {
+                tell(device);
+                self.cuts.push((DeviceId(number), end));
+            }
+        }
+    }
+
     /// A request to a file has ended; its result, as whoever asked is to see it.
     pub(super) fn seen_at_end(
         &mut self,
@@ -51,10 +78,14 @@ impl Devices {
         if result != Err(CUT_SHORT) {
             return result;
         }
-        let end = request.request.offset + request.done;
+        let mut end = request.request.offset + request.done;
         if let Some(whole) = device.whole() {
+            // It may be shorter than where a read began.
+            end = device.bytes_now().map_or(end, |bytes| end.min(bytes));
             whole.ended_at(end);
             tell(device);
+            let news = news(device, looked).map(|end| (request.request.device, end));
+            self.cuts.extend(news);
             return Err(CUT_SHORT);
         }
         if !std::mem::replace(told, true) {

@@ -102,6 +102,38 @@ fn t45_of_the_last_leg_a_cut_is_shown_and_who_waits_for_what_nobody_can_read_is_
     assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
+/// Nothing is asked of it while it is short, and then the engine is another one.
+#[test]
+fn t50_of_the_last_leg_a_cut_is_known_to_the_next_engine() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, client) = written(&place);
+    drop(client);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    open(&place, "a").set_len(CUT_AT).unwrap();
+    let why = || {
+        let status = place.told(&["mirror", "status", "v0"]);
+        status["legs"][0]["why"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    wait_until(|| why().contains("braid mirror accept-loss v0").then_some(()));
+    let told = why();
+    assert!(told.contains("make it as large again first"), "{told}");
+    open(&place, "a").set_len(LEG_BYTES).unwrap();
+    end(engine);
+    let engine = place.start();
+    let mut client = place.client();
+    verify(&mut client, (CUT_AT - DATA_AT) >> 12);
+    assert_ne!(client.read(2900 << 12, 4096).0, 0, "zeroes are no data");
+    assert_ne!(client.write(2900 << 12, 1), 0);
+    place.told(&["mirror", "accept-loss", "v0"]);
+    assert_eq!(client.write(2900 << 12, 1), 0);
+    end(engine);
+}
+
 #[test]
 fn a_leg_that_was_cut_short_at_rest_is_not_to_be_made_long_again() {
     let Some(place) = Place::new() else {
