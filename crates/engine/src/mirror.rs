@@ -478,9 +478,9 @@ impl MirrorEngine {
         any
     }
 
-    /// Before when change `id` of a device has to start: while its mirror's lease lasts (T49).
-    /// Records that take a mirror over are exempt: they have a rule of their own
-    /// ([`volume::mirror::claim`]); so is what is no mirror's.
+    /// Before when change `id` of a device has to start: while its mirror's lease lasts, and of a
+    /// record that takes a mirror over, while what it rests on is fresh (T49). What is no mirror's
+    /// may start at any time.
     fn start_before(&self, id: u32) -> u64 {
         let cookie = self.host.cookie_of(id).filter(|it| it & OURS != 0);
         let Some(entry) = cookie.and_then(|it| self.table.get(it)) else {
@@ -490,6 +490,11 @@ impl MirrorEngine {
         match mirror.and_then(Option::as_ref).map(|it| &it.phase) {
             Some(Phase::Running(it)) => match entry.task {
                 Task::Io(ticket) | Task::Own(ticket) => it.machine.start_before_ns(ticket),
+                Task::Wipe => it.machine.wipe_before_ns(),
+                _ => u64::MAX,
+            },
+            Some(Phase::Claiming(it)) => match entry.task {
+                Task::Claim(_) => it.claim.start_before_ns(),
                 _ => u64::MAX,
             },
             _ => u64::MAX,

@@ -424,9 +424,9 @@ impl Mirrored {
         true
     }
 
-    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome) {
+    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, now_ns: u64) {
         if let Phase::Claiming(it) = &mut self.phase {
-            it.claim.handle_written(index, outcome);
+            it.claim.handle_written(index, outcome, now_ns);
         }
     }
 

@@ -533,7 +533,7 @@ impl Mirrored {
         }
         match entry.task {
             Task::Look(copy) => self.looked(at, copy, outcome, kit),
-            Task::Claim(index) => self.claim_written(index, outcome),
+            Task::Claim(index) => self.claim_written(index, outcome, kit.now_ns),
             Task::Wipe => self.wiped(at, outcome, kit),
             _ => self.task_ended(entry, done, kit),
         }

@@ -2,7 +2,7 @@
 use super::common::{Disk, HOST, MS, SECOND};
 use super::rig::{Rig, data, io, made, said_of, shared, superblock};
 use engine::host::IoOp;
-use engine::mirror::LegStatus;
+use engine::mirror::{LegStatus, MirrorOrder};
 use volume::Outcome;
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::superblock::Owner;
@@ -91,8 +91,52 @@ fn t49_a_beat_from_before_a_standstill_is_not_written() {
 /// Both copies of a leg's superblock once another host has it.
 fn taken_over_one(disk: &Disk) -> [Vec<u8>; 2] {
     taken_over(std::slice::from_ref(disk));
+    copies(disk)
+}
+
+fn copies(disk: &Disk) -> [Vec<u8>; 2] {
     let bytes = disk.bytes.borrow();
     COPIES_AT.map(|at| bytes[at as usize..][..4096].to_vec())
+}
+
+fn writes_superblocks(rig: &Rig) -> bool {
+    COPIES_AT.iter().any(|&at| rig.world.writes(HOST, at))
+}
+
+#[test]
+fn t49_a_claim_from_before_a_standstill_is_not_written() {
+    let disks = made(2, true);
+    let mut rig = shared(&disks);
+    for leg in 0..disks.len() {
+        let disk = rig.disk(leg);
+        (disk.by_workers, disk.delay_ns) = (true, 10 * MS);
+    }
+    rig.until(10 * SECOND, writes_superblocks);
+    assert!(!rig.is_ready());
+    rig.world.now_ns += STILL;
+    let before: Vec<_> = disks.iter().map(taken_over_one).collect();
+    rig.run(SECOND, |_| false);
+    let after: Vec<_> = disks.iter().map(copies).collect();
+    assert!(after == before, "{:?}", rig.lines());
+    // That one is silent, and the mirror is taken over in order.
+    rig.until(120 * SECOND, Rig::is_ready);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+}
+
+/// By then it may be a leg of another owner.
+#[test]
+fn t49_a_wipe_from_before_a_standstill_is_dropped() {
+    let disks = made(2, true);
+    let mut rig = rig(&disks);
+    rig.order(MirrorOrder::Remove(1));
+    let said = |rig: &Rig| rig.lines().iter().any(|it| it.contains("was removed"));
+    rig.until(10 * SECOND, said);
+    assert!(writes_superblocks(&rig));
+    rig.world.now_ns += STILL;
+    taken_over_one(&disks[0]);
+    let before = taken_over_one(&disks[1]);
+    rig.run(STILL, |_| false);
+    assert!(copies(&disks[1]) == before, "{:?}", rig.lines());
 }
 
 #[test]

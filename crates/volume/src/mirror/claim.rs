@@ -33,7 +33,8 @@
 //! Nothing on a leg is compared and written in one step, so who stands still after it has looked
 //! may write over what came between. It writes one copy first, with the sequence that comes next
 //! by what it saw: one that somebody has beaten since has a higher one in the other copy, which
-//! holds. From the look to the end of the writing a beat may pass; else all begins anew.
+//! holds. From the look to the end of the writing a beat may pass; else all begins anew, and what
+//! has not started by then does not ([`start_before_ns`](Claim::start_before_ns), T49).
 //!
 //! # Limits
 //! One copy more of what somebody else says at that moment may be lost so: where its event was in
@@ -371,9 +372,23 @@ impl Claim {
         }
     }
 
-    /// A superblock is durable on a leg, or can't be.
-    pub fn handle_written(&mut self, leg: usize, outcome: Outcome) {
+    /// The time before which a write of our record has to start, ns; `u64::MAX`: at any time (T49).
+    /// A beat after that on which it rests was read another owner may have come, and it begins
+    /// anew.
+    pub fn start_before_ns(&self) -> u64 {
+        match self.reach {
+            Reach::Here => u64::MAX,
+            Reach::Shared => self.looked_ns.saturating_add(self.beat_ns),
+        }
+    }
+
+    /// A superblock is durable on a leg, or can't be. One that was not written since it would have
+    /// come too late is written anew, once: the leg may be as good as before.
+    pub fn handle_written(&mut self, leg: usize, outcome: Outcome, now_ns: u64) {
         self.waits = self.waits.saturating_sub(1);
+        if outcome == Outcome::PathError && self.is_slow(now_ns) && self.tries == 0 {
+            return;
+        }
         let Some(it) = self.given.get_mut(leg) else {
             return;
         };

@@ -45,12 +45,12 @@ impl Legs {
                     claim.handle_superblocks(leg, Ok(self.0[leg]));
                 }
                 ClaimOutput::Write(leg, _) if leg == fails => {
-                    claim.handle_written(leg, Outcome::PathError);
+                    claim.handle_written(leg, Outcome::PathError, now_ns);
                 }
                 ClaimOutput::Write(leg, copy) => {
                     let superblock = claim.given()[leg].unwrap().superblock;
                     (self.0[leg].superblock, self.0[leg].copy) = (superblock, copy);
-                    claim.handle_written(leg, Outcome::Done);
+                    claim.handle_written(leg, Outcome::Done, now_ns);
                 }
                 ClaimOutput::Failed(leg, _) => assert_eq!(leg, fails),
                 end => return Some(end),
@@ -243,7 +243,7 @@ fn t48_who_was_slow_to_write_its_record_looks_again() {
         }
         if slow_to_write {
             // What we say in the other copy holds for nobody.
-            (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done));
+            (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done, late_ns));
         }
         assert_eq!(legs.serve(&mut claim, late_ns, NONE), None);
         let until_ns = late_ns + 3 * BEAT_NS;
@@ -340,7 +340,7 @@ fn t09_a_claim_that_begins_anew_forgets_nobody_whose_record_it_has_overwritten()
         for leg in &mut legs.0 {
             leg.superblock = leg.superblock.owned(Some(leaving(3, 10_000)));
         }
-        (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done));
+        (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done, look_ns));
         let late_ns = look_ns + BEAT_NS + 1;
         assert_eq!(legs.serve(&mut claim, late_ns, NONE), None);
         if released {

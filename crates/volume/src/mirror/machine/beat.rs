@@ -212,6 +212,16 @@ impl Mirror {
         if has_left || self.ours().has(ticket.leg) {
             return until_ns(ticket.leg);
         }
+        self.wipe_before_ns()
+    }
+
+    /// The same for the wipe of a leg that was removed: while any leg has its lease. Later it may
+    /// be another owner's leg.
+    pub fn wipe_before_ns(&self) -> u64 {
+        if !self.lease.on {
+            return u64::MAX;
+        }
+        let until_ns = |leg: u8| self.leg(leg).map_or(0, |it| it.beat.until_ns);
         self.up.iter().map(until_ns).max().unwrap_or(0)
     }
 

@@ -217,7 +217,7 @@ impl Rivals {
                     claim.handle_superblocks(it.leg, found);
                 }
                 (Life::Claims(claim), Whose::Claim, None) => {
-                    claim.handle_written(it.leg, Outcome::Done);
+                    claim.handle_written(it.leg, Outcome::Done, now_ns);
                 }
                 _ => {}
             }
