@@ -17,7 +17,7 @@
 //! another's next, and none of them reaches that one.
 //!
 //! A client that connects before its volume is ready waits without a greeting until it is. Where
-//! that is a mirror which won't start before somebody does something about it, the client is
+//! that won't start before a user does something about it ([`HostEvent::Refused`]), the client is
 //! greeted, and told why there is no export. One that
 //! asked for the block sizes is held to them; for any other, a change that covers blocks partly
 //! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
@@ -106,6 +106,8 @@ pub enum ExportControl {
     /// Offer what is offered under a number as something else: clients that are there are treated
     /// as by [`Self::Withdraw`], but the number is not free, and nobody says that it is.
     Renew(u32, Offer, u64),
+    /// Of a volume that core 0 has said [`HostEvent::Refused`] of, to the core of its clients.
+    Refused(u16, Option<String>),
     /// Who the next connection adopted for this export is of.
     Source(u32, Reader),
     /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
@@ -349,7 +351,10 @@ impl ExportEngine {
                     self.forget_volume(volume);
                     self.events.push_back(ExportEvent::Host(event));
                 }
-                HostEvent::Refused(volume, why) => self.refused(volume, why),
+                HostEvent::Refused(volume, ref why) => {
+                    self.refused(volume, why.clone());
+                    self.events.push_back(ExportEvent::Host(event));
+                }
                 event => self.events.push_back(ExportEvent::Host(event)),
             }
         }
@@ -473,6 +478,13 @@ impl Machine for ExportEngine {
             ExportControl::Renew(export, offer, drain_ns) => {
                 self.offer(export, offer);
                 self.shut(Some(export), drain_ns, now_ns);
+            }
+            ExportControl::Refused(volume, why) => {
+                // One that is ready here was told of before it was.
+                let is_ready = |it: &Option<VolumeInfo>| it.is_some();
+                if !self.ready.get(usize::from(volume)).is_some_and(is_ready) {
+                    self.refused(volume, why);
+                }
             }
             ExportControl::Source(export, source) => self.sources.push_back((export, source)),
             ExportControl::Drain(drain_ns) => {

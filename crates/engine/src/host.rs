@@ -423,12 +423,8 @@ impl Machine for HostEngine {
                 change,
                 wait_ns,
             } => self.change(ticket, change, wait_ns, now_ns),
-            HostControl::Marked(volume, bound_ns, namespace) => {
-                self.marked(volume, bound_ns, namespace, now_ns);
-            }
-            HostControl::Barred(volume, namespace, why) => {
-                self.bar_namespace(volume, &namespace, why.as_deref(), now_ns);
-            }
+            HostControl::Marked(mark) => self.marked(mark, now_ns),
+            HostControl::Barred(mark, bar) => self.bar_namespace(&mark, &bar, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
         self.rouse_hedges();

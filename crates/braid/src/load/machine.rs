@@ -178,6 +178,8 @@ impl LoadMachine {
                 | HostEvent::Resized(..)
                 | HostEvent::Report(_)
                 | HostEvent::Mark(..)
+                | HostEvent::MarkEnded(..)
+                | HostEvent::Opened(..)
                 | HostEvent::Unflushed(..)
                 | HostEvent::Loss(..)
                 | HostEvent::Unfinished { .. } => {}

@@ -3,12 +3,15 @@ use super::config::{Config, Volume};
 use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
+use super::volumes::AT_START;
 use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
 use crate::load::host::{FileAccess, Known, Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
-use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
+use engine::host::{
+    Bar, Change, HostConfig, HostControl, HostEngine, Mark, PathNews, Recovery, VolumeConfig,
+};
 use engine::limits::SCRATCH_BYTES;
 use engine::mirror::{MirrorEngine, MirrorOrder};
 use engine::{DeviceId, Span};
@@ -21,7 +24,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-use volume::Namespace;
 
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
@@ -147,17 +149,22 @@ impl Senders {
         ))));
     }
 
-    /// A mark with this bound is durable, or can't be; for paths that show this namespace.
-    pub fn marked(&self, volume: u16, bound_ns: u64, namespace: Box<Namespace>) {
-        let marked = HostControl::Marked(volume, bound_ns, namespace);
+    /// A mark is durable, or can't be and is done without.
+    pub fn marked(&self, mark: Mark) {
+        let marked = HostControl::Marked(mark);
         self.0[0].send(RunControl::Export(ExportControl::Host(marked)));
     }
 
-    /// A namespace is not the volume's: paths that show it are lost for this reason; without one
-    /// they wait.
-    pub fn barred(&self, volume: u16, namespace: Box<Namespace>, why: Option<String>) {
-        let barred = HostControl::Barred(volume, namespace, why);
+    /// Paths that show a mark's namespace are not used, and why.
+    pub fn barred(&self, mark: Mark, bar: Bar) {
+        let barred = HostControl::Barred(mark, bar);
         self.0[0].send(RunControl::Export(ExportControl::Host(barred)));
+    }
+
+    /// Clients of a volume that is not open are refused for this reason, or wait.
+    pub fn refuse_clients(&self, volume: u16, why: Option<String>) {
+        let refused = ExportControl::Refused(volume, why);
+        self.of(volume).send(RunControl::Export(refused));
     }
 
     /// Asks core 0 for a change of paths.
@@ -264,7 +271,7 @@ fn opened(
             false => resources.volume(&plan)?,
         };
         volumes.push(VolumeConfig {
-            recovery: recovery(volume, before(volume)),
+            recovery: recovery(volume, before(volume), AT_START),
             ..made
         });
     }
@@ -272,11 +279,12 @@ fn opened(
 }
 
 /// What is done about the failing paths of a volume, of which an earlier engine has left this.
-pub fn recovery(volume: &Volume, before: Before) -> Recovery {
+/// `serial` is the number under which it asks for marks ([`Recovery::marks`]).
+pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
     Recovery {
         unclean_stop_ns: before.wait_ns,
         untold_loss: before.untold_loss,
-        marks: true,
+        marks: Some(serial),
         ..volume.recovery()
     }
 }

@@ -14,7 +14,7 @@ use super::registry::{Registry, others, places};
 use super::state;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use uuid::Uuid;
 use volume::Namespace;
@@ -23,8 +23,8 @@ use volume::Namespace;
 pub struct Known {
     path: PathBuf,
     map: BTreeMap<String, Shown>,
-    /// Volumes whose next namespace is taken, whichever it is.
-    accepted: BTreeSet<String>,
+    /// Volumes whose next namespace is taken: the one that a user was shown, or whichever it is.
+    accepted: BTreeMap<String, Option<Shown>>,
 }
 
 /// What identifies a namespace, as it is kept.
@@ -107,7 +107,7 @@ impl Known {
         Ok(Self {
             path,
             map,
-            accepted: accepted.iter().cloned().collect(),
+            accepted: accepted.iter().map(|name| (name.clone(), None)).collect(),
         })
     }
 
@@ -140,11 +140,11 @@ impl Known {
     pub fn check(&self, of: &Volume, namespace: &Namespace) -> Result<(), String> {
         let name = &of.name;
         let pinned = pinned(of, namespace)?;
-        let before = self
-            .map
-            .get(name)
-            .filter(|_| !pinned && !self.accepted.contains(name));
-        match before.and_then(|before| before.difference(&Shown::from(namespace))) {
+        let now = Shown::from(namespace);
+        let is_meant = |it: &Option<Shown>| it.as_ref().is_none_or(|it| *it == now);
+        let accepted = self.accepted.get(name).is_some_and(is_meant);
+        let before = self.map.get(name).filter(|_| !pinned && !accepted);
+        match before.and_then(|before| before.difference(&now)) {
             None => Ok(()),
             Some((before, now)) => Err(format!(
                 "its paths lead to another namespace than when it was opened last: {now}, before \
@@ -175,7 +175,18 @@ impl Known {
 
     /// The next namespace of a volume is taken, whichever it is.
     pub fn accept(&mut self, name: &str) {
-        self.accepted.insert(name.to_owned());
+        self.accepted.insert(name.to_owned(), None);
+    }
+
+    /// This namespace is the volume's when a path shows it next.
+    ///
+    /// # Errors
+    /// Its configuration names another one.
+    pub fn accept_shown(&mut self, of: &Volume, namespace: &Namespace) -> Result<(), String> {
+        pinned(of, namespace)?;
+        let shown = Some(Shown::from(namespace));
+        self.accepted.insert(of.name.clone(), shown);
+        Ok(())
     }
 
     /// A volume was taken out of the configuration of a running engine: its name is free.

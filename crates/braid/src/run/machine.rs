@@ -8,8 +8,8 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    Changed, HedgeStats, HoldStats, HostControl, HostEvent, PathCounters, PathHealth, PathKind,
-    PathNews, PathState, VolumeInfo, Wanted,
+    Changed, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters, PathHealth,
+    PathKind, PathNews, PathState, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
@@ -51,9 +51,14 @@ pub enum RunEvent {
     NoPath(u16),
     /// What another core learnt of a path: core 0 decides what becomes of it.
     ForCoreZero(PathNews),
-    /// A volume's controllers may execute what they had for so many ns: to be kept; the namespace
-    /// is the one behind the controller that asks.
-    Mark(u16, PathIndex, u64, Box<Namespace>),
+    /// What a controller's use waits for: to be kept.
+    Mark(Mark),
+    /// See [`HostEvent::MarkEnded`].
+    MarkEnded(u16, u64, PathIndex),
+    /// See [`HostEvent::Opened`].
+    Opened(u16, u64, Box<Namespace>),
+    /// Why clients of a volume are refused until a user does something; `None`: they wait.
+    Refused(u16, Option<String>),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
     /// failed for it.
     Unfinished(u16, u32, u32),
@@ -184,6 +189,8 @@ impl RunMachine {
                 }
                 ExportEvent::Host(
                     event @ (HostEvent::Mark(..)
+                    | HostEvent::MarkEnded(..)
+                    | HostEvent::Opened(..)
                     | HostEvent::Unfinished { .. }
                     | HostEvent::Unflushed(..)
                     | HostEvent::Loss(..)),
@@ -195,6 +202,12 @@ impl RunMachine {
                 ExportEvent::Host(HostEvent::Changed(ticket, answer)) => {
                     self.tell(RunEvent::Changed(ticket, answer));
                 }
+                // A mirror's clients are on its core, which has told them.
+                ExportEvent::Host(HostEvent::Refused(volume, why)) => {
+                    if volume < MIRRORS_FROM {
+                        self.tell(RunEvent::Refused(volume, why));
+                    }
+                }
                 ExportEvent::Host(HostEvent::Released(kind)) => {
                     self.tell(RunEvent::Released(kind));
                 }
@@ -204,7 +217,6 @@ impl RunMachine {
                     | HostEvent::Lent(..)
                     | HostEvent::Back(_)
                     | HostEvent::Freed(..)
-                    | HostEvent::Refused(..)
                     | HostEvent::Removed(_),
                 ) => {}
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
@@ -227,8 +239,12 @@ impl RunMachine {
     /// What the engine after this one has to know.
     fn tell_for_marks(&mut self, event: HostEvent) {
         match event {
-            HostEvent::Mark(volume, path, bound_ns, namespace) => {
-                self.tell(RunEvent::Mark(volume, path, bound_ns, namespace));
+            HostEvent::Mark(mark) => self.tell(RunEvent::Mark(mark)),
+            HostEvent::MarkEnded(volume, serial, path) => {
+                self.tell(RunEvent::MarkEnded(volume, serial, path));
+            }
+            HostEvent::Opened(volume, serial, namespace) => {
+                self.tell(RunEvent::Opened(volume, serial, namespace));
             }
             HostEvent::Unfinished {
                 volume,

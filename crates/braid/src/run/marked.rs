@@ -5,10 +5,15 @@
 //! A volume whose namespace is another one than it had, or belongs to another engine, is not
 //! opened. Nor is one with `write_failover = "fenced"` whose mark can't be written durably, unless
 //! its configuration has `unsafe_without_mark = true`: then `check` says degraded, and what it
-//! risks. An answer names the namespace, and counts for the paths that show it; once a volume is
-//! open, paths that lead to another one are refused. What keeps a volume from being opened is tried
-//! again every second. All of this happens on a thread of its own (`keeper`): news between cores
-//! never wait for the state directory.
+//! risks. An answer names the namespace, and counts for the paths that show it. A volume is open
+//! when the engine says so ([`HostEvent::Opened`]): its first path can take I/O. From then on paths
+//! that lead to another namespace are refused, and not before. What keeps a volume from being
+//! opened is tried again every second, for as long as the path that asks waits
+//! ([`HostEvent::MarkEnded`]). All of this happens on a thread of its own (`keeper`): news between
+//! cores never wait for the state directory.
+//!
+//! [`HostEvent::Opened`]: engine::host::HostEvent::Opened
+//! [`HostEvent::MarkEnded`]: engine::host::HostEvent::MarkEnded
 use super::config::Volume;
 use super::known::check_open;
 use super::machine::RunEvent;
@@ -17,7 +22,7 @@ use super::service::Service;
 use crate::control::rpc::Failure;
 use crate::log;
 use anyhow::Context;
-use engine::host::WriteFailover;
+use engine::host::{Bar, Mark, WriteFailover};
 use policy::PathIndex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -33,10 +38,36 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A mark that the engine waits for, so that a path of a volume can be used.
 #[derive(Clone)]
 pub struct Unanswered {
-    bound_ns: u64,
-    namespace: Box<Namespace>,
+    mark: Mark,
     /// Why it is not used yet.
     why: String,
+}
+
+/// Why a volume is not opened with a namespace.
+enum NotOpened {
+    /// It is not the volume's, or isn't known to be.
+    Foreign(String),
+    /// Another engine has it, until that one ends.
+    Rival(String),
+    /// Its mark can't be written.
+    Unwritten(String),
+}
+
+impl NotOpened {
+    fn why(&self) -> &str {
+        match self {
+            Self::Foreign(why) | Self::Rival(why) | Self::Unwritten(why) => why,
+        }
+    }
+
+    /// For the engine; `None`: the other engine may end at any time, so clients wait.
+    fn bar(self) -> Option<Bar> {
+        match self {
+            Self::Foreign(why) => Some(Bar::Foreign(why)),
+            Self::Unwritten(why) => Some(Bar::Unmarked(why)),
+            Self::Rival(_) => None,
+        }
+    }
 }
 
 /// The thread that writes marks.
@@ -93,9 +124,9 @@ impl Service {
     /// What the keeper does about an event.
     fn keep(&self, event: RunEvent) {
         match event {
-            RunEvent::Mark(volume, path, bound_ns, namespace) => {
-                self.mark(volume, path, bound_ns, namespace);
-            }
+            RunEvent::Mark(mark) => self.mark(mark),
+            RunEvent::MarkEnded(volume, serial, path) => self.end_mark(volume, serial, path),
+            RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);
                 self.note_unflushed(volume);
@@ -120,96 +151,131 @@ impl Service {
 
     /// Keeps the bound of a path's controller; then the path may be used, unless something keeps
     /// the volume from being opened, or it is open with another namespace.
-    fn mark(&self, volume: u16, path: PathIndex, bound_ns: u64, namespace: Box<Namespace>) {
-        let (of, open, is_there) = {
+    fn mark(&self, mark: Mark) {
+        let asking = {
             let mut state = self.state();
-            let is_there = state.volumes.has(volume);
-            match state.volumes.meant(volume) {
-                Some(it) => (it.to_mark(), it.shown.clone(), is_there),
-                None => {
-                    self.unanswered().retain(|(of, _), _| *of != volume);
-                    return; // it leaves, and is not connected to
-                }
-            }
+            let it = state.volumes.asking(mark.volume, mark.serial);
+            it.map(|it| (it.to_mark(), it.shown.clone()))
+        };
+        let Some((of, open)) = asking else {
+            // It leaves, or was not opened after all: nothing of it is connected.
+            self.unanswered()
+                .retain(|_, it| (it.mark.volume, it.mark.serial) != (mark.volume, mark.serial));
+            return;
         };
         // What a leg holds is said by its superblock.
-        let is_leg = of.leg_of.is_some();
         let fits = match &open {
-            _ if is_leg => Ok(()),
-            Some(open) => check_open(&of, open, &namespace),
-            None => self.known().check(&of, &namespace),
+            _ if of.leg_of.is_some() => Ok(()),
+            Some(open) => check_open(&of, open, &mark.namespace),
+            None => self.known().check(&of, &mark.namespace),
         };
         if open.is_some()
             && let Err(why) = fits
         {
-            if let Some(it) = self.state().volumes.meant(volume) {
-                let mut waiting = self.unanswered();
-                waiting.remove(&(volume, path));
-                it.barred = first_reason(&waiting, volume);
-            }
-            self.senders.barred(volume, namespace, Some(why));
-            return;
+            self.end_mark(mark.volume, mark.serial, mark.path);
+            return self.senders.barred(mark, Bar::Refused(why));
         }
-        let fits = fits.inspect_err(|_| {
-            // Those behind it may show the right one.
-            self.senders.barred(volume, namespace.clone(), None);
-        });
-        match fits.and_then(|()| self.may_open(&of, bound_ns, &namespace)) {
-            Err(why) => self.wait_for_mark(volume, path, bound_ns, namespace, why),
+        let may = fits.map_err(NotOpened::Foreign);
+        match may.and_then(|()| self.may_open(&of, mark.bound_ns, &mark.namespace)) {
+            Err(why) => self.wait_for_mark(mark, why),
             Ok(unmarked) => {
-                if open.is_none() && is_there {
-                    self.keep_shown(&of.name, &namespace);
-                }
                 let news = {
                     let mut state = self.state();
-                    let Some(it) = state.volumes.meant(volume) else {
-                        return;
+                    let Some(it) = state.volumes.asking(mark.volume, mark.serial) else {
+                        let is_named = state.volumes.is_named(&of.name);
+                        drop(state);
+                        return self.take_mark_back(&of.name, is_named);
                     };
                     let news = unmarked.clone().filter(|_| it.unmarked != unmarked);
                     it.unmarked = unmarked;
-                    it.shown.get_or_insert_with(|| namespace.clone());
-                    let mut waiting = self.unanswered();
-                    waiting.remove(&(volume, path));
-                    it.barred = first_reason(&waiting, volume);
+                    it.marked = Some(mark.namespace.clone());
                     news
                 };
+                self.end_mark(mark.volume, mark.serial, mark.path);
                 if let Some(why) = news {
                     log::say(format!("{}: {why}", of.name));
                 }
-                self.senders.marked(volume, bound_ns, namespace);
-                if open.is_none() {
-                    self.mark_again_of(|number| number == volume);
-                }
+                self.senders.marked(mark);
             }
         }
     }
 
-    /// A path can't be used yet, and why.
-    fn wait_for_mark(
-        &self,
-        volume: u16,
-        path: PathIndex,
-        bound_ns: u64,
-        namespace: Box<Namespace>,
-        why: String,
-    ) {
-        let waits = Unanswered {
-            bound_ns,
-            namespace,
-            why: why.clone(),
-        };
+    /// A mark was written for a volume that was given up meanwhile; `is_named`: another one of its
+    /// name is there, whose mark it is now.
+    fn take_mark_back(&self, name: &str, is_named: bool) {
+        if is_named {
+            return;
+        }
+        let cleared = self.marks().clear(name);
+        if let Err(error) = cleared.and_then(|()| self.registry().leave(name)) {
+            log::say(format!(
+                "{name}: was not opened, and its mark or its entry in this engine's record stays                  until this one ends: {error:#}"
+            ));
+        }
+    }
+
+    /// A path waits for no mark any more.
+    fn end_mark(&self, volume: u16, serial: u64, path: PathIndex) {
         let mut state = self.state();
-        let Some(it) = state.volumes.meant(volume) else {
+        let mut waiting = self.unanswered();
+        let waits = waiting.get(&(volume, path));
+        if waits.is_some_and(|it| it.mark.serial == serial) {
+            waiting.remove(&(volume, path));
+        }
+        if let Some(it) = state.volumes.asking(volume, serial) {
+            it.barred = first_reason(&waiting, volume);
+        }
+    }
+
+    /// A volume is open: its name stands for this namespace from now on. Paths that wait to be it
+    /// are compared with that.
+    fn opened(&self, volume: u16, serial: u64, namespace: Box<Namespace>) {
+        let (of, is_there, moved) = {
+            let mut state = self.state();
+            let is_there = state.volumes.has(volume);
+            let Some(it) = state.volumes.asking(volume, serial) else {
+                return;
+            };
+            it.shown = Some(namespace.clone());
+            let marked = it.marked.as_ref();
+            let moved = marked.is_some_and(|marked| !marked.is_same(&namespace));
+            (it.to_mark(), is_there, moved)
+        };
+        if is_there {
+            self.keep_shown(&of.name, &namespace);
+        }
+        // The mark of a path that was lost before it could be used named another one.
+        if moved && let Err(error) = self.name_mark(&of, 0, &namespace) {
+            log::say(format!(
+                "{}: the mark for the engine after this one names another namespace: {error:#}",
+                of.name
+            ));
+        }
+        self.mark_again_of(|number| number == volume);
+    }
+
+    /// A path can't be used yet, and why.
+    fn wait_for_mark(&self, mark: Mark, not: NotOpened) {
+        let mut state = self.state();
+        let Some(it) = state.volumes.asking(mark.volume, mark.serial) else {
             return;
         };
+        let why = not.why().to_owned();
         let mut waiting = self.unanswered();
         let is_news = waiting.values().all(|it| it.why != why) || it.barred.is_none();
-        waiting.insert((volume, path), waits);
-        it.barred = first_reason(&waiting, volume);
+        let waits = Unanswered {
+            mark: mark.clone(),
+            why: why.clone(),
+        };
+        waiting.insert((mark.volume, mark.path), waits);
+        it.barred = first_reason(&waiting, mark.volume);
         let name = it.of.name.clone();
         drop((waiting, state));
         if is_news {
             log::say(format!("{name}: {why}"));
+        }
+        if let Some(bar) = not.bar() {
+            self.senders.barred(mark, bar);
         }
     }
 
@@ -220,10 +286,8 @@ impl Service {
     /// Tries those of some volumes again, in the order of paths.
     fn mark_again_of(&self, is_of: impl Fn(u16) -> bool) {
         let all = self.unanswered().clone();
-        for ((volume, path), it) in all {
-            if is_of(volume) {
-                self.mark(volume, path, it.bound_ns, it.namespace);
-            }
+        for (_, it) in all.into_iter().filter(|((volume, _), _)| is_of(*volume)) {
+            self.mark(it.mark);
         }
     }
 
@@ -234,23 +298,23 @@ impl Service {
         of: &Volume,
         bound_ns: u64,
         namespace: &Namespace,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<String>, NotOpened> {
         let error = match self.keep_mark(of, bound_ns, namespace) {
             Ok(()) => None,
-            Err(Refused::Rival(why)) => return Err(why),
+            Err(Refused::Rival(why)) => return Err(NotOpened::Rival(why)),
             Err(Refused::Failed(error)) => Some(error),
         };
         let directory = self.registry().directory().display().to_string();
         let fenced = of.recovery().write_failover == WriteFailover::Fenced;
         let without = match error {
             Some(error) if fenced && !of.unsafe_without_mark => {
-                return Err(format!(
+                return Err(NotOpened::Unwritten(format!(
                     "it is not opened: if this engine is killed, the next one must know that it \
                      has to wait for writes under way, and that can't be written down: \
                      {error:#}; make room in {directory} or make it writable (it is tried again \
                      every second), or set unsafe_without_mark = true if acknowledged writes may \
                      be lost"
-                ));
+                )));
             }
             Some(error) if fenced => Some(format!(
                 "unsafe_without_mark: it is used without a mark, because none can be written: \
@@ -290,14 +354,19 @@ impl Service {
 
     fn keep_mark(&self, of: &Volume, bound_ns: u64, at: &Namespace) -> Result<(), Refused> {
         self.registry().enter(std::iter::once(of))?;
+        self.marks().set_owned(true);
+        self.name_mark(of, bound_ns, at).map_err(Refused::Failed)
+    }
+
+    /// Keeps a mark that names this namespace, with this bound or the one it has, if that is longer.
+    fn name_mark(&self, of: &Volume, bound_ns: u64, at: &Namespace) -> anyhow::Result<()> {
         let mut marks = self.marks();
-        marks.set_owned(true);
         let place = Place {
             subsystem: at.subsystem.clone(),
             nsid: Some(at.nsid),
         };
         marks.name_namespace(&of.name, place);
-        marks.keep(of, bound_ns).map_err(Refused::Failed)
+        marks.keep(of, bound_ns)
     }
 
     /// `accept {"volume": "v0"}`: the namespace that a volume shows now is its own from now on.
@@ -321,16 +390,14 @@ impl Service {
         }
         let waiting = self.unanswered().clone();
         let mut waiting = waiting.range((number, PathIndex(0))..=(number, PathIndex(u8::MAX)));
-        let differs = waiting.find(|(_, it)| known.check(&of, &it.namespace).is_err());
+        let differs = waiting.find(|(_, it)| known.check(&of, &it.mark.namespace).is_err());
         let Some((_, waits)) = differs else {
             return Err(Failure::refused(format!(
                 "{name} shows no other namespace than it had: there is nothing to accept"
             )));
         };
-        known.accept(name);
-        known
-            .check(&of, &waits.namespace)
-            .map_err(|why| Failure::refused(format!("{name}: {why}")))?;
+        let accepted = known.accept_shown(&of, &waits.mark.namespace);
+        accepted.map_err(|why| Failure::refused(format!("{name}: {why}")))?;
         Ok(answer)
     }
 

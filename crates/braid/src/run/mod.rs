@@ -316,9 +316,12 @@ fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         // In order: a number of a volume may be another one's once a change was answered.
         event @ (RunEvent::Mark(..)
+        | RunEvent::MarkEnded(..)
+        | RunEvent::Opened(..)
         | RunEvent::Unflushed(..)
         | RunEvent::Loss(..)
         | RunEvent::Changed(..)) => keeper.keep(event),
+        RunEvent::Refused(volume, why) => service.senders.refuse_clients(volume, why),
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Vacated(export) => service.vacated(export),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for

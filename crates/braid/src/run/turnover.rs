@@ -68,15 +68,16 @@ impl Service {
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
-        let (connect_ns, policy, knobs) = {
+        let (connect_ns, policy, knobs, serial) = {
             let choices = self.choices();
             let mut state = self.state();
             let there = state.volumes.iter().map(|(_, it)| &it.of);
             mirrors::apart(there.chain([of]))?;
             let new = Running::new(of.clone(), &choices, BTreeMap::new()).with_found(found);
             let setting = (new.policy, new.knobs);
-            state.volumes.open(new)?;
-            (state.configured.connect_timeout.0, setting.0, setting.1)
+            let serial = state.volumes.open(new)?;
+            let connect_ns = state.configured.connect_timeout.0;
+            (connect_ns, setting.0, setting.1, serial)
         };
         let before = self.marks().before(of);
         let access = match of.leg_of {
@@ -91,7 +92,7 @@ impl Service {
                     policy,
                     knobs,
                     paths,
-                    recovery: recovery(of, before),
+                    recovery: recovery(of, before, serial),
                 };
                 // As long as a new path has, and once more for leaving if none is live.
                 let wait_ns = connect_ns.saturating_mul(3);

@@ -33,8 +33,13 @@ pub struct Running {
     pub aside: BTreeMap<String, String>,
     /// Paths that came from discovery: who told of them, by URI.
     pub found: BTreeMap<String, String>,
-    /// The namespace that it was opened with.
+    /// Under which number it asks for marks: no other volume of this engine that is opened later
+    /// has it.
+    pub serial: u64,
+    /// The namespace that it is open with.
     pub shown: Option<Box<Namespace>>,
+    /// The namespace that its mark names.
+    pub marked: Option<Box<Namespace>>,
     /// Why it is not opened, though a path of it can be connected.
     pub barred: Option<String>,
     /// Why it is used without a mark, where its configuration allows that.
@@ -42,6 +47,9 @@ pub struct Running {
     /// A path that joins: it may be written to before its answer is heard.
     pub joining: Option<PathKeys>,
 }
+
+/// [`Running::serial`] of the volumes that an engine starts with.
+pub const AT_START: u64 = 0;
 
 /// All volumes, by the engine's number.
 #[derive(Default)]
@@ -56,6 +64,8 @@ pub struct Volumes {
     leaving: BTreeMap<u16, (String, Vec<PathKeys>)>,
     /// How often other volumes were there.
     pub changes: u64,
+    /// How many were to be opened.
+    opens: u64,
 }
 
 impl Running {
@@ -69,7 +79,9 @@ impl Running {
             places: (0..of.paths.len() as u8).collect(),
             aside,
             found: BTreeMap::new(),
+            serial: AT_START,
             shown: None,
+            marked: None,
             barred: None,
             unmarked: None,
             joining: None,
@@ -151,6 +163,21 @@ impl Volumes {
         Some(&mut self.opening[at].1)
     }
 
+    /// The one that asks under this number and serial; `None`: it leaves, or was not opened, and
+    /// its number may be another's.
+    pub fn asking(&mut self, number: u16, serial: u64) -> Option<&mut Running> {
+        self.meant(number).filter(|it| it.serial == serial)
+    }
+
+    /// Whether one of this name is there, or is being opened.
+    pub fn is_named(&self, name: &str) -> bool {
+        let opening = self.opening.iter().map(|(_, it)| it);
+        self.all
+            .values()
+            .chain(opening)
+            .any(|it| it.of.name == name)
+    }
+
     /// What to call a volume.
     pub fn name(&self, number: u16) -> String {
         let there = self.all.get(&number).map(|it| &it.of.name);
@@ -205,11 +232,11 @@ impl Volumes {
         volumes.filter_map(number).collect()
     }
 
-    /// One is to be opened, and its number isn't known yet.
+    /// One is to be opened, and its number isn't known yet; its serial.
     ///
     /// # Errors
     /// One of that name, or with one of its paths, has not left yet: its writes may be under way.
-    pub fn open(&mut self, running: Running) -> Result<(), String> {
+    pub fn open(&mut self, mut running: Running) -> Result<u64, String> {
         let mut leaving = self.leaving.values();
         let of = |(name, paths): &&(String, Vec<PathKeys>)| {
             *name == running.of.name || running.of.shared(paths).is_some()
@@ -219,8 +246,11 @@ impl Volumes {
                 "the {name} that was removed waits for the end of its I/O; try again later"
             ));
         }
+        self.opens += 1;
+        running.serial = AT_START + self.opens;
+        let serial = running.serial;
         self.opening.push((None, running));
-        Ok(())
+        Ok(serial)
     }
 
     /// Why the last one that is to be opened is not.

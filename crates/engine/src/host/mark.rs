@@ -5,7 +5,10 @@
 //! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
 //! of any core goes out unmarked. The owner also compares the namespace with the one that the
 //! volume is known to have: its answer names the namespace, and counts only for paths that show it.
-//! Paths ask one after the other, in their order. An engine whose
+//! Paths ask one after the other, in their order. When a path that asked waits no longer, that is
+//! told ([`HostEvent::MarkEnded`]), so the owner keeps nothing for a path that is gone. Clients are
+//! told why a volume is not opened ([`HostEvent::Refused`]) when none of its paths is left to be
+//! tried and a user must do something. An engine whose
 //! predecessor left its mark holds changes of data, and what is read for a change of parts of
 //! blocks, but no other reads, for the bound that it says, from its own start on. Its first flush
 //! goes to every controller: each may have unflushed writes of the one before (T13). Changes with
@@ -22,11 +25,12 @@ use super::explain::Wait;
 use super::path::{Path, Phase, Role};
 use super::session::namespace;
 use super::slots::Course;
-use super::types::{HostEvent, PathFacts};
+use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover, report};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use canary::Bug;
 use nvme::host::NamespaceInfo;
 use volume::Namespace;
@@ -36,8 +40,8 @@ pub(super) struct Unmarked {
     pub facts: Box<PathFacts>,
     /// [`HostEvent::Mark`] was told of it.
     asked: bool,
-    /// Its namespace is not the volume's as things stand.
-    barred: bool,
+    /// The last answer, where it was to wait.
+    bar: Option<Bar>,
 }
 
 impl Unmarked {
@@ -45,17 +49,29 @@ impl Unmarked {
         Self {
             facts,
             asked: false,
-            barred: false,
+            bar: None,
         }
     }
 
-    /// Takes what it shows now. What was asked of another namespace holds no more.
-    pub(super) fn show(&mut self, namespace: &NamespaceInfo) {
+    /// Takes what it shows now; whether something was asked of another namespace, which holds no
+    /// more.
+    pub(super) fn show(&mut self, namespace: &NamespaceInfo) -> bool {
         let before = self.namespace();
         self.facts.namespace.clone_from(namespace);
-        let same = before.is_same(&self.namespace());
-        self.asked &= same;
-        self.barred &= same;
+        if before.is_same(&self.namespace()) {
+            return false;
+        }
+        self.bar = None;
+        core::mem::take(&mut self.asked)
+    }
+
+    /// Whether a mark was asked for that holds for what it shows.
+    pub(super) fn has_asked(&self) -> bool {
+        self.asked
+    }
+
+    fn is_foreign(&self) -> bool {
+        matches!(self.bar, Some(Bar::Foreign(_)))
     }
 
     fn namespace(&self) -> Namespace {
@@ -164,30 +180,63 @@ impl HostEngine {
             self.paths[number].unmarked = Some(it);
             return;
         }
-        let Some(bound_ns) = self.unmarked_ns(&it) else {
+        let Some((serial, bound_ns)) = self.unmarked_ns(&it) else {
+            if it.asked {
+                self.end_mark(number);
+            }
             return self.found(it.facts, now_ns);
         };
         if !it.asked {
             it.asked = true;
             let path = &self.paths[number];
-            let namespace = Box::new(it.namespace());
-            let mark = HostEvent::Mark(path.volume, path.index, bound_ns, namespace);
-            self.events.push_back(mark);
+            self.events.push_back(HostEvent::Mark(Mark {
+                volume: path.volume,
+                serial,
+                path: path.index,
+                bound_ns,
+                namespace: Box::new(it.namespace()),
+            }));
         }
         self.paths[number].unmarked = Some(it);
     }
 
-    /// The bound that must be marked before a controller is used, if it isn't yet for the namespace
-    /// that it shows.
-    fn unmarked_ns(&self, waits: &Unmarked) -> Option<u64> {
+    /// Core 0: a path that asked for a mark waits for none any more.
+    pub(super) fn end_mark(&mut self, number: usize) {
+        let path = &self.paths[number];
+        let volume = path.volume;
+        if let Some(serial) = self.volumes[usize::from(volume)].recovery.marks {
+            let ended = HostEvent::MarkEnded(volume, serial, path.index);
+            self.events.push_back(ended);
+        }
+    }
+
+    /// Core 0: a path can take I/O; the first one of a volume says what that is.
+    pub(super) fn tell_opened(&mut self, number: usize) {
+        let path = &self.paths[number];
+        let it = &mut self.volumes[usize::from(path.volume)];
+        let (Some(serial), Some(facts)) = (it.recovery.marks, &path.facts) else {
+            return;
+        };
+        if self.settings.core != 0 || it.opened {
+            return;
+        }
+        it.opened = true;
+        let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
+        let opened = HostEvent::Opened(path.volume, serial, namespace);
+        self.events.push_back(opened);
+    }
+
+    /// The volume's serial, and the bound that must be marked before a controller is used, if it
+    /// isn't yet for the namespace that it shows.
+    fn unmarked_ns(&self, waits: &Unmarked) -> Option<(u64, u64)> {
         let facts = &waits.facts;
         let it = &self.volumes[usize::from(facts.volume)];
-        let wanted = it.recovery.marks && it.recovery.enabled;
+        let serial = it.recovery.marks.filter(|_| it.recovery.enabled)?;
         let bound_ns = self.bound_of(facts.volume, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
         let covers = |marked: &Namespace| marked.is_same(&waits.namespace());
         let covered = bound_ns <= it.marked_ns && it.marked_as.as_deref().is_some_and(covers);
-        (wanted && !covered).then_some(bound_ns)
+        (!covered).then_some((serial, bound_ns))
     }
 
     /// Whether a path must wait for those before it: at the start the first of a volume's paths
@@ -197,8 +246,8 @@ impl HostEngine {
         let path = &self.paths[number];
         let undecided = |it: &Path| {
             let early = matches!(it.phase, Phase::Unknown | Phase::Learning);
-            let barred = it.unmarked.as_ref().is_some_and(|it| it.barred);
-            it.index < path.index && early && !it.comeback.tried && !barred
+            let foreign = it.unmarked.as_ref().is_some_and(Unmarked::is_foreign);
+            it.index < path.index && early && !it.comeback.tried && !foreign
         };
         let ready = self.volumes[usize::from(path.volume)].ready.is_some();
         !ready && !path.comeback.tried && self.paths_of(path.volume).any(undecided)
@@ -212,52 +261,80 @@ impl HostEngine {
                 self.find_marked(number, now_ns);
             }
         }
+        self.tell_refused(volume);
     }
 
-    /// Core 0: a mark that holds this bound, for paths that show this namespace, is durable.
-    pub(super) fn marked(
-        &mut self,
-        volume: u16,
-        bound_ns: u64,
-        namespace: Box<Namespace>,
-        now_ns: u64,
-    ) {
-        let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
+    /// Core 0: says why clients of a volume are refused, where that has changed.
+    fn tell_refused(&mut self, volume: u16) {
+        let why = self.why_refused(volume);
+        let it = &mut self.volumes[usize::from(volume)];
+        let is_news = it.refused != why;
+        if is_news && it.ready.is_none() && !it.leaving {
+            it.refused.clone_from(&why);
+            let why = why.map(|why| format!("{}: not opened: {why}", it.name));
+            self.events.push_back(HostEvent::Refused(volume, why));
+        }
+    }
+
+    /// Why a volume is not opened before a user does something: no path of it is left that was not
+    /// tried, and one of them waits for a user.
+    fn why_refused(&self, volume: u16) -> Option<String> {
+        let mut foreign = None;
+        for path in self.paths_of(volume) {
+            let bar = path.unmarked.as_ref().and_then(|it| it.bar.as_ref());
+            let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+            match bar {
+                Some(Bar::Unmarked(why)) => return Some(why.clone()),
+                Some(Bar::Foreign(why) | Bar::Refused(why)) => {
+                    foreign.get_or_insert(why);
+                }
+                None if path.comeback.tried && !used => {}
+                None => return None,
+            }
+        }
+        foreign.cloned()
+    }
+
+    /// Core 0: the volume that a mark is of, if it is still there.
+    fn asking(&mut self, mark: &Mark) -> Option<&mut Volume> {
+        let it = self.volumes.get_mut(usize::from(mark.volume))?;
+        (it.recovery.marks == Some(mark.serial) && !it.vacant).then_some(it)
+    }
+
+    /// Core 0: a mark is durable.
+    pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
+        let Some(it) = self.asking(&mark) else {
             return;
         };
-        it.marked_ns = it.marked_ns.max(bound_ns);
-        it.marked_as = Some(namespace);
-        self.take_turns(volume, now_ns);
+        it.marked_ns = it.marked_ns.max(mark.bound_ns);
+        it.marked_as = Some(mark.namespace);
+        self.take_turns(mark.volume, now_ns);
     }
 
-    /// Core 0: a namespace is not the volume's. The paths that show it are lost for this reason;
-    /// without one they wait.
-    pub(super) fn bar_namespace(
-        &mut self,
-        volume: u16,
-        of: &Namespace,
-        why: Option<&str>,
-        now_ns: u64,
-    ) {
-        if usize::from(volume) >= self.volumes.len() {
+    /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
+    pub(super) fn bar_namespace(&mut self, mark: &Mark, bar: &Bar, now_ns: u64) {
+        if self.asking(mark).is_none() {
             return;
         }
-        for path in self.indexes(volume) {
-            let Some(number) = self.number(volume, path) else {
+        for path in self.indexes(mark.volume) {
+            let Some(number) = self.number(mark.volume, path) else {
                 continue;
             };
             let path = &mut self.paths[number];
             let waits = path.unmarked.as_mut();
-            let Some(it) = waits.filter(|it| it.asked && it.namespace().is_same(of)) else {
+            let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
+            let Some(it) = waits.filter(asked) else {
                 continue;
             };
-            it.barred = true;
-            if why.is_some() {
-                path.refused = true;
-                self.lose(number, why, now_ns);
+            match bar {
+                Bar::Unmarked(_) | Bar::Foreign(_) => it.bar = Some(bar.clone()),
+                Bar::Refused(why) => {
+                    path.refused = true;
+                    self.lose(number, Some(why), now_ns);
+                }
             }
         }
-        self.take_turns(volume, now_ns);
+        self.take_turns(mark.volume, now_ns);
     }
 
     /// What was put aside of a path is looked at again.

@@ -63,10 +63,12 @@ pub struct Recovery {
     /// [`HostEvent::Loss`](super::HostEvent::Loss) does.
     pub untold_loss: bool,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
-    /// kept for the engine after this one.
+    /// kept for the engine after this one. The number comes back in what is asked and said of that
+    /// ([`Mark::serial`]), and is ignored where an answer has another one.
     ///
     /// [`HostControl::Marked`]: super::HostControl::Marked
-    pub marks: bool,
+    /// [`Mark::serial`]: super::Mark::serial
+    pub marks: Option<u64>,
 }
 
 impl Recovery {
@@ -87,7 +89,7 @@ impl Recovery {
         attempts_ns: 120_000_000_000,
         unclean_stop_ns: None,
         untold_loss: false,
-        marks: false,
+        marks: None,
     };
 
     pub(super) fn is_possible(&self) -> bool {

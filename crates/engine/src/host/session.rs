@@ -249,7 +249,9 @@ impl HostEngine {
             let found = namespaces.iter().find(|it| it.nsid == nsid);
             return match found {
                 Some(namespace) => {
-                    it.show(namespace);
+                    if it.show(namespace) {
+                        self.end_mark(number);
+                    }
                     self.find_or_ask(number, it, now_ns);
                 }
                 None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
@@ -428,6 +430,7 @@ impl HostEngine {
         self.head(number).set_enabled(index, true);
         let sick = self.head(number).returned(index, now_ns);
         self.paths[number].comeback.tried = true;
+        self.tell_opened(number);
         self.settle(self.paths[number].volume);
         self.welcome(number, now_ns);
         if let Some(why) = sick {

@@ -325,19 +325,25 @@ pub enum HostEvent {
     /// again only when an attempt to connect it fails for another reason. Without recovery, a
     /// volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
     Failed(u16, String),
-    /// A mirror was refused, and does not start before somebody does something about it: why; or,
-    /// with nothing, it may start by itself from now on.
+    /// A mirror was refused, or a volume is not opened, and a user has to do something about it:
+    /// why; or, with nothing, it may start by itself from now on. Of volumes core 0 says it.
     Refused(u16, Option<String>),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),
     /// With recovery: a path that was lost is live again; one line.
     Returned(u16, String),
-    /// Core 0, where [`Recovery::marks`]: a controller of the volume is to be used that may execute
-    /// what it had for so many ns after we are gone (`u64::MAX`: nothing bounds it). To be kept
-    /// durably, then answered by [`HostControl::Marked`], or by [`HostControl::Barred`]; with the
-    /// namespace that the path shows. Until then the path waits.
-    Mark(u16, PathIndex, u64, Box<volume::Namespace>),
+    /// Core 0, where [`Recovery::marks`]: a controller is to be used whose bound must be kept
+    /// durably before. Answered by [`HostControl::Marked`] or [`HostControl::Barred`]; until then
+    /// the path waits.
+    Mark(Mark),
+    /// Core 0: a path that asked for a mark waits for none any more: it is used, was lost, or shows
+    /// another namespace, for which it asks anew. Volume, [`Recovery::marks`] of it, path.
+    MarkEnded(u16, u64, PathIndex),
+    /// Core 0, where [`Recovery::marks`]: the first path of a volume can take I/O. From now on the
+    /// volume is this namespace, and no path to another one is used. Volume, [`Recovery::marks`] of
+    /// it.
+    Opened(u16, u64, Box<volume::Namespace>),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
     /// and fail. What became of the changes is not known.
     Unfinished {
@@ -529,6 +535,35 @@ pub enum PathNews {
     },
 }
 
+/// A controller that is not used before its bound is kept durably.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Volume index.
+    pub volume: u16,
+    /// [`Recovery::marks`] of the volume that asks: another one may have its index by the time of
+    /// the answer.
+    pub serial: u64,
+    /// The path that asks.
+    pub path: PathIndex,
+    /// For so many ns after the end of this engine the controller may execute what it had;
+    /// `u64::MAX`: nothing bounds it.
+    pub bound_ns: u64,
+    /// The namespace that the path shows.
+    pub namespace: Box<volume::Namespace>,
+}
+
+/// Why a controller is not used, for users.
+#[derive(Clone, Debug)]
+pub enum Bar {
+    /// Its bound can't be kept now. It waits, and so do the paths behind it.
+    Unmarked(String),
+    /// Its namespace is not the volume's as things stand. It waits, and the paths behind it have
+    /// their turn.
+    Foreign(String),
+    /// Its namespace is not the volume's: the path is lost for this reason.
+    Refused(String),
+}
+
 /// Messages to a host engine. Volume indexes are those of the configuration; others are ignored.
 #[derive(Clone, Debug)]
 pub enum HostControl {
@@ -556,12 +591,12 @@ pub enum HostControl {
         /// How long it may take, ns.
         wait_ns: u64,
     },
-    /// To core 0: a mark of this volume that holds this bound, ns, is durable; or can't be, and its
-    /// user was told. Paths that show this namespace are used, and no others.
-    Marked(u16, u64, Box<volume::Namespace>),
-    /// To core 0: this namespace is not the volume's. Paths that show it are lost for this reason;
-    /// without one they wait, and the paths behind them have their turn.
-    Barred(u16, Box<volume::Namespace>, Option<String>),
+    /// To core 0: this mark is durable; or can't be, and its user was told. Paths of the volume
+    /// that show its namespace are used, and no others.
+    Marked(Mark),
+    /// To core 0: paths of the volume that show this mark's namespace, and asked, are not used, and
+    /// why.
+    Barred(Mark, Bar),
     /// No more I/O is taken; what is under way has the time that [`HostControl::Drain`] gave it,
     /// or `connect_timeout_ns` if that never came. Then controllers are shut down in order, then
     /// comes `Output::Stop`. Core 0 shuts the controllers down, so it comes last.

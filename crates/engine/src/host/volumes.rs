@@ -61,6 +61,10 @@ pub(super) struct Volume {
     pub(super) marked_ns: u64,
     /// The namespace that the last answer to a [`HostEvent::Mark`] named.
     pub(super) marked_as: Option<Box<Namespace>>,
+    /// Core 0: [`HostEvent::Opened`] was told.
+    pub(super) opened: bool,
+    /// Core 0: why clients are refused, as told last ([`HostEvent::Refused`]).
+    pub(super) refused: Option<String>,
     /// Totals of [`HoldStats`]; the rest of it is zero here.
     pub(super) totals: HoldStats,
     /// A path left with acknowledged writes that were never flushed: what to say when the next
@@ -123,6 +127,8 @@ impl Volume {
             left_ns: None,
             marked_ns: 0,
             marked_as: None,
+            opened: false,
+            refused: None,
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,

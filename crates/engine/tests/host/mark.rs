@@ -2,14 +2,17 @@
 
 use crate::common::*;
 use engine::host::{
-    Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp,
-    PathConfig, PathKind, PathState, Recovery, WriteFailover,
+    Bar, Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone,
+    IoOp, Mark, PathConfig, PathKind, PathState, Recovery, WriteFailover,
 };
 use engine::{DeviceId, Machine};
 use policy::PathIndex;
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::{Namespace, Outcome};
+
+/// Under which the volume asks for marks.
+const SERIAL: u64 = 7;
 
 /// Keep-alive 1 s, 500 ms stand in for CQT: the bound is 2.5 s.
 const BOUND_NS: u64 = 2_500 * MS;
@@ -26,30 +29,37 @@ fn config(change: impl FnOnce(&mut Recovery)) -> HostConfig {
 
 #[test]
 fn t09_no_queue_is_opened_before_the_bound_is_marked() {
-    let mut rig = Rig::new(config(|it| it.marks = true), target_config(2));
+    let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
     rig.world.pass(SECOND);
     rig.poll();
     let marks = |rig: &Rig| {
+        let is_it = |it: &Mark| (it.volume, it.serial, it.bound_ns) == (0, SERIAL, BOUND_NS);
         let events = rig.events.iter();
-        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, _, BOUND_NS, _)));
+        let those = events.filter(|event| matches!(event, HostEvent::Mark(it) if is_it(it)));
         those.count()
     };
     // The second path waits for its turn.
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (1, 2));
-    let shown = asked(&rig).unwrap().1;
-    let marked =
-        |bound_ns, shown: &Namespace| HostControl::Marked(0, bound_ns, Box::new(shown.clone()));
-    rig.control(marked(BOUND_NS - 1, &shown));
-    rig.world.pass(SECOND);
-    assert_eq!(rig.world.connections(HOST), 2, "too short a mark");
-    let mut other = shown.clone();
-    other.uuid[0] ^= 1;
-    rig.control(marked(BOUND_NS, &other));
-    rig.world.pass(SECOND);
-    assert_eq!(rig.world.connections(HOST), 2, "of another namespace");
-    rig.control(marked(BOUND_NS, &shown));
+    let ask = asked(&rig).unwrap();
+    let wrong: [(&str, fn(&mut Mark)); 3] = [
+        ("too short a mark", |it| it.bound_ns -= 1),
+        ("of another namespace", |it| it.namespace.uuid[0] ^= 1),
+        ("of a volume that had this number", |it| it.serial -= 1),
+    ];
+    for (which, change) in wrong {
+        let mut mark = ask.clone();
+        change(&mut mark);
+        rig.control(HostControl::Marked(mark));
+        rig.world.pass(SECOND);
+        assert_eq!(rig.world.connections(HOST), 2, "{which}");
+    }
+    rig.poll();
+    assert!(opened(&rig).is_none() && ended(&rig).is_empty());
+    rig.control(HostControl::Marked(ask.clone()));
     rig.ready();
     assert_eq!(rig.world.connections(HOST), 4);
+    assert!(opened(&rig).unwrap().is_same(&ask.namespace));
+    assert_eq!(ended(&rig), [P0], "the second one never asked");
     // A path that returns needs no other mark.
     let before = marks(&rig);
     rig.world.cut(HOST, 0);
@@ -58,38 +68,138 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (before, 4));
 }
 
-/// The path and the namespace that the engine has asked about last.
-fn asked(rig: &Rig) -> Option<(PathIndex, Namespace)> {
+/// What the engine has asked for last.
+fn asked(rig: &Rig) -> Option<Mark> {
     rig.events.iter().rev().find_map(|event| match event {
-        HostEvent::Mark(_, path, _, namespace) => Some((*path, (**namespace).clone())),
+        HostEvent::Mark(mark) => Some(mark.clone()),
         _ => None,
     })
 }
 
+/// What the engine says that the volume is.
+fn opened(rig: &Rig) -> Option<Namespace> {
+    rig.events.iter().find_map(|event| match event {
+        HostEvent::Opened(0, SERIAL, namespace) => Some((**namespace).clone()),
+        _ => None,
+    })
+}
+
+/// The paths that asked and wait no longer.
+fn ended(rig: &Rig) -> Vec<PathIndex> {
+    let events = rig.events.iter();
+    let ended = events.filter_map(|event| match event {
+        HostEvent::MarkEnded(0, SERIAL, path) => Some(*path),
+        _ => None,
+    });
+    ended.collect()
+}
+
+/// Why clients are refused, as was said last; `None`: nothing was said.
+fn refused(rig: &Rig) -> Option<Option<String>> {
+    rig.events.iter().rev().find_map(|event| match event {
+        HostEvent::Refused(0, why) => Some(why.clone()),
+        _ => None,
+    })
+}
+
+/// What is kept for a path that asks ends with it, and a volume is nothing that was only asked for.
 #[test]
-fn t31_answer_counts_for_paths_with_that_namespace_only() {
-    // The first path leads to another namespace than the second one, whose answer comes first.
-    let mut rig = Rig::new(config(|it| it.marks = true), target_config(2));
+fn t09_path_lost_while_it_waits_leaves_no_mark() {
+    let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
+    rig.world.pass(SECOND);
+    rig.poll();
+    let ask = asked(&rig).unwrap();
+    assert_eq!(ask.path, P0);
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.world.pass(MS);
+    rig.poll();
+    assert_eq!(ended(&rig), [P0]);
+    let behind = asked(&rig).unwrap();
+    assert_eq!(behind.path, P1, "it has its turn");
+    // The answer comes late, and fixes nothing.
+    let mut late = ask;
+    late.namespace.uuid[0] ^= 1;
+    rig.control(HostControl::Marked(late));
+    rig.world.pass(SECOND);
+    rig.poll();
+    assert!(opened(&rig).is_none());
+    rig.control(HostControl::Marked(behind.clone()));
+    rig.ready();
+    assert!(opened(&rig).unwrap().is_same(&behind.namespace));
+}
+
+#[test]
+fn t31_clients_are_refused_when_only_a_user_can_help() {
+    let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
     let mut other = target_config(1);
     (other.subsystem.cntlid_min, other.subsystem.cntlid_max) = (1001, 1100);
     other.subsystem.namespaces[0].uuid = [9; 16];
     rig.lead(0, other, rig.disk.clone());
     rig.world.pass(SECOND);
     rig.poll();
-    let (path, wrong) = asked(&rig).unwrap();
-    assert_eq!(path, PathIndex(0));
-    rig.control(HostControl::Barred(0, Box::new(wrong.clone()), None));
+    let first = asked(&rig).unwrap();
+    let foreign = Bar::Foreign("another one".into());
+    rig.control(HostControl::Barred(first, foreign));
     rig.world.pass(SECOND);
     rig.poll();
-    let (path, right) = asked(&rig).unwrap();
-    assert_eq!(path, PathIndex(1), "the one behind it has its turn");
-    assert!(!right.is_same(&wrong));
-    rig.control(HostControl::Marked(0, BOUND_NS, Box::new(right)));
+    let second = asked(&rig).unwrap();
+    assert_eq!(second.path, P1);
+    assert_eq!(refused(&rig), None, "the second path may be right");
+    let full = Bar::Unmarked("no room".into());
+    rig.control(HostControl::Barred(second.clone(), full));
+    rig.world.pass(MS);
+    rig.poll();
+    let why = refused(&rig).unwrap().unwrap();
+    assert!(why.contains("not opened: no room"), "{why}");
+    // It is lost: of those that are there, none is right.
+    rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    rig.world.cut(HOST, 1);
+    rig.world.pass(MS);
+    rig.poll();
+    let why = refused(&rig).unwrap().unwrap();
+    assert!(why.contains("not opened: another one"), "{why}");
+    // So is that one: it is waited for both.
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.world.pass(MS);
+    rig.poll();
+    assert_eq!(refused(&rig), Some(None));
+    // An answer to what is not asked any more bars nothing.
+    rig.control(HostControl::Barred(second, Bar::Unmarked("late".into())));
+    rig.world.pass(MS);
+    rig.poll();
+    assert_eq!(refused(&rig), Some(None));
+}
+
+#[test]
+fn t31_answer_counts_for_paths_with_that_namespace_only() {
+    // The first path leads to another namespace than the second one, whose answer comes first.
+    let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
+    let mut other = target_config(1);
+    (other.subsystem.cntlid_min, other.subsystem.cntlid_max) = (1001, 1100);
+    other.subsystem.namespaces[0].uuid = [9; 16];
+    rig.lead(0, other, rig.disk.clone());
+    rig.world.pass(SECOND);
+    rig.poll();
+    let wrong = asked(&rig).unwrap();
+    assert_eq!(wrong.path, PathIndex(0));
+    let foreign = Bar::Foreign("as things stand".into());
+    rig.control(HostControl::Barred(wrong.clone(), foreign));
+    rig.world.pass(SECOND);
+    rig.poll();
+    let right = asked(&rig).unwrap();
+    assert_eq!(right.path, PathIndex(1), "the one behind it has its turn");
+    assert!(!right.namespace.is_same(&wrong.namespace));
+    rig.control(HostControl::Marked(right.clone()));
     rig.world.pass(SECOND);
     rig.poll();
     assert_eq!(rig.world.connections(HOST), 3, "one queue is open");
-    let why = Some("another one".to_owned());
-    rig.control(HostControl::Barred(0, Box::new(wrong), why));
+    assert!(opened(&rig).unwrap().is_same(&right.namespace));
+    rig.control(HostControl::Barred(
+        wrong,
+        Bar::Refused("another one".into()),
+    ));
     rig.ready();
     assert_eq!(state(&rig, P0), PathState::Reconnecting);
     assert_eq!(state(&rig, P1), PathState::Live);

@@ -41,10 +41,9 @@ impl Host {
                     let first = self.cores[0];
                     self.post(world, mail, first, HostControl::Path(news));
                 }
-                HostEvent::Mark(volume, _, bound_ns, namespace) => {
-                    self.mark_ns = self.mark_ns.max(Some(bound_ns));
-                    let marked = HostControl::Marked(volume, bound_ns, namespace);
-                    self.post(world, mail, node, marked);
+                HostEvent::Mark(mark) => {
+                    self.mark_ns = self.mark_ns.max(Some(mark.bound_ns));
+                    self.post(world, mail, node, HostControl::Marked(mark));
                 }
                 // Only changes of data can come late.
                 HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,

@@ -138,7 +138,7 @@ impl Rig {
             recovery: Recovery {
                 unclean_stop_ns: self.hosts[number].mark_ns,
                 untold_loss: self.hosts[number].losses >> leg & 1 != 0,
-                marks: true,
+                marks: Some(0),
                 quiesce_ns: QUIESCE_NS,
                 fast_io_fail_ns: shape.patience_ns,
                 write_failover: match shape.unfenced {
