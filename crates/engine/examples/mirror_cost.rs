@@ -164,6 +164,7 @@ fn mirror_config() -> MirrorConfig {
         }],
         knobs: Knobs::default(),
         wishes: Default::default(),
+        known: None,
         assemble_wait_ns: 10 * SECOND,
         leg_quiesce_ns: 30 * SECOND,
         owner: Owner {

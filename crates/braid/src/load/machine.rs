@@ -179,6 +179,7 @@ impl LoadMachine {
                 | HostEvent::Report(_)
                 | HostEvent::Mark(..)
                 | HostEvent::MarkEnded(..)
+                | HostEvent::Mirror(..)
                 | HostEvent::Opened(..)
                 | HostEvent::Unflushed(..)
                 | HostEvent::Loss(..)

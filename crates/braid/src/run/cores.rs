@@ -1,5 +1,6 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
+use super::known;
 use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
@@ -55,8 +56,11 @@ impl Cores {
     pub fn start(
         config: &Config,
         identity: &HostIdentity,
-        chosen: impl Fn(&Volume) -> (Policy, Knobs),
-        before: impl Fn(&Volume) -> Before,
+        (chosen, before): (
+            impl Fn(&Volume) -> (Policy, Knobs),
+            impl Fn(&Volume) -> Before,
+        ),
+        namespaces: &known::Known,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
@@ -65,7 +69,7 @@ impl Cores {
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
         let board = Arc::new(Board::new(&nodes, room));
-        let mirrors = Mirrors::new(config, identity);
+        let mirrors = Mirrors::new(config, identity, namespaces);
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for core in (0..config.cores).rev() {

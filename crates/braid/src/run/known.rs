@@ -5,10 +5,14 @@
 //! control socket's file says of that name and subsystem counts where this one says nothing. A
 //! volume that shows another one at a later start is not opened until a user accepts it (`braid
 //! accept`, `braid run --accept`), or `uuid` or `nguid` of its configuration names the new one.
-//! Where these keys stand, they decide.
+//! Where these keys stand, they decide. Of a mirror the identifier on its legs is kept: the engine
+//! compares it before anything is written ([`MirrorConfig::known`]).
+//!
+//! [`MirrorConfig::known`]: engine::mirror::MirrorConfig::known
 //!
 //! # Limits
-//! The identity of a mirror is in the superblocks of its legs; local files have none.
+//! Local files have no identity. What another control socket's file says of a mirror does not
+//! count: nothing but the name would tie it to this one.
 use super::config::Volume;
 use super::registry::{Registry, others, places};
 use super::state;
@@ -18,6 +22,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use uuid::Uuid;
 use volume::Namespace;
+use volume::mirror::Id;
 
 /// All of them, and their file.
 pub struct Known {
@@ -38,6 +43,27 @@ pub struct Shown {
     nguid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     eui64: Option<String>,
+    /// The identifier of a mirror, which has nothing of the above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mirror: Option<MirrorId>,
+}
+
+/// The identifier on a mirror's legs, kept as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct MirrorId(Uuid);
+
+impl TryFrom<String> for MirrorId {
+    type Error = uuid::Error;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl From<MirrorId> for String {
+    fn from(id: MirrorId) -> Self {
+        id.0.to_string()
+    }
 }
 
 /// As an identifier is kept; `None`: zero, which stands for none.
@@ -54,11 +80,23 @@ impl From<&Namespace> for Shown {
             uuid: hex(&of.uuid).map(|_| Uuid::from_bytes(of.uuid).to_string()),
             nguid: hex(&of.nguid),
             eui64: hex(&of.eui64),
+            mirror: None,
         }
     }
 }
 
 impl Shown {
+    fn mirror(id: Id) -> Self {
+        Self {
+            subsystem: String::new(),
+            nsid: 0,
+            uuid: None,
+            nguid: None,
+            eui64: None,
+            mirror: Some(MirrorId(Uuid::from_bytes(id.0))),
+        }
+    }
+
     /// In what two namespaces differ: as it was, and as it is.
     fn difference(&self, now: &Self) -> Option<(String, String)> {
         let all = [
@@ -144,6 +182,8 @@ impl Known {
         let is_meant = |it: &Option<Shown>| it.as_ref().is_none_or(|it| *it == now);
         let accepted = self.accepted.get(name).is_some_and(is_meant);
         let before = self.map.get(name).filter(|_| !pinned && !accepted);
+        // Of one that was a mirror nothing can be compared.
+        let before = before.filter(|before| before.mirror.is_none());
         match before.and_then(|before| before.difference(&now)) {
             None => Ok(()),
             Some((before, now)) => Err(format!(
@@ -154,13 +194,31 @@ impl Known {
         }
     }
 
+    /// The identifier that a mirror had when it ran last; `None`: it isn't known, or whichever it
+    /// has now is accepted.
+    pub fn mirror(&self, name: &str) -> Option<Id> {
+        let known = self.map.get(name)?.mirror.as_ref()?;
+        (!self.accepted.contains_key(name)).then(|| Id(known.0.into_bytes()))
+    }
+
     /// Keeps what identifies the namespace of a volume that is opened.
     ///
     /// # Errors
     /// The file can't be written.
     pub fn keep(&mut self, name: &str, namespace: &Namespace) -> anyhow::Result<()> {
+        self.keep_as(name, Shown::from(namespace))
+    }
+
+    /// Keeps the identifier of a mirror that runs.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn keep_mirror(&mut self, name: &str, id: Id) -> anyhow::Result<()> {
+        self.keep_as(name, Shown::mirror(id))
+    }
+
+    fn keep_as(&mut self, name: &str, now: Shown) -> anyhow::Result<()> {
         self.accepted.remove(name);
-        let now = Shown::from(namespace);
         if self.map.get(name) == Some(&now) {
             return Ok(());
         }
@@ -294,6 +352,36 @@ mod tests {
         assert!(known.check(&of, &namespace(1, 0)).is_err(), "once");
         let known = Known::read(path, &["v0".to_owned()]).unwrap();
         assert_eq!(known.check(&of, &namespace(1, 0)), Ok(()));
+    }
+
+    #[test]
+    fn mirror_is_known_by_its_identifier() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volumes-a.json");
+        let mut known = Known::read(path.clone(), &[]).unwrap();
+        assert_eq!(known.mirror("v0"), None);
+        known.keep_mirror("v0", Id([5; 16])).unwrap();
+        let accepted = Known::read(path.clone(), &["v0".to_owned()]).unwrap();
+        assert_eq!(accepted.mirror("v0"), None);
+        let mut known = Known::read(path, &[]).unwrap();
+        assert_eq!(known.mirror("v0"), Some(Id([5; 16])));
+        // The name is a volume's now.
+        assert_eq!(known.check(&volume(""), &namespace(1, 0)), Ok(()));
+        known.keep("v0", &namespace(1, 0)).unwrap();
+        assert_eq!(known.mirror("v0"), None);
+    }
+
+    #[test]
+    fn one_that_was_shown_is_accepted_and_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volumes-a.json");
+        let of = volume("");
+        let mut known = Known::read(path, &[]).unwrap();
+        known.keep("v0", &namespace(1, 0)).unwrap();
+        known.accept_shown(&of, &namespace(2, 0)).unwrap();
+        assert_eq!(known.check(&of, &namespace(2, 0)), Ok(()));
+        assert!(known.check(&of, &namespace(3, 0)).is_err());
+        assert_eq!(known.check(&of, &namespace(1, 0)), Ok(()), "its own");
     }
 
     #[test]

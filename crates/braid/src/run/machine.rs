@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 use volume::Namespace;
+use volume::mirror::Id;
 
 /// How soon news that found the mailbox of another core full are offered again.
 const OFFER_AGAIN_NS: u64 = 1_000_000;
@@ -57,6 +58,8 @@ pub enum RunEvent {
     MarkEnded(u16, u64, PathIndex),
     /// See [`HostEvent::Opened`].
     Opened(u16, u64, Box<Namespace>),
+    /// See [`HostEvent::Mirror`].
+    Mirror(u16, Id),
     /// Why clients of a volume are refused until a user does something; `None`: they wait.
     Refused(u16, Option<String>),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
@@ -191,6 +194,7 @@ impl RunMachine {
                     event @ (HostEvent::Mark(..)
                     | HostEvent::MarkEnded(..)
                     | HostEvent::Opened(..)
+                    | HostEvent::Mirror(..)
                     | HostEvent::Unfinished { .. }
                     | HostEvent::Unflushed(..)
                     | HostEvent::Loss(..)),
@@ -243,6 +247,7 @@ impl RunMachine {
             HostEvent::MarkEnded(volume, serial, path) => {
                 self.tell(RunEvent::MarkEnded(volume, serial, path));
             }
+            HostEvent::Mirror(volume, id) => self.tell(RunEvent::Mirror(volume, id)),
             HostEvent::Opened(volume, serial, namespace) => {
                 self.tell(RunEvent::Opened(volume, serial, namespace));
             }

@@ -31,6 +31,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use volume::Namespace;
+use volume::mirror::Id;
 
 /// How soon what keeps a volume from being opened is looked at again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -125,7 +126,10 @@ impl Service {
     fn keep(&self, event: RunEvent) {
         match event {
             RunEvent::Mark(mark) => self.mark(mark),
-            RunEvent::MarkEnded(volume, serial, path) => self.end_mark(volume, serial, path),
+            RunEvent::MarkEnded(volume, serial, path) => {
+                self.end_mark(volume, serial, path, true);
+            }
+            RunEvent::Mirror(volume, id) => self.keep_mirror(&self.name(volume), id),
             RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);
@@ -172,7 +176,7 @@ impl Service {
         if open.is_some()
             && let Err(why) = fits
         {
-            self.end_mark(mark.volume, mark.serial, mark.path);
+            self.end_mark(mark.volume, mark.serial, mark.path, false);
             return self.senders.barred(mark, Bar::Refused(why));
         }
         let may = fits.map_err(NotOpened::Foreign);
@@ -191,7 +195,7 @@ impl Service {
                     it.marked = Some(mark.namespace.clone());
                     news
                 };
-                self.end_mark(mark.volume, mark.serial, mark.path);
+                self.end_mark(mark.volume, mark.serial, mark.path, false);
                 if let Some(why) = news {
                     log::say(format!("{}: {why}", of.name));
                 }
@@ -214,15 +218,19 @@ impl Service {
         }
     }
 
-    /// A path waits for no mark any more.
-    fn end_mark(&self, volume: u16, serial: u64, path: PathIndex) {
+    /// A path waits for no mark any more: it was lost, or else has its answer. A volume that is
+    /// being opened keeps the reason of a lost one: its user is told when it is not opened.
+    fn end_mark(&self, volume: u16, serial: u64, path: PathIndex, lost: bool) {
         let mut state = self.state();
         let mut waiting = self.unanswered();
         let waits = waiting.get(&(volume, path));
         if waits.is_some_and(|it| it.mark.serial == serial) {
             waiting.remove(&(volume, path));
         }
-        if let Some(it) = state.volumes.asking(volume, serial) {
+        let is_there = state.volumes.has(volume);
+        if (is_there || !lost)
+            && let Some(it) = state.volumes.asking(volume, serial)
+        {
             it.barred = first_reason(&waiting, volume);
         }
     }
@@ -336,6 +344,15 @@ impl Service {
             if let Some((name, shown)) = shown {
                 self.keep_shown(&name, &shown);
             }
+        }
+    }
+
+    fn keep_mirror(&self, name: &str, id: Id) {
+        if let Err(error) = self.known().keep_mirror(name, id) {
+            log::say(format!(
+                "{name}: the next engine will not notice if its legs are of another mirror: \
+                 {error:#}"
+            ));
         }
     }
 

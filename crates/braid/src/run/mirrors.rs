@@ -17,6 +17,7 @@ pub(in crate::run) use kept::PAUSED;
 pub use legs::keep_legs;
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};
+use super::known::Known;
 use crate::load::host::{FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::{crc32c, draw_id, draw_lineage};
@@ -110,7 +111,7 @@ pub fn apart<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Result<(), String
 
 impl Mirrors {
     /// Of a configuration that was checked.
-    pub fn new(config: &Config, identity: &HostIdentity) -> Self {
+    pub fn new(config: &Config, identity: &HostIdentity, known: &Known) -> Self {
         let numbers = numbers(config.volumes.iter());
         let legs_of = |mirror: &Volume| {
             let volumes = config.volumes.iter().zip(&numbers);
@@ -120,7 +121,10 @@ impl Mirrors {
         };
         let owner = owner(identity);
         let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
-        let mirror = |volume: &Volume| mirror_config(volume, legs_of(volume), owner);
+        let mirror = |volume: &Volume| {
+            let known = known.mirror(&volume.name);
+            mirror_config(volume, legs_of(volume), known, owner)
+        };
         Self {
             all: mirrors.map(mirror).collect(),
             cores: config.cores,
@@ -150,10 +154,16 @@ impl Mirrors {
 }
 
 /// A mirror of these legs, as it is configured.
-fn mirror_config(volume: &Volume, legs: Vec<LegConfig>, owner: Owner) -> MirrorConfig {
+fn mirror_config(
+    volume: &Volume,
+    legs: Vec<LegConfig>,
+    known: Option<Id>,
+    owner: Owner,
+) -> MirrorConfig {
     MirrorConfig {
         name: volume.name.clone(),
         legs,
+        known,
         knobs: volume.knobs(),
         wishes: Default::default(),
         assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),

@@ -148,7 +148,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
-    let mut cores = Cores::start(&config, &identity, chosen, before, &told)?;
+    let mut cores = Cores::start(&config, &identity, (chosen, before), &known, &told)?;
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -318,6 +318,7 @@ fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
         event @ (RunEvent::Mark(..)
         | RunEvent::MarkEnded(..)
         | RunEvent::Opened(..)
+        | RunEvent::Mirror(..)
         | RunEvent::Unflushed(..)
         | RunEvent::Loss(..)
         | RunEvent::Changed(..)) => keeper.keep(event),

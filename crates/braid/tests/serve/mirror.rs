@@ -5,7 +5,7 @@ mod far;
 mod legs;
 mod names;
 mod place;
-mod refused;
+pub mod refused;
 mod verbs;
 
 use crate::process::{Process, begun, wait_until};

@@ -328,6 +328,10 @@ pub enum HostEvent {
     /// A mirror was refused, or a volume is not opened, and a user has to do something about it:
     /// why; or, with nothing, it may start by itself from now on. Of volumes core 0 says it.
     Refused(u16, Option<String>),
+    /// A mirror runs, and has this identifier on its legs ([`MirrorConfig::known`]).
+    ///
+    /// [`MirrorConfig::known`]: crate::mirror::MirrorConfig::known
+    Mirror(u16, volume::mirror::Id),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),

@@ -156,6 +156,8 @@ impl Mirrored {
             // What is to stop is never announced.
             if !self.stopping && !core::mem::replace(&mut it.said, true) {
                 self.state = MirrorState::Running;
+                let id = it.machine.superblock().mirror;
+                kit.events.push_back(HostEvent::Mirror(kit.number, id));
                 let ready = HostEvent::Ready(kit.number, it.info);
                 kit.events.push_back(ready);
                 any = true;

@@ -154,7 +154,7 @@ impl Mirrored {
             return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
         }
         let read_only = match self.assembled(&legs, &given, self.config.wishes) {
-            Ok(assembly) if let Some(why) = self.is_of_another_name(&assembly) => {
+            Ok(assembly) if let Some(why) = self.is_another(&assembly) => {
                 return self.refuse(why, TRY_AGAIN_NS, kit);
             }
             Ok(assembly) => {
@@ -189,22 +189,30 @@ impl Mirrored {
         }
     }
 
-    /// Why it does not start: the mirror that its legs are of has another name, and no user has
-    /// accepted that.
-    fn is_of_another_name(&mut self, assembly: &Assembly) -> Option<Refused> {
-        let name = assembly.next.name;
+    /// Why it does not start: the mirror that its legs are of has another name, or is not the one
+    /// that ran last under this name, and no user has accepted that.
+    fn is_another(&mut self, assembly: &Assembly) -> Option<Refused> {
+        let (name, legs) = (&self.config.name, &assembly.next);
         // One that no mirror can have ties it to nothing.
-        let can_be = Name::new(&self.config.name).is_ok();
-        let other = can_be && name.as_str() != self.config.name && !self.accepts_name;
-        self.other_name = other.then_some(name);
-        let why = || words::other_name(&self.config.name, &assembly.next);
-        other.then(|| Refused::new(Until::Told, why()))
+        let can_be = Name::new(name).is_ok();
+        let known = self.config.known.filter(|known| *known != legs.mirror);
+        let why = match known {
+            _ if self.accepts_name => None,
+            _ if can_be && legs.name.as_str() != name => Some(words::other_name(name, legs)),
+            Some(known) => Some(words::other_mirror(name, legs, known)),
+            None => None,
+        };
+        self.other_name = why.is_some().then_some(legs.name);
+        why.map(|why| Refused::new(Until::Told, why))
     }
 
     /// A mirror that was accepted under this name is called so from now on.
     fn take_name(&mut self, now_ns: u64) {
         let name = Name::new(&self.config.name).ok();
         self.accepts_name = false;
+        if let Phase::Running(it) = &self.phase {
+            self.config.known = Some(it.machine.superblock().mirror);
+        }
         if let Phase::Running(it) = &mut self.phase
             && let Some(name) = name.filter(|name| *name != it.machine.superblock().name)
         {
@@ -444,7 +452,7 @@ impl Mirrored {
         };
         let mut given = it.claim.given().to_vec();
         let assembly = match self.assembled(&it.legs, &given, it.wishes) {
-            Ok(assembly) if let Some(why) = self.is_of_another_name(&assembly) => {
+            Ok(assembly) if let Some(why) = self.is_another(&assembly) => {
                 return self.refuse(why, TRY_AGAIN_NS, kit);
             }
             Ok(assembly) => assembly,

@@ -35,6 +35,9 @@ pub struct MirrorConfig {
     pub name: String,
     /// Legs, in any order: each says itself which one it is.
     pub legs: Vec<LegConfig>,
+    /// The identifier that its legs had when it ran last, if that is known: others are not taken
+    /// before they are [accepted](MirrorOrder::AcceptName).
+    pub known: Option<Id>,
     /// Knobs of the policy, which is a property of the mirror (row B6).
     pub knobs: Knobs,
     /// What the user allows.
@@ -99,8 +102,8 @@ pub struct Anew {
 pub enum MirrorOrder {
     /// Start it with what is there, as these wishes allow.
     Assemble(Wishes),
-    /// Take the mirror that the legs are of, although it has another name, and rename it; or do so
-    /// no more. One that runs takes none.
+    /// Take the mirror that the legs are of, although it has another name, and rename it, or
+    /// another identifier than is known; or do so no more. One that runs takes none.
     AcceptName(bool),
     /// Take what the leg of this slot shows where it was cut as the last one in sync for what is
     /// there.
@@ -289,7 +292,8 @@ pub struct MirrorReport {
     pub not_begun: Option<String>,
     /// How often it was not started, for whatever reason.
     pub refusals: u64,
-    /// The name of the mirror that its legs are of, for which it was not started.
+    /// The name of the mirror that its legs are of, where it was not started for that name or its
+    /// identifier.
     pub other_name: Option<Name>,
     /// How it starts was decided, and its owner's record is being written.
     pub claiming: bool,

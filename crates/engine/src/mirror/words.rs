@@ -3,9 +3,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use volume::hold::Range;
-use volume::mirror::Superblock;
 use volume::mirror::assembly::Refusal;
 use volume::mirror::machine::{CheckReport, LegFacts, Unfit};
+use volume::mirror::{Id, Superblock};
 
 /// What is to be done with a leg whose file became shorter.
 pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \
@@ -50,6 +50,16 @@ pub fn other_name(name: &str, legs: &Superblock) -> String {
          accept that mirror, which is called {name} then: braid mirror assemble {name} --accept \
          (braid run --accept {name})",
         legs.name, legs.mirror
+    )
+}
+
+/// The legs are of another mirror than the one that ran last under this name.
+pub fn other_mirror(name: &str, legs: &Superblock, known: Id) -> String {
+    format!(
+        "its legs are of another mirror than when it ran last: UUID {}, before UUID {known}; \
+         nothing of it is used; correct its legs, or accept that mirror: braid accept {name} \
+         (braid run --accept {name})",
+        legs.mirror
     )
 }
 

@@ -182,6 +182,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
     let mirror = MirrorConfig {
         name: "m0".into(),
         legs: (0..count).map(leg).collect(),
+        known: None,
         knobs: Knobs::default(),
         wishes: Default::default(),
         assemble_wait_ns: 10 * SECOND,

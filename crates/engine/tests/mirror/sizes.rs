@@ -1,12 +1,13 @@
 //! Legs that are smaller for a moment than their mirror needs.
 use super::common::SECOND;
-use super::rig::{LEG_BYTES, Rig, data, made, say, superblock};
+use super::rig::{LEG_BYTES, Rig, configured, data, made, say, superblock};
+use engine::host::HostEvent;
 use engine::machine::{DeviceId, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::superblock::LegState;
-use volume::mirror::{Name, Superblock};
+use volume::mirror::{Id, Name, Superblock};
 
 const SMALL: u64 = LEG_BYTES / 2;
 /// Intents are forgotten by then.
@@ -257,4 +258,38 @@ fn a_mirror_of_another_name_is_refused_until_accepted() {
     rig.stop();
     // It is not asked again.
     Rig::ready(&disks);
+}
+
+/// A mirror of the same name whose legs were put in the place of its own.
+#[test]
+fn another_mirror_of_one_name_is_refused_until_accepted() {
+    let disks = made(2, true);
+    let id = superblock(&disks[0]).superblock.mirror;
+    let before = Id([9; 16]);
+    let knows = |known| {
+        let (host, mut mirror) = configured(&disks);
+        mirror.known = Some(known);
+        Rig::with(&disks, host, mirror)
+    };
+    let mut rig = knows(before);
+    let refused = |rig: &Rig| matches!(rig.report().state, MirrorState::Refused(_));
+    rig.until(30 * SECOND, refused);
+    let why = rig.lines().concat();
+    for word in [id.to_string(), before.to_string(), "braid accept m0".into()] {
+        assert!(why.contains(&word), "{why}");
+    }
+    rig.order(MirrorOrder::AcceptName(true));
+    rig.until(30 * SECOND, Rig::is_ready);
+    let said = |rig: &Rig| {
+        let mut events = rig.events.iter();
+        events.find_map(|it| match it {
+            HostEvent::Mirror(_, id) => Some(*id),
+            _ => None,
+        })
+    };
+    assert_eq!(said(&rig), Some(id));
+    rig.stop();
+    let mut rig = knows(id);
+    rig.until(30 * SECOND, Rig::is_ready);
+    rig.stop();
 }

@@ -126,7 +126,8 @@ impl Service {
             let why = format!("{leg} is to be given up, and can't be opened: leave it out");
             return Err(Failure::refused(format!("{name}: {why}")));
         }
-        let mut config = mirror_config(&of, legs, owner(&self.identity));
+        let known = self.known().mirror(&name);
+        let mut config = mirror_config(&of, legs, known, owner(&self.identity));
         config.wishes = wishes;
         let became = self.begin(volume, Anew { config, infos }).map_err(|why| {
             close();

@@ -140,8 +140,10 @@ impl Service {
             "check" => MirrorOrder::Check(false),
             "repair" if params.leg.is_some() => repair_from(leg(&report, &params)?)?,
             "repair" => {
-                source = terms::source(&params.volume, &report)?;
-                MirrorOrder::Check(true)
+                let (slot, name) = terms::source(&params.volume, &report)?;
+                source = Some(name);
+                // The one that the answer names: none takes its place if it leaves meanwhile.
+                MirrorOrder::RepairFrom(slot)
             }
             "pause" => MirrorOrder::PauseCheck(true),
             "resume" => MirrorOrder::PauseCheck(false),
@@ -401,7 +403,7 @@ impl Service {
         let report = self.mirror_report(volume)?;
         if report.other_name.is_none() {
             return Err(Failure::refused(format!(
-                "{}: its legs are of no mirror with another name: there is nothing to accept",
+                "{}: its legs are of no other mirror than it was: there is nothing to accept",
                 self.name(volume)
             )));
         }

@@ -5,6 +5,7 @@ use crate::run::service::Service;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, Pending};
 use serde_json::{Value, json};
 use std::time::Duration;
+use volume::mirror::machine::LegFacts;
 
 /// How long the engine has to take an order back.
 const TAKE_BACK: Duration = Duration::from_secs(5);
@@ -96,34 +97,64 @@ pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Failure
     }
 }
 
-/// The leg by which a repair goes that names none.
+/// Number and name of the leg by which a repair goes that names none: the lowest number of legs
+/// between which this engine knows no difference.
 ///
 /// # Errors
-/// Some came in sync later than others: which one is right is for a user to say.
-pub(super) fn source(name: &str, report: &MirrorReport) -> Result<Option<String>, Failure> {
+/// Some came in sync later than others, or were found bad and rewritten, or could not be written or
+/// read: which one is right is for a user to say.
+pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), Failure> {
     let legs = report.legs.iter();
     let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync);
-    let mut ages: Vec<_> = in_sync
-        .filter_map(|leg| Some((leg.slot?, leg, leg.facts?)))
-        .collect();
-    ages.sort_by_key(|it| it.0);
-    let Some((slot, first, facts)) = ages.first() else {
-        return Ok(None);
+    let known = in_sync.filter_map(|leg| Some((leg.slot?, leg, leg.facts?)));
+    let mut known: Vec<_> = known.collect();
+    known.sort_by_key(|it| it.0);
+    let Some((slot, first, _)) = known.first() else {
+        let why = "no leg in sync is known yet: try again (braid mirror status shows them)";
+        return Err(Failure::refused(format!("{name}: {why}")));
     };
-    if ages.iter().all(|it| it.2.since_event == facts.since_event) {
-        return Ok(Some(format!("leg {slot} ({})", first.name)));
+    let ages = known.iter().map(|it| it.2.since_event);
+    let same_age = ages.min() == known.iter().map(|it| it.2.since_event).max();
+    if same_age && known.iter().all(|it| history(&it.2).is_empty()) {
+        return Ok((*slot, format!("leg {slot} ({})", first.name)));
     }
-    let each = ages.iter().map(|(slot, leg, facts)| {
+    let each = known.iter().map(|(slot, leg, facts)| {
         format!(
-            "leg {slot} ({}) in sync since event {}, shows event {}",
-            leg.name, facts.since_event, facts.event
+            "leg {slot} ({}) in sync since event {}, shows event {}{}",
+            leg.name,
+            facts.since_event,
+            facts.event,
+            history(facts).concat()
         )
     });
+    let differ = match same_age {
+        true => "differ in what happened to them",
+        false => "are not equally old",
+    };
     Err(Failure::refused(format!(
-        "{name}: its legs are not equally old, so none is taken unasked: {}; say which one counts: \
-         braid mirror repair {name} --from LEG",
+        "{name}: its legs {differ}, so none is taken unasked: {}; say which one counts: braid \
+         mirror repair {name} --from LEG",
         each.collect::<Vec<_>>().join("; ")
     )))
+}
+
+/// What happened to a leg in sync that makes its copy worth less than others, as far as this
+/// engine knows.
+fn history(facts: &LegFacts) -> Vec<String> {
+    let counted = [
+        (u64::from(facts.errors), "failed reads lately"),
+        (facts.mended, "ranges rewritten from others"),
+        (u64::from(facts.bad.0), "ranges that it could not write"),
+    ];
+    let mut all: Vec<String> = counted
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!(", {count} {what}"))
+        .collect();
+    if facts.cut_short || facts.cut_end.is_some() {
+        all.push(", was cut off".into());
+    }
+    all
 }
 
 /// The answer to an order that a mirror has.

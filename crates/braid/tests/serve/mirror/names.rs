@@ -1,10 +1,12 @@
 //! Legs of mirrors that are exchanged in the configuration.
 use super::place::{LEG_BYTES, Place, end, said};
+use super::refused::{UNKNOWN, asked_of};
 use crate::process::{self, Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 
-fn configure(place: &Place, of: [(&str, [&str; 2]); 2]) {
+fn configure(place: &Place, of: &[(&str, [&str; 2])]) {
     let mut text = String::from("drain_timeout = \"5s\"\n");
     for (name, legs) in of {
         let [a, b] = legs.map(|leg| place.leg(leg));
@@ -38,14 +40,14 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     let (c, d) = (place.leg("c"), place.leg("d"));
     let made = place.braid(&["mirror", "create", "v1", &c, &d]);
     assert!(made.status.success(), "{made:?}");
-    configure(&place, [("v0", ["a", "b"]), ("v1", ["c", "d"])]);
+    configure(&place, &[("v0", ["a", "b"]), ("v1", ["c", "d"])]);
     let engine = place.start();
     for (name, byte) in [("v0", 10), ("v1", 11)] {
         assert_eq!(client(&place, name).write(0, byte), 0);
     }
     end(engine);
     // Exchanged.
-    configure(&place, [("v0", ["c", "d"]), ("v1", ["a", "b"])]);
+    configure(&place, &[("v0", ["c", "d"]), ("v1", ["a", "b"])]);
     let mut engine = process::begun(place.0.path());
     for name in ["v0", "v1"] {
         engine.notes(&format!("braid mirror assemble {name} --accept"));
@@ -71,7 +73,7 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     assert_eq!(first_byte(&place, "v0"), 11);
     end(engine);
     // By the engine's own word.
-    configure(&place, [("v0", ["a", "b"]), ("v1", ["c", "d"])]);
+    configure(&place, &[("v0", ["a", "b"]), ("v1", ["c", "d"])]);
     let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
     let run = [
         "run",
@@ -88,6 +90,52 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
         told["phase"] == "running"
     };
     wait_until(|| (runs("v0") && runs("v1")).then_some(()));
+    assert_eq!(first_byte(&place, "v0"), 10);
+    end(engine);
+}
+
+/// Legs of another mirror of the same name, in the place of a mirror's own.
+#[test]
+fn another_mirror_of_one_name_is_refused_until_accepted() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    for name in ["c", "d"] {
+        let file = File::create(place.path(name)).unwrap();
+        file.set_len(LEG_BYTES).unwrap();
+    }
+    let (c, d) = (place.leg("c"), place.leg("d"));
+    let made = place.braid(&["mirror", "create", "v0", &c, &d]);
+    assert!(made.status.success(), "{made:?}");
+    configure(&place, &[("v0", ["a", "b"])]);
+    let engine = place.start();
+    assert_eq!(client(&place, "v0").write(0, 10), 0);
+    end(engine);
+    configure(&place, &[("v0", ["c", "d"])]);
+    let mut engine = process::begun(place.0.path());
+    let line = engine.notes("of another mirror than when it ran last");
+    assert!(line.contains("braid accept v0"), "{line}");
+    assert_eq!(place.ask(&["check"]).status.code(), Some(2), "down");
+    let mut stream = UnixStream::connect(place.path("v0.sock")).unwrap();
+    let (reply, words) = asked_of(&mut stream, "v0");
+    assert_eq!(reply, UNKNOWN, "{words}");
+    assert!(words.contains("braid accept v0"), "{words}");
+    place.told(&["accept", "v0"]);
+    assert_eq!(first_byte(&place, "v0"), 0);
+    // Stopped and started again it is the one that was accepted.
+    place.told(&["mirror", "stop", "v0"]);
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(first_byte(&place, "v0"), 0);
+    end(engine);
+    // It is not asked again.
+    let engine = place.start();
+    assert_eq!(first_byte(&place, "v0"), 0);
+    end(engine);
+    configure(&place, &[("v0", ["a", "b"])]);
+    let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
+    let words = ["run", "--accept", "v0", "-c", config.to_str().unwrap()];
+    let words = [&words[..], &["--socket", socket.to_str().unwrap()]].concat();
+    let engine = Process::start(place.0.path(), &words);
     assert_eq!(first_byte(&place, "v0"), 10);
     end(engine);
 }

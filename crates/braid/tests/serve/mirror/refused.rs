@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// The reply that a requested export is not available.
-const UNKNOWN: u32 = 1 << 31 | 6;
+pub const UNKNOWN: u32 = 1 << 31 | 6;
 /// So long nothing is heard by who waits.
 const QUIET: Duration = Duration::from_millis(300);
 
@@ -16,19 +16,26 @@ fn connected(place: &Place) -> UnixStream {
     UnixStream::connect(place.path("v0.sock")).unwrap()
 }
 
-/// What a client is told of the export, once it is greeted: the reply's type, and its words.
+/// What a client is told of the export `v0`, once it is greeted.
 fn asked(stream: &mut UnixStream) -> (u32, String) {
+    asked_of(stream, "v0")
+}
+
+/// What a client is told of an export, once it is greeted: the reply's type, and its words.
+pub fn asked_of(stream: &mut UnixStream, name: &str) -> (u32, String) {
     let wait = Duration::from_secs(60);
     stream.set_read_timeout(Some(wait)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
     stream.write_all(&3_u32.to_be_bytes()).unwrap();
-    go(stream)
+    go(stream, name)
 }
 
 /// The same, once more.
-fn go(stream: &mut UnixStream) -> (u32, String) {
-    let name = [&2_u32.to_be_bytes()[..], b"v0", &[0, 0]].concat();
-    let head = [&b"IHAVEOPT"[..], &7_u32.to_be_bytes(), &8_u32.to_be_bytes()];
+fn go(stream: &mut UnixStream, name: &str) -> (u32, String) {
+    let length = name.len() as u32;
+    let name = [&length.to_be_bytes()[..], name.as_bytes(), &[0, 0]].concat();
+    let bytes = (name.len() as u32).to_be_bytes();
+    let head = [&b"IHAVEOPT"[..], &7_u32.to_be_bytes(), &bytes];
     stream
         .write_all(&[&head.concat()[..], &name].concat())
         .unwrap();
@@ -81,7 +88,7 @@ fn t45_a_client_of_a_mirror_that_only_its_user_can_start_is_told_why() {
     // Who is still there may have it then, and so may who comes.
     place.told(&["mirror", "assemble", "v0", "--without-missing"]);
     assert!(engine.says("v0: ready").is_some());
-    let (reply, _) = go(&mut late);
+    let (reply, _) = go(&mut late, "v0");
     assert_eq!(reply, 3, "facts of the export");
     assert_eq!(place.client().write(0, 7), 0);
     end(engine);

@@ -1,8 +1,10 @@
 //! What an engine keeps for the one after it: found by whatever name, never taken from a running
 //! engine, never done without in silence.
 use super::{QUICK, Rig, V0, Volume, refused};
+use crate::mirror::refused::{UNKNOWN, asked_of};
 use crate::process::{Process, two_ports, wait_until};
 use rustix::process::Signal;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -238,6 +240,39 @@ fn target_at(rig: &Rig, uuid: &str, (socket, cntlid): (&str, u16)) -> (Process, 
     (target, uri)
 }
 
+/// The path that showed another namespace is gone when that is accepted: nothing may bind the
+/// volume to it.
+#[test]
+fn namespace_that_no_path_shows_is_not_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let [first, second] = [
+        "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77",
+        "6b1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a88",
+    ];
+    let mut rig = Rig::new(directory, QUICK);
+    let (_a, right) = target(&rig, first);
+    rig.start(&[V0, ("v1", &[&right], "")]);
+    assert_eq!(rig.client("v1").write(0, 1), 0);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+    let (mut b, wrong) = target_at(&rig, second, ("other.sock", 101));
+    rig.start(&[V0, ("v1", &[&wrong], "")]);
+    rig.engine()
+        .notes("v1: its paths lead to another namespace");
+    b.signal(Signal::TERM);
+    b.ended();
+    let lost = |rig: &Rig| rig.stat("v1")["paths"][0]["state"] == "reconnecting";
+    wait_until(|| lost(&rig).then_some(()));
+    wait_until(|| check(&rig, "v1").1["why"].is_null().then_some(()));
+    let why = rig.refusal(&["accept", "v1"]);
+    assert!(why.contains("nothing to accept"), "{why}");
+    rig.ask(&["path", "add", "v1", &right]);
+    assert!(rig.client("v1").read(0) == [1; 4096]);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
 #[test]
 fn another_namespace_under_a_name_is_refused_until_accepted() {
     let directory = tempfile::tempdir().unwrap();
@@ -265,6 +300,11 @@ fn another_namespace_under_a_name_is_refused_until_accepted() {
     let (code, told) = check(&rig, "v1");
     assert_eq!(code, Some(2), "{told}");
     assert!(told["why"].as_str().unwrap().contains("braid accept v1"));
+    // Clients are not left to wait for what does not come by itself.
+    let mut client = UnixStream::connect(rig.path("v1.sock")).unwrap();
+    let (reply, words) = asked_of(&mut client, "v1");
+    assert_eq!(reply, UNKNOWN, "{words}");
+    assert!(words.contains("braid accept v1"), "{words}");
     assert_eq!(rig.end(Signal::TERM), Some(0));
     // By verb, or when it starts; once is enough.
     rig.start(&[V0, v1]);

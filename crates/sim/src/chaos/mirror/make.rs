@@ -167,6 +167,7 @@ impl Rig {
             legs: (0..shape.legs).map(leg).collect(),
             knobs: Knobs::default(),
             wishes: Default::default(),
+            known: None,
             assemble_wait_ns: shape.assemble_wait_ns,
             leg_quiesce_ns: match shape.unfenced {
                 true => BOUND_NS,
