@@ -129,11 +129,15 @@ pub enum Bug {
     StaleClock,
     /// A target's workers make a change without asking whether it may still start (T49).
     LateWorkers,
+    /// A leg that was smaller for a moment lacks no more than the bitmap says (T50).
+    ShrunkUnlike,
+    /// Where the last leg in sync was cut is not heeded by the next start (T50).
+    CutForgotten,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 58] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -190,6 +194,8 @@ impl Bug {
         Self::TakenBackFails,
         Self::StaleClock,
         Self::LateWorkers,
+        Self::ShrunkUnlike,
+        Self::CutForgotten,
     ];
 }
 

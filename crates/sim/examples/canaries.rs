@@ -273,7 +273,7 @@ const CANARIES: [Canary; 41] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 15] = [
+const OF_MIRRORS: [Canary; 17] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -358,6 +358,18 @@ const OF_MIRRORS: [Canary; 15] = [
         1000,
         "failed",
         "T48: what was taken back from the last leg fails although its lease is renewed",
+    ),
+    (
+        Bug::ShrunkUnlike,
+        400,
+        DATA,
+        "T50: a leg that was smaller for a moment lacks no more than the bitmap says",
+    ),
+    (
+        Bug::CutForgotten,
+        400,
+        DATA,
+        "T50: where the last leg in sync was cut is not heeded by the next start",
     ),
 ];
 

@@ -27,6 +27,8 @@ pub struct Disk {
     durable: Vec<u8>,
     /// By block: whose cache it is in, from 1; 0: in none.
     dirty: Vec<u8>,
+    /// Bytes that it has now: what touches more fails.
+    size: usize,
     /// By [`STRETCH`]: how often it has changed, as it is and as it would be.
     changes: [Vec<u64>; 2],
     /// Bytes of what applications call a block.
@@ -97,6 +99,7 @@ impl Disk {
             durable: bytes.clone(),
             dirty: alloc::vec![0; blocks as usize],
             changes: [(); 2].map(|()| alloc::vec![0; bytes.len().div_ceil(STRETCH)]),
+            size: usize::MAX,
             bytes,
             unit: BLOCK,
             base: 0,
@@ -136,6 +139,23 @@ impl Disk {
     pub fn put_back(&mut self, bytes: &[u8]) {
         self.put(0, bytes);
         self.dirty.fill(0);
+    }
+
+    /// It ends at this byte from now on: what lay behind that is gone, durably.
+    pub fn shrink(&mut self, size: usize) {
+        self.size = self.size.min(size);
+        let range = size.min(self.bytes.len())..self.bytes.len();
+        self.bytes[range.clone()].fill(0);
+        self.durable[range.clone()].fill(0);
+        self.dirty[range.start / BLOCK..].fill(0);
+        for durable in [false, true] {
+            self.count(durable, range.clone());
+        }
+    }
+
+    /// It is as large as ever, with zeroes where something is gone.
+    pub fn grow(&mut self) {
+        self.size = usize::MAX;
     }
 
     /// What is there; or what would be after all caches were lost.
@@ -196,6 +216,10 @@ impl Disk {
         memory: &mut dyn Memory,
         random: &mut Random,
     ) -> Result<(), DeviceError> {
+        let end = request.offset.saturating_add(request.length);
+        if request.op != DeviceOp::Flush && end > self.size as u64 {
+            return Err(DeviceError::Os(5));
+        }
         let mut flaws = self.flaws.iter().filter(|flaw| flaw.concerns(request));
         if let Some(flaw) = flaws.find(|flaw| random.up_to(flaw.of - 1) == 0).copied() {
             self.flaws.retain(|it| !(it.once && it.name == flaw.name));

@@ -4,8 +4,9 @@
 //! # Contract
 //! What can't happen to those it is about, because they are dead, frozen or leaving already, does
 //! not begin, and is not counted. A fault that waits for a state of a path ([`Fault::when`]) begins
-//! with the first path that has it, and after [`WAIT_NS`] without it.
+//! with the first path that has it, and after [its time](wait_ns) without it.
 use super::kind::{Kind, Scope};
+use super::mirror::shrunk;
 use super::node::{Body, Wire};
 use super::plan::Fault;
 use super::run::{Course, Finding};
@@ -17,7 +18,15 @@ use engine::host::PathState;
 use engine::target::TargetControl;
 
 /// How long a fault waits for its state, ns.
-pub(super) const WAIT_NS: u64 = 2_000_000_000;
+const WAIT_NS: u64 = 2_000_000_000;
+/// How long one of this kind waits for its state, ns.
+pub(super) fn wait_ns(kind: Kind) -> u64 {
+    match kind {
+        Kind::Shrink => shrunk::WAIT_NS,
+        _ => WAIT_NS,
+    }
+}
+
 /// How often it looks for it, ns.
 const LOOK_NS: u64 = 500_000;
 
@@ -48,7 +57,8 @@ impl Course<'_> {
     /// A fault begins, if it can.
     fn begin(&mut self, number: usize, fault: &Fault) -> Result<(), Finding> {
         let now_ns = self.rig.world.now_ns;
-        let waits = fault.when.is_some() && now_ns < self.begin_ns + fault.at_ns + WAIT_NS;
+        let waits =
+            fault.when.is_some() && now_ns < self.begin_ns + fault.at_ns + wait_ns(fault.kind);
         let Some(whom) = self.find(fault, waits) else {
             if waits {
                 let again = Event::Planned(number * 2);
@@ -99,6 +109,11 @@ impl Course<'_> {
 
     /// A fault is over, if it began.
     fn end(&mut self, number: usize, fault: &Fault) -> Result<(), Finding> {
+        if let Some(wait_ns) = self.before_growth(number, fault) {
+            let at_ns = self.rig.world.now_ns + wait_ns;
+            self.rig.world.at(at_ns, Event::Planned(number * 2 + 1));
+            return Ok(());
+        }
         let Some(whom) = self.going_on[number].take() else {
             return Ok(());
         };
@@ -166,12 +181,7 @@ impl Course<'_> {
     fn is_possible(&self, fault: &Fault, whom: Whom) -> bool {
         let kind = fault.kind;
         let world = &self.rig.world;
-        let host = &self.rig.hosts[whom.host];
-        let is_well = |&node: &usize| {
-            let node = &world.nodes[node];
-            !node.is_dead() && !node.stopped && node.frozen_ns <= world.now_ns
-        };
-        let host_is_well = host.stopping.is_none() && host.cores.iter().all(is_well);
+        let host_is_well = self.host_is_well(whom.host);
         let target_is_well = |target: usize| {
             let node = &world.nodes[self.rig.targets[target]];
             !node.is_dead() && node.frozen_ns <= world.now_ns
@@ -180,6 +190,11 @@ impl Course<'_> {
             _ if Kind::OF_DISCOVERY.contains(&kind) => self.can_mislead(fault),
             // It would be later than late.
             (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
+            (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
+            // What it has not noticed yet nobody would.
+            (Kind::KillHost | Kind::StopHost | Kind::StopUnread, _) if self.is_any_unseen() => {
+                false
+            }
             (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),
             (Kind::Reset | Kind::ResetCore | Kind::HalfOpen, _) => {
                 host_is_well && !self.open_wires(whom).is_empty()
@@ -188,6 +203,16 @@ impl Course<'_> {
             (_, Scope::Port | Scope::Target) => target_is_well(whom.target),
             (_, Scope::Path | Scope::Host) => host_is_well,
         }
+    }
+
+    /// Whether a host is there, and neither stands still nor stops.
+    pub(super) fn host_is_well(&self, host: usize) -> bool {
+        let (host, world) = (&self.rig.hosts[host], &self.rig.world);
+        let is_well = |&node: &usize| {
+            let node = &world.nodes[node];
+            !node.is_dead() && !node.stopped && node.frozen_ns <= world.now_ns
+        };
+        host.stopping.is_none() && host.cores.iter().all(is_well)
     }
 
     /// The wires of a path over which there are connections.

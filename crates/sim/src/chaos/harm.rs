@@ -78,6 +78,7 @@ impl Course<'_> {
                 }
             }
             Kind::Resize => self.set_size(target),
+            Kind::Shrink => self.shrink_leg(fault, whom),
             Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
             Kind::FailPath => self.ask(number, fault, whom, Wish::Fail),
             Kind::DrainPath => self.ask(number, fault, whom, Wish::Drain),
@@ -114,6 +115,7 @@ impl Course<'_> {
                 flaws.retain(|flaw| flaw.name != number as u64);
             }
             Kind::Resize => self.set_size(target),
+            Kind::Shrink => self.grow_leg(whom),
             Kind::FailPath | Kind::DrainPath | Kind::RemovePath => self.rig.restore(host, address),
             Kind::AddPath => self
                 .rig

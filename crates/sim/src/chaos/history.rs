@@ -205,6 +205,9 @@ pub struct History {
     pub copies: bool,
     /// Nobody waits for what lost paths may yet execute.
     pub unfenced: bool,
+    /// Blocks from the first of these on were lost, and somebody has accepted that: what is seen
+    /// there from the second, a time, on says nothing.
+    lost: Option<(u64, u64)>,
     /// When a copy was gone on without.
     pub left: Vec<u64>,
     /// When a writer died, and with it all that it had under way.
@@ -262,6 +265,29 @@ impl History {
         let before = self.crashes.partition_point(|it| *it <= at_ns);
         self.crashes.insert(before, at_ns);
         self.partly.push(at_ns);
+    }
+
+    /// Blocks from `first` on may hold anything from now on.
+    pub fn lose(&mut self, first: u64, at_ns: u64) {
+        let (before, since_ns) = self.lost.unwrap_or((u64::MAX, u64::MAX));
+        self.lost = Some((first.min(before), at_ns.min(since_ns)));
+    }
+
+    /// Whether a block may hold anything.
+    fn is_lost(&self, block: u64) -> bool {
+        self.lost.is_some_and(|(first, _)| block >= first)
+    }
+
+    /// The operations on a block that say something.
+    fn known(&self, block: u64, ops: &[Op]) -> Vec<Op> {
+        let until_ns = self.lost.filter(|_| self.is_lost(block)).map(|it| it.1);
+        let counts = |op: &&Op| {
+            until_ns.is_none_or(|ns| match op.is_write() {
+                true => op.start_ns < ns,
+                false => op.end_ns < ns,
+            })
+        };
+        ops.iter().filter(counts).copied().collect()
     }
 
     /// What a writer had under way is never heard of; see `dead`.
@@ -347,7 +373,8 @@ impl History {
         for (&block, ops) in &self.blocks {
             let ops = match self.copies {
                 true => {
-                    let ops = dead::ended(&self.late(ops), &deaths);
+                    let ops = self.known(block, ops);
+                    let ops = dead::ended(&self.late(&ops), &deaths);
                     copies::settled(ops, &self.crashes).map_err(|wrong| (block, wrong))?
                 }
                 false => dead::ended(ops, &deaths),

@@ -51,6 +51,8 @@ pub enum Check {
     Gate,
     /// A leg was put back to an older state of itself.
     PutBack,
+    /// A leg lost what lay behind its new end.
+    Shrunk,
 }
 
 impl Check {
@@ -77,7 +79,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 14] = [
+    pub const OF_MIRRORS: [Self; 15] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -92,6 +94,7 @@ impl Check {
         Self::Alike,
         Self::Gate,
         Self::PutBack,
+        Self::Shrunk,
     ];
 
     /// For people.
@@ -121,6 +124,7 @@ impl Check {
             Self::Alike => "alike",
             Self::Gate => "gate",
             Self::PutBack => "put-back",
+            Self::Shrunk => "shrunk",
         }
     }
 }

@@ -108,6 +108,9 @@ pub enum Kind {
     CheckMirror,
     /// One write of a leg's device fails, once: of data, or of what the mirror says there.
     OneWrite,
+    /// A leg's namespace becomes smaller, at all its controllers, and what lay behind its new end
+    /// is gone; it becomes as large again once the mirror has written down what it noticed.
+    Shrink,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -180,12 +183,17 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 3] = [Self::FailLeg, Self::CheckMirror, Self::OneWrite];
+    pub const OF_MIRRORS: [Self; 4] = [
+        Self::FailLeg,
+        Self::CheckMirror,
+        Self::OneWrite,
+        Self::Shrink,
+    ];
 
     /// All that happen in worlds with a mirror.
     pub fn of_mirror_worlds() -> impl Iterator<Item = Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_MIRRORS);
-        all.filter(|kind| super::mirror::ample::KINDS.contains(kind))
+        all.filter(|kind| super::mirror::ample::is_known(*kind))
     }
 
     /// Of those, so many can happen in every world; the others need discovery.
@@ -245,7 +253,8 @@ impl Kind {
             | Self::Resize
             | Self::Away
             | Self::FailLeg
-            | Self::OneWrite => Scope::Target,
+            | Self::OneWrite
+            | Self::Shrink => Scope::Target,
             Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
                 Scope::World
             }

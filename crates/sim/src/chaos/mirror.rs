@@ -6,7 +6,7 @@
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
-//!   moment while another one is rebuilt
+//!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -31,6 +31,7 @@ pub(super) mod plug;
 pub(super) mod put_back;
 pub(super) mod quick;
 pub(super) mod sharp;
+pub(super) mod shrunk;
 
 use super::fault::Whom;
 use super::kind::Kind;

@@ -19,7 +19,7 @@ const SMALL_WINDOW: u64 = 1000;
 
 impl Course<'_> {
     /// Faults of some kinds that go on, with when they end, and about whom.
-    fn ongoing(&self, kinds: &[Kind]) -> Vec<(Fault, u64, Whom)> {
+    pub(super) fn ongoing(&self, kinds: &[Kind]) -> Vec<(Fault, u64, Whom)> {
         let all = self
             .plan
             .faults
@@ -82,6 +82,7 @@ impl Course<'_> {
             Some(_) => blocks - blocks / 4,
             None => blocks,
         };
+        let size = self.shrunk_to(target).map_or(size, |it| it.min(size));
         self.rig.sizes[target] = size;
         self.target(target, TargetControl::Resize(1, size));
     }

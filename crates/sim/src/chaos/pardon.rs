@@ -12,6 +12,7 @@ use super::disk::BLOCK;
 use super::fault::Whom;
 use super::harm;
 use super::kind::Kind;
+use super::mirror::shrunk;
 use super::plan::Fault;
 use super::run::Course;
 use alloc::vec::Vec;
@@ -91,6 +92,11 @@ impl Course<'_> {
                 (None, Some(flaw.blocks))
             }
             Kind::Status => (None, None),
+            // Until somebody accepts that it is gone.
+            Kind::Shrink => {
+                let first = shrunk::first_lost(fault, self.plan.layout.habit.blocks);
+                (None, Some((first, u64::MAX)))
+            }
             _ => return,
         };
         self.pardons.push(Pardon {
@@ -99,7 +105,10 @@ impl Course<'_> {
             address: (kind == Kind::Status).then_some(whom.address),
             blocks,
             from_ns,
-            to_ns: from_ns + fault.lasts_ns,
+            to_ns: match kind {
+                Kind::Shrink => u64::MAX,
+                _ => from_ns + fault.lasts_ns,
+            },
         });
     }
 

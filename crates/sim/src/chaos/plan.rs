@@ -69,6 +69,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::shrunk::plan(Self::ninth_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `shrunk`.
+    pub fn ninth_mirror(seed: u64) -> Self {
         super::mirror::blink::plan(Self::eighth_mirror(seed))
     }
 

@@ -1,11 +1,12 @@
 //! One world from its beginning to its end: faults happen and pass (`fault`), then everything must
 //! come to rest, and what the applications saw must have been a disk (`check`).
 use super::START_NS;
-use super::fault::{WAIT_NS, Whom};
+use super::fault::{Whom, wait_ns};
 use super::history::{History, Wrong};
 use super::judged::Check;
 use super::mirror::plug::Compared;
 use super::mirror::put_back::Image;
+use super::mirror::shrunk::{Restart, Shrunk};
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::node::Body;
 use super::pardon::Pardon;
@@ -189,6 +190,10 @@ pub(super) struct Course<'a> {
     pub taken_blindly: bool,
     /// By leg of a mirror: what it had once.
     pub images: Vec<Option<Image>>,
+    /// By leg of a mirror: what it lost when it shrank.
+    pub cuts: Vec<Option<Shrunk>>,
+    /// By leg of a mirror: how far the death of a host is that comes before it grows.
+    pub restarts: Vec<Restart>,
     /// So many failures of requests of a mirror are history.
     pub told_failed: usize,
     /// What was seen of legs of a mirror when they were compared.
@@ -229,6 +234,8 @@ impl<'a> Course<'a> {
             bare_ns: None,
             taken_blindly: false,
             images: alloc::vec![None; plan.layout.targets],
+            restarts: alloc::vec![Restart::Not; plan.layout.targets],
+            cuts: alloc::vec![None; plan.layout.targets],
             told_failed: 0,
             compared: RefCell::default(),
         }
@@ -236,7 +243,7 @@ impl<'a> Course<'a> {
 
     fn all(&mut self) -> Result<(), Finding> {
         let last = self.plan.faults.iter().map(|it| {
-            let wait_ns = it.when.map_or(0, |_| 2 * WAIT_NS);
+            let wait_ns = it.when.map_or(0, |_| 2 * wait_ns(it.kind));
             it.at_ns + wait_ns + it.lasts_ns
         });
         let end_ns = self.begin_ns + last.max().unwrap_or(0) + 1;

@@ -159,7 +159,9 @@ impl Course<'_> {
             Kind::ClientReset | Kind::ClientHalfOpen => {
                 world.is_up(&self.rig.client_wires(whom.host))
             }
-            Kind::Ana | Kind::Resize => world.is_up(&self.shown_over(fault.kind, whom)),
+            Kind::Ana | Kind::Resize | Kind::Shrink => {
+                world.is_up(&self.shown_over(fault.kind, whom))
+            }
             Kind::Withdraw | Kind::Unheard | Kind::Unreferred => {
                 self.is_news(fault.kind, whom) && world.is_up(&self.rig.discovery_wires(None))
             }
@@ -191,7 +193,9 @@ impl Course<'_> {
             Kind::Freeze => missed(rig.targets[whom.target]),
             Kind::FreezeHost => missed(self.core(fault, whom).from),
             Kind::FreezeTeller => missed(self.teller(fault)),
-            Kind::Ana | Kind::Resize => world.marks(&self.shown_over(fault.kind, whom), Mark::Made),
+            Kind::Ana | Kind::Resize | Kind::Shrink => {
+                world.marks(&self.shown_over(fault.kind, whom), Mark::Made)
+            }
             Kind::Withdraw | Kind::Unheard | Kind::Unreferred
                 if self.begun[number].is_some() || self.is_news(fault.kind, whom) =>
             {

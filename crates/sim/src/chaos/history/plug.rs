@@ -77,6 +77,9 @@ impl Floors<'_> {
     /// # Errors
     /// Nobody wrote it, or it was replaced before what must be there.
     pub fn judge(&self, block: u64, tag: Tag, now_ns: u64) -> Result<(), Wrong> {
+        if self.history.is_lost(block) {
+            return Ok(());
+        }
         let seen = Op {
             deed: Deed::Read(tag),
             start_ns: now_ns,

@@ -76,6 +76,14 @@ pub const KINDS: [Kind; 44] = [
     Kind::OneWrite,
 ];
 
+/// What is drawn apart from these.
+const APART: [Kind; 1] = [Kind::Shrink];
+
+/// Whether worlds with a mirror have faults of this kind.
+pub(in crate::chaos) fn is_known(kind: Kind) -> bool {
+    KINDS.contains(&kind) || APART.contains(&kind)
+}
+
 /// What takes no leg and no host away.
 const MILD: [Kind; 12] = [
     Kind::Slow,

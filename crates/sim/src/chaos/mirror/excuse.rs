@@ -116,6 +116,7 @@ impl Course<'_> {
             }
             // What the last one in sync has lost, people take for lost once it is large enough.
             for slot in lost {
+                self.accept_loss(usize::from(slot));
                 let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::AcceptCut(slot));
                 self.rig.tell(node, message);
             }

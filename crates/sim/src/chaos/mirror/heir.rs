@@ -42,7 +42,8 @@ impl Course<'_> {
         let covered = covered.is_some_and(|report| {
             (0..report.legs.len()).any(|other| {
                 let there = report.legs[other].status == LegStatus::InSync;
-                other != leg && there && in_sync[other] && !self.bare[other]
+                let whole = !self.bare[other] && self.cuts[other].is_none();
+                other != leg && there && in_sync[other] && whole
             })
         });
         if covered {

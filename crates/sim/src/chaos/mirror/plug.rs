@@ -39,6 +39,8 @@ pub(super) struct Legs<'a> {
     unlike: RefCell<Unlike>,
     /// What earlier looks have found.
     compared: Option<&'a RefCell<Compared>>,
+    /// From which byte of the mirror on a leg has lost what it had, unnoticed.
+    cuts: Vec<Option<u64>>,
 }
 
 /// See [`Legs`].
@@ -65,7 +67,13 @@ impl<'a> Legs<'a> {
             said,
             unlike: RefCell::default(),
             compared: None,
+            cuts: Vec::new(),
         }
+    }
+
+    /// From these bytes of the mirror on, legs may lack what they say that they have.
+    fn shrunk(self, cuts: Vec<Option<u64>>) -> Self {
+        Self { cuts, ..self }
     }
 
     /// What did not change since it was compared last is not compared again.
@@ -94,14 +102,19 @@ impl<'a> Legs<'a> {
     }
 
     /// Bytes of the mirror that a leg does not have by what is said of the whole mirror: it could
-    /// not write them.
+    /// not write them, or it was cut off there.
     pub fn bad(&self, leg: usize, next: &Superblock) -> Vec<Range<u64>> {
         let Ok(it) = &self.said[leg] else {
             return Vec::new();
         };
         let shift = next.geometry.block_shift;
         let bad = next.bad.of(it.slot, BadKind::Unwritten);
-        bad.map(|it| it.first << shift..it.end() << shift).collect()
+        let bad = bad.map(|it| it.first << shift..it.end() << shift);
+        let said = (it.cut_at > 0).then_some(it.cut_at);
+        let unseen = self.cuts.get(leg).copied().flatten();
+        let cut = said.into_iter().chain(unseen).min();
+        bad.chain(cut.map(|from| from..next.geometry.bytes))
+            .collect()
     }
 
     fn data_at(&self, leg: usize) -> usize {
@@ -218,6 +231,7 @@ impl Course<'_> {
             return Ok(());
         }
         self.look_at_bare();
+        self.look_at_cuts();
         self.keep_images();
         let passed = self.passed_gate().then_some(Check::Gate);
         self.report.judged.extend(passed);
@@ -229,7 +243,10 @@ impl Course<'_> {
             .into_iter()
             .filter(|durable| caches || !durable)
         {
-            let legs = Legs::of(&self.rig.world.disks, durable).compared(&self.compared);
+            let cuts = self.cuts.iter().map(|it| it.map(|it| it.from)).collect();
+            let legs = Legs::of(&self.rig.world.disks, durable)
+                .compared(&self.compared)
+                .shrunk(cuts);
             match self.judge_legs(&legs, durable, &floors, &under_way) {
                 Ok(without) => {
                     let judged = without.then_some(Check::Plug);

@@ -36,7 +36,7 @@ use volume::mirror::superblock::LegState;
 const BEGUN_NS: u64 = 2_000 * MS;
 /// By then applications have ended, mostly, and so long ago that a mirror has forgotten what it
 /// intended: after twice the time that a region must be quiet.
-const LATE_NS: u64 = 3 * WINDOW_NS + 11_000 * MS;
+pub(super) const LATE_NS: u64 = 3 * WINDOW_NS + 11_000 * MS;
 /// So many lineages later it may be too long ago for a mirror to know the state: its superblocks
 /// name 16 of them, and hosts may die some times before they read it.
 const LINEAGES: usize = 6;

@@ -14,6 +14,7 @@
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
 use super::legs::{Legs, Round, Ticket, Work};
+use super::planted::{Bug, has};
 use super::{Mirror, News, Request};
 use crate::Outcome;
 use crate::hold::Range;
@@ -82,7 +83,8 @@ impl Mirror {
     pub(super) fn is_cut_short(&mut self, leg: u8) {
         let last = self.up == Legs::one(leg);
         if let Some(it) = self.leg_mut(leg) {
-            (it.cut_short, it.cut_and_last) = (it.cut_short || !last, last);
+            let is_nothing = !last && !has(Bug::ShrunkUnlike);
+            (it.cut_short, it.cut_and_last) = (it.cut_short || is_nothing, last);
         }
         if last {
             return; // nothing else has what it has

@@ -13,6 +13,7 @@ use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::pace::Pace;
+use super::planted;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::Outcome;
 use crate::hold::Holds;
@@ -184,7 +185,7 @@ impl Mirror {
                     self.up.add(slot);
                     leg.since_event = self.state.event;
                     let cut_at = found.superblock.cut_at;
-                    if cut_at > 0 {
+                    if cut_at > 0 && !planted::has(planted::Bug::CutForgotten) {
                         (leg.cut_end, leg.cut_and_last) = (Some(cut_at), true);
                     }
                 }

@@ -56,6 +56,10 @@ pub(in crate::mirror) enum Bug {
     LeftWithoutUnflushed,
     /// Where no leg in sync can read a region, a leg that lacks it is read.
     SpareLacks,
+    /// A leg that was smaller for a moment lacks no more than the bitmap says (T50).
+    ShrunkUnlike,
+    /// Where the last leg in sync was cut is not heeded by the next start (T50).
+    CutForgotten,
 }
 
 #[cfg(not(test))]
@@ -84,6 +88,8 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
         Bug::SpareLacks => canary::Bug::SpareLacks,
+        Bug::ShrunkUnlike => canary::Bug::ShrunkUnlike,
+        Bug::CutForgotten => canary::Bug::CutForgotten,
         Bug::PositionUnflushed
         | Bug::GrownBeforeBits
         | Bug::GrownUnlike
