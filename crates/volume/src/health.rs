@@ -47,6 +47,9 @@ const PROBES: u8 = 8;
 /// took, has relapsed; one that is lost again within it flaps. A minute: people who repair things
 /// need no more for a cable, and a path that fails once in a minute costs little.
 const RELAPSE_NS: u64 = 60_000_000_000;
+/// Paths that are lost within this time of each other are lost together. 10 s: twice the default
+/// keep-alive time-out, by which paths to one target notice its end at different times.
+const TOGETHER_NS: u64 = 10_000_000_000;
 /// Relapses that make probation longer.
 const LEVEL_MAX: u8 = 16;
 /// A path that answered this core so lately, and has failed nothing, is believed more than other
@@ -198,6 +201,8 @@ pub struct Health {
     last_ns: u64,
     /// It was lost before: the next time it is connected it has come back.
     lost: bool,
+    /// When it was lost last; valid if `lost`.
+    gone_ns: u64,
     /// It was lost soon after it had come back: the next time it is on probation.
     flapped: bool,
     probation: Option<Probation>,
@@ -332,6 +337,20 @@ impl Health {
     pub fn lost(&mut self, now_ns: u64) {
         let soon = self.used_ns > 0 && now_ns.saturating_sub(self.used_ns) < RELAPSE_NS;
         (self.flapped, self.lost) = (self.lost && soon, true);
+        self.gone_ns = now_ns;
+    }
+
+    /// All usable paths were lost at `now_ns` or shortly before. If this one was among them, its
+    /// loss, and a probation that began while they were failing, say nothing against it.
+    pub fn lost_together(&mut self, now_ns: u64) {
+        let recent = |at_ns: u64| now_ns.saturating_sub(at_ns) < TOGETHER_NS;
+        if !self.lost || !recent(self.gone_ns) {
+            return;
+        }
+        self.flapped = false;
+        if self.probation.is_some_and(|it| recent(it.since_ns)) {
+            self.probation = None;
+        }
     }
 
     /// A probe goes out.

@@ -113,9 +113,15 @@ impl Head {
         begun
     }
 
-    /// `path` was lost, not by anybody's will.
+    /// `path` was lost, not by anybody's will. The loss of the last usable path is the loss of all
+    /// those that went shortly before it: no path is to blame for that.
     pub fn broke(&mut self, path: PathIndex, now_ns: u64) {
         self.health[usize::from(path.0)].lost(now_ns);
+        if !self.is_usable_beside(path) {
+            let paths = self.health.iter_mut();
+            paths.for_each(|health| health.lost_together(now_ns));
+            self.show();
+        }
     }
 
     /// When a probe of `path` is due; `u64::MAX`: none is, or it could only fail.

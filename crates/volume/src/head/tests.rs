@@ -16,7 +16,7 @@ const POLICIES: [Policy; 4] = [
     Policy::WEIGHTED_LATENCY,
 ];
 
-fn shown(controller: u16) -> Shown {
+pub(super) fn shown(controller: u16) -> Shown {
     Shown {
         identity: Identity::Namespace(Namespace {
             subsystem: String::from("nqn.2026-01.org.example:v0"),

@@ -155,6 +155,59 @@ fn t37_silence_counts_while_another_answers_or_rests() {
     assert_eq!(head.look(P0, since_ns, until_ns), Some(Why::Silence));
 }
 
+/// The loss of `path` as the engine reports it.
+fn lose(head: &mut Head, path: PathIndex, now_ns: u64) {
+    head.broke(path, now_ns);
+    head.lose(path);
+}
+
+fn comes_back(head: &mut Head, path: PathIndex, now_ns: u64) -> Option<Why> {
+    head.admit(path, super::super::tests::shown(u16::from(path.0) + 1))
+        .unwrap();
+    head.set_enabled(path, true);
+    head.returned(path, now_ns)
+}
+
+/// A target that stands still takes all its paths along, within a keep-alive time-out.
+#[test]
+fn paths_lost_together_are_not_on_probation() {
+    let mut head = judging(3);
+    let mut now_ns = 2 * SECOND;
+    for round in 0..4 {
+        // The first is silent while another rests.
+        head.look(P0, now_ns - SECOND, now_ns);
+        for path in [P0, P1, P2] {
+            now_ns += 2 * SECOND;
+            lose(&mut head, path, now_ns);
+        }
+        for path in [P0, P1, P2] {
+            now_ns += SECOND;
+            assert_eq!(
+                comes_back(&mut head, path, now_ns),
+                None,
+                "{round} {path:?}"
+            );
+        }
+        assert_eq!(head.usable(), 0b111, "{round}");
+        now_ns += 5 * SECOND;
+    }
+}
+
+#[test]
+fn path_lost_twice_beside_live_one_flaps() {
+    let mut head = judging(2);
+    for (at, want) in [(2, None), (5, Some(Why::Flaps))] {
+        lose(&mut head, P0, at * SECOND);
+        let back_ns = (at + 1) * SECOND;
+        assert_eq!(comes_back(&mut head, P0, back_ns), want);
+    }
+    // Gone for long when the last one goes: not together.
+    lose(&mut head, P0, 8 * SECOND);
+    lose(&mut head, P1, 30 * SECOND);
+    assert_eq!(comes_back(&mut head, P1, 31 * SECOND), None);
+    assert_eq!(comes_back(&mut head, P0, 32 * SECOND), Some(Why::Flaps));
+}
+
 #[test]
 fn t26_an_answer_that_puts_the_ana_state_in_doubt_is_no_error_of_the_path() {
     let mut head = judging(2);
