@@ -451,7 +451,7 @@ fn dial(address: &VolumeAddress) -> std::io::Result<OwnedFd> {
                     Ok(stream) => {
                         stream.set_nodelay(true)?;
                         // A host that is gone says nothing; its commands would wait for ever.
-                        sys::os::set_keep_alive(&stream)?;
+                        sys::os::set_short_keep_alive(&stream)?;
                         return Ok(stream.into());
                     }
                     Err(error) => last = error,
