@@ -133,11 +133,13 @@ pub enum Bug {
     ShrunkUnlike,
     /// Where the last leg in sync was cut is not heeded by the next start (T50).
     CutForgotten,
+    /// Idle paths are not probed (T12).
+    UnprobedIdle,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 58] = [
+    pub const ALL: [Self; 59] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -196,6 +198,7 @@ impl Bug {
         Self::LateWorkers,
         Self::ShrunkUnlike,
         Self::CutForgotten,
+        Self::UnprobedIdle,
     ];
 }
 

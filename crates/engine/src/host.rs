@@ -440,7 +440,7 @@ impl Machine for HostEngine {
             self.hedge(memory, now_ns);
         }
         if self.look_due {
-            self.watch_health(now_ns);
+            self.watch_health(memory, now_ns);
         }
         if self.errands > 0 || !self.jobs.is_empty() {
             self.go_on(now_ns);

@@ -3,6 +3,11 @@
 /// How long the command of an expired I/O has to end once an Abort was sent, ns: many round trips,
 /// and little beside the `io_timeout` that is over by then.
 pub const ABORT_WAIT_NS: u64 = 2_000_000_000;
+/// How long a probe of a path on probation goes without an answer, while nothing else ends there,
+/// until it is aborted, ns. Other paths do well meanwhile: it need not be `keep_alive_tmo`.
+pub const PROBE_WAIT_NS: u64 = 2_000_000_000;
+/// The same for an idle path where keep-alive is off, ns; else it is `keep_alive_tmo`.
+pub const IDLE_PROBE_WAIT_NS: u64 = 5_000_000_000;
 /// Most Aborts of one path and core at a time. Controllers commonly take four.
 pub const ABORTS_MAX: usize = 4;
 /// Shortest time between two lines about I/Os of one path that were aborted, ns.

@@ -75,6 +75,9 @@ pub struct Limits {
     /// Longest such time, after relapses and bad probes. 10 s: as long as between attempts to
     /// connect.
     pub probe_max_ns: u64,
+    /// A path that ended nothing for so long, and has nothing, is probed; 0: never. 10 s: shorter
+    /// than firewalls keep connections that rest, and six blocks a minute are no load.
+    pub idle_ns: u64,
 }
 
 impl Limits {
@@ -85,6 +88,7 @@ impl Limits {
         slow_ns: 0,
         probe_ns: 100_000_000,
         probe_max_ns: 10_000_000_000,
+        idle_ns: 0,
     };
 
     /// Whether nothing is ever on probation.
@@ -110,6 +114,7 @@ impl Default for Limits {
             errors_permille: 10,
             silence_ns: 500_000_000,
             slow_ns: 50_000_000,
+            idle_ns: 10_000_000_000,
             ..Self::OFF
         }
     }
@@ -289,6 +294,21 @@ impl Health {
         }
         let patience_ns = limits.silence_ns.max(STALL_TIMES * self.usual_ns);
         issued_ns.max(self.answered_ns).saturating_add(patience_ns)
+    }
+
+    /// When it last ended an I/O or a probe, well or not, or was connected.
+    pub fn answered_ns(&self) -> u64 {
+        self.answered_ns
+    }
+
+    /// When a path that has nothing to do is to be probed; `u64::MAX`: never, or probes go out
+    /// because of its probation.
+    pub fn idle_due_ns(&self, limits: &Limits) -> u64 {
+        match limits.idle_ns {
+            _ if self.probation.is_some() => u64::MAX,
+            0 => u64::MAX,
+            idle_ns => self.answered_ns.saturating_add(idle_ns),
+        }
     }
 
     /// The path is silent, while another is not.

@@ -235,6 +235,9 @@ pub struct Volume {
     /// See [`Limits::probe_max_ns`].
     #[serde(default, deserialize_with = "keys::time")]
     pub probe_interval_max: Option<u64>,
+    /// See [`Limits::idle_ns`].
+    #[serde(default, deserialize_with = "keys::some_time_or_off")]
+    pub probe_idle: Option<u64>,
     /// Paths.
     #[serde(rename = "path", default)]
     pub paths: Vec<PathKeys>,
@@ -366,6 +369,7 @@ impl Volume {
             slow_ns: self.probation_slow.unwrap_or(usual.slow_ns),
             probe_ns: self.probe_interval.unwrap_or(usual.probe_ns),
             probe_max_ns: self.probe_interval_max.unwrap_or(usual.probe_max_ns),
+            idle_ns: self.probe_idle.unwrap_or(usual.idle_ns),
         }
     }
 

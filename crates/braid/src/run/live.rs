@@ -48,7 +48,7 @@ macro_rules! key {
 }
 
 /// All of them.
-pub static KEYS: [Key; 12] = [
+pub static KEYS: [Key; 13] = [
     key!(ctrl_loss_tmo, Time, |it| bounded(it.ctrl_loss_ns)),
     key!(reconnect_delay, Time, |it| Some(it.reconnect_max_ns)),
     key!(reconnect_delay_min, Time, |it| Some(it.reconnect_min_ns)),
@@ -63,6 +63,7 @@ pub static KEYS: [Key; 12] = [
     key!(probation_slow, Time, |it| above_0(it.health.slow_ns)),
     key!(probe_interval, Time, |it| Some(it.health.probe_ns)),
     key!(probe_interval_max, Time, |it| Some(it.health.probe_max_ns)),
+    key!(probe_idle, Time, |it| above_0(it.health.idle_ns)),
 ];
 
 /// Knobs of policies, which `knob set` takes as well.
@@ -279,6 +280,8 @@ mod tests {
             ("probation_slow", "off"),
             ("probe_interval", "50ms"),
             ("probe_interval_max", "1m"),
+            ("probe_idle", "1m"),
+            ("probe_idle", "off"),
         ] {
             let key = find(name).unwrap();
             let set = key.set(&volume(""), value).unwrap();

@@ -24,6 +24,7 @@ use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use crate::limits::{ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS};
+use crate::limits::{IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS};
 use nvme::wire::Status;
 
 /// The Aborts of one path on this core.
@@ -125,6 +126,45 @@ impl HostEngine {
         let tcp = matches!(self.paths[number].kind, PathKind::NvmeTcp { .. });
         let can = tcp && self.recovers(number) && new as usize <= aborts.room();
         !can || !self.ask_back(number, now_ns)
+    }
+
+    /// When the probe of a path is to be aborted, or to have ended after that; `u64::MAX`: never.
+    /// A path that ends other I/O meanwhile is not silent, and the probe has time.
+    pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
+        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
+        let index = path.probe.filter(|_| tcp && path.phase == Phase::Live);
+        let Some(index) = index.and_then(|token| self.slots.find(token)) else {
+            return u64::MAX;
+        };
+        let slot = self.slots.get(index);
+        if slot.expired {
+            let until_ns = path.aborts.until_ns(self.slots.token(index));
+            return until_ns.unwrap_or(u64::MAX);
+        }
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let wait_ns = match (head.probation(path.index), self.settings.kato_ms) {
+            (Some(_), _) => PROBE_WAIT_NS,
+            (None, 0) => IDLE_PROBE_WAIT_NS,
+            (None, kato_ms) => u64::from(kato_ms) * 1_000_000,
+        };
+        let wait_ns = wait_ns.min(self.settings.io_timeout_ns);
+        let last_ns = slot.placed_ns.max(head.answered_ns(path.index));
+        last_ns.max(path.paused_ns).saturating_add(wait_ns)
+    }
+
+    /// The probe of a path has had its time; true: the path must be given up.
+    pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        let Some(index) = path.probe.and_then(|token| self.slots.find(token)) else {
+            return false;
+        };
+        let can = self.recovers(number) && path.aborts.room() > 0;
+        let slot = self.slots.get_mut(index);
+        if core::mem::replace(&mut slot.expired, true) {
+            return true; // it was aborted, and did not end
+        }
+        let token = self.slots.token(index);
+        !can || !self.ask_one_back(number, token, now_ns)
     }
 
     /// Asks for all expired I/Os of a path; false: one can't be asked for.
@@ -323,6 +363,7 @@ impl HostEngine {
         if path.farewell.is_out() {
             first_ns = first_ns.min(path.farewell_ns.max(path.paused_ns));
         }
+        first_ns = first_ns.min(self.probe_expiry_ns(path));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
     }
 }

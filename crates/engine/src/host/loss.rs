@@ -10,6 +10,7 @@ use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
+use volume::health::Why;
 
 impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
@@ -31,6 +32,7 @@ impl HostEngine {
         let covered = matches!(path.errand, Some((Step::Parted, _)));
         path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
         if path.will.returns() && phase == Phase::Live {
+            self.suspect(number);
             self.head(number).broke(index, now_ns);
         }
         self.head(number).lose(index);
@@ -42,7 +44,8 @@ impl HostEngine {
             let line = report::line(name, &self.paths[number], self.settings.core, why);
             // Who adds a path is answered with the line.
             let answered = self.settings.core == 0 && self.paths[number].will == Will::Joining;
-            if self.paths[number].comeback.is_news(&line) && !answered {
+            let known = self.stays_out(number, why);
+            if self.paths[number].comeback.is_news(&line) && !answered && !known {
                 self.events.push_back(HostEvent::Failed(volume, line));
             }
         }
@@ -68,6 +71,16 @@ impl HostEngine {
         self.lament(volume);
         self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
+    }
+
+    /// Whether a path is lost for a reason that was reported since its probation began: it is on
+    /// probation because it was lost before, and another probe was not answered.
+    fn stays_out(&mut self, number: usize, why: &str) -> bool {
+        let path = &mut self.paths[number];
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let again = head.probation(path.index).map(|it| it.why) == Some(Why::Flaps);
+        let again = again && why == report::PROBE_UNANSWERED;
+        again && core::mem::replace(&mut path.stays_out, true)
     }
 
     /// The device of a path is no more. Asking it again helps nothing: whatever comes back under
@@ -177,6 +190,10 @@ impl HostEngine {
         if expiry_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.expire(number, now_ns) {
             let why = report::io_timed_out(self.settings.io_timeout_ns);
             self.lose(number, Some(&why), now_ns);
+        }
+        if self.probe_expiry_ns(&self.paths[number]) <= now_ns && self.expire_probe(number, now_ns)
+        {
+            self.lose(number, Some(report::PROBE_UNANSWERED), now_ns);
         }
     }
 

@@ -8,7 +8,7 @@ use super::errand::Step;
 use super::mark::Unmarked;
 use super::recovery::Recovery;
 use super::slots::Lane;
-use super::types::{PathConfig, PathFacts, PathKind, PathState};
+use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -140,8 +140,37 @@ pub(super) struct Path {
     pub letting_go: bool,
     /// It can't be beside another path.
     pub refused: bool,
-    /// It was found silent with all others, and is not looked at again before.
+    /// It was found silent with all others, or a probe found no room: it is not looked at again
+    /// before.
     pub look_ns: u64,
+    /// The probe that is under way.
+    pub probe: Option<u32>,
+    /// What its probes repeat.
+    pub suspect: Suspect,
+    /// A probe on its probation was not answered, and that was reported: until its probation is
+    /// over, that it is lost and live again and again is not.
+    pub stays_out: bool,
+}
+
+/// What a path failed, or did not answer, since it was last well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Suspect {
+    /// Bytes of the longest read; 0: none.
+    pub read: u32,
+    /// A write was among it.
+    pub write: bool,
+    /// The last probe went in the direction of writes.
+    pub wrote: bool,
+}
+
+impl Suspect {
+    pub(super) fn note(&mut self, io: &Io) {
+        match io.op {
+            IoOp::Read => self.read = self.read.max(io.length),
+            IoOp::Write { .. } => self.write = true,
+            _ => {}
+        }
+    }
 }
 
 /// A flush that belongs to no I/O: nothing but its path tells one from the next, so there is never
@@ -259,6 +288,9 @@ impl Path {
             letting_go: false,
             refused: false,
             look_ns: 0,
+            probe: None,
+            suspect: Suspect::default(),
+            stays_out: false,
         }
     }
 

@@ -2,10 +2,16 @@
 //!
 //! The head judges ([`volume::health`]); here is what it needs for that: a look at the oldest I/O
 //! of each path at the time when it would have been silent for too long, and probes. A probe is a
-//! read of the first block into memory of the engine's own, in a spare slot, and in a lane like any
-//! I/O: so it has the time-out of an I/O, and ends with its path (T10, T12). Nobody waits for it or
-//! is told of its end, also when the engine stops; no policy learns from it (T43), and it is not
-//! counted as I/O.
+//! read from the first block on into memory of the engine's own, in a spare slot, and in a lane like
+//! any I/O: so it ends with its path (T10, T12). Nobody waits for it or is told of its end, also
+//! when the engine stops; no policy learns from it (T43), and it is not counted as I/O.
+//!
+//! A probe repeats what failed: it is as long as the longest such read, and after a failed write
+//! every second one sends as much as a small write but changes nothing. Paths of controllers that
+//! have nothing to do are probed as well, all of a core at about the same time: a connection that
+//! rests may be forgotten on the way, and keep-alive passes on the admin connection only. A probe
+//! without an answer while nothing else ends on its path is aborted before `io_timeout`, and if it
+//! does not end then the path is lost (`abort`).
 //!
 //! Each core judges for itself, and tells the others through core 0: one that has hardly any I/O
 //! there can't know, and one that sees the path answer well right now goes on (its queue is its
@@ -15,13 +21,15 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
-use super::path::{Path, Phase, Will};
+use super::path::{Path, Phase, Role, Suspect, Will};
 use super::slots::{EMPTY, Slot};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
-use crate::machine::Span;
+use crate::machine::{Memory, Span};
 use alloc::vec::Vec;
+use canary::Bug;
+use nvme::host::Command;
 use volume::Outcome;
 use volume::health::{Limits, Probation, Tally, Why};
 
@@ -80,12 +88,54 @@ impl HostEngine {
         let head = &self.volumes[usize::from(path.volume)].head;
         let due_ns = match head.probation(path.index) {
             Some(_) => head.probe_due_ns(path.index),
+            None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
                 let issued_ns = self.oldest_timed(path)?;
                 head.silent_ns(path.index, issued_ns).max(path.look_ns)
             }
         };
         Some(due_ns).filter(|&at_ns| at_ns < u64::MAX)
+    }
+
+    /// When a path without I/O is to be probed.
+    fn idle_due_ns(&self, path: &Path) -> u64 {
+        let probed = path.phase == Phase::Live && path.address().is_some();
+        if !probed || path.will != Will::Used || !path.lane.is_empty() || self.stop.is_some() {
+            return u64::MAX;
+        }
+        if canary::has(Bug::UnprobedIdle) {
+            return u64::MAX;
+        }
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let due_ns = head.idle_due_ns(path.index);
+        match due_ns {
+            u64::MAX => due_ns,
+            _ => due_ns.max(path.look_ns),
+        }
+    }
+
+    /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
+    fn probe_idle(&mut self, now_ns: u64) {
+        let due = |path: &Path, by_ns: u64| self.idle_due_ns(path) <= by_ns;
+        if !self.paths.iter().any(|path| due(path, now_ns)) {
+            return;
+        }
+        for number in 0..self.paths.len() {
+            let path = &self.paths[number];
+            if path.is_vacant() {
+                continue;
+            }
+            let head = &self.volumes[usize::from(path.volume)].head;
+            let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
+            let again_ns = by_ns;
+            if self.idle_due_ns(path) <= by_ns {
+                self.probe(number, now_ns);
+                self.paths[number].look_ns = match self.paths[number].lane.is_empty() {
+                    true => again_ns, // there was no room
+                    false => now_ns,
+                };
+            }
+        }
     }
 
     /// When the oldest I/O of a path was given to its queue, of those whose time says something.
@@ -95,14 +145,15 @@ impl HostEngine {
         let next = |&index: &u32| self.slots.next(index).filter(issued);
         let oldest = core::iter::successors(path.lane.oldest_issued(), next).take(LOOKED_AT);
         let mut slots = oldest.map(|index| self.slots.get(index));
-        let timed = slots.find(|slot| is_timed(slot) && !slot.course.probe);
+        let timed = slots.find(|slot| is_timed(slot));
         timed.map(|slot| slot.issued_ns)
     }
 
     /// Looks at the paths whose time it is, after this turn's ends of I/O.
     #[cold]
-    pub(super) fn watch_health(&mut self, now_ns: u64) {
+    pub(super) fn watch_health(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.look_due = false;
+        self.probe_idle(now_ns);
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
             if self
@@ -113,7 +164,7 @@ impl HostEngine {
             }
             let (volume, index) = (usize::from(path.volume), path.index);
             if self.volumes[volume].head.probation(index).is_some() {
-                self.probe(number, now_ns);
+                self.probe_as_failed(number, memory, now_ns);
             } else if let Some(issued_ns) = self.oldest_timed(path) {
                 // Whoever is silent together with all others is looked at again.
                 self.paths[number].look_ns = now_ns.saturating_add(self.unseen_ns_max / 4);
@@ -128,12 +179,15 @@ impl HostEngine {
     /// The head has put a path on probation.
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
+        self.suspect(number);
         let core = self.settings.core;
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
-        let line = report::line(&it.name, path, core, report::on_probation(&path.kind, why));
-        self.events.push_back(HostEvent::Warning(volume, line));
+        if !path.stays_out {
+            let line = report::line(&it.name, path, core, report::on_probation(&path.kind, why));
+            self.events.push_back(HostEvent::Warning(volume, line));
+        }
         let sits_out = it.head.sits_out(index);
         if self.settings.cores > 1 && path.address().is_some() {
             let path = index;
@@ -207,30 +261,111 @@ impl HostEngine {
     /// Sends a probe.
     fn probe(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        let wanted = path.will == Will::Used && self.stop.is_none();
-        let length = 1_u32 << self.paths[number].target.block_shift;
-        let span = match wanted {
-            true => self.scratch.take(length),
-            false => None,
+        let index = path.index;
+        let length = 1_u32 << path.target.block_shift;
+        let longest = path.suspect.read.max(length);
+        let length = match self.scratch.has_room(longest) {
+            true => longest,
+            false => length,
         };
-        let io = span.map(|span| Io {
-            volume,
+        let slot = self.take_probe(number, length, now_ns);
+        self.head(number).probe(index, slot.is_some(), now_ns);
+        if let Some(slot) = slot {
+            self.give(number, slot, index, now_ns);
+        }
+    }
+
+    /// A slot and memory for a probe; `None`: there is no room, or none is wanted.
+    fn take_probe(&mut self, number: usize, length: u32, now_ns: u64) -> Option<u32> {
+        let path = &self.paths[number];
+        if path.will != Will::Used || self.stop.is_some() || path.probe.is_some() {
+            return None;
+        }
+        let span = self.scratch.take(length)?;
+        let io = Io {
+            volume: path.volume,
             op: IoOp::Read,
             length,
             span,
             ..EMPTY
-        });
-        let slot = io.and_then(|io| self.slots.take_spare(&io, now_ns));
-        self.head(number).probe(index, slot.is_some(), now_ns);
-        let Some(slot) = slot else {
-            span.into_iter()
-                .for_each(|span| self.scratch.give_back(span));
-            return;
+        };
+        let Some(slot) = self.slots.take_spare(&io, now_ns) else {
+            self.scratch.give_back(span);
+            return None;
         };
         let course = &mut self.slots.get_mut(slot).course;
         (course.probe, course.watched, course.helper) = (true, true, true);
-        self.give(number, slot, index, now_ns);
+        self.paths[number].probe = Some(self.slots.token(slot));
+        Some(slot)
+    }
+
+    /// Probes a path on probation in the direction in which it failed; in turns, if in both.
+    fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
+        let suspect = self.paths[number].suspect;
+        let writes = suspect.write && !suspect.wrote && self.can_hint(number);
+        self.paths[number].suspect.wrote = writes;
+        if !writes {
+            return self.probe(number, now_ns);
+        }
+        let index = self.paths[number].index;
+        let slot = self.take_probe(number, Command::HINT_LEN, now_ns);
+        let given = slot.is_some_and(|slot| self.give_hint(number, slot, memory, now_ns));
+        self.head(number).probe(index, given, now_ns);
+    }
+
+    /// Whether a path takes a write that changes nothing, with its data in the capsule: without
+    /// waiting for the data a controller could answer.
+    fn can_hint(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let able = head.among(|limits| limits.deallocate && !limits.read_only);
+        let facts = path.facts.as_ref();
+        let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
+        able >> path.index.0 & 1 == 1 && path.queue.is_some() && fits
+    }
+
+    /// Sends the write that changes nothing; false: there is no room now, and the slot is free
+    /// again.
+    fn give_hint(
+        &mut self,
+        number: usize,
+        slot: u32,
+        memory: &mut dyn Memory,
+        now_ns: u64,
+    ) -> bool {
+        let span = self.slots.get(slot).io.span;
+        memory.bytes_mut(span).fill(0);
+        let path = &mut self.paths[number];
+        let command = Command::empty_hint(path.target.nsid, self.slots.token(slot));
+        let room = path.lane.waiting().is_none();
+        let queue = path.queue.as_mut().filter(|_| room);
+        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
+        if !given {
+            path.probe = None;
+            self.scratch.give_back(span);
+            self.slots.free_spare(slot);
+            return false;
+        }
+        self.outputs.transmit(path.conn(Role::Io));
+        let it = self.slots.get_mut(slot);
+        (it.path, it.issued_ns) = (path.index, now_ns);
+        self.slots.push(&mut path.lane, slot, false);
+        self.wake_by(now_ns);
+        true
+    }
+
+    /// Notes what a path that does badly has not answered: its probes repeat that.
+    pub(super) fn suspect(&mut self, number: usize) {
+        let path = &mut self.paths[number];
+        let waiting = path.lane.waiting();
+        let mut next = path.lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != waiting) {
+            let slot = self.slots.get(index);
+            if !slot.course.probe {
+                path.suspect.note(&slot.io);
+            }
+            next = self.slots.next(index);
+        }
     }
 
     /// A probe has ended, and nobody refers to its memory any more.
@@ -240,10 +375,19 @@ impl HostEngine {
         let (span, latency_ns) = (slot.io.span, now_ns.saturating_sub(slot.placed_ns));
         self.scratch.give_back(span);
         self.slots.free_spare(index);
-        let path = &self.paths[number];
-        let (volume, at) = (path.volume, path.index);
+        let path = &mut self.paths[number];
+        path.probe = None;
+        let (volume, at, live) = (path.volume, path.index, path.phase == Phase::Live);
+        let idle = self.head(number).probation(at).is_none();
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
+        if idle && live && outcome.is_path_error() {
+            if let Some(why) = self.head(number).refused(at, now_ns) {
+                self.on_probation(number, why, now_ns);
+            }
+        }
         if let Some(took_ns) = over {
+            self.paths[number].suspect = Suspect::default();
+            self.paths[number].stays_out = false;
             let it = &self.volumes[usize::from(volume)];
             let path = &self.paths[number];
             let line = report::line(

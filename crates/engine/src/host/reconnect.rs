@@ -245,7 +245,8 @@ impl HostEngine {
         it.no_path = false;
         let comeback = &mut self.paths[number].comeback;
         comeback.line_before.clear();
-        if !core::mem::take(&mut comeback.line).is_empty() {
+        let said = !core::mem::take(&mut comeback.line).is_empty();
+        if said && !self.paths[number].stays_out {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
             self.events.push_back(HostEvent::Returned(volume, line));
         }

@@ -429,13 +429,16 @@ impl HostEngine {
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, true);
         let sick = self.head(number).returned(index, now_ns);
+        self.paths[number].stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
         self.tell_opened(number);
+        self.slots.forget_failures(self.paths[number].volume, index);
         self.settle(self.paths[number].volume);
         self.welcome(number, now_ns);
         if let Some(why) = sick {
             self.on_probation(number, why, now_ns);
         }
+        self.wake_by(now_ns); // a probe will be due
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is

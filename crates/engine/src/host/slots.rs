@@ -257,6 +257,14 @@ impl Slots {
         all.filter(move |slot| slot.active && !slot.course.spare && slot.io.volume == volume)
     }
 
+    /// What a path of a volume failed is no longer held against it. Looks at all slots.
+    pub(super) fn forget_failures(&mut self, volume: u16, path: PathIndex) {
+        let of = |slot: &&mut Slot| slot.active && slot.io.volume == volume;
+        for slot in self.table.iter_mut().filter(of) {
+            slot.course.failed &= !(1 << path.0);
+        }
+    }
+
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
     #[inline]
     pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {

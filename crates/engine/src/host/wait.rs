@@ -68,6 +68,9 @@ impl HostEngine {
             return self.flushed(number, index, now_ns);
         }
         self.came_true(number, index, outcome, now_ns);
+        if outcome.is_path_error() && self.paths[number].phase == Phase::Live {
+            self.paths[number].suspect.note(&self.slots.get(index).io);
+        }
         if self.slots.get(index).course.hedged && !self.copy_ended(number, index, outcome, now_ns) {
             return;
         }
@@ -100,7 +103,7 @@ impl HostEngine {
             retries_max: recovery.retries_max,
             left_ns: match self.is_elsewhere(number, index, outcome) {
                 true => 0,
-                false => recovery.attempts_ns.saturating_sub(spent_ns),
+                false => self.attempts_left_ns(number, index, spent_ns),
             },
             patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
@@ -117,6 +120,21 @@ impl HostEngine {
             }
             Disposition::Hold => self.hold(number, index, now_ns),
         }
+    }
+
+    /// Time that an I/O which path `number` did not do has left for further attempts. While there is
+    /// a usable path that has not failed it since it was last known to be well, it may take twice
+    /// `attempts_timeout`: paths that are silent one after the other are no reason for an error.
+    fn attempts_left_ns(&self, number: usize, index: u32, spent_ns: u64) -> u64 {
+        let path = &self.paths[number];
+        let volume = &self.volumes[usize::from(path.volume)];
+        let attempts_ns = volume.recovery.attempts_ns;
+        let failed = self.slots.get(index).course.failed | 1 << path.index.0;
+        let most_ns = match volume.head.usable_among(!failed) {
+            0 => attempts_ns,
+            _ => attempts_ns.saturating_mul(2),
+        };
+        most_ns.saturating_sub(spent_ns)
     }
 
     /// Whether a read has timed out on all paths that there are, and may be had from elsewhere.
@@ -183,7 +201,14 @@ impl HostEngine {
             return;
         };
         self.volumes[volume].totals.moved_total += 1;
-        match self.choose(index, able & others, now_ns) {
+        // Of the best ones, a path that has answered meanwhile counts before one that was not asked.
+        let head = &self.volumes[volume].head;
+        let best = head.usable_among(able & others);
+        let among = match best & head.proven_since(self.slots.get(index).placed_ns) {
+            0 => able & others,
+            proven => proven,
+        };
+        match self.choose(index, among, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => {
                 self.place_again(index, now_ns);

@@ -329,6 +329,13 @@ impl World {
             let Some((far, peer, peer_life)) = peer else {
                 panic!("sends on a connection that is not up");
             };
+            let address = self.nodes[node].conns[&number].address;
+            let falls = |(at, to, most)| (at, Some(to)) == (node, address) && out.len() > most;
+            if self.hole.is_some_and(falls)
+                && let Some(conn) = self.conn(far, peer, peer_life)
+            {
+                conn.mute = true;
+            }
             let conn = self.nodes[node].conns.get_mut(&number).expect("checked");
             conn.arrive_ns = now_ns + delay_ns;
             let event = Event::Bytes {

@@ -76,6 +76,9 @@ pub struct World {
     pub sent_delay_ns: u64,
     events: BTreeMap<(u64, u64), Event>,
     pub sequence: u64,
+    /// Sends of a node to one of its addresses that are longer than this get lost, and with the
+    /// first of them all that follows on its connection.
+    pub hole: Option<(usize, u32, usize)>,
     random: u64,
     spins: u32,
 }
@@ -89,6 +92,7 @@ impl World {
             sent_delay_ns: 20_000,
             events: BTreeMap::new(),
             sequence: 0,
+            hole: None,
             random: seed.wrapping_mul(2).wrapping_add(1),
             spins: 0,
         }

@@ -15,6 +15,7 @@ mod health;
 mod hedge;
 mod hedge_odds;
 mod heeds;
+mod idle;
 mod io;
 mod knobs;
 mod late;

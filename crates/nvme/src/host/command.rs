@@ -94,6 +94,21 @@ impl Command {
         }
     }
 
+    /// Sends [`HINT_LEN`](Self::HINT_LEN) bytes of zeroes that change nothing: Dataset Management
+    /// with as many ranges as it may have, all empty, and no attribute.
+    pub fn empty_hint(nsid: u32, token: u32) -> Self {
+        Self {
+            opcode: nvm::DATASET_MANAGEMENT,
+            nsid,
+            cdw: [0xff, 0, 0, 0, 0, 0], // NR: 256 ranges, 0's based
+            data: Data::Out(Self::HINT_LEN),
+            token,
+        }
+    }
+
+    /// Bytes of 256 ranges.
+    pub const HINT_LEN: u32 = 4096;
+
     /// Whether this is the Connect command of Fabrics.
     pub(super) fn is_connect(&self) -> bool {
         self.opcode == FABRICS && self.nsid as u8 == fctype::CONNECT
@@ -142,5 +157,8 @@ mod tests {
         assert_eq!(Command::flush_all(0).nsid, 0xffff_ffff);
         let trim = Command::deallocate(3, 7, 100, 0);
         assert_eq!((trim.opcode, trim.cdw), (9, [0, 4, 7, 0, 100, 0]));
+        let hint = Command::empty_hint(3, 0);
+        assert_eq!((hint.opcode, hint.cdw), (9, [255, 0, 0, 0, 0, 0]));
+        assert_eq!(hint.data, Data::Out(4096));
     }
 }

@@ -1,7 +1,7 @@
 //! Errors before balance: which paths the policy may choose from, by state, ANA and health (B7).
 use super::{AnaUse, Head};
 use crate::Outcome;
-use crate::health::{Limits, Probation, Tally, Why};
+use crate::health::{Health, Limits, Probation, Tally, Why};
 use policy::{Ana, PathIndex};
 
 /// What a path is worth: one is not used while there is one of a lower rank.
@@ -129,6 +129,34 @@ impl Head {
         let can = self.rank(usize::from(path.0), self.ana_in_force()) < rank::NONE;
         let probation = self.probation(path).filter(|_| can);
         probation.map_or(u64::MAX, |it| it.due_ns)
+    }
+
+    /// When a probe of `path` is due, if it has nothing to do meanwhile; `u64::MAX`: none is.
+    pub fn idle_due_ns(&self, path: PathIndex) -> u64 {
+        let at = usize::from(path.0);
+        match self.rank(at, self.ana_in_force()) {
+            rank::NONE => u64::MAX,
+            _ => self.health[at].idle_due_ns(&self.health_limits),
+        }
+    }
+
+    /// How much earlier than when it is due a probe of an idle path may go out, so that several go
+    /// out together.
+    pub fn idle_ahead_ns(&self) -> u64 {
+        self.health_limits.idle_ns / 4
+    }
+
+    /// When `path` last ended an I/O or a probe, well or not, or was connected.
+    pub fn answered_ns(&self, path: PathIndex) -> u64 {
+        self.health[usize::from(path.0)].answered_ns()
+    }
+
+    /// The paths that are not on probation and have ended something, or were connected, since
+    /// `since_ns`. As bits.
+    pub fn proven_since(&self, since_ns: u64) -> u64 {
+        let well = |it: &Health| it.probation().is_none() && it.answered_ns() >= since_ns;
+        let paths = (0_u32..).zip(&self.health);
+        paths.fold(0, |bits, (at, it)| bits | u64::from(well(it)) << at)
     }
 
     /// A probe of `path` goes out, or there was no `room` for it.

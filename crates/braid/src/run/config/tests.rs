@@ -128,6 +128,7 @@ probation_silence = "off"
 probation_slow = "80ms"
 probe_interval = "50ms"
 probe_interval_max = "1m"
+probe_idle = "off"
 "#;
     let text = GOOD.replacen("weight_timeout = \"500ms\"", keys, 1);
     let want = Recovery {
@@ -148,6 +149,7 @@ probe_interval_max = "1m"
             slow_ns: 80_000_000,
             probe_ns: 50_000_000,
             probe_max_ns: 60_000_000_000,
+            idle_ns: 0,
         },
         ..Recovery::default()
     };

@@ -1,0 +1,159 @@
+//! Paths that look alive: I/O connections that were forgotten on the way while they rested, and
+//! paths that lose only what is large.
+
+use crate::common::*;
+use engine::Span;
+use engine::host::{HostEvent, PathState};
+use policy::Policy;
+use volume::Outcome;
+use volume::health::Limits;
+
+const SCRATCH: Span = Span {
+    at: 7 << 20,
+    len: 64 << 10,
+};
+
+fn rig(paths: u32, policy: Policy, idle_ns: u64) -> Rig {
+    rig_of(paths, |host, target| {
+        for shape in &mut target.shapes {
+            shape.delay_ns = MS;
+        }
+        host.scratch = SCRATCH;
+        host.volumes[0].policy = policy;
+        host.volumes[0].recovery.health = Limits {
+            idle_ns,
+            ..Limits::default()
+        };
+    })
+}
+
+const POLICIES: [Policy; 5] = [
+    Policy::RoundRobin { bytes: 0 },
+    Policy::QueueDepth,
+    Policy::WEIGHTED_LATENCY,
+    Policy::Soonest,
+    Policy::Numa,
+];
+
+/// Without a probe the first read would wait for `io_timeout` on each path in turn.
+#[test]
+fn t12_idle_queues_that_were_forgotten_are_renewed() {
+    for policy in POLICIES {
+        let mut rig = rig(4, policy, 10 * SECOND);
+        for n in 0..8 {
+            rig.one(&read(n, n), SECOND);
+        }
+        for path in 0..4 {
+            rig.world.mute_queue(HOST, path);
+        }
+        rig.world.pass(20 * SECOND);
+        rig.poll();
+        assert_eq!(returned(&rig.events), 4, "{policy}: {:?}", rig.events);
+        for n in 0..4 {
+            let start_ns = rig.world.now_ns;
+            assert_eq!(rig.one(&read(n, n), SECOND).outcome, Outcome::Done);
+            assert!(rig.world.now_ns - start_ns < 100 * MS, "{policy}");
+        }
+        at_rest(&rig, 4);
+    }
+}
+
+/// One path of two answers nothing: it is found out though no I/O goes there, and while its probe
+/// is late the other one is chosen.
+#[test]
+fn t12_standby_whose_queue_was_forgotten_is_no_standby() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 }, 10 * SECOND);
+    rig.world.mute_queue(HOST, 0);
+    rig.world.pass(10 * SECOND + 600 * MS);
+    rig.poll();
+    assert_eq!(state(&rig, P0), PathState::Probation);
+    for n in 0..4 {
+        let done = rig.one(&read(n, n), 100 * MS);
+        assert_eq!((done.outcome, done.path), (Outcome::Done, P1));
+    }
+    let lost = |event: &HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("not even a probe"));
+    assert!(rig.run(5 * SECOND, |events, _| events.iter().any(lost)));
+    until_returned(&mut rig, 5 * SECOND);
+}
+
+/// Neither probes nor silence are looked at here: paths that are silent one after the other take
+/// longer than the time that attempts have, and the first one is connected again meanwhile.
+#[test]
+fn read_does_not_fail_while_a_path_was_proven_well() {
+    let mut rig = rig_of(4, |host, _| {
+        host.volumes[0].recovery.attempts_ns = 20 * SECOND;
+    });
+    for path in 0..4 {
+        rig.world.mute_queue(HOST, path);
+    }
+    let start_ns = rig.world.now_ns;
+    let done = rig.one(&read(0, 0), 60 * SECOND);
+    assert_eq!(done.outcome, Outcome::Done);
+    let took_ns = rig.world.now_ns - start_ns;
+    // One time-out and its Abort; then the path that is back is asked, not the next silent one.
+    assert!(took_ns < 30 * SECOND, "{took_ns}");
+}
+
+/// The probes of all paths go out together, and cost a few wake-ups in a minute.
+#[test]
+fn idle_paths_cost_few_wake_ups() {
+    let mut wakeups = [0; 2];
+    for (idle_ns, count) in [0, 10 * SECOND].into_iter().zip(&mut wakeups) {
+        let mut rig = rig(4, Policy::QueueDepth, idle_ns);
+        rig.world.pass(5 * SECOND);
+        let before = rig.world.nodes[HOST].wakeups;
+        rig.world.pass(600 * SECOND);
+        *count = rig.world.nodes[HOST].wakeups - before;
+    }
+    // Per 10 s: the time, an answer in a few pieces of each path, and the look at their silence.
+    let more = wakeups[1] - wakeups[0];
+    assert!((60 * 4..=60 * 24).contains(&more), "{wakeups:?}");
+}
+
+/// The path passes keep-alives, reads and their probes, and loses each write.
+#[test]
+fn path_that_loses_large_packets_stays_out() {
+    for policy in [Policy::RoundRobin { bytes: 0 }, Policy::Soonest] {
+        let mut rig = rig(2, policy, 10 * SECOND);
+        for n in 0..16 {
+            rig.one(&write(n, n), SECOND);
+        }
+        rig.world.hole = Some((HOST, 0, 1400));
+        let until_ns = rig.world.now_ns + 200 * SECOND;
+        let mut slow = Vec::new();
+        while rig.world.now_ns < until_ns {
+            for n in 0..8 {
+                let io = if n % 2 == 0 { write(n, n) } else { read(n, n) };
+                let start_ns = rig.world.now_ns;
+                assert_eq!(rig.one(&io, 20 * SECOND).outcome, Outcome::Done);
+                let took_ns = rig.world.now_ns - start_ns;
+                if took_ns > SECOND {
+                    slow.push(took_ns / MS);
+                }
+            }
+            rig.world.pass(50 * MS);
+        }
+        // While it stays out it is lost again and again, which is said twice.
+        rig.poll();
+        let again = |event: &&HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("not even a probe"));
+        let lines = rig.events.iter().filter(again).count();
+        assert!(
+            lines <= 2 && returned(&rig.events) <= 2,
+            "{policy}: {:?}",
+            rig.events
+        );
+        // Silence, the probe, its abort, and the hold.
+        let longest_ms = 500 + 200 + 2_000 + 2_000 + 500 + 200;
+        assert!(
+            slow.len() == 1 && slow[0] <= longest_ms,
+            "{policy}: {slow:?}"
+        );
+        rig.world.hole = None;
+        // Eight good probes, each up to 10 s after the one before.
+        let host = rig.host.clone();
+        let live = move || host.borrow().path_state(0, P0) == PathState::Live;
+        assert!(rig.run(120 * SECOND, |_, _| live()), "{policy}");
+        rig.world.pass(SECOND);
+        at_rest(&rig, 2);
+    }
+}
