@@ -84,6 +84,22 @@ impl Outcome {
     pub fn is_path_error(self) -> bool {
         matches!(self, Self::PathError | Self::TimedOut)
     }
+
+    /// Whether a path answered with an error of what is behind it: no other path is better, and its
+    /// owner should know. Not what depends on the caller: a compare, a reservation, a command or a
+    /// range that does not exist.
+    pub fn is_device_error(self) -> bool {
+        matches!(
+            self,
+            Self::MediaError
+                | Self::CutShort
+                | Self::Busy { .. }
+                | Self::NoSpace
+                | Self::ReadOnly
+                | Self::Denied
+                | Self::Invalid
+        )
+    }
 }
 
 impl core::fmt::Display for Outcome {

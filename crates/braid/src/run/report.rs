@@ -315,6 +315,7 @@ impl<'a> Report<'a> {
             "bytes_read": sum(|report| report.counters.bytes[0]),
             "bytes_written": sum(|report| report.counters.bytes[1]),
             "errors": sum(|report| report.counters.errors),
+            "device_errors": sum(|report| report.counters.device_errors),
             "timed_out": sum(|report| report.counters.timed_out),
             "aborted": sum(|report| report.counters.aborted),
             "waited_full": sum(|report| report.counters.waited_full),

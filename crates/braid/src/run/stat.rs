@@ -150,6 +150,7 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     }));
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [
+        late("device_errors", "answered with an error"),
         late("timed_out", "timed out"),
         late("aborted", "aborted"),
         late("copies", "second copies"),

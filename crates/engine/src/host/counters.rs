@@ -17,6 +17,8 @@ pub struct PathCounters {
     pub bytes: [u64; 2],
     /// I/Os failed.
     pub errors: u64,
+    /// Of those, answered with an error of what is behind the path, repeated or not.
+    pub device_errors: u64,
     /// I/Os that had no answer within `io_timeout`, however they ended.
     pub timed_out: u64,
     /// Of those, taken back by Abort.
@@ -35,6 +37,7 @@ impl PathCounters {
     pub(super) fn count(&mut self, io: &Io, outcome: Outcome) {
         if !outcome.is_done() {
             self.errors += 1;
+            self.device_errors += u64::from(outcome.is_device_error());
             return;
         }
         self.ios[group(io.op) as usize] += 1;
@@ -320,6 +323,7 @@ mod tests {
             ios: [1, 2, 1],
             bytes: [4096, 4096],
             errors: 1,
+            device_errors: 1,
             ..PathCounters::default()
         };
         assert_eq!(counters, want);

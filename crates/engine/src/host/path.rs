@@ -10,6 +10,7 @@ use super::recovery::Recovery;
 use super::slots::Lane;
 use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
+use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -150,6 +151,8 @@ pub(super) struct Path {
     /// A probe on its probation was not answered, and that was reported: until its probation is
     /// over, that it is lost and live again and again is not.
     pub stays_out: bool,
+    /// Lines about I/O that it answered with errors: what was repeated, and what failed for good.
+    pub errors_said: [Seldom; 2],
 }
 
 /// What a path failed, or did not answer, since it was last well.
@@ -291,6 +294,7 @@ impl Path {
             probe: None,
             suspect: Suspect::default(),
             stays_out: false,
+            errors_said: [Seldom::new(1), Seldom::new(1)],
         }
     }
 

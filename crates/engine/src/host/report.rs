@@ -9,7 +9,7 @@ use core::fmt::Write;
 use nvme::host::{HostError, NamespaceInfo};
 use policy::Ana;
 use volume::health::Why;
-use volume::{Conflict, Hindrance};
+use volume::{Conflict, Hindrance, Outcome};
 
 /// The line of an event, from its reason.
 pub(super) fn line(volume: &str, path: &Path, core: u16, why: &str) -> String {
@@ -294,6 +294,18 @@ pub(super) fn on_probation(kind: &PathKind, why: Why) -> &'static str {
         Why::Stalls => "on probation: it stalls again and again; see network and target",
         Why::Flaps => "on probation: it was lost again soon; see network and target",
     }
+}
+
+/// I/Os of a path, `count` since the last such line, were answered with an error of what is behind
+/// it; `failed`: and have failed, else they are repeated.
+pub(super) fn device_error(kind: &PathKind, outcome: Outcome, count: u32, failed: bool) -> String {
+    let then = if failed { "failed" } else { "repeated" };
+    let see = match kind {
+        PathKind::NvmeTcp { .. } => "see the target's log",
+        PathKind::Device { .. } | PathKind::Passthrough { .. } => "see the system's log",
+    };
+    let io = if count == 1 { "I/O was" } else { "I/Os were" };
+    format!("{count} {io} answered with an error and {then}: {outcome}; {see}")
 }
 
 /// A path is no longer on probation.

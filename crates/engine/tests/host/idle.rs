@@ -4,6 +4,8 @@
 use crate::common::*;
 use engine::Span;
 use engine::host::{HostEvent, PathState};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use nvme::wire::Status;
 use policy::Policy;
 use volume::Outcome;
 use volume::health::Limits;
@@ -155,5 +157,36 @@ fn path_that_loses_large_packets_stays_out() {
         assert!(rig.run(120 * SECOND, |_, _| live()), "{policy}");
         rig.world.pass(SECOND);
         at_rest(&rig, 2);
+    }
+}
+
+/// A part of the I/O is answered with an error that is not the path's: the owner is told, what is
+/// repeated and what fails, and not once for each.
+#[test]
+fn device_errors_are_counted_and_said() {
+    for (status, then) in [
+        (Status::INTERNAL_ERROR, "repeated: busy"),
+        (Status::UNRECOVERED_READ, "failed: the data can't be read"),
+    ] {
+        let mut rig = rig(2, Policy::RoundRobin { bytes: 0 }, 10 * SECOND);
+        let faults = Faults {
+            errors: vec![ErrorRule {
+                status,
+                ops: Ops::ALL,
+                blocks: None,
+                rate: Probability::new(200_000_000).unwrap(),
+            }],
+            ..Faults::default()
+        };
+        rig.target_control(TargetControl::Faults(0, faults));
+        for n in 0..400 {
+            rig.one(&read(n % 64, n % 8), 5 * SECOND);
+        }
+        let errors = rig.host.borrow().counters(0, P0).device_errors;
+        assert!(errors > 10, "{status}: {errors}");
+        assert_eq!(rig.host.borrow().counters(0, P1).device_errors, 0);
+        let said = |event: &&HostEvent| matches!(event, HostEvent::Warning(0, line) if line.contains(then));
+        let lines = rig.events.iter().filter(said).count();
+        assert!((1..=3).contains(&lines), "{status}: {:?}", rig.events);
     }
 }
