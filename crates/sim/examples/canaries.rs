@@ -23,7 +23,7 @@ use std::time::Instant;
 type Canary = (Bug, u64, &'static str, &'static str);
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 41] = [
+const CANARIES: [Canary; 42] = [
     (
         Bug::Unfenced,
         100,
@@ -269,6 +269,12 @@ const CANARIES: [Canary; 41] = [
         600,
         "disk",
         "T49: workers do not ask whether a change may still start",
+    ),
+    (
+        Bug::UnprobedIdle,
+        200,
+        "stuck",
+        "T12: an idle connection that was forgotten is never probed",
     ),
 ];
 

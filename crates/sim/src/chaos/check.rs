@@ -34,6 +34,14 @@ impl Course<'_> {
                     continue;
                 };
                 let it = engine.host();
+                let scratch = u64::from(self.plan.layout.more.scratch_bytes);
+                if scratch > 0 && self.rig.world.has_stale(node) {
+                    let what = format!("host {number} core {core} uses a connection that is gone");
+                    return Some(what);
+                }
+                if it.scratch_free() != scratch {
+                    return Some(format!("host {number} core {core}: a probe is under way"));
+                }
                 let mut away = it.paths(0).map(|path| (path, it.path_state(0, path)));
                 if let Some((path, state)) = away.find(|(_, state)| *state != PathState::Live) {
                     let why = it.path_hindrance(0, path).unwrap_or_default();

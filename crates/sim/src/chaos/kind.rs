@@ -35,9 +35,10 @@ pub enum Kind {
     SlowDisk,
     /// Writes are executed after their connection is gone, as long as that may be.
     LateWrites,
-    /// One end of a path's connections is gone, and the other does not hear of it.
+    /// One end of a path's connections is gone, and the other does not hear of it; or those of its
+    /// I/O queues are forgotten on the way, and neither end hears of it.
     HalfOpen,
-    /// Nothing passes between a host and a port one way.
+    /// Nothing passes between a host and a port one way, or nothing large.
     OneWay,
     /// One end of a path's connections reads little by little.
     Trickle,

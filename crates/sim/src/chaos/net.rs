@@ -2,7 +2,7 @@
 use super::node::{Body, Conn, End, Wire, find};
 use super::tap::Tap;
 use super::touch::Mark;
-use super::world::{Event, SIP_NS, State, World};
+use super::world::{Event, SIP_NS, SMALL, State, World};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -45,6 +45,46 @@ impl World {
             self.mark(wire, mark);
         }
         (self.now_ns + self.way_ns + state.slow_ns).max(self.heals_ns(wire, node))
+    }
+
+    /// When something of this length arrives at `node` at the earliest, where large packets get
+    /// lost.
+    fn large_ns(&mut self, wire: Wire, node: usize, len: usize) -> u64 {
+        let way = wire.toward(node);
+        let large_ns = self.state(wire).ways[way].large_ns;
+        if len <= SMALL || large_ns <= self.now_ns {
+            return 0;
+        }
+        self.mark(wire, Mark::PartedOneWay(way));
+        large_ns
+    }
+
+    /// Something on the way forgets the connections of I/O queues over a wire: nothing passes on
+    /// them any more, and neither end is told.
+    pub fn forget_on_the_way(&mut self, wire: Wire) {
+        let conns = self.nodes[wire.from].open_conns();
+        let those = conns.filter(|(number, conn)| {
+            conn.wire == wire && !conn.closing && conn.peer.is_some() && number % 2 == 1
+        });
+        let near = |(number, conn): (u32, &Conn)| End {
+            node: wire.from,
+            conn: number,
+            life: conn.life,
+        };
+        let ends: Vec<(End, Option<End>)> = those.map(|it| (near(it), it.1.peer)).collect();
+        for (near, far) in ends {
+            for end in [Some(near), far].into_iter().flatten() {
+                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                    (conn.cut_off, conn.stale) = (true, true);
+                }
+            }
+        }
+    }
+
+    /// Whether a node uses a connection that was forgotten on the way.
+    pub fn has_stale(&self, node: usize) -> bool {
+        let mut conns = self.nodes[node].open_conns();
+        conns.any(|(_, conn)| conn.stale && !conn.closing)
     }
 
     pub(super) fn open(&mut self, node: usize, conn: u32, address: u32) {
@@ -325,6 +365,7 @@ impl World {
                 self.damage(number, (conn, life), peer, agreeing);
             }
             let at_ns = self.arrival_ns(wire, peer.node);
+            let at_ns = at_ns.max(self.large_ns(wire, peer.node, out.len()));
             let mut arrive_ns = at_ns;
             if let Some(it) = self.nodes[number].conn(conn, life) {
                 arrive_ns = at_ns.max(it.arrive_ns);

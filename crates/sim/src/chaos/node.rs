@@ -148,6 +148,8 @@ pub struct Conn {
     pub again_ns: u64,
     /// What is under way to it never arrives.
     pub cut_off: bool,
+    /// It was forgotten on the way: nothing arrives at either end, and neither was told.
+    pub stale: bool,
     /// It ended without a word to the other end. It counts as gone from then on, also while who
     /// has it stands still and has not heard of that.
     pub forgotten: bool,
@@ -221,6 +223,7 @@ impl Conn {
             leaving: false,
             again_ns: 0,
             cut_off: false,
+            stale: false,
             forgotten: false,
             unsound: false,
             tap: None,

@@ -26,6 +26,9 @@ impl Course<'_> {
                     .world
                     .cut(open[fault.whom as usize / 64 % open.len()]);
             }
+            Kind::HalfOpen if high_bit(fault) => wires
+                .into_iter()
+                .for_each(|wire| self.rig.world.forget_on_the_way(wire)),
             Kind::HalfOpen => wires
                 .into_iter()
                 .for_each(|wire| self.rig.world.forget(wire, bit(fault))),
@@ -221,11 +224,17 @@ impl Course<'_> {
         frozen.any(|frozen_ns| frozen_ns > began_ns)
     }
 
-    /// Nothing passes on some wires, both ways or one.
+    /// Nothing passes on some wires, both ways or one; or one way nothing large.
     fn part(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
         let way = (fault.kind == Kind::OneWay).then(|| usize::from(bit(fault)));
         for &wire in wires {
-            self.rig.world.part(wire, way, end_ns);
+            match way.filter(|_| high_bit(fault)) {
+                Some(way) => {
+                    let way = &mut self.rig.world.wires.entry(wire).or_default().ways[way];
+                    way.large_ns = way.large_ns.max(end_ns);
+                }
+                None => self.rig.world.part(wire, way, end_ns),
+            }
         }
     }
 
@@ -241,6 +250,12 @@ impl Course<'_> {
 /// Whether a process is to stand still with the next change that it gives to a device.
 pub(super) fn is_halt(fault: &Fault) -> bool {
     fault.kind == Kind::Freeze && fault.whom & 128 != 0
+}
+
+/// Whether a fault of a connection or of one way is one that keep-alive does not notice: I/O
+/// connections are forgotten on the way, or only large packets get lost.
+pub(super) fn high_bit(fault: &Fault) -> bool {
+    fault.whom & 128 != 0
 }
 
 /// One of two ways in which a fault may happen.

@@ -95,6 +95,8 @@ pub struct State {
 pub struct Way {
     /// Nothing arrives before.
     pub heals_ns: u64,
+    /// Nothing larger than [`SMALL`] arrives before, nor what follows it on its connection.
+    pub large_ns: u64,
     /// Whoever receives reads nothing before.
     pub deaf_ns: u64,
     /// Whoever receives reads at most so many bytes in a [sip](SIP_NS); 0: all.
@@ -103,6 +105,8 @@ pub struct Way {
     pub window: u64,
 }
 
+/// Bytes of what passes where large packets get lost.
+pub const SMALL: usize = 1400;
 /// Time between two looks of one who reads little by little, ns.
 pub const SIP_NS: u64 = 1_000_000;
 

@@ -29,6 +29,13 @@ impl Course<'_> {
                     return Some(format!("host {number} is not there"));
                 };
                 let it = engine.host();
+                let scratch = u64::from(self.plan.layout.more.scratch_bytes);
+                if scratch > 0 && self.rig.world.has_stale(node) {
+                    return Some(format!("host {number} uses a connection that is gone"));
+                }
+                if it.scratch_free() != scratch {
+                    return Some(format!("host {number}: a probe is under way"));
+                }
                 for volume in self.rig.volumes() {
                     let mut away = it
                         .paths(volume)
