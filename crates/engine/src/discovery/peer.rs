@@ -239,8 +239,8 @@ impl DiscoveryEngine {
         let Some(peer) = self.peer(conn).filter(|it| !it.unwanted) else {
             return;
         };
-        let tells = |it: &Box<Admin>| it.tells_discovery() && it.keeps_alive();
-        let tells = peer.admin.as_ref().is_some_and(tells);
+        let admin = peer.admin.as_deref();
+        let tells = admin.is_some_and(|it| it.tells_discovery() && it.keeps_alive());
         peer.poll_ns = (persistent && !tells).then(|| now_ns.saturating_add(poll_ns));
         let stale = canary::has(Bug::StaleLog) && peer.failures > 0;
         if peer.known.is_none() || !stale {
