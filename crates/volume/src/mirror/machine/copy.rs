@@ -10,8 +10,9 @@
 //! at once, the others as the pace allows.
 //!
 //! # Limits
-//! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as many once a leg that left has some; one per region.
-//! [`MENDS_MAX`] ranges wait to be mended; of more, the next read that fails will tell.
+//! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
+//! many once a leg that left has some; one per region. [`MENDS_MAX`] ranges wait to be mended; of
+//! more, the next read that fails will tell.
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
 use super::life::COPY_PAUSE_NS;
