@@ -195,6 +195,11 @@ pub(crate) fn device_number(device: DeviceId) -> usize {
 }
 
 impl Backend {
+    /// Whether it is a file that we have alone, whose size is looked at.
+    fn is_watched(&self) -> bool {
+        matches!(self, Self::File { device, .. } if device.whole().is_some())
+    }
+
     fn new(opened: Opened, serial: &mut u32) -> Self {
         match opened {
             Opened::Queue(device, queue) => {
@@ -240,13 +245,18 @@ impl Devices {
         let piece = |number| first + number as u64 * u64::from(COMPARE_BYTES);
         let backends = devices.iter().map(&mut backend);
         let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
+        let mut files = backends.iter();
+        let sizes_at_ns = match files.any(Backend::is_watched) {
+            true => 0,
+            false => u64::MAX,
+        };
         Ok(Self {
             queues: queues::of(&backends),
             backends,
             serial,
             results: Vec::with_capacity(FILE_OPERATIONS_MAX),
             cuts: Vec::new(),
-            sizes_at_ns: 0,
+            sizes_at_ns,
             commands: Commands::default(),
             requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
@@ -275,8 +285,10 @@ impl Devices {
         let serial = &mut self.serial;
         let backend = opened.map(|opened| Backend::new(opened, serial));
         self.backends[at] = backend.unwrap_or(Backend::Nothing);
+        if self.backends[at].is_watched() {
+            self.sizes_at_ns = 0;
+        }
         self.queues = queues::of(&self.backends);
-        self.sizes_at_ns = 0;
     }
 
     /// Requests to files that have not ended.
