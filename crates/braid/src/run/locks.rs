@@ -1,9 +1,9 @@
 //! Who may change what: one verb at a time for each volume, and one for all of them.
 //!
 //! # Contract
-//! A verb of one volume excludes other verbs of that volume, and whatever changes all of them (a
-//! reload, new legs of mirrors); verbs of different volumes go on side by side. A verb that takes
-//! legs from a mirror has the mirror and its legs, all at once or none. A verb for all volumes that
+//! A verb of one volume excludes other verbs of that volume, and a reload, which changes all of
+//! them; verbs of different volumes go on side by side. A verb of a mirror's legs has the mirror
+//! and its legs, all at once or none. A verb for all volumes that
 //! waits goes before verbs of one volume that come later. Users come before discovery,
 //! which waits for the verb that is under way at most once.
 use std::collections::{BTreeMap, BTreeSet};

@@ -46,6 +46,9 @@ type Answer = Result<Changed, String>;
 pub struct Changes {
     /// Which verbs exclude each other.
     pub verbs: VerbLock,
+    /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
+    /// which number it has.
+    opening: Mutex<()>,
     asked: Mutex<Asked>,
 }
 
@@ -102,6 +105,11 @@ impl Changes {
     /// For a verb of some volumes: see [`VerbLock::alone_with_all`].
     pub fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
         self.verbs.alone_with_all(volumes)
+    }
+
+    /// Waits until no other verb opens a leg; until the result is dropped, none does.
+    pub fn opening(&self) -> MutexGuard<'_, ()> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`VerbLock::alone_now`].

@@ -92,7 +92,7 @@ impl Service {
         without: bool,
         discard: Option<&str>,
     ) -> Result<(), Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(volume);
         let name = self.name(volume);
         let (stopped, of) = {
             let state = self.state();

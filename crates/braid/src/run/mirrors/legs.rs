@@ -54,7 +54,7 @@ impl Service {
         force: bool,
         replaces: Option<&LegReport>,
     ) -> Result<Value, Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(volume);
         let report = self.mirror_report(volume)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
         let superblock = report
@@ -379,12 +379,18 @@ impl Service {
     }
 
     /// No other verb changes this mirror or its legs, as long as this is there.
-    fn alone_with_mirror(&self, volume: u16) -> Alone<'_> {
+    pub(super) fn alone_with_mirror(&self, volume: u16) -> Alone<'_> {
         let names = || {
             let name = self.name(volume);
             let legs = self.legs_of(&name).into_iter();
             let mut all: Vec<String> = legs.map(|leg| self.name(leg)).collect();
+            // Those of one that was stopped get their volumes again when it starts.
+            let stopped = self.state().stopped.get(&volume).cloned();
+            let legs = stopped.into_iter().flat_map(|it| it.legs);
+            all.extend(legs.map(|leg| leg.name));
             all.push(name);
+            all.sort_unstable();
+            all.dedup();
             all
         };
         loop {
@@ -484,13 +490,15 @@ impl Service {
 
     /// The same of a leg that has its name.
     pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(u16, VolumeInfo), String> {
-        let number = self.open_volume(of)?;
-        {
+        let number = {
+            let _opening = self.changes.opening();
+            let number = self.open_volume(of)?;
             let mut state = self.state();
             state.configured.volumes.push(of.clone());
             let configured = state.configured.clone();
             state.volumes.admit(&configured);
-        }
+            number
+        };
         let begun = Instant::now();
         while begun.elapsed() < SOON {
             if let Some(info) = self.state().volumes[number].info {

@@ -440,7 +440,7 @@ impl Service {
         if is_another(leg) {
             return Err(is_none(leg));
         }
-        self.open_missing(leg)?;
+        self.open_missing(volume, leg)?;
         let known = |it: &LegReport| {
             let same = it.volume == leg.volume && it.volume.is_some();
             same && (it.slot.is_some() && it.status != LegStatus::Missing || is_another(it))
@@ -517,11 +517,11 @@ impl Service {
         Ok(())
     }
 
-    fn open_missing(&self, leg: &LegReport) -> Result<(), Failure> {
+    fn open_missing(&self, mirror: u16, leg: &LegReport) -> Result<(), Failure> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
-        let _alone = self.changes.alone();
+        let _alone = self.alone_with_mirror(mirror);
         let (keys, quiesce_ns) = {
             let state = self.state();
             if !state.volumes.has(volume) {

@@ -4,6 +4,7 @@ use super::refused::{UNKNOWN, asked_of};
 use crate::process::{self, Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::File;
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
 fn configure(place: &Place, of: &[(&str, [&str; 2])]) {
@@ -28,11 +29,9 @@ fn first_byte(place: &Place, name: &str) -> u8 {
     client(place, name).read(0)[0]
 }
 
-#[test]
-fn legs_of_another_mirror_are_refused_until_accepted() {
-    let Some(place) = Place::new() else {
-        return;
-    };
+/// Two mirrors, of `a` and `b`, and of `c` and `d`; `None`: this machine has no io_uring.
+fn two_mirrors() -> Option<Place> {
+    let place = Place::new()?;
     for name in ["c", "d"] {
         let file = File::create(place.path(name)).unwrap();
         file.set_len(LEG_BYTES).unwrap();
@@ -41,6 +40,42 @@ fn legs_of_another_mirror_are_refused_until_accepted() {
     let made = place.braid(&["mirror", "create", "v1", &c, &d]);
     assert!(made.status.success(), "{made:?}");
     configure(&place, &[("v0", ["a", "b"]), ("v1", ["c", "d"])]);
+    Some(place)
+}
+
+/// A leg whose controller does not answer is waited for long, by the verbs of one mirror only.
+#[test]
+fn verbs_of_two_mirrors_do_not_wait_for_each_other() {
+    let Some(place) = two_mirrors() else {
+        return;
+    };
+    let engine = place.start();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let uri = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    std::thread::scope(|scope| {
+        let adds = scope.spawn(|| place.ask(&["mirror", "add", "v0", &uri]));
+        let connection = silent.accept().unwrap();
+        for words in [
+            &["stop", "v1"][..],
+            &["assemble", "v1"],
+            &["remove", "v1", "1"],
+        ] {
+            let output = place.ask(&[&["mirror"], words].concat());
+            assert!(output.status.success(), "{words:?}: {output:?}");
+        }
+        assert!(!adds.is_finished(), "they have waited for it");
+        drop((connection, silent));
+        assert_eq!(adds.join().unwrap().status.code(), Some(1));
+    });
+    end(engine);
+}
+
+#[test]
+fn legs_of_another_mirror_are_refused_until_accepted() {
+    let Some(place) = two_mirrors() else {
+        return;
+    };
     let engine = place.start();
     for (name, byte) in [("v0", 10), ("v1", 11)] {
         assert_eq!(client(&place, name).write(0, byte), 0);
