@@ -272,7 +272,7 @@ const CANARIES: [Canary; 42] = [
     ),
     (
         Bug::UnprobedIdle,
-        200,
+        100,
         "stuck",
         "T12: an idle connection that was forgotten is never probed",
     ),

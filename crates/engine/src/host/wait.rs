@@ -152,8 +152,12 @@ impl HostEngine {
     }
 
     /// A path has answered an I/O with an error of what is behind it; `failed`: the I/O ends with
-    /// it. A line now and then.
+    /// it. A line now and then; not of a mirror's legs, whose errors the mirror judges and reports.
     fn say_device_error(&mut self, number: usize, outcome: Outcome, failed: bool, now_ns: u64) {
+        let of = &self.volumes[usize::from(self.paths[number].volume)];
+        if of.is_leg || of.is_leg_elsewhere {
+            return;
+        }
         let said = &mut self.paths[number].errors_said[usize::from(failed)];
         let Some(count) = said.one_more(now_ns) else {
             return;

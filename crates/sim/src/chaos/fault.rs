@@ -128,7 +128,7 @@ impl Course<'_> {
     }
 
     /// Whom a fault was drawn for.
-    fn drawn(&self, fault: &Fault) -> Whom {
+    pub(super) fn drawn(&self, fault: &Fault) -> Whom {
         let layout = &self.plan.layout;
         let whom = fault.whom as usize;
         let paths = layout.targets * usize::from(layout.ports);

@@ -252,6 +252,8 @@ impl<'a> Course<'a> {
         // Only now: till then faults may have left other connections that break.
         self.rig.world.cut_unsound();
         self.recover()?;
+        self.forget_idle();
+        self.recover()?;
         self.are_alike()?;
         self.read_all()?;
         self.recover()?;

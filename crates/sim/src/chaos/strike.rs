@@ -224,6 +224,23 @@ impl Course<'_> {
         frozen.any(|frozen_ns| frozen_ns > began_ns)
     }
 
+    /// All is well and nobody asks for anything, and some connections are forgotten on the way once
+    /// more: those of faults that did that. Where an engine has memory for probes it finds out.
+    pub(super) fn forget_idle(&mut self) {
+        let layout = &self.plan.layout;
+        if layout.mirror.is_some() || layout.more.scratch_bytes == 0 {
+            return;
+        }
+        let plan = self.plan;
+        let those = plan.faults.iter();
+        for fault in those.filter(|it| it.kind == Kind::HalfOpen && high_bit(it)) {
+            let whom = self.drawn(fault);
+            for wire in self.rig.wires(whom.host, whom.address) {
+                self.rig.world.forget_on_the_way(wire);
+            }
+        }
+    }
+
     /// Nothing passes on some wires, both ways or one; or one way nothing large.
     fn part(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
         let way = (fault.kind == Kind::OneWay).then(|| usize::from(bit(fault)));
