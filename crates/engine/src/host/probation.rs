@@ -127,11 +127,10 @@ impl HostEngine {
             }
             let head = &self.volumes[usize::from(path.volume)].head;
             let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
-            let again_ns = by_ns;
             if self.idle_due_ns(path) <= by_ns {
                 self.probe(number, now_ns);
                 self.paths[number].look_ns = match self.paths[number].lane.is_empty() {
-                    true => again_ns, // there was no room
+                    true => by_ns, // there was no room
                     false => now_ns,
                 };
             }
@@ -380,10 +379,12 @@ impl HostEngine {
         let (volume, at, live) = (path.volume, path.index, path.phase == Phase::Live);
         let idle = self.head(number).probation(at).is_none();
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
-        if idle && live && outcome.is_path_error() {
-            if let Some(why) = self.head(number).refused(at, now_ns) {
-                self.on_probation(number, why, now_ns);
-            }
+        if idle
+            && live
+            && outcome.is_path_error()
+            && let Some(why) = self.head(number).refused(at, now_ns)
+        {
+            self.on_probation(number, why, now_ns);
         }
         if let Some(took_ns) = over {
             self.paths[number].suspect = Suspect::default();
