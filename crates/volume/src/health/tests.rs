@@ -9,6 +9,7 @@ const LIMITS: Limits = Limits {
     slow_ns: 50 * MS,
     probe_ns: 100 * MS,
     probe_max_ns: 10 * SECOND,
+    idle_ns: 10 * SECOND,
 };
 
 /// Any sequence, the same for a seed.
