@@ -135,11 +135,15 @@ pub enum Bug {
     CutForgotten,
     /// Idle paths are not probed (T12).
     UnprobedIdle,
+    /// A mirror is started although its legs are those of one of another name.
+    NameUnasked,
+    /// A leg is taken for the one that its place in the configuration says.
+    LegByPlace,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 61] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -199,6 +203,8 @@ impl Bug {
         Self::ShrunkUnlike,
         Self::CutForgotten,
         Self::UnprobedIdle,
+        Self::NameUnasked,
+        Self::LegByPlace,
     ];
 }
 

@@ -279,7 +279,7 @@ const CANARIES: [Canary; 42] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 17] = [
+const OF_MIRRORS: [Canary; 19] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -376,6 +376,18 @@ const OF_MIRRORS: [Canary; 17] = [
         400,
         DATA,
         "T50: where the last leg in sync was cut is not heeded by the next start",
+    ),
+    (
+        Bug::NameUnasked,
+        200,
+        DATA,
+        "a mirror is started although its legs are those of one of another name",
+    ),
+    (
+        Bug::LegByPlace,
+        400,
+        "disk wrong stuck",
+        "a leg is taken for the one that its place in the configuration says",
     ),
 ];
 

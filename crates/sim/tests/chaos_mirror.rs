@@ -31,7 +31,7 @@ fn share(check: Check) -> usize {
         Check::Heir => 8,
         Check::Gate => 3,
         Check::PutBack => 20,
-        Check::Shrunk => 10,
+        Check::Shrunk | Check::Exchanged => 10,
         _ => 100,
     }
 }

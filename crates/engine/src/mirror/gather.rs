@@ -22,6 +22,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use canary::Bug;
 use volume::Outcome;
 use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::claim::{Claim, ClaimOutput, Reach};
@@ -197,7 +198,7 @@ impl Mirrored {
         let can_be = Name::new(name).is_ok();
         let known = self.config.known.filter(|known| *known != legs.mirror);
         let why = match known {
-            _ if self.accepts_name => None,
+            _ if self.accepts_name || canary::has(Bug::NameUnasked) => None,
             _ if can_be && legs.name.as_str() != name => Some(words::other_name(name, legs)),
             Some(known) => Some(words::other_mirror(name, legs, known)),
             None => None,
@@ -461,7 +462,10 @@ impl Mirrored {
         leave_out(&mut given, &assembly);
         for (&at, found) in it.legs.iter().zip(&given) {
             let leg = &mut self.legs[usize::from(at)];
-            leg.slot = found.ok().map(|it| it.superblock.slot);
+            leg.slot = found.ok().map(|it| match canary::has(Bug::LegByPlace) {
+                true => at,
+                false => it.superblock.slot,
+            });
             // What could not be read or written just now is looked at again.
             let was_leg = matches!(leg.found, Some(Ok(_)));
             let useless = found.is_err_and(|why| is_useless(&why));

@@ -192,7 +192,9 @@ impl Course<'_> {
             (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
             // What it has not noticed yet nobody would.
-            (Kind::KillHost | Kind::StopHost | Kind::StopUnread, _) if self.is_any_unseen() => {
+            (Kind::KillHost | Kind::StopHost | Kind::StopUnread | Kind::Exchange, _)
+                if self.is_any_unseen() =>
+            {
                 false
             }
             (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),

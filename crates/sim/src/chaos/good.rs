@@ -153,8 +153,10 @@ impl Host {
             let lapsed = facts().any(|it| it.in_sync && it.lapsed);
             self.good[core].note_lapsed(lapsed, world.now_ns);
             self.good[core].note_running(runs, world.now_ns);
-            for (leg, it) in legs.iter().enumerate() {
-                let usable = engine.host().usability(leg as u16).0;
+            for it in &legs {
+                let Some(volume) = it.volume else { continue };
+                let leg = usize::from(volume);
+                let usable = engine.host().usability(volume).0;
                 let in_sync = it.status == LegStatus::InSync;
                 let good = runs && usable && in_sync;
                 self.good[core].note(leg, good, !usable, world.now_ns);

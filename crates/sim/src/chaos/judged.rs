@@ -53,6 +53,8 @@ pub enum Check {
     PutBack,
     /// A leg lost what lay behind its new end.
     Shrunk,
+    /// A host began with exchanged legs, or those of another mirror.
+    Exchanged,
 }
 
 impl Check {
@@ -79,7 +81,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 15] = [
+    pub const OF_MIRRORS: [Self; 16] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -95,6 +97,7 @@ impl Check {
         Self::Gate,
         Self::PutBack,
         Self::Shrunk,
+        Self::Exchanged,
     ];
 
     /// For people.
@@ -125,6 +128,7 @@ impl Check {
             Self::Gate => "gate",
             Self::PutBack => "put-back",
             Self::Shrunk => "shrunk",
+            Self::Exchanged => "exchanged",
         }
     }
 }

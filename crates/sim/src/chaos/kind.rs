@@ -112,6 +112,9 @@ pub enum Kind {
     /// A leg's namespace becomes smaller, at all its controllers, and what lay behind its new end
     /// is gone; it becomes as large again once the mirror has written down what it noticed.
     Shrink,
+    /// A host dies, and what its configuration names as legs is exchanged when it begins again:
+    /// the mirror's own, one after the other, or those of another mirror.
+    Exchange,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -184,11 +187,12 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 4] = [
+    pub const OF_MIRRORS: [Self; 5] = [
         Self::FailLeg,
         Self::CheckMirror,
         Self::OneWrite,
         Self::Shrink,
+        Self::Exchange,
     ];
 
     /// All that happen in worlds with a mirror.
@@ -238,7 +242,8 @@ impl Kind {
             | Self::ClientPartition
             | Self::ClientSlow
             | Self::ClientFull
-            | Self::CheckMirror => Scope::Host,
+            | Self::CheckMirror
+            | Self::Exchange => Scope::Host,
             Self::Drop
             | Self::Ana
             | Self::LateWrites

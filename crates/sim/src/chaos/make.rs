@@ -116,6 +116,7 @@ impl Rig {
     /// What a process of the target offers.
     fn namespaces(&self, number: usize) -> Vec<NamespaceConfig> {
         let other = match self.away[number] {
+            Away::No if self.foreign[number] => 2,
             Away::No => 0,
             Away::Other => 1,
             Away::None => return Vec::new(),

@@ -6,7 +6,8 @@
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
-//!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end
+//!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
+//!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -23,6 +24,7 @@ pub(super) mod apart;
 pub(super) mod blink;
 mod check;
 pub(super) mod dense;
+pub(super) mod exchanged;
 mod excuse;
 mod heir;
 mod make;
@@ -33,6 +35,7 @@ pub(super) mod quick;
 pub(super) mod sharp;
 pub(super) mod shrunk;
 
+use super::disk::Disk;
 use super::fault::Whom;
 use super::kind::Kind;
 use super::plan::{Fault, Plan};
@@ -76,6 +79,8 @@ pub struct Shape {
     pub core: u16,
     /// Legs that were away for long may show an older state of themselves.
     pub put_back: bool,
+    /// There is another mirror, whose legs may be in the place of these.
+    pub exchanged: bool,
 }
 
 /// All legs are looked at again and again while there are faults.
@@ -94,6 +99,12 @@ impl Rig {
     /// The host's volumes.
     pub(super) fn volumes(&self) -> Range<u16> {
         0..self.layout.mirror.map_or(1, |it| it.legs as u16)
+    }
+
+    /// The disks of the mirror's legs.
+    pub(super) fn leg_disks(&self) -> &[Disk] {
+        let legs = self.layout.mirror.map_or(0, |it| it.legs);
+        &self.world.disks[..legs]
     }
 
     /// Node of the core that a host's mirror is on.

@@ -160,6 +160,8 @@ pub struct Host {
     pub(super) flapped: bool,
     /// How often another host has taken its place.
     pub(super) heirs: usize,
+    /// Its configuration names legs of a mirror so many places further.
+    pub(super) turned: usize,
 }
 
 /// The world and what it is made of.
@@ -172,6 +174,10 @@ pub struct Rig {
     pub strangers: usize,
     /// By target: what is there instead of the namespace.
     pub away: Vec<Away>,
+    /// By target: it has the leg of another mirror.
+    pub foreign: Vec<bool>,
+    /// How often each leg of another mirror [has changed](Disk::changes) before the world began.
+    pub(super) untouched: Vec<u64>,
     /// By target: blocks of the namespace.
     pub sizes: Vec<u64>,
     /// Who tells of paths, where hosts don't know them.
@@ -191,6 +197,8 @@ impl Rig {
             hosts: Vec::new(),
             strangers: 0,
             away: alloc::vec![Away::No; layout.targets],
+            untouched: Vec::new(),
+            foreign: alloc::vec![false; layout.targets],
             sizes: alloc::vec![make::blocks(&layout); layout.targets],
             discovery: None,
             mail: Vec::new(),
@@ -207,6 +215,9 @@ impl Rig {
             disk.unit = rig.layout.habit.unit as usize;
             disk.base = rig.layout.more.base;
         }
+        let all = |disk: &Disk| disk.changes(false, 0..disk.contents(false).len());
+        let legs = rig.layout.mirror.map_or(1, |it| it.legs);
+        rig.untouched = disks.iter().skip(legs).map(all).collect();
         rig.world.disks = disks;
         if rig.layout.habit.crowded > 0 {
             rig.world.crowds = rig.layout.habit.blocks;
@@ -287,6 +298,7 @@ impl Rig {
             user: User::default(),
             flapped: false,
             heirs: 0,
+            turned: 0,
         });
         self.start_host(number);
     }
@@ -343,6 +355,10 @@ impl Rig {
     /// A process of the target begins.
     pub fn start_target(&mut self, number: usize) {
         let body = make::target(self.target_config(number));
+        let legs = self.layout.mirror.map_or(1, |it| it.legs);
+        let behind = if self.foreign[number] { legs } else { 0 };
+        let disk = self.disk_of(number) + behind;
+        self.world.nodes[self.targets[number]].disks = alloc::vec![disk];
         self.world.revive(self.targets[number], body);
     }
 

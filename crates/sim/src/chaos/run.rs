@@ -192,6 +192,8 @@ pub(super) struct Course<'a> {
     pub images: Vec<Option<Image>>,
     /// By leg of a mirror: what it lost when it shrank.
     pub cuts: Vec<Option<Shrunk>>,
+    /// A leg whose loss was accepted, and whether the others were asked to become the same.
+    pub accepted: Option<(usize, bool)>,
     /// By leg of a mirror: how far the death of a host is that comes before it grows.
     pub restarts: Vec<Restart>,
     /// So many failures of requests of a mirror are history.
@@ -234,6 +236,7 @@ impl<'a> Course<'a> {
             bare_ns: None,
             taken_blindly: false,
             images: alloc::vec![None; plan.layout.targets],
+            accepted: None,
             restarts: alloc::vec![Restart::Not; plan.layout.targets],
             cuts: alloc::vec![None; plan.layout.targets],
             told_failed: 0,

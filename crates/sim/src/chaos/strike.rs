@@ -61,6 +61,7 @@ impl Course<'_> {
             Kind::Freeze => self.freeze(fault, node, end_ns),
             Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
             Kind::KillHost => self.kill_host(host),
+            Kind::Exchange => self.exchange(fault, host),
             Kind::StopHost => self.stop_host(host),
             Kind::StopUnread => {
                 self.deafen(host, end_ns);
@@ -107,6 +108,7 @@ impl Course<'_> {
                 self.inherit(fault, host);
                 self.start_host(host);
             }
+            Kind::Exchange => self.exchange_back(host),
             Kind::StopHost | Kind::StopUnread => {
                 let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
                 if stopped {

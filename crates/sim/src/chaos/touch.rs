@@ -13,6 +13,7 @@
 //! Of several faults of one kind at one place at a time each has touched what any of them has.
 use super::fault::Whom;
 use super::kind::Kind;
+use super::mirror::exchanged::leg_of;
 use super::node::{Body, Wire};
 use super::plan::Fault;
 use super::run::Course;
@@ -152,6 +153,7 @@ impl Course<'_> {
             | Kind::KillAll
             | Kind::Away
             | Kind::KillHost
+            | Kind::Exchange
             | Kind::StopHost
             | Kind::StopUnread
             | Kind::KillTeller => true,
@@ -264,7 +266,7 @@ impl Course<'_> {
         let Some(report) = engine.mirror(MIRRORS_FROM) else {
             return false;
         };
-        let is_in = |leg: usize| report.legs.get(leg).map(|it| it.status);
+        let is_in = |leg: usize| leg_of(&report.legs, leg).map(|it| it.status);
         report.state == MirrorState::Running
             && match kind {
                 Kind::FailLeg => is_in(self.rig.disk_of(whom.target)) == Some(LegStatus::InSync),

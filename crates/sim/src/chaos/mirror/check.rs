@@ -56,6 +56,10 @@ impl Course<'_> {
                     let (status, why) = (leg.status, leg.why.as_deref().unwrap_or_default());
                     return Some(format!("host {number}: {} is {status:?}: {why}", leg.name));
                 }
+                if let Some((leg, _)) = self.accepted {
+                    let what = format!("host {number}: nobody has made legs the same as leg {leg}");
+                    return Some(what);
+                }
                 let unalike = report.unalike;
                 (unalike > 0).then(|| format!("host {number}: {unalike} regions may differ"))
             })
@@ -68,6 +72,7 @@ impl Course<'_> {
         }
         self.bare.fill(false);
         self.examine()?;
+        self.others_are_untouched()?;
         self.alike_on_disks(false)?;
         // Those that never left were alike all the time.
         if self.report.judged.contains(&Check::Plug) {
@@ -77,7 +82,7 @@ impl Course<'_> {
     }
 
     fn alike_on_disks(&self, durable: bool) -> Result<(), Finding> {
-        let legs = Legs::of(&self.rig.world.disks, durable);
+        let legs = Legs::of(self.rig.leg_disks(), durable);
         let next = assemble(legs.said(), Wishes::default()).map(|it| it.next);
         let bad = |leg: usize| match &next {
             Ok(next) => legs.bad(leg, next),
@@ -108,7 +113,7 @@ impl Course<'_> {
             return Ok(());
         }
         let caches = self.plan.layout.caches;
-        let legs = Legs::of(&self.rig.world.disks, caches);
+        let legs = Legs::of(self.rig.leg_disks(), caches);
         for (leg, said) in legs.said().iter().enumerate() {
             let Ok(it) = said else {
                 return Err(Finding::Wrong(format!("leg {leg}: {said:?}")));

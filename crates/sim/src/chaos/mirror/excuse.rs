@@ -85,6 +85,7 @@ impl Course<'_> {
     /// that were taken out stay so whoever was killed meanwhile, until they are restored.
     pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
+            self.repair_accepted(host);
             let node = self.rig.mirror_node(host);
             let Body::Core(engine) = &self.rig.world.nodes[node].body else {
                 continue;

@@ -2,6 +2,7 @@
 use super::super::node::Body;
 use super::super::plan::Fault;
 use super::super::run::Course;
+use super::exchanged::leg_of;
 use super::plug::Legs;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 
@@ -28,7 +29,7 @@ impl Course<'_> {
             return false;
         }
         self.look_at_bare();
-        let Some(in_sync) = Legs::of(&self.rig.world.disks, false).in_sync() else {
+        let Some(in_sync) = Legs::of(self.rig.leg_disks(), false).in_sync() else {
             return false;
         };
         let host = &self.rig.hosts[0];
@@ -40,8 +41,9 @@ impl Course<'_> {
         let report = engine.mirror(MIRRORS_FROM);
         let covered = report.filter(|it| well && it.state == MirrorState::Running);
         let covered = covered.is_some_and(|report| {
-            (0..report.legs.len()).any(|other| {
-                let there = report.legs[other].status == LegStatus::InSync;
+            (0..in_sync.len()).any(|other| {
+                let there = leg_of(&report.legs, other);
+                let there = there.is_some_and(|it| it.status == LegStatus::InSync);
                 let whole = !self.bare[other] && self.cuts[other].is_none();
                 other != leg && there && in_sync[other] && whole
             })
@@ -57,7 +59,7 @@ impl Course<'_> {
     /// had everything, before the mirror could know that the others had lost something, what was
     /// acknowledged, and not flushed, may be gone.
     pub(super) fn look_at_bare(&mut self) {
-        let Some(in_sync) = Legs::of(&self.rig.world.disks, false).in_sync() else {
+        let Some(in_sync) = Legs::of(self.rig.leg_disks(), false).in_sync() else {
             return;
         };
         for (bare, in_sync) in self.bare.iter_mut().zip(&in_sync) {
@@ -78,7 +80,7 @@ impl Course<'_> {
     /// The user takes a leg out: whether the mirror could know by now what others have lost.
     pub(super) fn takes_out(&mut self, leg: usize, host: usize) {
         self.look_at_bare();
-        let others = Legs::of(&self.rig.world.disks, false).in_sync();
+        let others = Legs::of(self.rig.leg_disks(), false).in_sync();
         let mut others = others.into_iter().flatten().zip(&self.bare).enumerate();
         let whole = others.any(|(other, (in_sync, bare))| other != leg && in_sync && !bare);
         self.taken_blindly |= !whole || self.is_frozen(host);

@@ -1,5 +1,5 @@
 //! What a mirror's legs are at first, and the engine of its host.
-use super::super::disk::{BLOCK, Disk};
+use super::super::disk::{self, BLOCK, Disk};
 use super::super::make;
 use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use super::{LEG_BYTES, Shape};
@@ -23,22 +23,43 @@ const BOUND_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 /// Small, so that what applications use has several of them.
 const REGION_SHIFT: u8 = 16;
 
+/// Name and number of the mirror whose legs may be exchanged with these.
+const OTHER: (&str, u8) = ("m1", 2);
+/// What its blocks say, which nobody writes in a world.
+const TAG: u64 = 0x00ff_0000_0000_0000;
+
+/// A leg of the other mirror has something in each block.
+fn fill(leg: &mut Disk) {
+    let end = leg.contents(false).len();
+    for at in (leg.data_at..end).step_by(BLOCK) {
+        let mut block = [0; BLOCK];
+        disk::fill(&mut block, TAG + at as u64);
+        leg.put(at as u64, &block);
+    }
+}
+
 pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     nvme::crc32c(0, bytes)
 }
 
 impl Shape {
-    /// Legs of a new mirror, full of zeroes.
+    /// Legs of a new mirror, full of zeroes; behind them those of another one, where legs may be
+    /// exchanged.
     ///
     /// # Panics
     /// If there can't be such a mirror.
     pub(in crate::chaos) fn disks(&self) -> Vec<Disk> {
-        let made = self.try_disks();
+        let made = self.try_disks(("m0", 1));
         assert!(made.is_some(), "no mirror can be made so: {self:?}");
-        made.unwrap_or_default()
+        let other = self.exchanged.then(|| self.try_disks(OTHER));
+        let other = other.flatten().into_iter().flatten().map(|mut disk| {
+            fill(&mut disk);
+            disk
+        });
+        made.into_iter().flatten().chain(other).collect()
     }
 
-    fn try_disks(&self) -> Option<Vec<Disk>> {
+    fn try_disks(&self, (name, number): (&str, u8)) -> Option<Vec<Disk>> {
         let size = Candidate {
             bytes: LEG_BYTES,
             block_shift: BLOCK.ilog2() as u8,
@@ -51,16 +72,16 @@ impl Shape {
             bitmap_offset: BITMAP_AT,
         };
         let new = New {
-            mirror: Id([1; 16]),
-            lineage: 77,
-            name: Name::new("m0").ok()?,
+            mirror: Id([number; 16]),
+            lineage: 76 + u64::from(number),
+            name: Name::new(name).ok()?,
             properties: Properties::default(),
             geometry,
             created_s: 0,
             beat_interval_ms: self.beat_ms,
         };
         let leg = |slot: u8| NewLeg {
-            id: Id([0x10 + slot; 16]),
+            id: Id([0x10 * number + slot; 16]),
             label: Label::cut(&format!("leg{slot}")),
             alike: true,
         };
@@ -153,10 +174,11 @@ impl Rig {
     fn mirror_config(&self, number: usize, shape: Shape) -> MirrorConfig {
         let host = &self.hosts[number];
         let life = host.lives.all.len() as u64 + 1;
-        let leg = |leg: usize| LegConfig {
-            volume: leg as u16,
-            name: format!("leg{leg}"),
-            uris: [format!("leg{leg}")].into(),
+        // What has a name now had another one before, where they were exchanged.
+        let leg = |place: usize| LegConfig {
+            volume: ((place + host.turned) % shape.legs) as u16,
+            name: format!("leg{place}"),
+            uris: [format!("leg{place}")].into(),
             distance: 10,
             throughput: 1,
         };

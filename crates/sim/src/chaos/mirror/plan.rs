@@ -137,6 +137,7 @@ fn layout(random: &mut Random) -> Layout {
             unfenced: false,
             core: 0,
             put_back: false,
+            exchanged: false,
         }),
     }
 }

@@ -244,7 +244,7 @@ impl Course<'_> {
             .filter(|durable| caches || !durable)
         {
             let cuts = self.cuts.iter().map(|it| it.map(|it| it.from)).collect();
-            let legs = Legs::of(&self.rig.world.disks, durable)
+            let legs = Legs::of(self.rig.leg_disks(), durable)
                 .compared(&self.compared)
                 .shrunk(cuts);
             match self.judge_legs(&legs, durable, &floors, &under_way) {

@@ -23,6 +23,7 @@ use super::super::node::Body;
 use super::super::plan::{Plan, WINDOW_NS};
 use super::super::run::Course;
 use super::ample::is_mild;
+use super::exchanged::leg_of;
 use super::plan::{MS, Whom, fault};
 use super::plug::Legs;
 use alloc::vec::Vec;
@@ -99,11 +100,11 @@ impl Course<'_> {
             return;
         }
         let anew = self.rig.world.random.up_to(7) == 0;
-        let count = self.rig.world.disks.len();
+        let count = self.rig.leg_disks().len();
         if !anew && self.images[..count].iter().all(Option::is_some) {
             return;
         }
-        let legs = Legs::of(&self.rig.world.disks, false);
+        let legs = Legs::of(self.rig.leg_disks(), false);
         let all_in_sync = |it: &Superblock| it.entries().all(|it| it.1.state == LegState::InSync);
         let mut kept = Vec::new();
         for (leg, said) in legs.said().iter().enumerate() {
@@ -151,7 +152,7 @@ impl Course<'_> {
         match &self.rig.world.nodes[self.rig.mirror_node(0)].body {
             Body::Core(engine) => {
                 let report = engine.mirror(MIRRORS_FROM);
-                report.is_some_and(|it| it.legs.get(leg).is_some_and(|leg| leg.aside))
+                report.is_some_and(|it| leg_of(&it.legs, leg).is_some_and(|leg| leg.aside))
             }
             body => matches!(body, Body::Dead),
         }
@@ -163,7 +164,7 @@ impl Course<'_> {
         let Some(Image { said: old, .. }) = &self.images[leg] else {
             return false;
         };
-        let legs = Legs::of(&self.rig.world.disks, durable);
+        let legs = Legs::of(self.rig.leg_disks(), durable);
         let (id, event) = (old.history.current().id, old.event);
         (0..).zip(legs.said()).all(|(other, said)| {
             let Ok(said) = said else { return false };

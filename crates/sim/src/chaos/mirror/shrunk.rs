@@ -25,8 +25,9 @@ use super::plan::{self, MS, fault};
 use super::plug::Legs;
 use super::put_back::LATE_NS;
 use alloc::vec::Vec;
+use engine::export::ExportControl;
 use engine::host::PathState;
-use engine::mirror::{MIRRORS_FROM, MirrorState};
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use shape::Random;
 use volume::mirror::Superblock;
 
@@ -136,7 +137,7 @@ impl Course<'_> {
             return false;
         };
         let state = engine.mirror(MIRRORS_FROM).map(|it| it.state);
-        let legs = Legs::of(&self.rig.world.disks, false);
+        let legs = Legs::of(self.rig.leg_disks(), false);
         let in_sync = legs.in_sync().is_some_and(|it| it[leg]);
         in_sync && state == Some(MirrorState::Running) && self.cuts[leg].is_none()
     }
@@ -198,7 +199,7 @@ impl Course<'_> {
 
     /// What is said of each leg; `None`: they are no mirror.
     fn said_of_cuts(&self, durable: bool) -> Option<Vec<Said>> {
-        let legs = Legs::of(&self.rig.world.disks, durable);
+        let legs = Legs::of(self.rig.leg_disks(), durable);
         let is_cut = |it: &Superblock| it.cut_at > 0;
         let each = legs.in_sync()?.into_iter().zip(legs.said());
         let each = each.map(|(in_sync, said)| match in_sync {
@@ -242,11 +243,37 @@ impl Course<'_> {
         Some(self.rig.world.random.up_to(within) * MS)
     }
 
+    /// Legs that return after a loss was accepted may have what was lost: people make them the same
+    /// as the one that lost it.
+    pub(super) fn repair_accepted(&mut self, host: usize) {
+        let node = self.rig.mirror_node(host);
+        let (Body::Core(engine), Some((leg, asked))) =
+            (&self.rig.world.nodes[node].body, self.accepted)
+        else {
+            return;
+        };
+        let Some(report) = engine.mirror(MIRRORS_FROM) else {
+            return;
+        };
+        let well = report.legs.iter().all(|it| it.status == LegStatus::InSync);
+        match asked {
+            _ if !well || report.checking.is_some() => {}
+            true => self.accepted = None,
+            false => {
+                let order = MirrorOrder::RepairFrom(leg as u8);
+                let message = ExportControl::Mirror(MIRRORS_FROM, order);
+                self.rig.tell(node, message);
+                self.accepted = Some((leg, true));
+            }
+        }
+    }
+
     /// People take what the last leg in sync has lost for lost.
     pub(super) fn accept_loss(&mut self, leg: usize) {
         if let Some(it) = self.cuts[leg] {
             let first = it.from / self.plan.layout.habit.unit;
             self.history.lose(first, self.rig.world.now_ns);
+            self.accepted = Some((leg, false));
         }
     }
 }
