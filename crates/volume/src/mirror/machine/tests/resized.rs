@@ -72,6 +72,24 @@ fn t50_the_last_leg_serves_what_was_never_cut() {
     assert!(mirror.facts(0).unwrap().cut_short);
 }
 
+/// The leg answers that it is smaller before the engine is told of its size: the request is no
+/// wrong one.
+#[test]
+fn t50_the_last_leg_past_its_end_is_an_error_of_it() {
+    let mut mirror = begun();
+    mirror.leg_lost(1, 2 * MS);
+    run(&mut mirror, 2 * MS, &mut well);
+    let request = Request::Read(Range::new(3 << 20, BLOCK));
+    mirror.submit(request, 2 * MS).unwrap();
+    let Some(Output::Read(io, _, from)) = mirror.poll_output(2 * MS) else {
+        panic!("a read");
+    };
+    let ticket = mirror.take(io, from.first().unwrap(), Wait::Long).unwrap();
+    mirror.handle_done(ticket, Outcome::PastEnd, 3 * MS);
+    let ended = run(&mut mirror, 3 * MS, &mut well);
+    assert_eq!(ended, [(io, Outcome::CutShort)]);
+}
+
 /// Nothing is copied from where it was cut: the other leg is not in sync.
 #[test]
 fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
