@@ -175,6 +175,8 @@ pub struct Files {
     inbox: Arc<Inbox>,
     zeroes: Arc<Shared>,
     bounces: Vec<Arc<Shared>>,
+    /// Of one of them.
+    bounce_bytes: usize,
 }
 
 /// A request has ended.
@@ -264,6 +266,7 @@ impl Files {
             inbox: Arc::new(Inbox::new(post.clone())),
             zeroes,
             bounces: Vec::new(),
+            bounce_bytes: TRANSFER_MAX as usize,
         })
     }
 
@@ -542,7 +545,7 @@ impl Files {
         let (lane, mut copied) = (request.job.lane, 0);
         if !request.parts.iter().all(fits) {
             let bounce = self.bounces.pop().map(Ok);
-            match bounce.unwrap_or_else(|| own_memory(TRANSFER_MAX as usize)) {
+            match bounce.unwrap_or_else(|| own_memory(self.bounce_bytes)) {
                 Ok(bounce) => copied = request.use_bounce(bounce),
                 Err(error) => {
                     // Not the client's fault, as the alignment would be that the kernel names.

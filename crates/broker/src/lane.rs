@@ -216,15 +216,7 @@ impl Lane {
             if count == 0 {
                 return zeroed + paid;
             }
-            // All of them first: so their cache lines are on the way at the same time.
-            (self.batch_at, self.batch_end) = (0, 0);
-            for entry in &mut self.batch[..usize::from(count)] {
-                let Some(fetched) = self.sq.fetch(&self.memory) else {
-                    break;
-                };
-                *entry = fetched;
-                self.batch_end += 1;
-            }
+            self.fetch(count);
         }
         let begin = self.batch_at;
         while self.batch_at < self.batch_end && self.moved < TURN_BYTES {
@@ -245,6 +237,20 @@ impl Lane {
         }
         self.publish();
         zeroed + paid + self.batch_at - begin
+    }
+
+    /// Fetches so many commands, or those that are there. All of them before one is executed: so
+    /// their cache lines are on the way at the same time.
+    #[inline]
+    fn fetch(&mut self, count: u16) {
+        (self.batch_at, self.batch_end) = (0, 0);
+        for entry in &mut self.batch[..usize::from(count)] {
+            let Some(fetched) = self.sq.fetch(&self.memory) else {
+                break;
+            };
+            *entry = fetched;
+            self.batch_end += 1;
+        }
     }
 
     /// A piece of the first command that zeroes much; how many there were.

@@ -413,17 +413,45 @@ fn t09_the_rest_of_a_change_is_not_made_when_its_client_has_let_go() {
     assert_eq!(bytes, [0; 4096]);
 }
 
+/// 4096 bytes that begin behind the begin of a page.
+fn unaligned(memory: &Arc<Shared>) -> Memories {
+    let mut odd = memories_in(memory);
+    let page = queue::layout::region_address(0) + 4096;
+    let entry = [0, 0, 0, page + 8, page + 4096, 0, 0, 0];
+    let trust = nvme::queue::check::Trust::Mediated;
+    odd.look_up(&entry, 4096, trust).unwrap();
+    odd
+}
+
+/// The client can do nothing about it: it is not told that its command is wrong.
+#[test]
+fn t06_request_without_memory_to_copy_through_fails() {
+    let mut files = files();
+    files.backings[0].as_mut().unwrap().align = 4096;
+    let odd = unaligned(&ring_memory());
+    // Memory of no bytes can't be had.
+    for (bytes, want) in [
+        (0, Status::INTERNAL_ERROR),
+        (TRANSFER_MAX as usize, Status::SUCCESS),
+    ] {
+        files.bounce_bytes = bytes;
+        for work in [WRITE, Work::Read { offset: 0 }] {
+            files.begin(job(2, 5), work, &odd);
+            let ended = next(&mut files);
+            assert!(ended.status.is(want), "{}", ended.status);
+            assert_eq!((ended.job.lane, ended.job.cid), (2, 5));
+        }
+    }
+    assert_eq!(files.in_flight, 0);
+}
+
 #[test]
 fn what_is_copied_for_a_file_that_wants_aligned_memory_is_counted() {
     let mut files = files();
     files.backings[0].as_mut().unwrap().align = 4096;
     let memory = ring_memory();
     assert!(done(&mut files, 0, FLUSH));
-    let mut odd = memories_in(&memory);
-    let page = queue::layout::region_address(0) + 4096;
-    let entry = [0, 0, 0, page + 8, page + 4096, 0, 0, 0];
-    let trust = nvme::queue::check::Trust::Mediated;
-    odd.look_up(&entry, 4096, trust).unwrap();
+    let odd = unaligned(&memory);
     for (work, memories, lane, want) in [
         (WRITE, &odd, 2, 4096),
         (Work::Read { offset: 0 }, &odd, 2, 4096),

@@ -191,6 +191,20 @@ fn a_command_that_changes_behind_its_fetch_is_executed_as_it_was() {
     assert_eq!(bytes.map(|at| stage.byte(at)), [7, 7, 0, 0]);
 }
 
+/// An entry that was not fetched is all zeroes: a flush of CID 0, which nobody has sent.
+#[test]
+fn fetch_beyond_the_tail_executes_nothing() {
+    let mut stage = Stage::new(None);
+    stage.lane.fetch(3);
+    assert_eq!((stage.turn(), stage.reap()), (0, 0));
+    stage.push(nvm::WRITE, 0, HALF);
+    assert_eq!(stage.lane.sq.available(&stage.memory).unwrap(), 1);
+    stage.lane.fetch(3);
+    assert_eq!((stage.turn(), stage.reap()), (1, 1));
+    assert_eq!(stage.turn(), 0);
+    assert!(stage.lane.is_idle() && stage.lane.broken.is_none());
+}
+
 /// A flush that fails is told once: to a client that has gone, or to who flushes next.
 #[test]
 fn t13_what_fails_when_the_client_has_let_go_is_not_taken_for_heard() {
