@@ -83,6 +83,8 @@ impl Mirrored {
         };
         let superblock = running.map(|it| *it.machine.superblock());
         let geometry = superblock.map(|it| it.geometry);
+        let changing = running.map(|it| it.machine.changing_legs());
+        let (adding, removing) = changing.map_or((0, 0), |it| (it.0.0, it.1.0));
         MirrorReport {
             state: self.state.clone(),
             not_begun: self.not_begun.clone(),
@@ -90,6 +92,8 @@ impl Mirrored {
             other_name: self.other_name,
             claiming: matches!(self.phase, Phase::Claiming(_)),
             unwiped: self.unwiped,
+            adding,
+            removing,
             superblock,
             kept: running.is_none_or(|it| it.machine.has_kept_properties()),
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),

@@ -299,6 +299,10 @@ pub struct MirrorReport {
     pub claiming: bool,
     /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.
     pub unwiped: u16,
+    /// Slots, as bits, of new legs whose addition does not stand on the legs yet.
+    pub adding: u16,
+    /// The same of legs that are to be removed.
+    pub removing: u16,
     /// What its legs say, once it runs.
     pub superblock: Option<Superblock>,
     /// What it was set to is on its legs, durably.

@@ -153,10 +153,13 @@ impl Service {
 
     /// Whether a mirror has a new leg now, by its volume; or why not, where that is said.
     fn is_taken(&self, volume: u16, number: u16) -> (bool, Option<String>) {
-        let is_there = |leg: &LegReport| leg.volume == Some(number) && leg.slot.is_some();
+        // It has a slot before that stands on the legs.
+        let is_there = |slot: u8, adding: u16| adding >> (slot & 15) & 1 == 0;
         let (mut taken, mut why) = (false, None);
         self.wait_for(volume, SOON, |it| {
-            taken = it.legs.iter().any(is_there);
+            let leg = it.legs.iter().find(|leg| leg.volume == Some(number));
+            let slot = leg.and_then(|leg| leg.slot);
+            taken = slot.is_some_and(|slot| is_there(slot, it.adding));
             let not_added = it.not_added.clone().filter(|it| it.0 == number);
             why = not_added.map(|it| it.1).filter(|_| !taken);
             taken || why.is_some()
@@ -257,7 +260,9 @@ impl Service {
         self.senders.order(volume, MirrorOrder::Remove(slot));
         // Until its superblocks are overwritten it has its slot, though none of the mirror's legs.
         let is_it = |it: &LegReport| it.slot == Some(slot) && (it.id.is_none() || it.id == leg.id);
-        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it);
+        // One that is not there has no place here as soon as its removal is being written.
+        let is_removing = |it: &MirrorReport| it.removing >> (slot & 15) & 1 == 1;
+        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it) && !is_removing(it);
         if !self.wait_for(volume, SOON, is_gone) {
             let undo = "braid mirror add takes the leg in again afterwards";
             let became = self.take_back(volume, Pending::Remove(slot), undo);

@@ -2,7 +2,7 @@
 use super::orders::MirrorParams;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, Pending};
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending};
 use serde_json::{Value, json};
 use std::time::Duration;
 use volume::mirror::machine::LegFacts;
@@ -32,11 +32,22 @@ impl Service {
         });
         match taken {
             Some(true) => "nothing has changed, and nothing is pending".into(),
+            Some(false) if let Some(why) = self.why_failed(volume) => {
+                format!("{why}; whether it stands on a leg shows when the mirror is started again")
+            }
             Some(false) => format!(
                 "it is being written to the legs, and takes effect when they answer (braid mirror \
                  status shows it); {undo}"
             ),
             None => format!("the mirror's core does not answer: it may take effect yet; {undo}"),
+        }
+    }
+
+    /// Why nothing more can be written to a mirror's legs, where that is so.
+    fn why_failed(&self, volume: u16) -> Option<String> {
+        match self.mirror_report(volume).ok()?.state {
+            MirrorState::Failed(why) => Some(why),
+            _ => None,
         }
     }
 

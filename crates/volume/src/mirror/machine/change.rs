@@ -128,6 +128,12 @@ impl Mirror {
         Ok(())
     }
 
+    /// Legs whose addition, and legs whose removal, was ordered and has not happened: it does not
+    /// stand on the legs yet.
+    pub fn changing_legs(&self) -> (Legs, Legs) {
+        (self.changes.adding, self.changes.removing)
+    }
+
     /// Takes the removal of a leg back; false: there is none, or it is being written to the legs,
     /// and some may have it. The leg may return then, as one that has left.
     pub fn take_back_removal(&mut self, leg: u8, now_ns: u64) -> bool {
