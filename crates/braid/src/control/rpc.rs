@@ -46,11 +46,18 @@ impl Failure {
     }
 }
 
+/// One call.
+pub struct Call<'a> {
+    /// Which one.
+    pub method: &'a str,
+    /// As they came.
+    pub params: Value,
+    /// The caller waits for an answer: it is no notification.
+    pub is_awaited: bool,
+}
+
 /// Answers one line; `None` for a notification, which gets no answer.
-pub fn answer(
-    line: &[u8],
-    call: impl FnOnce(&str, Value) -> Result<Value, Failure>,
-) -> Option<Value> {
+pub fn answer(line: &[u8], call: impl FnOnce(Call<'_>) -> Result<Value, Failure>) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => return Some(failed(Value::Null, -32700, &format!("not JSON: {error}"))),
@@ -74,7 +81,11 @@ pub fn answer(
         ));
     };
     let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
-    let result = call(method, params);
+    let result = call(Call {
+        method,
+        params,
+        is_awaited: id.is_some(),
+    });
     let id = id?;
     Some(match result {
         Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
@@ -110,7 +121,10 @@ pub fn call(
         .next_line()
         .map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                anyhow::anyhow!("{who}: no answer within {wait:?}: is it stopped, or busy?")
+                anyhow::anyhow!(
+                    "{who}: no answer within {wait:?}: is it stopped, or busy? It does not begin \
+                     this any more"
+                )
             }
             _ => broken(error),
         })?;
@@ -206,9 +220,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn echo(method: &str, params: Value) -> Result<Value, Failure> {
-        match method {
-            "echo" => Ok(params),
+    fn echo(call: Call<'_>) -> Result<Value, Failure> {
+        match call.method {
+            "echo" => Ok(call.params),
             "refuse" => Err(Failure::refused("no")),
             other => Err(Failure::method(other)),
         }

@@ -1,6 +1,6 @@
 //! Serving control clients: threads with bounds on how many, how long and how much.
 use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX, LONG_MAX};
-use super::rpc::{self, Failure, Lines};
+use super::rpc::{self, Call, Failure, Lines};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -29,17 +29,35 @@ pub trait Methods: Send + Sync + 'static {
     }
 }
 
-/// Who called.
-pub struct Caller<'a>(&'a UnixStream);
+/// Who called. `None`: no connection waits for the answer, so none can be gone.
+pub struct Caller<'a>(Option<&'a UnixStream>);
 
 impl Caller<'_> {
+    /// A call without a connection.
+    pub const NONE: Caller<'static> = Caller(None);
+
     /// Nobody is there to hear an answer. Who only has nothing more to say is there.
     pub fn is_gone(&self) -> bool {
-        let mut ends = [PollFd::new(self.0, PollFlags::empty())];
+        let Some(stream) = self.0 else {
+            return false;
+        };
+        let mut ends = [PollFd::new(stream, PollFlags::empty())];
         let now = Timespec::default();
         let polled = poll(&mut ends, Some(&now));
         let over = PollFlags::HUP | PollFlags::ERR;
         polled.is_ok() && ends[0].revents().intersects(over)
+    }
+
+    /// Refuses what has not been begun for a caller that has given up (T55): it has reported a
+    /// failure.
+    ///
+    /// # Errors
+    /// The caller has gone.
+    pub fn ensure_there(&self) -> Result<(), Failure> {
+        match self.is_gone() {
+            true => Err(Failure::refused("the caller has gone: nothing was begun")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -113,10 +131,13 @@ fn serve_client(stream: &UnixStream, control: &impl Methods, long: &AtomicUsize)
     let mut lines = Lines::new(stream, CLIENT_SILENCE);
     // An error ends the client: it was too slow, too long, or is gone.
     while let Ok(Some(line)) = lines.next_line() {
-        let answer = rpc::answer(&line, |method, params| {
+        let answer = rpc::answer(&line, |call| {
+            let Call { method, params, .. } = call;
+            let caller = Caller(call.is_awaited.then_some(stream));
+            caller.ensure_there()?;
             let is_long = control.is_long(method);
             let _place = is_long.then(|| LongPlace::take(long)).transpose()?;
-            control.call_by(&Caller(stream), method, params)
+            control.call_by(&caller, method, params)
         });
         if answer.is_some_and(|answer| rpc::write_line(&mut writer, &answer).is_err()) {
             return;
@@ -196,11 +217,46 @@ mod tests {
     #[test]
     fn who_says_no_more_is_there_until_it_closes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let caller = Caller(&ours);
+        let caller = Caller(Some(&ours));
         assert!(!caller.is_gone());
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(!caller.is_gone());
         drop(theirs);
-        assert!(caller.is_gone());
+        assert!(caller.is_gone() && caller.ensure_there().is_err());
+        assert!(!Caller(None).is_gone());
+    }
+
+    /// Writes down what it is asked.
+    #[derive(Default)]
+    struct Log(std::sync::Mutex<Vec<String>>);
+
+    impl Methods for Log {
+        fn call(&self, method: &str, _: Value) -> Result<Value, Failure> {
+            self.0.lock().unwrap().push(method.into());
+            Ok(Value::Null)
+        }
+    }
+
+    #[test]
+    fn t55_call_of_a_caller_that_has_gone_is_not_begun() {
+        let log = Log::default();
+        let send = |calls: &[Value], leave: bool| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            for call in calls {
+                rpc::write_line(&mut theirs, call).unwrap();
+            }
+            match leave {
+                true => drop(theirs),
+                false => theirs.shutdown(std::net::Shutdown::Write).unwrap(),
+            }
+            serve_client(&ours, &log, &AtomicUsize::new(0));
+        };
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "given up"});
+        // Who sends a notification waits for nothing.
+        let note = json!({"jsonrpc": "2.0", "method": "note"});
+        send(&[note, call], true);
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "awaited"});
+        send(&[call], false);
+        assert_eq!(*log.0.lock().unwrap(), ["note", "awaited"]);
     }
 }

@@ -162,7 +162,13 @@ pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
 /// As [`mirror`].
 pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "leg": args.leg});
-    args.common.show(&format!("mirror.{verb}"), params, said)
+    let method = format!("mirror.{verb}");
+    let value = match verb {
+        // Opens the leg's file again, behind other verbs.
+        "restore" => args.common.call_for_long(&method, params)?,
+        _ => args.common.call(&method, params)?,
+    };
+    args.common.print(&value, said)
 }
 
 /// Has a mirror start.

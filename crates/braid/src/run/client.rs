@@ -262,7 +262,9 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Export { verb } => export(verb),
         EngineVerb::Accept { volume, common } => {
             let params = json!({"volume": volume});
-            common.show("accept", params, |text, value| {
+            // A mirror starts meanwhile.
+            let value = common.call_for_long("accept", params)?;
+            common.print(&value, |text, value| {
                 writeln!(text, "{}: accepted", word(&value["volume"]))
             })
         }

@@ -24,6 +24,7 @@ use super::service::Service;
 use crate::advice;
 use crate::cli::Usage;
 use crate::control::rpc::Failure;
+use crate::control::server::Caller;
 use crate::discover::{FromArgs, apart, session, show};
 use crate::output;
 use crate::uri::discovery::{DiscoveryUri, in_words};
@@ -109,13 +110,16 @@ pub struct ConnectAllParams {
 
 impl Service {
     /// One way to a subsystem.
-    pub fn connect(&self, params: ConnectParams) -> Result<Value, Failure> {
+    pub fn connect(&self, params: ConnectParams, by: &Caller<'_>) -> Result<Value, Failure> {
         let ConnectParams { address, nqn } = params;
         if address.port() == 0 || address.ip().is_unspecified() {
             return Err(Failure::params(format!("{address} can't be connected to")));
         }
         crate::identity::parse_nqn(&nqn).map_err(Failure::params)?;
-        let alone = |name: &str| Some(self.changes.verbs.alone_with(name));
+        let alone = |name: &str| {
+            let alone = self.changes.verbs.alone_with(name);
+            Some(alone).filter(|_| !by.is_gone())
+        };
         let mut value = self.connect_offers(&[Offer { nqn, address }], |ways| {
             let one = |way: &Way<'_>| self.connect_one(way, alone);
             ways.iter().map(one).collect()

@@ -54,6 +54,7 @@ pub use stat::{held, last_check};
 
 use crate::cli::Usage;
 use crate::control::socket;
+use crate::control::server::Caller;
 use crate::identity::{self, IdentityArgs};
 use crate::log;
 use crate::output;
@@ -282,7 +283,7 @@ fn attend(
             RunEvent::Signal(SIGHUP) => {
                 // Not here: what it waits for comes through this loop.
                 let service = Arc::clone(service);
-                let reload = move || match reload::reload(&service, false) {
+                let reload = move || match reload::reload(&service, false, &Caller::NONE) {
                     Ok(changed) => log::say(format!("reloaded: {changed}")),
                     Err(error) => log::say(format!("nothing was changed: {error:#}")),
                 };

@@ -21,6 +21,7 @@ use super::locks::{Alone, VerbLock};
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::Failure;
+use crate::control::server::Caller;
 use crate::load::host::FileAccess;
 use crate::log;
 use crate::uri::PathUri;
@@ -129,8 +130,14 @@ impl Changes {
 
 impl Service {
     /// One of the methods `path.…`.
-    pub fn change_path(&self, verb: &str, params: PathParams) -> Result<Value, Failure> {
+    pub fn change_path(
+        &self,
+        verb: &str,
+        params: PathParams,
+        by: &Caller<'_>,
+    ) -> Result<Value, Failure> {
         let _alone = self.changes.verbs.alone_with(&params.volume);
+        by.ensure_there()?;
         let volume = self.state().volumes.number(&params.volume)?;
         self.state().has_paths(volume)?;
         if verb == "add" {
@@ -501,7 +508,7 @@ impl Service {
 
     /// The same; where no answer comes, the change is taken back as `undo` says, should it be made
     /// after all.
-    fn ask_or(&self, undo: Undo, change: Change, wait_ns: u64, later: Duration) -> Answer {
+    pub fn ask_or(&self, undo: Undo, change: Change, wait_ns: u64, later: Duration) -> Answer {
         let wait_ns = wait_ns.min(WAIT_NS_MAX);
         let (to, from) = sync_channel(1);
         let ticket = {

@@ -18,6 +18,7 @@ use super::live;
 use super::mirrors::keep_legs;
 use super::paths::uris;
 use super::service::{Service, State};
+use crate::control::server::Caller;
 use anyhow::{anyhow, bail};
 use policy::PathIndex;
 
@@ -32,9 +33,10 @@ enum Done {
 ///
 /// # Errors
 /// Why nothing was.
-pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
+pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
     let mut new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
+    by.ensure_there().map_err(|it| anyhow!(it.message))?;
     {
         let state = service.state();
         let running = state.volumes.iter().map(|(_, it)| it.of.clone());

@@ -529,6 +529,10 @@ impl Service {
 
 impl Methods for Service {
     fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+        self.call_by(&Caller::NONE, method, params)
+    }
+
+    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
         match method {
             "list" => Ok(self.report()?.list()),
             "list-subsys" => Ok(self.report()?.list_subsys()),
@@ -538,7 +542,8 @@ impl Methods for Service {
                 self.tell_awaited(&mut stat);
                 Ok(stat)
             }
-            "connect" => self.connect(parse(params)?),
+            "connect" => self.connect(parse(params)?, by),
+            "connect-all" => self.connect_all(&parse(params)?, &|| by.is_gone()),
             "check" => {
                 let params: VolumeParams = parse(params)?;
                 let mut check = self.report()?.check(params.volume.as_deref())?;
@@ -555,22 +560,15 @@ impl Methods for Service {
             "knob" => self.knob(parse(params)?),
             "export.add" => self.export_add(parse(params)?),
             "export.remove" => self.export_remove(parse(params)?),
-            "reload" => match reload::reload(self, parse::<ReloadParams>(params)?.force) {
+            "reload" => match reload::reload(self, parse::<ReloadParams>(params)?.force, by) {
                 Ok(changed) => Ok(json!({"changed": changed})),
                 Err(error) => Err(Failure::refused(format!("nothing was changed: {error:#}"))),
             },
             other => match other.split_once('.') {
-                Some(("path", verb)) => self.change_path(verb, parse(params)?),
-                Some(("mirror", verb)) => self.order_mirror(verb, parse(params)?),
+                Some(("path", verb)) => self.change_path(verb, parse(params)?, by),
+                Some(("mirror", verb)) => self.order_mirror(verb, parse(params)?, by),
                 _ => Err(Failure::method(other)),
             },
-        }
-    }
-
-    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
-        match method {
-            "connect-all" => self.connect_all(&parse(params)?, &|| by.is_gone()),
-            _ => self.call(method, params),
         }
     }
 
@@ -579,7 +577,7 @@ impl Methods for Service {
         match method.split_once('.') {
             Some(("path", _)) => true,
             Some(("mirror", verb)) => !matches!(verb, "status" | "speed"),
-            _ => matches!(method, "connect" | "connect-all" | "reload"),
+            _ => matches!(method, "accept" | "connect" | "connect-all" | "reload"),
         }
     }
 }

@@ -19,7 +19,8 @@ pub struct Backend {
     pub device: Device,
     /// Size of the namespace on it, bytes.
     pub bytes: u64,
-    room: Room,
+    /// How it can grow.
+    pub room: Room,
     made: Option<Made>,
 }
 
@@ -34,8 +35,8 @@ impl Drop for Made {
 }
 
 /// How far a namespace can grow.
-#[derive(Debug)]
-enum Room {
+#[derive(Clone, Debug)]
+pub enum Room {
     /// To so many bytes.
     Fixed(u64),
     /// A file is made longer.
@@ -94,21 +95,23 @@ impl Backend {
             std::mem::forget(made);
         }
     }
+}
 
+impl Room {
     /// Makes room for a namespace of that size. Nothing is ever cut off from a file.
     ///
     /// # Errors
     /// There is no such room.
-    pub fn make_room(&self, bytes: u64) -> anyhow::Result<()> {
-        match &self.room {
-            Room::Endless => Ok(()),
-            Room::Fixed(limit) if bytes <= *limit => Ok(()),
-            Room::Fixed(limit) => bail!(
+    pub fn make(&self, bytes: u64) -> anyhow::Result<()> {
+        match self {
+            Self::Endless => Ok(()),
+            Self::Fixed(limit) if bytes <= *limit => Ok(()),
+            Self::Fixed(limit) => bail!(
                 "{} is more than the {} of its backend",
                 format_bytes(bytes),
                 format_bytes(*limit)
             ),
-            Room::File(path) => {
+            Self::File(path) => {
                 let file = std::fs::OpenOptions::new().write(true).open(path);
                 let grow = |file: std::fs::File| match file.metadata()?.len() {
                     have if have < bytes => file.set_len(bytes),
@@ -323,9 +326,9 @@ mod tests {
         backend.keep();
         let len = || std::fs::metadata(&path).unwrap().len();
         assert_eq!((backend.bytes, len()), (1 << 20, 1 << 20));
-        backend.make_room(2 << 20).unwrap();
+        backend.room.make(2 << 20).unwrap();
         assert_eq!(len(), 2 << 20);
-        backend.make_room(4096).unwrap();
+        backend.room.make(4096).unwrap();
         assert_eq!(len(), 2 << 20);
         let again = Backend::open(&namespace(&uri, None, 4096)).unwrap();
         assert_eq!(again.bytes, 2 << 20, "the file's own size");

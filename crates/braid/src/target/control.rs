@@ -11,14 +11,14 @@ mod discovery;
 
 pub use discovery::check_referrals;
 
-use super::backend::Backend;
+use super::backend::{Backend, Room};
 use super::config::Config;
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::{show_chance, show_rule};
 use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
-use crate::control::server::Methods;
+use crate::control::server::{Caller, Methods};
 use crate::uri::{UriKind, escaped};
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::controller::{DiscoveryChange, PortOffer};
@@ -148,12 +148,12 @@ impl Control {
         }
     }
 
-    fn dispatch(&self, method: &str, params: Value) -> Result<Value, Failure> {
+    fn dispatch(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
         match method {
             "target.show" => Ok(self.show()),
             "target.set" => self.set(parse(params)?),
             "target.drop" => self.drop_connections(parse(params)?),
-            "target.resize" => self.resize(parse(params)?),
+            "target.resize" => self.resize(parse(params)?, by),
             "target.hosts" => self.set_hosts(parse(params)?),
             "target.referrals" => self.set_referrals(parse(params)?),
             other => Err(Failure::method(other)),
@@ -205,26 +205,27 @@ impl Control {
         Ok(json!({"port": params.port, "connections": connections}))
     }
 
-    fn resize(&self, params: ResizeParams) -> Result<Value, Failure> {
-        let mut state = self.state();
-        let all: Vec<_> = state
-            .namespaces
-            .iter()
-            .map(|ns| ns.nsid.to_string())
-            .collect();
-        let found = state
-            .namespaces
-            .iter_mut()
-            .find(|ns| ns.nsid == params.nsid);
-        let Some(namespace) = found else {
-            let text = format!(
-                "there is no namespace {}, only {}",
-                params.nsid,
-                all.join(", ")
-            );
-            return Err(Failure::params(text));
-        };
+    fn resize(&self, params: ResizeParams, by: &Caller<'_>) -> Result<Value, Failure> {
         let bytes = params.size.0;
+        let (room, block_shift) = self.may_resize(params.nsid, bytes)?;
+        // The file may hang: nobody else waits for it.
+        let made = room.make(bytes);
+        made.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        by.ensure_there()?;
+        let mut state = self.state();
+        self.send(TargetControl::Resize(params.nsid, bytes >> block_shift))?;
+        let namespace = namespace_of(&mut state, params.nsid)?;
+        namespace.backend.bytes = bytes;
+        Ok(namespace.show())
+    }
+
+    /// How a namespace gets so many bytes, and the shift of its blocks.
+    ///
+    /// # Errors
+    /// There is none, or it can't have that size.
+    fn may_resize(&self, nsid: u32, bytes: u64) -> Result<(Room, u8), Failure> {
+        let mut state = self.state();
+        let namespace = namespace_of(&mut state, nsid)?;
         if bytes == 0 || !bytes.is_multiple_of(1 << namespace.block_shift) {
             let block = 1u32 << namespace.block_shift;
             return Err(Failure::params(format!(
@@ -234,20 +235,12 @@ impl Control {
         if namespace.is_sized {
             // The next start would go back to it, and hosts would lose the end.
             return Err(Failure::refused(format!(
-                "namespace {} has a size in its configuration, which a restart would go back to: \
-                 change its size key (or --size) and restart, or leave the key out and have the \
-                 namespace as long as its backend",
-                params.nsid
+                "namespace {nsid} has a size in its configuration, which a restart would go back \
+                 to: change its size key (or --size) and restart, or leave the key out and have \
+                 the namespace as long as its backend"
             )));
         }
-        let room = namespace.backend.make_room(bytes);
-        room.map_err(|error| Failure::refused(format!("{error:#}")))?;
-        self.send(TargetControl::Resize(
-            params.nsid,
-            bytes >> namespace.block_shift,
-        ))?;
-        namespace.backend.bytes = bytes;
-        Ok(namespace.show())
+        Ok((namespace.backend.room.clone(), namespace.block_shift))
     }
 
     /// Everything, as `braid target show -o json` prints it.
@@ -321,7 +314,11 @@ impl Control {
 
 impl Methods for Control {
     fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
-        self.dispatch(method, params)
+        self.dispatch(&Caller::NONE, method, params)
+    }
+
+    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
+        self.dispatch(by, method, params)
     }
 }
 
@@ -384,6 +381,13 @@ pub fn uri(address: SocketAddr, nqn: &str, offer: Offer) -> String {
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {
     serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}
+
+fn namespace_of(state: &mut State, nsid: u32) -> Result<&mut Namespace, Failure> {
+    let all = state.namespaces.iter().map(|it| it.nsid.to_string());
+    let all = all.collect::<Vec<_>>().join(", ");
+    let found = state.namespaces.iter_mut().find(|it| it.nsid == nsid);
+    found.ok_or_else(|| Failure::params(format!("there is no namespace {nsid}, only {all}")))
 }
 
 fn port_index(state: &State, port: u16) -> Result<u16, Failure> {

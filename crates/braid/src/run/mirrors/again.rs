@@ -10,6 +10,7 @@
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::{leg_config, mirror_config, owner};
 use crate::control::rpc::Failure;
+use crate::control::server::Caller;
 use crate::log;
 use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
@@ -91,8 +92,10 @@ impl Service {
         volume: u16,
         without: bool,
         discard: Option<&str>,
+        by: &Caller<'_>,
     ) -> Result<(), Failure> {
         let _alone = self.alone_with_mirror(volume);
+        by.ensure_there()?;
         let name = self.name(volume);
         let (stopped, of) = {
             let state = self.state();

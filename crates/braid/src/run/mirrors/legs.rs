@@ -17,6 +17,7 @@
 //! namespace or one of a queue server holds is not looked at: `force` says that it is known.
 use super::{Stopped, leg_config, orders, terms};
 use crate::control::rpc::Failure;
+use crate::control::server::Caller;
 use crate::log;
 use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
@@ -53,8 +54,10 @@ impl Service {
         uri: &str,
         force: bool,
         replaces: Option<&LegReport>,
+        by: &Caller<'_>,
     ) -> Result<Value, Failure> {
         let _alone = self.alone_with_mirror(volume);
+        by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
         let superblock = report
@@ -247,8 +250,14 @@ impl Service {
     ///
     /// # Errors
     /// It is the last one in sync, or can't be now.
-    pub(super) fn remove_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, Failure> {
+    pub(super) fn remove_leg(
+        &self,
+        volume: u16,
+        leg: &LegReport,
+        by: &Caller<'_>,
+    ) -> Result<Value, Failure> {
         let _alone = self.alone_with_mirror(volume);
+        by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             let why = "it does not run: start it first";
@@ -315,8 +324,14 @@ impl Service {
     ///
     /// # Errors
     /// It has clients, and `force` is not said; it does not end.
-    pub(super) fn stop_mirror(&self, volume: u16, force: bool) -> Result<Value, Failure> {
+    pub(super) fn stop_mirror(
+        &self,
+        volume: u16,
+        force: bool,
+        by: &Caller<'_>,
+    ) -> Result<Value, Failure> {
         let _alone = self.alone_with_mirror(volume);
+        by.ensure_there()?;
         let name = self.name(volume);
         let report = self.mirror_report(volume)?;
         if report.state == MirrorState::Stopped {
@@ -427,8 +442,9 @@ impl Service {
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub(super) fn grow_mirror(&self, volume: u16) -> Result<Value, Failure> {
+    pub(super) fn grow_mirror(&self, volume: u16, by: &Caller<'_>) -> Result<Value, Failure> {
         let _alone = self.alone_with_mirror(volume);
+        by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         let before = report.superblock.map(|it| it.geometry.bytes);
         let name = self.name(volume);

@@ -14,8 +14,10 @@
 use super::legs::left_out_place;
 use super::terms;
 use crate::control::rpc::Failure;
+use crate::control::server::Caller;
 use crate::load::host::FileAccess;
 use crate::run::config::leg_name;
+use crate::run::paths::Undo;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::host::Change;
@@ -115,13 +117,18 @@ impl State {
 
 impl Service {
     /// One of the methods `mirror.…`.
-    pub fn order_mirror(&self, verb: &str, params: MirrorParams) -> Result<Value, Failure> {
+    pub fn order_mirror(
+        &self,
+        verb: &str,
+        params: MirrorParams,
+        by: &Caller<'_>,
+    ) -> Result<Value, Failure> {
         let volume = self.state().mirror(&params.volume)?;
         let report = self.mirror_report(volume)?;
         if CHANGES.contains(&verb) {
             self.may_write(volume, &report)?;
         }
-        if let Some(done) = self.change_mirror(volume, verb, &params) {
+        if let Some(done) = self.change_mirror(volume, verb, &params, by) {
             return done;
         }
         let runs = report.superblock.is_some();
@@ -149,13 +156,13 @@ impl Service {
             "resume" => MirrorOrder::PauseCheck(false),
             "end" => MirrorOrder::EndCheck,
             "fail" => MirrorOrder::Fail(may_fail(&report, leg(&report, &params)?)?),
-            "restore" => match self.restored(volume, &report, &params)? {
+            "restore" => match self.restored(volume, &report, &params, by)? {
                 Some(slot) => MirrorOrder::Return(slot),
                 // It says itself which one it is when it is there.
                 None => return Ok(terms::answer(verb, &params)),
             },
             "assemble" => {
-                self.start(volume, &report, &params)?;
+                self.start(volume, &report, &params, by)?;
                 return Ok(terms::answer(verb, &params));
             }
             other => return Err(Failure::method(&format!("mirror.{other}"))),
@@ -190,8 +197,9 @@ impl Service {
         volume: u16,
         report: &MirrorReport,
         params: &MirrorParams,
+        by: &Caller<'_>,
     ) -> Result<(), Failure> {
-        let start = || self.start_as_named(volume, report, params);
+        let start = || self.start_as_named(volume, report, params, by);
         match params.accept {
             true => self.with_name_accepted(volume, start),
             false => start(),
@@ -218,9 +226,10 @@ impl Service {
         volume: u16,
         report: &MirrorReport,
         params: &MirrorParams,
+        by: &Caller<'_>,
     ) -> Result<(), Failure> {
         if report.state == MirrorState::Stopped {
-            return self.start_again(volume, params.without, params.discard.as_deref());
+            return self.start_again(volume, params.without, params.discard.as_deref(), by);
         }
         if report.superblock.is_some() && params.discard.is_some() {
             return Err(Failure::refused(format!(
@@ -254,6 +263,7 @@ impl Service {
         volume: u16,
         report: &MirrorReport,
         params: &MirrorParams,
+        by: &Caller<'_>,
     ) -> Result<Option<u8>, Failure> {
         let it = leg(report, params)?;
         if let Some(why) = it.why.as_ref().filter(|_| it.is_cut_and_last()) {
@@ -261,7 +271,7 @@ impl Service {
             return Err(Failure::refused(format!("{}: {last}: {why}", it.name)));
         }
         self.may_return(volume, report, it)?;
-        self.open_again(volume, it)?;
+        self.open_again(volume, it, by)?;
         self.is_the_same(it)?;
         self.is_long_enough(report, it)?;
         Ok(it.slot)
@@ -337,6 +347,7 @@ impl Service {
         volume: u16,
         verb: &str,
         params: &MirrorParams,
+        by: &Caller<'_>,
     ) -> Option<Result<Value, Failure>> {
         let wanted = || params.leg.as_deref().unwrap_or_default();
         let found = || {
@@ -344,15 +355,15 @@ impl Service {
             leg(&report, params).cloned()
         };
         Some(match verb {
-            "add" => self.add_leg(volume, wanted(), params.force, None),
-            "remove" => found().and_then(|leg| self.remove_leg(volume, &leg)),
+            "add" => self.add_leg(volume, wanted(), params.force, None, by),
+            "remove" => found().and_then(|leg| self.remove_leg(volume, &leg, by)),
             "replace" => found().and_then(|leg| {
-                let by = params.by.as_deref().unwrap_or_default();
+                let new = params.by.as_deref().unwrap_or_default();
                 leg.slot.ok_or_else(|| is_none(&leg))?;
-                self.add_leg(volume, by, params.force, Some(&leg))
+                self.add_leg(volume, new, params.force, Some(&leg), by)
             }),
-            "grow" => self.grow_mirror(volume),
-            "stop" => self.stop_mirror(volume, params.force),
+            "grow" => self.grow_mirror(volume, by),
+            "stop" => self.stop_mirror(volume, params.force, by),
             "accept-loss" => self
                 .accept_loss(volume)
                 .map(|()| terms::answer(verb, params)),
@@ -389,8 +400,9 @@ impl Service {
         match accepted {
             true => Ok(()),
             false => Err(Failure::refused(format!(
-                "{name}: it is not on leg {slot} yet that the loss is accepted, and I/O there \
-                 fails until it is (braid mirror status shows it)"
+                "{name}: it is not on leg {slot} yet that the loss is accepted: that is being \
+                 written, takes effect when the leg answers, and can't be taken back; I/O there \
+                 fails until then (braid mirror status shows it)"
             ))),
         }
     }
@@ -436,11 +448,11 @@ impl Service {
     ///
     /// # Errors
     /// It can't be opened, or is none.
-    fn open_again(&self, volume: u16, leg: &LegReport) -> Result<(), Failure> {
+    fn open_again(&self, volume: u16, leg: &LegReport, by: &Caller<'_>) -> Result<(), Failure> {
         if is_another(leg) {
             return Err(is_none(leg));
         }
-        self.open_missing(volume, leg)?;
+        self.open_missing(volume, leg, by)?;
         let known = |it: &LegReport| {
             let same = it.volume == leg.volume && it.volume.is_some();
             same && (it.slot.is_some() && it.status != LegStatus::Missing || is_another(it))
@@ -517,11 +529,12 @@ impl Service {
         Ok(())
     }
 
-    fn open_missing(&self, mirror: u16, leg: &LegReport) -> Result<(), Failure> {
+    fn open_missing(&self, mirror: u16, leg: &LegReport, by: &Caller<'_>) -> Result<(), Failure> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
         let _alone = self.alone_with_mirror(mirror);
+        by.ensure_there()?;
         let (keys, quiesce_ns) = {
             let state = self.state();
             if !state.volumes.has(volume) {
@@ -544,7 +557,7 @@ impl Service {
                 .lead(&keys, FileAccess::Alone, quiesce_ns)
                 .map_err(Failure::refused)?;
             let change = Change::AddPath(volume, Box::new(path));
-            let made = self.ask_for(change, WAIT_NS, Duration::from_secs(1));
+            let made = self.ask_or(Undo::Join, change, WAIT_NS, Duration::from_secs(1));
             made.map_err(Failure::refused)?;
         }
         Ok(())

@@ -274,7 +274,7 @@ fn hostile_requests_are_answered_and_change_only_what_can_be() {
     crate::hostile::attack("target_control", |text| {
         fixture.sent.lock().unwrap().clear();
         for line in text.lines() {
-            let call = |method: &str, params| fixture.control.call(method, params);
+            let call = |it: rpc::Call<'_>| fixture.control.call(it.method, it.params);
             let Some(answer) = rpc::answer(line.as_bytes(), call) else {
                 continue;
             };
