@@ -14,6 +14,24 @@ const PROBATION: &str = ": on probation: ";
 /// A path to a queue server.
 const QUEUE: &str = "queue:";
 
+/// Files that are open beside those of clients and connections, at least.
+const SPARE_FILES: u64 = 32;
+
+/// That fewer files may be open than `key` has places for, where that is so.
+pub fn of_few_files(key: &str, places: u64) -> Option<String> {
+    few_files(key, places, runtime::raise_open_files())
+}
+
+fn few_files(key: &str, places: u64, limit: Option<u64>) -> Option<String> {
+    let needed = places.saturating_add(SPARE_FILES);
+    let limit = limit.filter(|limit| *limit < needed)?;
+    Some(format!(
+        "{key} allows {places} and each needs a descriptor, but at most {limit} files may be \
+         open: those who come when all are used wait until others have gone; raise the limit \
+         (ulimit -Hn, LimitNOFILE= of systemd) to {needed}, or lower {key}"
+    ))
+}
+
 /// The same, in verbs of this program. Who refused it is named by the last URI before it.
 pub fn in_our_words(text: &str) -> Cow<'_, str> {
     if let Some((before, _)) = text.split_once(PROBATION)
@@ -55,6 +73,16 @@ mod tests {
     use super::*;
     use nvme::host::HostError;
     use nvme::wire::fabrics::connect_status;
+
+    #[test]
+    fn few_files_for_many_clients_are_told_with_the_key() {
+        assert_eq!(few_files("clients", 64, None), None);
+        assert_eq!(few_files("clients", 64, Some(96)), None);
+        let line = few_files("clients", 2000, Some(1024)).unwrap();
+        for part in ["clients allows 2000", "at most 1024 files", "to 2032"] {
+            assert!(line.contains(part), "{line}");
+        }
+    }
 
     #[test]
     fn a_queue_server_that_says_nothing_leads_to_its_process_and_not_to_a_network() {

@@ -52,9 +52,10 @@ pub use client::{EngineVerb, UNKNOWN, ask};
 pub use config::is_name;
 pub use stat::{held, last_check};
 
+use crate::advice;
 use crate::cli::Usage;
-use crate::control::socket;
 use crate::control::server::Caller;
+use crate::control::socket;
 use crate::identity::{self, IdentityArgs};
 use crate::log;
 use crate::output;
@@ -138,7 +139,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
     let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
     let volatile = notes::volatile(&config, registry.directory());
-    for line in unclean.chain(notes::warning(&config)).chain(volatile) {
+    let clients = u64::from(config.clients) * u64::from(config.cores);
+    let few = advice::of_few_files("clients", clients);
+    for line in unclean
+        .chain(notes::warning(&config))
+        .chain(volatile)
+        .chain(few)
+    {
         log::say(line);
     }
     let volumes = config.volumes.iter_mut();

@@ -6,6 +6,7 @@ use super::launch::{Launched, launch};
 use super::log::{self, Logger};
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
+use crate::advice;
 use crate::cli::Usage;
 use crate::control::access::Access;
 use crate::control::server;
@@ -104,6 +105,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
             Some(logger.context("cannot start a thread")?)
         }
     };
+    if let Some(line) = advice::of_few_files("connections", config.connections.into()) {
+        output::note(&line);
+    }
     announce(&config, &launched);
     service_manager::ready();
     let ended = launched.join();

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// `braid run` with one volume in memory, and more of what stands before it. `None`: this machine
 /// has no io_uring.
@@ -159,6 +160,54 @@ fn an_export_without_descriptors_says_so_and_accepts_again_when_there_are_some()
     drop(waiting);
     let mut later = Client::open(&socket);
     assert_eq!(later.read(4096), [7; 4096]);
+}
+
+/// Whether the engine has closed a client.
+fn is_closed(client: &mut UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    match client.read(&mut [0; 64]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+/// Each lot of clients that has the memory and stops in the middle of a write is given up some
+/// three seconds after the 30 s that all of them have; those who wait for memory are counted from
+/// when they began to wait. `STALLED_CLIENTS=2000 cargo test …` has more of them.
+#[test]
+fn t54_clients_stopped_in_a_write_are_given_up_in_lots() {
+    let asked = std::env::var("STALLED_CLIENTS").ok();
+    let count: usize = asked.map_or(200, |it| it.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    // So many have their memory together, at least, and at most.
+    let (lot, last) = (60, 110);
+    let more = format!("buffers = \"128MiB\"\nclients = {}\n", count + 2);
+    let Some(_engine) = export(directory.path(), &more) else {
+        return;
+    };
+    let socket = directory.path().join("v0.sock");
+    let stopped = |_| {
+        let mut client = crate::nbd::open(&socket, SOON);
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
+        let rest = [0_u64.to_be_bytes(), 0_u64.to_be_bytes()].concat();
+        let bytes = [&head[..], &rest, &(1_u32 << 20).to_be_bytes(), &[7; 4096]];
+        client.write_all(&bytes.concat()).unwrap();
+        client
+    };
+    let mut clients: Vec<UnixStream> = (0..count).map(stopped).collect();
+    let begun = Instant::now();
+    let lots = u32::try_from(count / lot).unwrap();
+    let limit = Duration::from_secs(45) + Duration::from_millis(3500) * lots;
+    let mut honest = Client::open(&socket);
+    // The last ones keep nobody from memory: they have a minute more.
+    while clients.len() > last {
+        assert!(begun.elapsed() < limit, "{} are there", clients.len());
+        assert_eq!(honest.write(4096, 7), 0);
+        std::thread::sleep(Duration::from_millis(250));
+        clients.retain_mut(|client| !is_closed(client));
+        let early = begun.elapsed() < Duration::from_secs(25);
+        assert!(!early || clients.len() == count, "too soon");
+    }
 }
 
 /// A pipe that takes nothing more, and its reader.
