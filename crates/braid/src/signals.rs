@@ -93,7 +93,8 @@ pub fn end_when_stuck(after: Duration) {
         .spawn(wait);
 }
 
-fn stuck_file() -> Option<String> {
+/// A file that stands still in a system call.
+pub fn stuck_file() -> Option<String> {
     let hung = runtime::workers::hung(STUCK_GRACE);
     let hung = hung.map(|path| path.display().to_string());
     hung.or_else(|| runtime::watchdog::stuck().map(|(_, path)| path))

@@ -7,7 +7,7 @@ use crate::cpus::CpuList;
 use crate::output::{self, OutputClosed};
 use crate::run::NbdAddress;
 use crate::service_manager;
-use crate::signals::Interrupt;
+use crate::signals::{Interrupt, stuck_file};
 use crate::units::{format_bytes, parse_size};
 use crate::uri::{PathUri, UriError, UriKind};
 use anyhow::{Context, anyhow};
@@ -190,9 +190,10 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     service_manager::ready();
     wait(&interrupt, &broker);
     service_manager::stopping();
-    let ended = broker
-        .stop()
-        .map_err(|why| anyhow!("the queue server failed: {why}"));
+    let ended = broker.stop().map_err(|why| match stuck_file() {
+        Some(path) => anyhow!("the queue server failed: {path} does not answer: {why}"),
+        None => anyhow!("the queue server failed: {why}"),
+    });
     drop(socket);
     ended
 }
