@@ -6,6 +6,9 @@
 mod discovery;
 mod explain;
 mod faults;
+#[path = "../shared/hangfs.rs"]
+mod hangfs;
+mod hung;
 mod knobs;
 mod mirror;
 mod nbd;
