@@ -6,6 +6,7 @@ mod legs;
 mod names;
 mod place;
 pub mod refused;
+mod timeouts;
 mod verbs;
 
 use crate::process::{Process, begun, wait_until};
