@@ -1,5 +1,6 @@
 //! `braid run` as a process: what it exports, what clients of others' make do with it, how it is
 //! asked, changed and ended, what it refuses.
+mod late;
 mod policies;
 
 use crate::nbd;

@@ -24,7 +24,8 @@ impl Hung {
         let text = format!(
             "keep_alive_tmo = \"10s\"\nio_timeout = \"240s\"\ndrain_timeout = \"1s\"\n\
              [[volume]]\nname = \"v0\"\nkind = \"mirror\"\n\
-             fast_io_fail_tmo = \"200s\"\nquiesce_time = \"100ms\"\n[[volume.leg]]\nuri = \"{}\"\n[[volume.leg]]\nuri = \"{uri}\"\n\
+             fast_io_fail_tmo = \"200s\"\nquiesce_time = \"100ms\"\n\
+             [[volume.leg]]\nuri = \"{}\"\n[[volume.leg]]\nuri = \"{uri}\"\n\
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             place.leg("a"),
             place.path("v0.sock").display()
