@@ -109,7 +109,7 @@ fn host(choice: u8, more: u8) -> HostConfig {
     volume.policy = policies[usize::from(choice & 7)];
     volume.recovery = Recovery {
         quiesce_ns: 500 * MS,
-        marks: more & 2 != 0,
+        marks: (more & 2 != 0).then_some(0),
         ..Recovery::default()
     };
     config
@@ -243,8 +243,8 @@ impl Scene {
                         };
                         load.end(&done, trust, world, HOST);
                     }
-                    HostEvent::Mark(volume, _, bound_ns, namespace) => {
-                        let marked = HostControl::Marked(volume, bound_ns, namespace);
+                    HostEvent::Mark(mark) => {
+                        let marked = HostControl::Marked(mark);
                         host.borrow_mut().handle_control(marked, world.now_ns);
                     }
                     event => events.push(event),

@@ -41,7 +41,8 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     // The second path waits for its turn.
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (1, 2));
     let ask = asked(&rig).unwrap();
-    let wrong: [(&str, fn(&mut Mark)); 3] = [
+    type Change = fn(&mut Mark);
+    let wrong: [(&str, Change); 3] = [
         ("too short a mark", |it| it.bound_ns -= 1),
         ("of another namespace", |it| it.namespace.uuid[0] ^= 1),
         ("of a volume that had this number", |it| it.serial -= 1),
