@@ -213,7 +213,8 @@ impl Service {
         let cleared = self.marks().clear(name);
         if let Err(error) = cleared.and_then(|()| self.registry().leave(name)) {
             log::say(format!(
-                "{name}: was not opened, and its mark or its entry in this engine's record stays                  until this one ends: {error:#}"
+                "{name}: was not opened, and its mark or its entry in this engine's record stays \
+                 until this one ends: {error:#}"
             ));
         }
     }
@@ -245,6 +246,7 @@ impl Service {
                 return;
             };
             it.shown = Some(namespace.clone());
+            it.told = None;
             let marked = it.marked.as_ref();
             let moved = marked.is_some_and(|marked| !marked.is_same(&namespace));
             (it.to_mark(), is_there, moved)
@@ -270,7 +272,10 @@ impl Service {
         };
         let why = not.why().to_owned();
         let mut waiting = self.unanswered();
-        let is_news = waiting.values().all(|it| it.why != why) || it.barred.is_none();
+        // A path that is lost and back says nothing new.
+        let mut others = waiting.iter().filter(|((of, _), _)| *of == mark.volume);
+        let is_news = others.all(|(_, it)| it.why != why) && it.told.as_ref() != Some(&why);
+        it.told = Some(why.clone());
         let waits = Unanswered {
             mark: mark.clone(),
             why: why.clone(),

@@ -42,6 +42,8 @@ pub struct Running {
     pub marked: Option<Box<Namespace>>,
     /// Why it is not opened, though a path of it can be connected.
     pub barred: Option<String>,
+    /// The last such reason that was logged.
+    pub told: Option<String>,
     /// Why it is used without a mark, where its configuration allows that.
     pub unmarked: Option<String>,
     /// A path that joins: it may be written to before its answer is heard.
@@ -83,6 +85,7 @@ impl Running {
             shown: None,
             marked: None,
             barred: None,
+            told: None,
             unmarked: None,
             joining: None,
             of,
@@ -169,13 +172,12 @@ impl Volumes {
         self.meant(number).filter(|it| it.serial == serial)
     }
 
-    /// Whether one of this name is there, or is being opened.
+    /// Whether one of this name is there, is being opened, or leaves.
     pub fn is_named(&self, name: &str) -> bool {
         let opening = self.opening.iter().map(|(_, it)| it);
-        self.all
-            .values()
-            .chain(opening)
-            .any(|it| it.of.name == name)
+        let named = self.all.values().chain(opening).map(|it| &it.of.name);
+        let mut all = named.chain(self.leaving.values().map(|it| &it.0));
+        all.any(|it| it == name)
     }
 
     /// What to call a volume.
@@ -350,6 +352,12 @@ mod tests {
         assert_eq!(name(&mut volumes, 3).as_deref(), Some("d"));
         volumes.opened(None);
         assert_eq!(name(&mut volumes, 3), None);
+        // The next one may get the number of one that was not opened, and is not asked for by it.
+        let serial = volumes.open(running("f")).unwrap();
+        assert!(volumes.asking(3, serial).is_some() && volumes.is_named("f"));
+        assert!(volumes.asking(3, serial - 1).is_none());
+        volumes.opened(None);
+        assert!(volumes.asking(1, AT_START).is_some() && !volumes.is_named("f"));
         assert_eq!(shown(&volumes), [(0, "a"), (1, "b")], "none is there yet");
         volumes.leave(0);
         assert_eq!(volumes.admit(&config(&["c", "b"])), [2]);

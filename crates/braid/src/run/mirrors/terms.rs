@@ -187,3 +187,48 @@ pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
     });
     json!({"volume": params.volume, "leg": leg, "state": state})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Any of it makes a difference between legs, so none of them is taken unasked.
+    #[test]
+    fn history_names_each_fault_of_a_leg_in_sync() {
+        let well = LegFacts {
+            in_sync: true,
+            joining: false,
+            returning: false,
+            leaving: false,
+            lapsed: false,
+            cut_short: false,
+            cut_end: None,
+            event: 3,
+            since_event: 3,
+            lacks: 0,
+            stuck: 0,
+            errors: 0,
+            bad: (0, 0, None),
+            bad_full: false,
+            bad_more: None,
+            last_copy: None,
+            mended: 0,
+            rescued: 0,
+            in_flight: 5,
+        };
+        assert!(history(&well).is_empty());
+        type Fault = fn(&mut LegFacts);
+        let faults: [(Fault, &str); 4] = [
+            (|it| it.errors = 1, "1 failed reads"),
+            (|it| it.mended = 2, "2 ranges rewritten"),
+            (|it| it.bad.0 = 3, "3 ranges that it could not write"),
+            (|it| it.cut_end = Some(4096), "cut off"),
+        ];
+        for (fault, word) in faults {
+            let mut facts = well;
+            fault(&mut facts);
+            let told = history(&facts).concat();
+            assert!(told.contains(word), "{told}");
+        }
+    }
+}

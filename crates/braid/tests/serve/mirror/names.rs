@@ -158,7 +158,7 @@ fn another_mirror_of_one_name_is_refused_until_accepted() {
     place.told(&["accept", "v0"]);
     assert_eq!(first_byte(&place, "v0"), 0);
     // Stopped and started again it is the one that was accepted.
-    place.told(&["mirror", "stop", "v0"]);
+    place.told(&["mirror", "stop", "v0", "--force"]);
     place.told(&["mirror", "assemble", "v0"]);
     assert_eq!(first_byte(&place, "v0"), 0);
     end(engine);
