@@ -170,7 +170,8 @@ fn another_mirror_of_one_name_is_refused_until_accepted() {
     let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
     let words = ["run", "--accept", "v0", "-c", config.to_str().unwrap()];
     let words = [&words[..], &["--socket", socket.to_str().unwrap()]].concat();
-    let engine = Process::start(place.0.path(), &words);
+    let mut engine = Process::start(place.0.path(), &words);
+    engine.says("v0: ready").unwrap();
     assert_eq!(first_byte(&place, "v0"), 10);
     end(engine);
 }
