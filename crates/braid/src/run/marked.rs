@@ -380,7 +380,8 @@ impl Service {
         self.name_mark(of, bound_ns, at).map_err(Refused::Failed)
     }
 
-    /// Keeps a mark that names this namespace, with this bound or the one it has, if that is longer.
+    /// Keeps a mark that names this namespace, with this bound, or with the mark's own if that is
+    /// longer.
     fn name_mark(&self, of: &Volume, bound_ns: u64, at: &Namespace) -> anyhow::Result<()> {
         let mut marks = self.marks();
         let place = Place {

@@ -357,8 +357,8 @@ impl DiscoveryEngine {
     }
 }
 
-/// Whether a Connect was refused because of its keep-alive time-out: discovery controllers of before
-/// NVMe-oF 1.1 take none.
+/// Whether a Connect was refused because of its keep-alive time-out: discovery controllers from
+/// before NVMe-oF 1.1 take none.
 fn refuses_kato(error: &HostError) -> bool {
     let HostError::Connect { status, result } = *error else {
         return false;

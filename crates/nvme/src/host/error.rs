@@ -75,7 +75,7 @@ impl Step {
 }
 
 impl Step {
-    /// Whether its commands are Fabrics commands, whose specific statuses have meanings of their own.
+    /// Whether its commands are Fabrics commands, whose specific statuses have their own meanings.
     const fn is_fabrics(self) -> bool {
         matches!(
             self,

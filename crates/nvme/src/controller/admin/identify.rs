@@ -92,8 +92,8 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         sn: padded(&config.serial),
         mn: padded(&config.model),
         fr: padded(FIRMWARE),
-        // Never 0 (see `SubsystemConfig`): a Linux host that is told no limit takes Write Zeroes for
-        // unlimited, sends an NLB cut to 16 bits, and reports success.
+        // Never 0 (see `SubsystemConfig`): a Linux host that is told no limit takes Write Zeroes
+        // for unlimited, sends an NLB cut to 16 bits, and reports success.
         mdts: config.transfer_shift - 12,
         cntlid: controller.cntlid,
         ver: Version::V2_0.0,

@@ -87,8 +87,8 @@ impl Connection {
             .begin(out, PduType::R2t, 0, &header.emit(), 0);
     }
 
-    /// All data of a read, in one PDU: hosts exist that can't take an answer in several (SPDK 26.05).
-    /// Behind it comes the response, unless SUCCESS says it.
+    /// All data of a read, in one PDU: hosts exist that can't take an answer in several (SPDK
+    /// 26.05). Behind it comes the response, unless SUCCESS says it.
     #[inline]
     fn send_data(&mut self, slot: u16, out: &mut Vec<u8>, events: &mut Events) -> TxPayload {
         let success = self.may_succeed(slot);
