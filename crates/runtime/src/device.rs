@@ -197,7 +197,7 @@ pub(crate) fn device_number(device: DeviceId) -> usize {
 impl Backend {
     /// Whether it is a file that we have alone, whose size is looked at.
     fn is_watched(&self) -> bool {
-        matches!(self, Self::File { device, .. } if device.whole().is_some())
+        matches!(self, Self::File { device, .. } if cut::is_looked_at(device))
     }
 
     fn new(opened: Opened, serial: &mut u32) -> Self {

@@ -6,9 +6,10 @@
 //! long it is, and where its end was when it was seen to be shorter; from then on nothing is read
 //! or written behind that, however long the file is by then, until somebody says that the file is
 //! to be taken as it is ([`FileDevice::take_as_it_is`]). Its size is looked at no more often than
-//! every `LOOK_NS`, by what is asked of it, and once a second besides (`device/cut.rs`), and never
-//! waited for: what a file system has not
-//! noticed itself yet is not asked of a server.
+//! every `LOOK_NS`, by what is asked of it, and once a second besides (`device/cut.rs`; not where
+//! the file system may block the reactor), and never waited for: what a file system has not noticed
+//! itself yet is not asked of a server. How far all cores have written is known to each of them: an
+//! end that a write may have put there is none.
 //!
 //! # Limits
 //! What is written within `LOOK_NS` after the cut may make the file longer: that shows at the next
@@ -25,6 +26,8 @@ pub(crate) const LOOK_NS: u64 = 1_000_000;
 /// itself.
 #[derive(Debug)]
 pub(crate) struct Whole {
+    /// Writes of all cores.
+    pub written: Written,
     /// As it was seen at its longest.
     longest: AtomicU64,
     /// Where its end was when it was shorter; `u64::MAX`: it never was.
@@ -32,20 +35,99 @@ pub(crate) struct Whole {
     told: AtomicBool,
 }
 
-/// When a reactor looked last, how far it has written since, and where the end was that it told its
-/// machine of.
+/// When a reactor looked last, and where the end was that it told its machine of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looked {
     at_ns: u64,
-    written_to: u64,
     end: Option<u64>,
-    /// Writes in flight.
-    pub writes: u32,
+}
+
+/// Writes to a file by any core: how far they reached since a look before which none was in flight,
+/// how many have begun (modulo 64), and how many are in flight. One number, so that a look forgets
+/// only what it has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Written(AtomicU64);
+
+/// What [`Written`] holds. `reach` is in [`REACH_UNIT`]s.
+#[derive(Clone, Copy)]
+struct Writes {
+    reach: u64,
+    begun: u64,
+    in_flight: u64,
+}
+
+const REACH_UNIT: u64 = 4096;
+/// Also of all that lies farther.
+const REACH_MAX: u64 = (1 << 36) - 1;
+const BEGUN_MAX: u64 = (1 << 6) - 1;
+const IN_FLIGHT_MAX: u64 = (1 << 22) - 1;
+
+impl Writes {
+    fn of(number: u64) -> Self {
+        Self {
+            reach: number >> 28,
+            begun: number >> 22 & BEGUN_MAX,
+            in_flight: number & IN_FLIGHT_MAX,
+        }
+    }
+
+    fn number(self) -> u64 {
+        self.reach << 28 | self.begun << 22 | self.in_flight
+    }
+}
+
+impl Written {
+    fn update(&self, change: impl Fn(Writes) -> Writes) {
+        let change = |number| Some(change(Writes::of(number)).number());
+        // It always succeeds.
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// A write up to `to` begins.
+    fn begin(&self, to: u64) {
+        self.update(|it| Writes {
+            reach: it.reach.max(to.div_ceil(REACH_UNIT).min(REACH_MAX)),
+            begun: (it.begun + 1) & BEGUN_MAX,
+            in_flight: (it.in_flight + 1).min(IN_FLIGHT_MAX),
+        });
+    }
+
+    /// A write has ended.
+    pub fn end(&self) {
+        self.update(|it| Writes {
+            in_flight: it.in_flight.saturating_sub(1),
+            ..it
+        });
+    }
+
+    /// Where a write may have put the end of the file, at most.
+    fn reach(&self) -> u64 {
+        match Writes::of(self.0.load(Ordering::Acquire)).reach {
+            REACH_MAX => u64::MAX,
+            reach => reach * REACH_UNIT,
+        }
+    }
+
+    /// The file was looked at after `before` was loaded: forgets writes that had ended by then,
+    /// unless others have begun since.
+    fn forget(&self, before: u64) {
+        let was = Writes::of(before);
+        if was.in_flight == 0 {
+            let after = Writes { reach: 0, ..was }.number();
+            let order = Ordering::AcqRel;
+            let _ = self
+                .0
+                .compare_exchange(before, after, order, Ordering::Acquire);
+        }
+    }
 }
 
 impl Whole {
     pub fn new(bytes: u64) -> Self {
         Self {
+            written: Written::default(),
             longest: AtomicU64::new(bytes),
             end: AtomicU64::new(u64::MAX),
             told: AtomicBool::new(false),
@@ -62,13 +144,21 @@ impl Whole {
         self.end.fetch_min(end, Ordering::Relaxed);
     }
 
-    /// It has so many bytes now, and was written up to `written_to`.
-    fn seen(&self, bytes: u64, written_to: u64) {
-        let longest = self.longest.fetch_max(bytes, Ordering::Relaxed);
-        if bytes < longest {
+    /// Looks at its size by `bytes_now`; `None`: that is not known.
+    fn look(&self, bytes_now: impl FnOnce() -> Option<u64>) {
+        let written = self.written.0.load(Ordering::Acquire);
+        // Before its size: another core may see a longer file meanwhile, because it grows.
+        let before = self.longest.load(Ordering::Acquire);
+        let Some(bytes) = bytes_now() else {
+            return;
+        };
+        let longest = self.longest.fetch_max(bytes, Ordering::AcqRel);
+        if bytes < longest.min(before) {
             // A write may have put its end there.
-            self.ended_at(if bytes <= written_to { 0 } else { bytes });
+            let is_known = bytes > self.written.reach();
+            self.ended_at(if is_known { bytes } else { 0 });
         }
+        self.written.forget(written);
     }
 
     /// Whether that it is too short is to be told now.
@@ -106,17 +196,11 @@ impl FileDevice {
         };
         if looked.at_ns.saturating_add(LOOK_NS) <= now_ns {
             looked.at_ns = now_ns;
-            if let Some(bytes) = self.bytes_now() {
-                whole.seen(bytes, looked.written_to);
-            }
-            if looked.writes == 0 {
-                looked.written_to = 0;
-            }
+            whole.look(|| self.bytes_now());
         }
         let reaches = whole.reaches(to);
         if writes && reaches {
-            looked.written_to = looked.written_to.max(to);
-            looked.writes += 1;
+            whole.written.begin(to);
         }
         reaches
     }
@@ -138,29 +222,81 @@ impl FileDevice {
 mod tests {
     use super::*;
 
+    const K: u64 = REACH_UNIT;
+
+    /// A write by some core, from its begin to its end.
+    fn write(whole: &Whole, to: u64) {
+        whole.written.begin(to);
+        whole.written.end();
+    }
+
+    fn seen(whole: &Whole, bytes: u64) {
+        whole.look(|| Some(bytes));
+    }
+
     #[test]
     fn where_a_file_that_became_shorter_ended_is_known_or_nothing_is() {
-        let whole = Whole::new(16);
-        whole.seen(16, 16);
-        assert!(whole.reaches(16));
-        whole.seen(24, 16);
-        whole.seen(24, 0);
-        assert!(whole.reaches(24), "it was made longer");
-        whole.seen(8, 4);
-        assert!(whole.reaches(8) && !whole.reaches(9));
-        whole.seen(24, 4);
-        assert!(!whole.reaches(9), "as long again, and a hole");
-        whole.seen(14, 14);
+        let whole = Whole::new(16 * K);
+        write(&whole, 16 * K);
+        seen(&whole, 16 * K);
+        assert!(whole.reaches(16 * K));
+        write(&whole, 16 * K);
+        seen(&whole, 24 * K);
+        seen(&whole, 24 * K);
+        assert!(whole.reaches(24 * K), "it was made longer");
+        write(&whole, 4 * K);
+        seen(&whole, 8 * K);
+        assert!(whole.reaches(8 * K) && !whole.reaches(8 * K + 1));
+        write(&whole, 4 * K);
+        seen(&whole, 24 * K);
+        assert!(!whole.reaches(9 * K), "as long again, and a hole");
+        write(&whole, 14 * K);
+        seen(&whole, 14 * K);
         assert!(!whole.reaches(1), "a write has put its end there");
-        assert_eq!(whole.lengths(), (24, 0));
+        assert_eq!(whole.lengths(), (24 * K, 0));
         let mut looked = Looked::default();
         assert_eq!(whole.news(&mut looked), Some(0));
         assert_eq!(whole.news(&mut looked), None, "it was told of that");
-        whole.take(24);
+        whole.take(24 * K);
         assert_eq!(whole.news(&mut looked), None);
-        whole.seen(16, 0);
-        assert_eq!(whole.news(&mut looked), Some(16), "it was cut again");
-        whole.take(24);
-        assert!(whole.reaches(24) && whole.tell() && !whole.tell());
+        seen(&whole, 16 * K);
+        assert_eq!(whole.news(&mut looked), Some(16 * K), "it was cut again");
+        whole.take(24 * K);
+        assert!(whole.reaches(24 * K) && whole.tell() && !whole.tell());
+    }
+
+    /// A write of one core is known to another one that looks, also one that began during a look.
+    #[test]
+    fn t50_end_that_another_core_may_have_written_is_unknown() {
+        let whole = Whole::new(16 * K);
+        whole.written.begin(12 * K);
+        seen(&whole, 16 * K); // it is in flight
+        whole.written.end();
+        seen(&whole, 12 * K);
+        assert_eq!(whole.lengths().1, 0);
+        let whole = Whole::new(16 * K);
+        whole.look(|| {
+            write(&whole, 12 * K);
+            Some(16 * K)
+        });
+        seen(&whole, 12 * K);
+        assert_eq!(whole.lengths().1, 0);
+        // Farther than can be counted.
+        let whole = Whole::new(u64::MAX);
+        write(&whole, u64::MAX / 2);
+        seen(&whole, u64::MAX - 1);
+        assert_eq!(whole.lengths().1, 0);
+    }
+
+    #[test]
+    fn file_that_grows_during_a_look_was_not_cut() {
+        let whole = Whole::new(16 * K);
+        whole.look(|| {
+            seen(&whole, 24 * K); // by another core
+            Some(16 * K)
+        });
+        assert!(whole.reaches(24 * K));
+        seen(&whole, 16 * K);
+        assert!(!whole.reaches(24 * K), "by now it would be shorter");
     }
 }

@@ -31,6 +31,12 @@ pub(super) fn look(
     }
 }
 
+/// Whether the size of a file is looked at while nothing is asked of it: we have it alone, and its
+/// file system does not block the reactor for that (T52).
+pub(super) fn is_looked_at(file: &FileDevice) -> bool {
+    file.whole().is_some() && !file.blocks()
+}
+
 /// Where a file ended that we have alone, once for each time that it was shorter.
 pub(super) fn news(file: &FileDevice, looked: &mut Looked) -> Option<u64> {
     file.whole()?.news(looked)
@@ -44,7 +50,7 @@ impl Devices {
             let Backend::File { device, looked, .. } = backend else {
                 continue;
             };
-            if device.whole().is_none() {
+            if !is_looked_at(device) {
                 continue;
             }
             self.sizes_at_ns = now_ns.saturating_add(IDLE_LOOK_NS);
@@ -72,8 +78,8 @@ impl Devices {
         else {
             return result;
         };
-        if request.step.changes() {
-            looked.writes = looked.writes.saturating_sub(1);
+        if let Some(whole) = device.whole().filter(|_| request.step.changes()) {
+            whole.written.end();
         }
         if result != Err(CUT_SHORT) {
             return result;

@@ -233,3 +233,23 @@ fn t52_a_blocking_file_is_never_on_the_ring() {
     let differs = run(&mut of, DeviceOp::Compare, [u64::MAX; 2]);
     assert_eq!(differs, Err(DeviceError::Mismatch));
 }
+
+/// A file that is cut while nothing is asked of it: looked at once a second, unless that could
+/// block the reactor.
+#[test]
+fn t52_idle_look_skips_file_systems_that_block() {
+    for blocks in [false, true] {
+        let name = format!("braid-idle-{blocks}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, vec![9; 1 << 16]).unwrap();
+        let file = FileDevice::open_alone(path.clone()).unwrap();
+        let opened = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let (mut devices, _ring) = devices(file.blocking(blocks));
+        assert_eq!(devices.sizes_at_ns == u64::MAX, blocks);
+        opened.set_len(4096).unwrap();
+        devices.look_at_sizes(1 << 40);
+        assert_eq!(devices.cuts.is_empty(), blocks);
+        assert_eq!(devices.sizes_at_ns == u64::MAX, blocks);
+    }
+}
