@@ -387,8 +387,9 @@ impl Service {
                  to accept"
             )));
         };
-        self.is_long_enough(&report, leg)?;
+        // Before the file is taken as it is: an order that is refused changes nothing.
         terms::may_be_noted(&name, &report, None)?;
+        self.is_long_enough(&report, leg)?;
         self.senders.order(volume, MirrorOrder::AcceptCut(slot));
         let mut accepted = false;
         self.wait_for(volume, SEEN_WAIT, |it| {
