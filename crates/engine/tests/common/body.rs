@@ -120,6 +120,8 @@ pub struct Disk {
     pub error: Option<DeviceError>,
     /// It was cut short here: what reaches farther fails, whatever is there by now.
     pub cut_at: Option<u64>,
+    /// Behind its first MiB blocks of 4 KiB with an odd number can't be written.
+    pub refuses_odd: bool,
     /// Its changes are system calls of the node's own threads, made at their end: each is asked
     /// then whether it may still start.
     pub by_workers: bool,
@@ -139,6 +141,7 @@ impl Disk {
             busy_until_ns: None,
             error: None,
             cut_at: None,
+            refuses_odd: false,
             by_workers: false,
             answers_early: false,
             durable: None,
@@ -163,6 +166,11 @@ impl Disk {
             .is_some_and(|at| request.offset + request.length > at)
         {
             return Err(DeviceError::CutShort);
+        }
+        let mut blocks = request.offset >> 12..(request.offset + request.length) >> 12;
+        let is_odd = |block: u64| block >= 256 && block % 2 == 1;
+        if self.refuses_odd && request.op.is_change() && blocks.any(is_odd) {
+            return Err(DeviceError::Os(5));
         }
         if let Some(log) = &mut *self.log.borrow_mut() {
             let data = match request.op {

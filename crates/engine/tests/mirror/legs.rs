@@ -122,6 +122,40 @@ fn t03_what_must_not_be_tried_again_on_one_leg_is_read_from_the_other_at_once() 
     }
 }
 
+/// Of one leg more blocks can't be written than are recorded: it leaves, is rebuilt once, and then
+/// waits for its user.
+#[test]
+fn t14_a_leg_whose_record_is_full_is_stuck() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    rig.disk(1).refuses_odd = true;
+    for block in 0..60 {
+        assert_eq!(rig.write(block, 3), Outcome::Done, "{block}");
+    }
+    rig.run(600 * SECOND, |rig| rig.report().legs[1].stuck);
+    let leg = rig.report().legs[1].clone();
+    assert!(leg.stuck && leg.status == LegStatus::Stale, "{leg:?}");
+    let facts = leg.facts.unwrap();
+    assert!(facts.bad_full && facts.bad.0 <= 16, "{facts:?}");
+    let left = rig
+        .lines()
+        .iter()
+        .filter(|it| it.contains("has left"))
+        .count();
+    assert_eq!(left, 2, "{:?}", rig.lines());
+    // It does not try for ever.
+    rig.run(600 * SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    for block in 0..60 {
+        assert_eq!(rig.read(block), Ok(3));
+    }
+    rig.disk(1).refuses_odd = false;
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    assert_eq!(rig.report().legs[1].facts.unwrap().bad.0, 0);
+}
+
 #[test]
 fn t14_a_leg_that_is_cut_short_leaves_at_once_and_is_rebuilt_from_the_start_when_told_to() {
     const CUT: u64 = LEG_BYTES / 2;
