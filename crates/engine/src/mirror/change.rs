@@ -117,6 +117,7 @@ impl Mirrored {
             size: LegSize::Enough,
             smallest: new.info.bytes,
             file_end: None,
+            is_cut_file: false,
             full: false,
             stuck: false,
             unfit: None,

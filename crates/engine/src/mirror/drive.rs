@@ -411,6 +411,7 @@ impl Mirrored {
             Outcome::Stopped => Outcome::PathError,
             other => other,
         };
+        self.legs[usize::from(entry.leg)].is_cut_file |= outcome == Outcome::CutShort;
         if let Task::Io(ticket) | Task::Own(ticket) = entry.task
             && let Some(until_ns) = late_until_ns.filter(|_| !outcome.is_done())
         {

@@ -191,6 +191,7 @@ impl Mirrored {
                 self.freeze(kit);
             }
             Purpose::Machine(ticket) => {
+                leg.is_cut_file |= found == Err(Outcome::CutShort);
                 if let Phase::Running(it) = &mut self.phase {
                     match found {
                         Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),

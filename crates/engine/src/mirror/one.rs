@@ -138,6 +138,8 @@ pub(super) struct Leg {
     pub smallest: u64,
     /// Where its file ended when it was shorter, until a user takes it as it is.
     pub file_end: Option<u64>,
+    /// The runtime has said of its file that it was cut short, since it was last told to return.
+    pub is_cut_file: bool,
     /// It could not write more blocks than can be recorded, and was not in sync since.
     pub full: bool,
     /// The same once more when it was rebuilt: it returns only when told to.
@@ -248,6 +250,7 @@ impl Mirrored {
             size: LegSize::Enough,
             smallest: u64::MAX,
             file_end: None,
+            is_cut_file: false,
             full: false,
             stuck: false,
             unfit: None,

@@ -358,7 +358,7 @@ impl Mirrored {
         if aside {
             return;
         }
-        leg.file_end = None;
+        (leg.file_end, leg.is_cut_file) = (None, false);
         // One that was there at the start and could not return has never left since.
         if leg.away.is_none() && facts.is_some_and(|it| !it.in_sync) {
             leg.away = Some(Away::absent(now_ns));

@@ -204,8 +204,11 @@ impl Mirrored {
                     true => format!("{leg} was taken out; what it misses is noted"),
                     // What an engine that stops has not done takes no leg out.
                     false if outcome == Outcome::CutShort => {
-                        let small = self.why_small(&self.legs[at]);
-                        let why = small.unwrap_or_else(|| words::CUT_SHORT.into());
+                        let why = match self.why_small(&self.legs[at]) {
+                            Some(why) => why,
+                            None if self.legs[at].is_cut_file => words::CUT_SHORT.into(),
+                            None => words::WAS_TOO_SMALL.into(),
+                        };
                         format!("{leg} has left: {why}")
                     }
                     false if self.legs[at].full && outcome == Outcome::MediaError => {
@@ -290,7 +293,9 @@ impl Mirrored {
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
         // One that was too small returns when it is large enough.
-        leg.cut_short |= outcome == Outcome::CutShort && leg.size == LegSize::Enough;
+        let is_cut = outcome == Outcome::CutShort && leg.size == LegSize::Enough;
+        // So does a namespace, or one that was sanitized; a file waits for its user.
+        leg.cut_short |= is_cut && leg.is_cut_file;
         if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
             // It was tried once more since then.
             leg.stuck = leg.full;

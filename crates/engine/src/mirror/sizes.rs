@@ -45,7 +45,7 @@ impl Mirrored {
     /// The file of a leg became shorter: `end` is the first byte that was not there; 0: that is not
     /// known.
     pub(super) fn file_cut(&mut self, at: usize, end: u64, now_ns: u64) {
-        self.legs[at].file_end = Some(end);
+        (self.legs[at].file_end, self.legs[at].is_cut_file) = (Some(end), true);
         self.tell_file_cut(at, now_ns);
         self.again = true;
     }
@@ -53,7 +53,10 @@ impl Mirrored {
     /// Tells the machine where the file of a leg ended when it was shorter.
     fn tell_file_cut(&mut self, at: usize, now_ns: u64) {
         let needs = self.leg_needs(&self.legs[at]);
-        let leg = &self.legs[at];
+        let leg = &mut self.legs[at];
+        if needs.is_some_and(|needs| leg.file_end.is_some_and(|end| end >= needs)) {
+            leg.file_end = None; // nothing of the mirror lay behind that
+        }
         let (Some(end), Some(slot), Phase::Running(it)) = (leg.file_end, leg.slot, &mut self.phase)
         else {
             return;

@@ -18,9 +18,9 @@ pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync
                                 anything else; then make the file as long again, and braid mirror \
                                 accept-loss uses it as it is, with zeroes there";
 
-/// A leg that was too small, and is large enough again.
-pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, so nothing that \
-                                 it has counts any more: it is rebuilt from the start";
+/// A leg that was too small, and is large enough again; one that was sanitized as the last one.
+pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, or sanitized, so \
+                                 nothing that it has counts any more: it is rebuilt from the start";
 
 /// What is to be done with a leg that is too small.
 pub fn too_small(bytes: u64, needs: u64) -> String {
@@ -36,6 +36,14 @@ pub fn cut_at(mirror: &str, end: u64, is_small: bool) -> String {
         true => "make it as large again first",
         false => "it is as large again",
     };
+    // Superblocks say 1 of one that has nothing left.
+    if end <= 1 {
+        return format!(
+            "all that it had is lost: it was sanitized, or smaller than anything of the mirror, \
+             while no other leg was in sync, and all I/O fails ({now}). What is there instead is \
+             used once you say so: braid mirror accept-loss {mirror}"
+        );
+    }
     format!(
         "it was smaller than the mirror needs while no other leg was in sync: what lay behind byte \
          {end} of the mirror is lost, and I/O there fails ({now}). Save what is left; what is \

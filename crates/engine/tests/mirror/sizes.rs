@@ -2,8 +2,9 @@
 use super::common::SECOND;
 use super::rig::{LEG_BYTES, Rig, configured, data, made, say, superblock};
 use engine::host::HostEvent;
-use engine::machine::{DeviceId, Machine};
+use engine::machine::{DeviceError, DeviceId, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use nvme::wire::Status;
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::superblock::LegState;
@@ -206,6 +207,62 @@ fn t50_a_leg_whose_file_was_cut_leaves_unasked() {
     }
     rig.order(MirrorOrder::Return(1));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// A file that becomes shorter, and does not end before what the mirror needs of it.
+#[test]
+fn t50_file_that_is_still_long_enough_stays_usable() {
+    let disks = made(2, true);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+    cut_file(&mut rig, 0, 2 * LEG_BYTES);
+    rig.run(SECOND, |_| false);
+    assert!(!rig.report().legs[0].is_cut_and_last());
+    disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    resize(&mut rig, 0, SMALL);
+    resize(&mut rig, 0, LEG_BYTES);
+    rig.run(SECOND, |_| false);
+    let why = rig.report().legs[0].why.clone().unwrap_or_default();
+    assert!(why.contains("it is as large again"), "{why}");
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+}
+
+/// A namespace that was smaller for a moment before anybody looked at its size: it returns by
+/// itself, and gets everything.
+#[test]
+fn t50_leg_that_answers_past_its_end_is_copied_whole() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(1400, 3), Outcome::Done);
+    rig.run(60 * SECOND, |_| false); // intents are forgotten
+    disks[1].bytes.borrow_mut()[SMALL as usize..].fill(0);
+    rig.disk(1).error = Some(DeviceError::Nvme(Status::LBA_RANGE));
+    assert_eq!(rig.write(0, 4), Outcome::Done);
+    rig.disk(1).error = None;
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    rig.until(100 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// With its superblocks. It serves nothing when that is over, and goes once the other leg is back.
+#[test]
+fn last_leg_that_was_sanitized_leaves_for_another() {
+    let disks = made(2, true);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+    rig.disk(0).error = Some(DeviceError::Nvme(Status::SANITIZE_IN_PROGRESS));
+    assert_eq!(rig.read(1400), Err(Outcome::Erased));
+    disks[0].bytes.borrow_mut().fill(0);
+    rig.run(SECOND, |_| false);
+    rig.disk(0).error = None;
+    rig.run(10 * SECOND, |_| false);
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    let why = rig.report().legs[0].why.clone().unwrap_or_default();
+    assert!(why.contains("it was sanitized"), "{why}");
+    assert_eq!(superblock(&disks[0]).superblock.cut_at, 1);
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
+    assert_eq!(rig.read(1400), Ok(3));
+    rig.until(100 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
 

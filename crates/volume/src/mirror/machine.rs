@@ -130,8 +130,8 @@ struct Leg {
     cut_short: bool,
     /// The same while it was the last one in sync, which stays.
     cut_and_last: bool,
-    /// As the last one in sync it was smaller than the mirror needs: what lies behind this byte of
-    /// the mirror is lost, however large it is by now.
+    /// As the last one in sync it was smaller than the mirror needs, or was sanitized (0): what lies
+    /// behind this byte of the mirror is lost, however large it is by now.
     cut_end: Option<u64>,
     /// A user takes what it shows there by now for what is there; said on it, that is forgotten.
     is_accepted: bool,
@@ -358,6 +358,11 @@ impl Mirror {
         self.ended(ticket, now_ns);
         let outcome = match self.is_behind_cut(ticket) {
             true => Outcome::CutShort,
+            // What is asked of a leg lies inside of it: it is, or was, smaller than the mirror
+            // needs (T50). Where a flush or a beat ends tells nothing of that.
+            false if outcome == Outcome::PastEnd && !self.is_flush_or_beat(ticket) => {
+                Outcome::CutShort
+            }
             false => outcome,
         };
         if outcome == Outcome::PathError && self.ask_again(ticket) {

@@ -96,10 +96,11 @@ impl Mirror {
     }
 
     /// A leg's controller destroys its data: the leg leaves, and has nothing when it returns. The
-    /// last one in sync stays, and its errors go to the callers.
+    /// last one in sync stays, and all I/O on it fails until a user accepts the loss: when the
+    /// sanitize operation is over, nothing tells its zeroes from data.
     pub(super) fn is_erased(&mut self, leg: u8) {
         if self.up == Legs::one(leg) {
-            return;
+            return self.last_was_cut(leg, 0);
         }
         if let Some(it) = self.leg_mut(leg) {
             it.cut_short = true;
@@ -123,17 +124,8 @@ impl Mirror {
         if end >= mirror_bytes || self.read_only {
             return;
         }
-        if self.up == Legs::one(leg)
-            && let Some(it) = self.leg_mut(leg)
-        {
-            let is_news = it.cut_end.is_none_or(|before| end < before);
-            it.cut_end = it.cut_end.filter(|_| !is_news).or(Some(end));
-            it.is_accepted = false;
-            if is_news {
-                self.news(News::Cut(leg, end));
-            }
-            // It is to be on the leg, for the next start.
-            (self.begin, self.wake) = (true, true);
+        if self.up == Legs::one(leg) {
+            self.last_was_cut(leg, end);
         }
         let takes_part = self.takers().has(leg);
         self.is_cut_short(leg);
@@ -142,6 +134,21 @@ impl Mirror {
             self.forget_rebuild(leg);
         }
         self.look_again();
+    }
+
+    /// The last leg in sync has lost all from byte `end` of the mirror on.
+    fn last_was_cut(&mut self, leg: u8, end: u64) {
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        let is_news = it.cut_end.is_none_or(|before| end < before);
+        it.cut_end = it.cut_end.filter(|_| !is_news).or(Some(end));
+        (it.cut_and_last, it.is_accepted) = (true, false);
+        if is_news {
+            self.news(News::Cut(leg, end));
+        }
+        // It is to be on the leg, for the next start.
+        (self.begin, self.wake) = (self.begin || !self.read_only, true);
     }
 
     /// The user takes what the last leg in sync shows by now for what is there, where it was cut;
@@ -195,11 +202,26 @@ impl Mirror {
         }
     }
 
-    /// Whether the last leg in sync has lost some of a range, since it was smaller for a moment.
+    /// Whether the last leg in sync has lost some of a range: it was smaller for a moment, or
+    /// sanitized.
     pub(super) fn has_lost(&self, range: Range) -> bool {
         let last = self.up.first().and_then(|leg| self.leg(leg));
         let cut_end = last.and_then(|it| it.cut_end);
         self.up.count() == 1 && cut_end.is_some_and(|end| range.end > end)
+    }
+
+    /// Whether a ticket asks for no bytes of the leg, or is for a beat.
+    pub(super) fn is_flush_or_beat(&self, ticket: Ticket) -> bool {
+        match ticket.work {
+            Work::Io(id) => {
+                let slot = self.slots[id as usize].as_ref();
+                slot.is_none_or(|slot| slot.request == Request::Flush)
+            }
+            Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt | Work::Beat => {
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Whether a leg was asked for something that it has lost.

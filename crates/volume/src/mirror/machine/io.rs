@@ -306,8 +306,6 @@ impl Mirror {
         };
         let outcome = match slot.request {
             Request::Flush => self.as_told(outcome),
-            // What is asked for lies in the mirror: a leg is smaller than it was.
-            _ if outcome == Outcome::PastEnd => Outcome::CutShort,
             _ => outcome,
         };
         // Its number is free when that was told: another I/O must not be taken for it.

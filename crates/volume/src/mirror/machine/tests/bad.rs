@@ -95,6 +95,7 @@ impl Rig {
 
     fn is_readable(&self, leg: u8, range: Range) -> Outcome {
         match units(range).any(|unit| self.unreadable.contains(&(leg, unit))) {
+            _ if self.erased == Some(leg) => Outcome::Erased,
             true => Outcome::MediaError,
             false => Outcome::Done,
         }
@@ -308,10 +309,52 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     let state = rig.mirror.superblock().state(1);
     let nothing = matches!(state, Some(LegState::Stale(lack)) if lack.position == 0);
     assert!(nothing, "{state:?}");
-    // The last one stays, and fails what it is given.
+    // The last one stays, and fails what it is given, also when that is over.
     rig.erased = Some(0);
     assert_eq!(rig.write(at(BAD, 1)), Outcome::Erased);
     assert_eq!(rig.in_sync(), 1);
+    assert!(rig.news.contains(&News::Cut(0, 0)));
+    rig.erased = None;
+    rig.pass(5000);
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::CutShort);
+    assert_eq!(rig.read(at(0, 1)), Err(Outcome::CutShort));
+    assert_eq!(rig.mirror.leg(0).unwrap().said.cut_at, 1);
+    // Nothing is copied from there.
+    rig.mirror.leg_found(1, 0, rig.now_ns);
+    rig.pass(5000);
+    assert_eq!(rig.in_sync(), 1);
+    assert!(rig.mirror.facts(1).unwrap().is_stuck());
+    assert!(rig.mirror.accept_cut(0, rig.now_ns));
+    rig.pass(1);
+    assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
+    rig.pass(5000);
+    assert_eq!(
+        (rig.in_sync(), rig.mirror.leg(0).unwrap().said.cut_at),
+        (2, 0)
+    );
+}
+
+/// It has nothing, and the one that returns lacks nothing that was written.
+#[test]
+fn last_leg_that_is_sanitized_leaves_for_another() {
+    let mut rig = Rig::of(2);
+    rig.pass(20_000); // intents are forgotten
+    rig.mirror.leg_lost(1, rig.now_ns);
+    rig.run();
+    rig.erased = Some(0);
+    assert_eq!(rig.read(at(0, 1)), Err(Outcome::Erased));
+    (rig.erased, rig.has[0]) = (None, BTreeMap::new());
+    rig.pass(5000);
+    rig.mirror.leg_found(1, 0, rig.now_ns);
+    rig.pass(5000);
+    assert!(rig.news.contains(&News::Left(0, Outcome::CutShort)));
+    let state = rig.mirror.superblock().state(0);
+    let nothing = matches!(state, Some(LegState::Stale(lack)) if lack.position == 0);
+    assert!(nothing, "{state:?}");
+    assert_eq!(rig.read(at(0, 16)), Ok(vec![1; 16]));
+    rig.mirror.leg_found(0, 0, rig.now_ns);
+    rig.pass(60_000);
+    assert_eq!((rig.in_sync(), rig.on(0, 15)), (2, 1));
 }
 
 /// A flush that was under way tells nothing of what the last leg has lost meanwhile.

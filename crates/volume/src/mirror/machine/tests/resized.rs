@@ -90,6 +90,40 @@ fn t50_the_last_leg_past_its_end_is_an_error_of_it() {
     assert_eq!(ended, [(io, Outcome::CutShort)]);
 }
 
+/// A leg that answers so has lost data, whatever size it shows later: it is copied whole.
+#[test]
+fn t50_a_leg_that_answers_past_its_end_has_nothing() {
+    for writes in [true, false] {
+        let mut mirror = begun();
+        let range = Range::new(3 << 20, BLOCK);
+        let request = match writes {
+            true => Request::Write(range, false),
+            false => Request::Read(range),
+        };
+        mirror.submit(request, 2 * MS).unwrap();
+        let mut news = Vec::new();
+        while let Some(output) = mirror.poll_output(2 * MS) {
+            match output {
+                Output::Leg(ticket, Request::Write(..)) if ticket.leg == 1 => {
+                    mirror.handle_done(ticket, Outcome::PastEnd, 2 * MS);
+                }
+                Output::Read(io, ..) if !mirror.up.without(Legs::one(1)).is_empty() => {
+                    let leg = if mirror.up.has(1) { 1 } else { 0 };
+                    let ticket = mirror.take(io, leg, Wait::Long).unwrap();
+                    let outcome = [Outcome::Done, Outcome::PastEnd][usize::from(leg)];
+                    mirror.handle_done(ticket, outcome, 2 * MS);
+                }
+                Output::Done(_, outcome) => assert_eq!(outcome, Outcome::Done),
+                Output::News(it) => news.push(it),
+                other => end(&mut mirror, other, 2 * MS, &mut well),
+            }
+        }
+        assert!(news.contains(&News::Left(1, Outcome::CutShort)), "{news:?}");
+        let state = mirror.superblock().state(1);
+        assert!(matches!(state, Some(LegState::Stale(lack)) if lack.position == 0));
+    }
+}
+
 /// Nothing is copied from where it was cut: the other leg is not in sync.
 #[test]
 fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
