@@ -11,11 +11,14 @@ const C2H_DATA: u8 = 7;
 const CAPSULE_RESP: u8 = 5;
 const PAGE: usize = 4096;
 
+/// Changes a page in place.
+type Change = dyn FnMut(&mut [u8]);
+
 /// A target, and what it changes in what it sends; without digests only.
 pub struct Patched {
     pub target: TargetEngine,
     /// Applied to each page of 4 KiB that goes out.
-    pub page: Box<dyn FnMut(&mut [u8])>,
+    pub page: Box<Change>,
     /// What a Connect with this KATO, ms, is answered with instead.
     pub refuse: Box<dyn FnMut(u32) -> Option<Status>>,
     /// KATO of each Connect that was answered.
