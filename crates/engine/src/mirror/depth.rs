@@ -1,13 +1,14 @@
-//! How much data I/O a leg has outstanding: as much as it completes in a part of a heartbeat
-//! interval.
+//! How much data I/O and how many flushes of users a leg has outstanding: as much as it completes
+//! in a part of a heartbeat interval.
 //!
 //! # Contract
 //! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
-//! beyond the window waits here, in order of arrival (T46); heartbeats, superblocks, pages of the
-//! bitmap and flushes pass it. The window is wide at first, and wider while it is used up; it
-//! shrinks to what the leg has completed in a measured interval in which it was never idle. A leg
-//! that completes nothing for half a heartbeat interval gets everything at once, so that time-outs
-//! and failover are those of the host.
+//! and users' flushes beyond the window wait here, in order of arrival (T46); heartbeats,
+//! superblocks, pages of the bitmap and the mirror's own flushes pass it. The window is wide at
+//! first, and wider while it is used up; it shrinks to what the leg has completed in a measured
+//! interval in which it was never idle. A leg that answers nothing for half a heartbeat interval,
+//! heartbeats included, gets everything at once, so that time-outs and failover are those of the
+//! host.
 //!
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
@@ -21,9 +22,9 @@ use volume::Outcome;
 
 /// The queue in front of one leg.
 pub(super) struct Depth {
-    /// Data I/O that it may have outstanding.
+    /// Data I/O and users' flushes that it may have outstanding.
     window: u32,
-    /// Data I/O that it has outstanding.
+    /// Data I/O and users' flushes that it has outstanding.
     out: u32,
     /// The measured interval, while the leg is not idle.
     measure: Option<Measure>,
@@ -88,7 +89,7 @@ impl Depth {
         self.waiting.front().map(|it| &it.0)
     }
 
-    /// When all that waits is given although nothing was completed, ns.
+    /// When all that waits is given although nothing was answered, ns.
     pub fn stalls_at(&self, beat_ns: u64) -> Option<u64> {
         let waits = !self.waiting.is_empty();
         waits.then(|| self.alive_ns.saturating_add(beat_ns / 2))
@@ -110,16 +111,24 @@ impl Depth {
         (entry, io)
     }
 
-    /// An I/O that was counted has ended on the leg, well or not.
-    pub fn ended(&mut self, part: &Part, beat_ns: u64, now_ns: u64) {
-        self.out = self.out.saturating_sub(1);
-        let lost = part.outcome.is_path_error() || part.outcome == Outcome::Stopped;
-        if !lost {
+    /// Notes the end of any I/O on the leg, counted or not: an answer of the device shows that the
+    /// leg does not stall.
+    pub fn answered(&mut self, outcome: Outcome, now_ns: u64) {
+        let is_lost = outcome.is_path_error() || outcome == Outcome::Stopped;
+        if !is_lost {
             self.alive_ns = now_ns;
         }
+    }
+
+    /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long data
+    /// takes.
+    pub fn ended(&mut self, part: &Part, is_flush: bool, beat_ns: u64, now_ns: u64) {
+        self.out = self.out.saturating_sub(1);
         if part.outcome.is_done() {
-            let base_ns = self.base_ns.unwrap_or(u64::MAX);
-            self.base_ns = Some(base_ns.min(part.latency_ns));
+            if !is_flush {
+                let base_ns = self.base_ns.unwrap_or(u64::MAX);
+                self.base_ns = Some(base_ns.min(part.latency_ns));
+            }
             self.measure(beat_ns, now_ns);
         }
         if self.out == 0 {
@@ -261,7 +270,8 @@ mod tests {
                     path: NO_PATH,
                     latency_ns: at_ns - given_ns,
                 };
-                self.depth.ended(&part, BEAT, at_ns);
+                self.depth.answered(part.outcome, at_ns);
+                self.depth.ended(&part, false, BEAT, at_ns);
                 while let Some((_, io)) = self.depth.next(BEAT, at_ns) {
                     self.give(io);
                 }
@@ -312,5 +322,19 @@ mod tests {
         }
         assert!(given > 500, "{given}");
         assert!(leg.depth.first().is_none() && leg.depth.stalls_at(BEAT).is_none());
+    }
+
+    #[test]
+    fn t54_leg_that_answers_heartbeats_does_not_stall() {
+        let mut leg = Leg::new(12 * MS, true);
+        leg.run(1024, 10_000 * MS);
+        (0..500).for_each(|_| leg.submit());
+        let at_ns = leg.depth.stalls_at(BEAT).unwrap();
+        leg.depth.answered(Outcome::Done, at_ns - 1);
+        assert!(leg.depth.next(BEAT, at_ns).is_none());
+        assert_eq!(leg.depth.stalls_at(BEAT), Some(at_ns - 1 + BEAT / 2));
+        // A path that was lost has answered nothing.
+        leg.depth.answered(Outcome::PathError, at_ns + 1);
+        assert_eq!(leg.depth.stalls_at(BEAT), Some(at_ns - 1 + BEAT / 2));
     }
 }

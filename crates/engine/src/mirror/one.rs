@@ -399,7 +399,8 @@ impl Mirrored {
         }
     }
 
-    /// Gives data I/O to a leg, in order; beyond its window, or without room, it waits (T54).
+    /// Gives data I/O or a user's flush to a leg, in order; beyond its window, or without room, it
+    /// waits (T54).
     pub fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
         let room = !self.lacks_room();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
@@ -527,9 +528,12 @@ impl Mirrored {
     fn ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
+        self.legs[at].depth.answered(outcome, kit.now_ns);
         if entry.counted {
             let beat_ns = self.beat_ns();
-            self.legs[at].depth.ended(done, beat_ns, kit.now_ns);
+            let is_flush = matches!(entry.task, Task::Io(_)) && entry.part.op == IoOp::Flush;
+            let depth = &mut self.legs[at].depth;
+            depth.ended(done, is_flush, beat_ns, kit.now_ns);
         }
         if let Task::Io(ticket) = entry.task {
             self.part_ended(at, ticket, (&entry.part, done), kit);

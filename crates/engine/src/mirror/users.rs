@@ -219,10 +219,7 @@ impl Mirrored {
             span: range.map_or(Span::default(), |range| part(&user.io, range)),
             ..user.io
         };
-        match range {
-            Some(_) => self.give_data(entry, io, kit),
-            None => self.give(entry, io, kit),
-        }
+        self.give_data(entry, io, kit);
     }
 
     /// Counts, and teaches the policy, what a part of a user's I/O came to.

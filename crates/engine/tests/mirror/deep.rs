@@ -40,6 +40,39 @@ fn t54_deep_queue_on_slow_legs_keeps_leases() {
     assert!(ended * 100 >= possible * 95, "{ended} of {possible}");
 }
 
+/// Flushes fill a slow leg's queue as data does.
+#[test]
+fn t54_many_flushes_on_slow_legs_keep_leases() {
+    let disks = made(2, true);
+    let mut rig = shared(&disks);
+    rig.until(60 * SECOND, Rig::is_ready);
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    for leg in 0..2 {
+        rig.disk(leg).delay_ns = SERVICE;
+        rig.disk(leg).busy_until_ns = Some(0);
+    }
+    rig.done.clear();
+    let request = |block: u64| match block % 3 {
+        0 => io(WRITE, block),
+        1 => io(IoOp::Read, block),
+        _ => io(IoOp::Flush, block),
+    };
+    (0..USERS).for_each(|block| rig.submit(&request(block)));
+    let (end_ns, mut ended) = (rig.world.now_ns + 120 * SECOND, 0);
+    while rig.world.now_ns < end_ns {
+        rig.until(10 * SECOND, |rig| !rig.done.is_empty());
+        for done in core::mem::take(&mut rig.done) {
+            assert_eq!(done.outcome, Outcome::Done);
+            ended += 1;
+            rig.submit(&request(done.cookie));
+        }
+    }
+    assert!(ended > USERS, "{ended}");
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+    let lapsed = |line: &String| line.contains("no beat");
+    assert!(!rig.lines().iter().any(lapsed), "{:?}", rig.lines());
+}
+
 #[test]
 fn t54_beats_go_before_data_that_has_no_room() {
     let disks = made(2, true);
