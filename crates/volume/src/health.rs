@@ -187,6 +187,10 @@ pub struct Tally {
 pub struct Health {
     /// When it last ended an I/O, well or not.
     answered_ns: u64,
+    /// When it last ended one, or a probe, not well.
+    failed_ns: u64,
+    /// A probe is under way.
+    probing: bool,
     /// What an I/O usually takes; 0: not known.
     usual_ns: u64,
     /// An error adds 1000 less the tolerated share, a good end takes that share away.
@@ -242,7 +246,7 @@ impl Health {
     /// The path has failed an I/O.
     #[cold]
     pub fn failed(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
-        self.answered_ns = now_ns;
+        (self.answered_ns, self.failed_ns) = (now_ns, now_ns);
         if limits.errors_permille == 0 {
             return None;
         }
@@ -301,6 +305,17 @@ impl Health {
         self.answered_ns
     }
 
+    /// Whether it has ended an I/O or a probe well, or was connected, since `since_ns`, and has
+    /// failed nothing since then.
+    pub fn is_proven_since(&self, since_ns: u64) -> bool {
+        self.answered_ns >= since_ns && self.answered_ns > self.failed_ns
+    }
+
+    /// Whether a probe is under way.
+    pub fn is_probing(&self) -> bool {
+        self.probing
+    }
+
     /// When a path that has nothing to do is to be probed; `u64::MAX`: never, or probes go out
     /// because of its probation.
     pub fn idle_due_ns(&self, limits: &Limits) -> u64 {
@@ -342,6 +357,7 @@ impl Health {
     /// of it before is forgotten (T38), what it did is not.
     pub fn used(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
         self.answered_ns = now_ns;
+        (self.failed_ns, self.probing) = (0, false);
         self.usual_ns = 0;
         (self.score, self.row, self.stalls, self.lost_ns) = (0, 0, 0, 0);
         self.forgiven_ns = now_ns;
@@ -375,6 +391,7 @@ impl Health {
 
     /// A probe goes out.
     pub fn probe(&mut self) {
+        self.probing = true;
         if let Some(it) = &mut self.probation {
             it.due_ns = u64::MAX;
         }
@@ -397,6 +414,10 @@ impl Health {
         limits: &Limits,
     ) -> Option<u64> {
         self.answered_ns = now_ns;
+        self.probing = false;
+        if !well {
+            self.failed_ns = now_ns;
+        }
         let it = self.probation.as_mut()?;
         // Also one that has become far is well: what it takes is soon what it usually takes.
         let slow_ns = limits.slow_ns.max(STALL_TIMES * it.usual_ns);

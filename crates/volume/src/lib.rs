@@ -93,6 +93,7 @@ impl Outcome {
             self,
             Self::MediaError
                 | Self::CutShort
+                | Self::Erased
                 | Self::Busy { .. }
                 | Self::NoSpace
                 | Self::ReadOnly
@@ -151,5 +152,10 @@ mod tests {
         ] {
             assert_eq!(outcome.is_path_error(), moves, "{outcome}");
         }
+    }
+
+    #[test]
+    fn data_destroyed_by_sanitize_is_a_device_error() {
+        assert!(Outcome::Erased.is_device_error());
     }
 }

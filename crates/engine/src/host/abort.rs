@@ -106,7 +106,7 @@ impl HostEngine {
         let paused_ns = path.paused_ns;
         let mut late = path.farewell.is_out() && path.farewell_ns.max(paused_ns) <= now_ns;
         let (lane, aborts) = (path.lane, path.aborts);
-        let mut new = 0;
+        let (mut new, mut counted) = (0, 0);
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
             let token = self.slots.token(index);
@@ -115,11 +115,13 @@ impl HostEngine {
             if since_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
                 break;
             }
-            new += u32::from(!core::mem::replace(&mut slot.expired, true));
+            let first = !core::mem::replace(&mut slot.expired, true);
+            new += u32::from(first);
+            counted += u64::from(first && !slot.course.probe);
             late |= aborts.until_ns(token).is_some_and(|at_ns| at_ns <= now_ns);
             next = self.slots.next(index);
         }
-        self.paths[number].counters.timed_out += u64::from(new);
+        self.paths[number].counters.timed_out += counted;
         if new == 0 || late {
             return late;
         }
@@ -129,7 +131,12 @@ impl HostEngine {
     }
 
     /// When the probe of a path is to be aborted, or to have ended after that; `u64::MAX`: never.
-    /// A path that ends other I/O meanwhile is not silent, and the probe has time.
+    /// A path that ends other I/O meanwhile is not silent, and the probe has time. One that is
+    /// never issued does not expire (T6).
+    ///
+    /// While another path is well, that is soon. Else all may suffer together, and only a path with
+    /// nothing but the probe is given up before `io_timeout`: it is connected anew before it is
+    /// needed.
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probe.filter(|_| tcp && path.phase == Phase::Live);
@@ -141,15 +148,47 @@ impl HostEngine {
             let until_ns = path.aborts.until_ns(self.slots.token(index));
             return until_ns.unwrap_or(u64::MAX);
         }
+        if self.slots.is_waiting(&path.lane, index) {
+            return u64::MAX;
+        }
         let head = &self.volumes[usize::from(path.volume)].head;
-        let wait_ns = match (head.probation(path.index), self.settings.kato_ms) {
-            (Some(_), _) => PROBE_WAIT_NS,
-            (None, 0) => IDLE_PROBE_WAIT_NS,
-            (None, kato_ms) => u64::from(kato_ms) * 1_000_000,
+        let idle_ns = match self.settings.kato_ms {
+            0 => IDLE_PROBE_WAIT_NS,
+            kato_ms => u64::from(kato_ms) * 1_000_000,
+        };
+        let another = head.another_is_well(path.index, slot.issued_ns);
+        let wait_ns = match head.probation(path.index) {
+            Some(_) if another => PROBE_WAIT_NS,
+            None if another || self.has_only_probe(path) => idle_ns,
+            _ => self.settings.io_timeout_ns,
         };
         let wait_ns = wait_ns.min(self.settings.io_timeout_ns);
-        let last_ns = slot.placed_ns.max(head.answered_ns(path.index));
+        let last_ns = slot.issued_ns.max(head.answered_ns(path.index));
         last_ns.max(path.paused_ns).saturating_add(wait_ns)
+    }
+
+    /// Whether nothing but its probe is under way on a path, here and on the other cores, so that it
+    /// costs nothing to connect it again.
+    fn has_only_probe(&self, path: &Path) -> bool {
+        let probe = path.probe.and_then(|token| self.slots.find(token));
+        let front = path.lane.front();
+        let only = front.is_some_and(|first| self.slots.next(first).is_none());
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let unused = head.is_unused_elsewhere(path.index) && self.recovers(path.number);
+        front == probe && only && unused
+    }
+
+    /// Whether a path is lost because its probe was not answered in an idle time, while no other
+    /// path was better: that is no fault of it.
+    pub(super) fn is_renewal(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let front = path.lane.front().map(|index| self.slots.get(index));
+        let Some(probe) = front.filter(|it| it.expired && it.course.probe) else {
+            return false;
+        };
+        let alone = self.has_only_probe(path) && head.probation(path.index).is_none();
+        alone && !head.another_is_well(path.index, probe.issued_ns)
     }
 
     /// The probe of a path has had its time; true: the path must be given up.
@@ -197,6 +236,8 @@ impl HostEngine {
         let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
             return false;
         };
+        let slot = self.slots.find(token).map(|index| self.slots.get(index));
+        let probe = slot.is_some_and(|slot| slot.course.probe);
         let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
         *place = Some(Asked {
             token,
@@ -207,6 +248,9 @@ impl HostEngine {
         });
         self.wake_by(until_ns);
         if core == 0 {
+            if probe {
+                self.paths[number].probes_aborted.push((1, cid));
+            }
             return self.send_abort(number, 1, cid, now_ns);
         }
         self.events.push_back(HostEvent::Report(PathNews::Abort {
@@ -214,6 +258,7 @@ impl HostEngine {
             path: index,
             sqid: core + 1,
             cid,
+            probe,
         }));
         true
     }
@@ -246,8 +291,23 @@ impl HostEngine {
         }
     }
 
-    /// Core 0: another core wants a command of its queue aborted.
-    pub(super) fn abort_for(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) {
+    /// Core 0: another core wants a command of its queue aborted, which may be a `probe`.
+    pub(super) fn abort_asked(
+        &mut self,
+        number: usize,
+        sqid: u16,
+        cid: u16,
+        probe: bool,
+        now_ns: u64,
+    ) {
+        if probe {
+            self.paths[number].probes_aborted.push((sqid, cid));
+        }
+        self.abort_for(number, sqid, cid, now_ns);
+    }
+
+    /// Core 0: a command of another core's queue is to be aborted.
+    fn abort_for(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) {
         if !self.send_abort(number, sqid, cid, now_ns) {
             self.abort_answered(number, sqid, cid, false, now_ns);
         }
@@ -262,7 +322,12 @@ impl HostEngine {
         aborted: bool,
         now_ns: u64,
     ) {
-        if aborted {
+        // A probe is no I/O that anybody waits for.
+        let probes = &mut self.paths[number].probes_aborted;
+        let probe = probes.iter().position(|&it| it == (sqid, cid));
+        if let Some(at) = probe {
+            probes.swap_remove(at);
+        } else if aborted {
             self.say_aborted(number, now_ns);
         }
         self.send_next_abort(number, now_ns);
@@ -315,8 +380,10 @@ impl HostEngine {
     /// What the end of a command means that was aborted because its time was over: as if it had
     /// never been answered, but that it will not be executed.
     pub(super) fn was_aborted(&mut self, number: usize, index: u32, status: Status) -> bool {
-        let aborted = status.is(Status::ABORT_REQUESTED) && self.slots.get(index).expired;
-        self.paths[number].counters.aborted += u64::from(aborted);
+        let slot = self.slots.get(index);
+        let aborted = status.is(Status::ABORT_REQUESTED) && slot.expired;
+        let counted = aborted && !slot.course.probe;
+        self.paths[number].counters.aborted += u64::from(counted);
         // It may say so before the Abort is answered.
         self.slots.get_mut(index).course.aborted |= aborted;
         aborted

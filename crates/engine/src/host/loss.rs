@@ -33,7 +33,11 @@ impl HostEngine {
         path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
         if path.will.returns() && phase == Phase::Live {
             self.suspect(number);
-            self.head(number).broke(index, now_ns);
+            if self.is_renewal(number) {
+                self.head(number).renewed(index, now_ns);
+            } else {
+                self.head(number).broke(index, now_ns);
+            }
         }
         self.head(number).lose(index);
         if asked {

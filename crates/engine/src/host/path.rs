@@ -83,6 +83,8 @@ pub(super) struct Path {
     pub aborts: Aborts,
     /// Core 0: queue and identifier of commands whose Aborts wait for those that are out.
     pub aborts_due: VecDeque<(u16, u16)>,
+    /// Core 0: queue and identifier of probes whose Aborts were not answered yet.
+    pub probes_aborted: Vec<(u16, u16)>,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
     /// The machine of this role was called since the last turn.
@@ -260,6 +262,7 @@ impl Path {
             counters: PathCounters::default(),
             aborts: Aborts::default(),
             aborts_due: VecDeque::new(),
+            probes_aborted: Vec::new(),
             admin: None,
             queue: None,
             touched: [false; 2],

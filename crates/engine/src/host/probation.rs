@@ -10,8 +10,8 @@
 //! every second one sends as much as a small write but changes nothing. Paths of controllers that
 //! have nothing to do are probed as well, all of a core at about the same time: a connection that
 //! rests may be forgotten on the way, and keep-alive passes on the admin connection only. A probe
-//! without an answer while nothing else ends on its path is aborted before `io_timeout`, and if it
-//! does not end then the path is lost (`abort`).
+//! without an answer while nothing else ends on its path is aborted, before `io_timeout` if another
+//! path is well or nothing else is under way; if it does not end then the path is lost (`abort`).
 //!
 //! Each core judges for itself, and tells the others through core 0: one that has hardly any I/O
 //! there can't know, and one that sees the path answer well right now goes on (its queue is its
@@ -36,6 +36,9 @@ use volume::health::{Limits, Probation, Tally, Why};
 /// Of the oldest I/Os of a path so many are looked at for one whose time says something.
 const LOOKED_AT: usize = 8;
 
+/// Bytes of the longest probe. 64 KiB: many packets of any size, and no load.
+const PROBE_LEN_MAX: u32 = 64 << 10;
+
 /// How a path is doing on this core, where that is not well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathHealth {
@@ -50,6 +53,12 @@ pub struct PathHealth {
 #[inline]
 pub(super) fn is_timed(slot: &Slot) -> bool {
     matches!(slot.io.op, IoOp::Read | IoOp::Write { .. }) && !slot.course.untimed
+}
+
+/// Bytes that a reading probe of a path asks for: as many as what it failed, within limits.
+fn probe_len(path: &Path) -> u32 {
+    let block = 1_u32 << path.target.block_shift;
+    path.suspect.read.min(PROBE_LEN_MAX).max(block)
 }
 
 /// What may put paths on probation in an engine that has so many I/Os, and this memory of its own.
@@ -87,6 +96,7 @@ impl HostEngine {
         }
         let head = &self.volumes[usize::from(path.volume)].head;
         let due_ns = match head.probation(path.index) {
+            Some(_) if path.probe.is_some() => return None, // its end makes the next one due
             Some(_) => head.probe_due_ns(path.index),
             None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
@@ -128,7 +138,9 @@ impl HostEngine {
             let head = &self.volumes[usize::from(path.volume)].head;
             let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
             if self.idle_due_ns(path) <= by_ns {
-                self.probe(number, now_ns);
+                if self.slots.has_spares() {
+                    self.probe(number, now_ns);
+                }
                 self.paths[number].look_ns = match self.paths[number].lane.is_empty() {
                     true => by_ns, // there was no room
                     false => now_ns,
@@ -261,13 +273,7 @@ impl HostEngine {
     fn probe(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
         let index = path.index;
-        let length = 1_u32 << path.target.block_shift;
-        let longest = path.suspect.read.max(length);
-        let length = match self.scratch.has_room(longest) {
-            true => longest,
-            false => length,
-        };
-        let slot = self.take_probe(number, length, now_ns);
+        let slot = self.take_probe(number, probe_len(path), now_ns);
         self.head(number).probe(index, slot.is_some(), now_ns);
         if let Some(slot) = slot {
             self.give(number, slot, index, now_ns);
@@ -371,13 +377,17 @@ impl HostEngine {
     #[cold]
     pub(super) fn probed(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
         let slot = self.slots.get(index);
-        let (span, latency_ns) = (slot.io.span, now_ns.saturating_sub(slot.placed_ns));
+        let (span, length) = (slot.io.span, slot.io.length);
+        let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         self.scratch.give_back(span);
         self.slots.free_spare(index);
         let path = &mut self.paths[number];
         path.probe = None;
         let (volume, at, live) = (path.volume, path.index, path.phase == Phase::Live);
         let idle = self.head(number).probation(at).is_none();
+        if idle && outcome.is_done() && length >= probe_len(&self.paths[number]) {
+            self.paths[number].suspect.read = 0; // reads of that length pass again
+        }
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
         if idle
             && live

@@ -80,7 +80,9 @@ impl HostEngine {
             PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
             PathNews::Sick { why, .. } => self.sick_elsewhere(number, why, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
-            PathNews::Abort { sqid, cid, .. } => self.abort_for(number, sqid, cid, now_ns),
+            PathNews::Abort {
+                sqid, cid, probe, ..
+            } => self.abort_asked(number, sqid, cid, probe, now_ns),
             PathNews::Aborted {
                 sqid, cid, aborted, ..
             } => {

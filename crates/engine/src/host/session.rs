@@ -414,6 +414,7 @@ impl HostEngine {
         (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
         path.aborts_due.clear();
+        path.probes_aborted.clear();
         path.paused_ns = 0;
         path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);

@@ -23,6 +23,8 @@ use volume::Outcome;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
+/// Spare slots that probes of idle paths leave.
+const SPARES_LEFT: u32 = 16;
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
@@ -146,6 +148,8 @@ pub(super) struct Slots {
     /// Ended, to be reported in this order.
     ended: Queue,
     active: u32,
+    /// Spare slots, free or not.
+    spares: u32,
 }
 
 /// A first-in first-out list.
@@ -233,6 +237,7 @@ impl Slots {
             spare: if spare == 0 { NONE } else { count },
             ended: Queue::EMPTY,
             active: 0,
+            spares: spare,
         }
     }
 
@@ -257,10 +262,12 @@ impl Slots {
         all.filter(move |slot| slot.active && !slot.course.spare && slot.io.volume == volume)
     }
 
-    /// What a path of a volume failed is no longer held against it. Looks at all slots.
+    /// Lets the I/Os of a volume try a path again that they had failed on: it was connected anew.
+    /// A read that another volume can do as well asks no path twice. Looks at all slots.
     pub(super) fn forget_failures(&mut self, volume: u16, path: PathIndex) {
         let of = |slot: &&mut Slot| slot.active && slot.io.volume == volume;
-        for slot in self.table.iter_mut().filter(of) {
+        let repeats = |slot: &&mut Slot| of(slot) && !slot.course.elsewhere;
+        for slot in self.table.iter_mut().filter(repeats) {
             slot.course.failed &= !(1 << path.0);
         }
     }
@@ -317,6 +324,16 @@ impl Slots {
     /// Whether there is a spare slot.
     pub(super) fn has_spare(&self) -> bool {
         self.spare != NONE
+    }
+
+    /// Whether a spare slot may be taken for what is not urgent: a quarter of them, at most
+    /// [`SPARES_LEFT`], stays for copies and for paths on probation.
+    pub(super) fn has_spares(&self) -> bool {
+        let left = SPARES_LEFT.min(self.spares / 4) as usize;
+        let next = |&index: &u32| self.next(index);
+        core::iter::successors(some(self.spare), next)
+            .nth(left)
+            .is_some()
     }
 
     /// Nothing is under way any more in a spare slot.
@@ -408,6 +425,12 @@ impl Slots {
     /// The I/Os of a lane, in order.
     pub(super) fn of<'a>(&'a self, lane: &Lane) -> impl Iterator<Item = &'a Slot> {
         core::iter::successors(lane.front(), |&index| self.next(index)).map(|it| self.get(it))
+    }
+
+    /// Whether `index`, which is in `lane`, waits for room in the path's queue.
+    pub(super) fn is_waiting(&self, lane: &Lane, index: u32) -> bool {
+        let next = |&index: &u32| self.next(index);
+        core::iter::successors(lane.waiting(), next).any(|it| it == index)
     }
 
     /// The I/O behind `index` in its lane.

@@ -459,6 +459,8 @@ pub enum PathNews {
         sqid: u16,
         /// The command's identifier there.
         cid: u16,
+        /// It is a probe.
+        probe: bool,
     },
     /// From core 0: what became of that, for the core of the queue.
     Aborted {

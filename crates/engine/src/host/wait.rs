@@ -129,14 +129,17 @@ impl HostEngine {
 
     /// Time that an I/O which path `number` did not do has left for further attempts. While there is
     /// a usable path that has not failed it since it was last known to be well, it may take twice
-    /// `attempts_timeout`: paths that are silent one after the other are no reason for an error.
+    /// `attempts_timeout`: paths that are silent one after the other are no reason for an error. Not
+    /// a read that another volume can do as well.
     fn attempts_left_ns(&self, number: usize, index: u32, spent_ns: u64) -> u64 {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
         let attempts_ns = volume.recovery.attempts_ns;
-        let failed = self.slots.get(index).course.failed | 1 << path.index.0;
+        let course = &self.slots.get(index).course;
+        let failed = course.failed | 1 << path.index.0;
         let most_ns = match volume.head.usable_among(!failed) {
             0 => attempts_ns,
+            _ if course.elsewhere => attempts_ns,
             _ => attempts_ns.saturating_mul(2),
         };
         most_ns.saturating_sub(spent_ns)

@@ -29,6 +29,18 @@ fn rig(paths: u32, policy: Policy, idle_ns: u64) -> Rig {
     })
 }
 
+/// All ports do no I/O for so long; their admin connections answer.
+fn stall(rig: &mut Rig, ports: u16, for_ns: u64) {
+    let config = shape::Config {
+        delay_ns: MS,
+        stall_until_ns: rig.world.now_ns + for_ns,
+        ..Default::default()
+    };
+    for port in 0..ports {
+        rig.target_control(TargetControl::Shape(port, config));
+    }
+}
+
 const POLICIES: [Policy; 5] = [
     Policy::RoundRobin { bytes: 0 },
     Policy::QueueDepth,
@@ -76,6 +88,89 @@ fn t12_standby_whose_queue_was_forgotten_is_no_standby() {
     let lost = |event: &HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("not even a probe"));
     assert!(rig.run(5 * SECOND, |events, _| events.iter().any(lost)));
     until_returned(&mut rig, 5 * SECOND);
+    // A probe that was aborted is no I/O.
+    let said = |event: &HostEvent| matches!(event, HostEvent::Warning(0, line) if line.contains("tried elsewhere"));
+    assert!(!rig.events.iter().any(said), "{:?}", rig.events);
+    let counters = rig.host.borrow().counters(0, P0);
+    assert_eq!((counters.aborted, counters.timed_out), (0, 0));
+}
+
+/// The storage behind all paths answers nothing for a while, just when they are probed.
+#[test]
+fn stall_of_all_idle_paths_blames_none() {
+    for policy in POLICIES {
+        let mut rig = rig(4, policy, 10 * SECOND);
+        for n in 0..8 {
+            rig.one(&read(n, n), SECOND);
+        }
+        rig.world.pass(9 * SECOND);
+        stall(&mut rig, 4, 5 * SECOND);
+        rig.world.pass(10 * SECOND);
+        rig.poll();
+        assert_eq!(returned(&rig.events), 0, "{policy}: {:?}", rig.events);
+        for path in 0..4 {
+            let tally = rig
+                .host
+                .borrow()
+                .path_health(0, policy::PathIndex(path))
+                .tally;
+            assert_eq!(tally.times, 0, "{policy} {path}");
+        }
+        at_rest(&rig, 4);
+    }
+}
+
+/// A path alone with an I/O has `io_timeout`, whatever became of its probe.
+#[test]
+fn only_path_with_io_outlives_its_probes_time() {
+    let mut rig = rig(1, Policy::QueueDepth, 10 * SECOND);
+    rig.one(&read(0, 0), SECOND);
+    rig.world.pass(9 * SECOND);
+    stall(&mut rig, 1, 10 * SECOND);
+    rig.world.pass(2 * SECOND);
+    let done = rig.one(&read(1, 1), 9 * SECOND);
+    assert_eq!(done.outcome, Outcome::Done);
+    rig.poll();
+    assert_eq!(returned(&rig.events), 0, "{:?}", rig.events);
+}
+
+/// With nothing but the probe under way it is connected anew, and is not to blame.
+#[test]
+fn only_path_that_rests_is_renewed_without_blame() {
+    let mut rig = rig(1, Policy::QueueDepth, 10 * SECOND);
+    rig.one(&read(0, 0), SECOND);
+    for times in 1..4 {
+        rig.world.mute_queue(HOST, 0);
+        rig.world.pass(19 * SECOND);
+        rig.poll();
+        assert_eq!(returned(&rig.events), times, "{:?}", rig.events);
+    }
+    let tally = rig.host.borrow().path_health(0, P0).tally;
+    assert_eq!(tally.times, 0);
+}
+
+/// The last path is on probation while its storage stalls: it has the time of any I/O.
+#[test]
+fn only_path_on_probation_outlives_a_stall() {
+    let mut rig = rig(1, Policy::QueueDepth, 10 * SECOND);
+    let faults = |parts| Faults {
+        errors: vec![ErrorRule {
+            status: Status::HOST_PATH,
+            ops: Ops::ALL,
+            blocks: None,
+            rate: Probability::new(parts).unwrap(),
+        }],
+        ..Faults::default()
+    };
+    rig.target_control(TargetControl::Faults(0, faults(1_000_000_000)));
+    rig.submit(&read(0, 0)).unwrap();
+    rig.world.pass(SECOND);
+    assert_eq!(state(&rig, P0), PathState::Probation);
+    rig.target_control(TargetControl::Faults(0, faults(0)));
+    stall(&mut rig, 1, 6 * SECOND);
+    rig.world.pass(20 * SECOND);
+    rig.poll();
+    assert_eq!(returned(&rig.events), 0, "{:?}", rig.events);
 }
 
 /// Neither probes nor silence are looked at here: paths that are silent one after the other take

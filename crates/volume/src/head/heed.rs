@@ -117,6 +117,12 @@ impl Head {
     /// those that went shortly before it: no path is to blame for that.
     pub fn broke(&mut self, path: PathIndex, now_ns: u64) {
         self.health[usize::from(path.0)].lost(now_ns);
+        self.renewed(path, now_ns);
+    }
+
+    /// `path` is given up and connected again, with nothing under way, while no other path does
+    /// better: that says nothing against it.
+    pub fn renewed(&mut self, path: PathIndex, now_ns: u64) {
         if !self.is_usable_beside(path) {
             let paths = self.health.iter_mut();
             paths.for_each(|health| health.lost_together(now_ns));
@@ -151,10 +157,10 @@ impl Head {
         self.health[usize::from(path.0)].answered_ns()
     }
 
-    /// The paths that are not on probation and have ended something, or were connected, since
-    /// `since_ns`. As bits.
+    /// The paths that are not on probation and have ended something well, or were connected, since
+    /// `since_ns`, and have failed nothing since then. As bits.
     pub fn proven_since(&self, since_ns: u64) -> u64 {
-        let well = |it: &Health| it.probation().is_none() && it.answered_ns() >= since_ns;
+        let well = |it: &Health| it.probation().is_none() && it.is_proven_since(since_ns);
         let paths = (0_u32..).zip(&self.health);
         paths.fold(0, |bits, (at, it)| bits | u64::from(well(it)) << at)
     }
@@ -263,6 +269,28 @@ impl Head {
         matches!(ana, Ana::Optimized | Ana::NonOptimized)
     }
 
+    /// Whether another usable path is not on probation and has ended something well since
+    /// `since_ns`, or has nothing to end.
+    pub fn another_is_well(&self, path: PathIndex, since_ns: u64) -> bool {
+        let mut others = (0..self.views.len() as u8).map(PathIndex);
+        others.any(|other| {
+            let health = &self.health[usize::from(other.0)];
+            let may =
+                other != path && self.hindrance(other).is_none() && health.probation().is_none();
+            may && (self.rests(other) || health.is_proven_since(since_ns))
+        })
+    }
+
+    /// Whether a path has neither I/O nor a probe to end.
+    fn rests(&self, path: PathIndex) -> bool {
+        self.in_flight(path) == 0 && !self.health[usize::from(path.0)].is_probing()
+    }
+
+    /// Whether the other cores have no I/O in flight on `path`, as they published.
+    pub fn is_unused_elsewhere(&self, path: PathIndex) -> bool {
+        self.views[usize::from(path.0)].in_flight_elsewhere == 0
+    }
+
     /// Whether a usable path that is not on probation did well while `path` ended nothing for
     /// `pause_ns`; `idle`: also if it had nothing to do at all.
     #[cold]
@@ -272,7 +300,7 @@ impl Head {
             let health = &self.health[usize::from(other.0)];
             let may =
                 other != path && self.hindrance(other).is_none() && health.probation().is_none();
-            let rests = self.in_flight(other) == 0;
+            let rests = self.rests(other);
             may && (rests && idle || health.did_better(rests, pause_ns, now_ns))
         })
     }

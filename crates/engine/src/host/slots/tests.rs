@@ -126,3 +126,46 @@ fn run(steps: &[u8]) {
         assert_eq!(slots.active() as usize, model.len());
     }
 }
+
+/// A path is connected anew: what may be read from another volume still asks no path twice.
+#[test]
+fn reads_had_elsewhere_remember_their_failures() {
+    let mut slots = Slots::new(2, 0);
+    let [plain, elsewhere] = [0, 1].map(|n| slots.take(&io(n), 0).unwrap());
+    slots.get_mut(plain).course.failed = 0b11;
+    slots.get_mut(elsewhere).course.failed = 0b11;
+    slots.get_mut(elsewhere).course.elsewhere = true;
+    slots.forget_failures(0, policy::PathIndex(0));
+    assert_eq!(slots.get(plain).course.failed, 0b10);
+    assert_eq!(slots.get(elsewhere).course.failed, 0b11);
+}
+
+#[test]
+fn probes_of_idle_paths_leave_spare_slots() {
+    for (spares, left) in [(64, 16), (8, 2), (1, 0), (0, 0)] {
+        let mut slots = Slots::new(1, spares);
+        let mut taken = 0;
+        while slots.has_spares() {
+            slots.take_spare(&io(0), 0).unwrap();
+            taken += 1;
+        }
+        assert_eq!(spares - taken, left);
+    }
+}
+
+#[test]
+fn waiting_slots_are_those_from_the_first_on() {
+    let mut slots = Slots::new(4, 0);
+    let mut lane = Lane::EMPTY;
+    let taken: Vec<_> = (0..4).map(|n| slots.take(&io(n), 0).unwrap()).collect();
+    for (at, &index) in taken.iter().enumerate() {
+        slots.push(&mut lane, index, at >= 2);
+    }
+    let waiting = |slots: &Slots, lane: &Lane| {
+        let waits = |&&index: &&u32| slots.is_waiting(lane, index);
+        taken.iter().filter(waits).count()
+    };
+    assert_eq!(waiting(&slots, &lane), 2);
+    slots.issued(&mut lane);
+    assert_eq!(waiting(&slots, &lane), 1);
+}

@@ -223,3 +223,49 @@ fn t26_an_answer_that_puts_the_ana_state_in_doubt_is_no_error_of_the_path() {
         assert_eq!(begun, None);
     }
 }
+
+/// Idle paths are probed together: a stall of all is no silence of any, before one of them answers.
+#[test]
+fn unanswered_probes_of_all_blame_no_path() {
+    let mut head = judging(3);
+    let since_ns = 2 * SECOND;
+    for path in [P0, P1, P2] {
+        head.probe(path, true, since_ns);
+    }
+    let late_ns = since_ns + 2 * SECOND;
+    for path in [P0, P1, P2] {
+        assert_eq!(head.look(path, since_ns, late_ns), None);
+        assert!(!head.another_is_well(path, since_ns));
+    }
+    assert_eq!(head.probed(P1, Outcome::Done, 2 * SECOND, late_ns), None);
+    assert!(head.another_is_well(P0, since_ns) && !head.another_is_well(P1, since_ns));
+    let later_ns = late_ns + SECOND;
+    assert_eq!(head.look(P0, since_ns, later_ns), Some(Why::Silence));
+}
+
+/// A path that is given up because all probes are late, and another that is, are not to blame.
+#[test]
+fn paths_connected_anew_in_idle_time_do_not_flap() {
+    let mut head = judging(2);
+    for round in 1..4 {
+        for path in [P0, P1] {
+            let now_ns = round * 20 * SECOND;
+            head.renewed(path, now_ns);
+            head.lose(path);
+            assert_eq!(comes_back(&mut head, path, now_ns + SECOND), None);
+        }
+    }
+}
+
+#[test]
+fn failures_prove_no_path_well() {
+    let mut head = judging(2);
+    assert_eq!(head.proven_since(SECOND), 0b11);
+    assert_eq!(head.proven_since(2 * SECOND), 0);
+    head.heed(P0, Outcome::PathError, true, MS, 3 * SECOND);
+    head.heed(P1, Outcome::Done, true, MS, 3 * SECOND);
+    assert_eq!(head.proven_since(2 * SECOND), 0b10);
+    head.probed(P1, Outcome::PathError, MS, 4 * SECOND);
+    head.probed(P0, Outcome::Done, MS, 4 * SECOND);
+    assert_eq!(head.proven_since(2 * SECOND), 0b01);
+}
