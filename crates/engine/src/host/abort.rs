@@ -167,7 +167,7 @@ impl HostEngine {
         last_ns.max(path.paused_ns).saturating_add(wait_ns)
     }
 
-    /// Whether nothing but its probe is under way on a path, here and on the other cores, so that it
+    /// Whether nothing but its probe is under way on a path, here and on the other cores: then it
     /// costs nothing to connect it again.
     fn has_only_probe(&self, path: &Path) -> bool {
         let probe = path.probe.and_then(|token| self.slots.find(token));
