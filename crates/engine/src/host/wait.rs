@@ -127,10 +127,10 @@ impl HostEngine {
         }
     }
 
-    /// Time that an I/O which path `number` did not do has left for further attempts. While there is
-    /// a usable path that has not failed it since it was last known to be well, it may take twice
-    /// `attempts_timeout`: paths that are silent one after the other are no reason for an error. Not
-    /// a read that another volume can do as well.
+    /// Time that an I/O which path `number` did not do has left for further attempts. While there
+    /// is a usable path that has not failed it since it was last known to be well, it may take
+    /// twice `attempts_timeout`: paths that are silent one after the other are no reason for an
+    /// error. Not a read that another volume can do as well.
     fn attempts_left_ns(&self, number: usize, index: u32, spent_ns: u64) -> u64 {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
@@ -227,7 +227,8 @@ impl HostEngine {
             return;
         };
         self.volumes[volume].totals.moved_total += 1;
-        // Of the best ones, a path that has answered meanwhile counts before one that was not asked.
+        // Of the best ones, a path that has answered meanwhile counts before one that was not
+        // asked.
         let head = &self.volumes[volume].head;
         let best = head.usable_among(able & others);
         let among = match best & head.proven_since(self.slots.get(index).placed_ns) {

@@ -120,8 +120,8 @@ impl Depth {
         }
     }
 
-    /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long data
-    /// takes.
+    /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long
+    /// data takes.
     pub fn ended(&mut self, part: &Part, is_flush: bool, beat_ns: u64, now_ns: u64) {
         self.out = self.out.saturating_sub(1);
         if part.outcome.is_done() {

@@ -29,6 +29,16 @@ fn rig(paths: u32, policy: Policy, idle_ns: u64) -> Rig {
     })
 }
 
+/// Whether a path of the first volume has failed for this reason.
+fn has_failed(event: &HostEvent, why: &str) -> bool {
+    matches!(event, HostEvent::Failed(0, line) if line.contains(why))
+}
+
+/// Whether the first volume has warned of this.
+fn has_warned(event: &HostEvent, what: &str) -> bool {
+    matches!(event, HostEvent::Warning(0, line) if line.contains(what))
+}
+
 /// All ports do no I/O for so long; their admin connections answer.
 fn stall(rig: &mut Rig, ports: u16, for_ns: u64) {
     let config = shape::Config {
@@ -85,11 +95,11 @@ fn t12_standby_whose_queue_was_forgotten_is_no_standby() {
         let done = rig.one(&read(n, n), 100 * MS);
         assert_eq!((done.outcome, done.path), (Outcome::Done, P1));
     }
-    let lost = |event: &HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("not even a probe"));
+    let lost = |event: &HostEvent| has_failed(event, "not even a probe");
     assert!(rig.run(5 * SECOND, |events, _| events.iter().any(lost)));
     until_returned(&mut rig, 5 * SECOND);
     // A probe that was aborted is no I/O.
-    let said = |event: &HostEvent| matches!(event, HostEvent::Warning(0, line) if line.contains("tried elsewhere"));
+    let said = |event: &HostEvent| has_warned(event, "tried elsewhere");
     assert!(!rig.events.iter().any(said), "{:?}", rig.events);
     let counters = rig.host.borrow().counters(0, P0);
     assert_eq!((counters.aborted, counters.timed_out), (0, 0));
@@ -232,7 +242,7 @@ fn path_that_loses_large_packets_stays_out() {
         }
         // While it stays out it is lost again and again, which is said twice.
         rig.poll();
-        let again = |event: &&HostEvent| matches!(event, HostEvent::Failed(0, line) if line.contains("not even a probe"));
+        let again = |event: &&HostEvent| has_failed(event, "not even a probe");
         let lines = rig.events.iter().filter(again).count();
         assert!(
             lines <= 2 && returned(&rig.events) <= 2,
@@ -280,7 +290,7 @@ fn device_errors_are_counted_and_said() {
         let errors = rig.host.borrow().counters(0, P0).device_errors;
         assert!(errors > 10, "{status}: {errors}");
         assert_eq!(rig.host.borrow().counters(0, P1).device_errors, 0);
-        let said = |event: &&HostEvent| matches!(event, HostEvent::Warning(0, line) if line.contains(then));
+        let said = |event: &&HostEvent| has_warned(event, then);
         let lines = rig.events.iter().filter(said).count();
         assert!((1..=3).contains(&lines), "{status}: {:?}", rig.events);
     }

@@ -130,8 +130,8 @@ struct Leg {
     cut_short: bool,
     /// The same while it was the last one in sync, which stays.
     cut_and_last: bool,
-    /// As the last one in sync it was smaller than the mirror needs, or was sanitized (0): what lies
-    /// behind this byte of the mirror is lost, however large it is by now.
+    /// As the last one in sync it was smaller than the mirror needs, or was sanitized (0): what
+    /// lies behind this byte of the mirror is lost, however large it is by now.
     cut_end: Option<u64>,
     /// A user takes what it shows there by now for what is there; said on it, that is forgotten.
     is_accepted: bool,
