@@ -139,11 +139,13 @@ pub enum Bug {
     NameUnasked,
     /// A leg is taken for the one that its place in the configuration says.
     LegByPlace,
+    /// What a leg has outstanding has no bound (T54).
+    EndlessQueue,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 62] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -205,6 +207,7 @@ impl Bug {
         Self::UnprobedIdle,
         Self::NameUnasked,
         Self::LegByPlace,
+        Self::EndlessQueue,
     ];
 }
 

@@ -279,7 +279,7 @@ const CANARIES: [Canary; 42] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 19] = [
+const OF_MIRRORS: [Canary; 20] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -388,6 +388,12 @@ const OF_MIRRORS: [Canary; 19] = [
         400,
         "disk wrong stuck",
         "a leg is taken for the one that its place in the configuration says",
+    ),
+    (
+        Bug::EndlessQueue,
+        200,
+        "wrong",
+        "T54: what a leg has outstanding has no bound",
     ),
 ];
 

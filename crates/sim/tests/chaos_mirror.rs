@@ -32,6 +32,7 @@ fn share(check: Check) -> usize {
         Check::Gate => 3,
         Check::PutBack => 20,
         Check::Shrunk | Check::Exchanged => 10,
+        Check::Deep => 2,
         _ => 100,
     }
 }

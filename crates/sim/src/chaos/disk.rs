@@ -20,6 +20,11 @@ const BEYOND: u64 = 1 << 60;
 /// How long a request takes where nothing is wrong, ns: at least, and at most so much more.
 pub const USUAL_NS: (u64, u64) = (20_000, 100_000);
 
+/// How long a request takes at first where they are done in turn, ns.
+const IN_TURN_NS: u64 = 3_000_000;
+/// For how long that becomes more, ns.
+const SLOWER_NS: u64 = 6_000_000_000;
+
 /// One disk.
 pub struct Disk {
     bytes: Vec<u8>,
@@ -39,6 +44,10 @@ pub struct Disk {
     pub data_at: usize,
     /// How long a request takes: at least, and at most so much more.
     pub delay_ns: (u64, u64),
+    /// It does one request after the other, since then, ns, and each takes as long as this at last.
+    pub in_turn: Option<(u64, u64)>,
+    /// When it has done all that it was asked for in turn, ns.
+    done_ns: u64,
     /// What it does not do.
     pub flaws: Vec<Flaw>,
     /// Controllers that have [handed over](Self::hand_over), once for each time.
@@ -105,6 +114,8 @@ impl Disk {
             base: 0,
             data_at: 0,
             delay_ns: USUAL_NS,
+            in_turn: None,
+            done_ns: 0,
             flaws: Vec::new(),
             handed_over: Vec::new(),
             slowed: 0,
@@ -188,6 +199,20 @@ impl Disk {
             offset: offset.unwrap_or(BEYOND),
             ..request
         }
+    }
+
+    /// When a request is executed that it is asked for now, ns.
+    pub fn due_ns(&mut self, now_ns: u64, random: &mut Random) -> u64 {
+        let (least_ns, more_ns) = self.delay_ns;
+        let usual = (least_ns, more_ns) == USUAL_NS && self.in_turn.is_none();
+        self.slowed += u64::from(!usual);
+        let Some((since_ns, most_ns)) = self.in_turn else {
+            return now_ns + least_ns + random.up_to(more_ns);
+        };
+        let passed_ns = (now_ns - since_ns).min(SLOWER_NS);
+        let each_ns = IN_TURN_NS + most_ns.saturating_sub(IN_TURN_NS) * passed_ns / SLOWER_NS;
+        self.done_ns = self.done_ns.max(now_ns) + each_ns;
+        self.done_ns
     }
 
     /// Another flaw, of blocks as applications count them.

@@ -22,7 +22,7 @@ const WAIT_NS: u64 = 2_000_000_000;
 /// How long one of this kind waits for its state, ns.
 pub(super) fn wait_ns(kind: Kind) -> u64 {
     match kind {
-        Kind::Shrink => shrunk::WAIT_NS,
+        Kind::Shrink | Kind::DeepQueue => shrunk::WAIT_NS,
         _ => WAIT_NS,
     }
 }
@@ -190,6 +190,7 @@ impl Course<'_> {
             _ if Kind::OF_DISCOVERY.contains(&kind) => self.can_mislead(fault),
             // It would be later than late.
             (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
+            (Kind::DeepQueue, _) => host_is_well && self.may_be_deep(whom.host),
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
             // What it has not noticed yet nobody would.
             (Kind::KillHost | Kind::StopHost | Kind::StopUnread | Kind::Exchange, _)

@@ -67,7 +67,7 @@ impl Course<'_> {
                 }
                 self.set_faults(target, whom.port);
             }
-            Kind::SlowDisk => self.set_disks(),
+            Kind::SlowDisk | Kind::DeepQueue => self.set_disks(),
             Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let flaw = flaw(number as u64, fault, self.plan.layout.habit.blocks);
                 let disk = self.rig.disk_of(target);
@@ -109,6 +109,10 @@ impl Course<'_> {
                 self.set_faults(target, port);
             }
             Kind::SlowDisk => self.set_disks(),
+            Kind::DeepQueue => {
+                self.set_disks();
+                self.none_starved(fault, host);
+            }
             Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let disk = self.rig.disk_of(target);
                 let flaws = &mut self.rig.world.disks[disk].flaws;

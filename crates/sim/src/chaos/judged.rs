@@ -55,6 +55,8 @@ pub enum Check {
     Shrunk,
     /// A host began with exchanged legs, or those of another mirror.
     Exchanged,
+    /// Legs were slow, and had much to do.
+    Deep,
 }
 
 impl Check {
@@ -81,7 +83,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 16] = [
+    pub const OF_MIRRORS: [Self; 17] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -98,6 +100,7 @@ impl Check {
         Self::PutBack,
         Self::Shrunk,
         Self::Exchanged,
+        Self::Deep,
     ];
 
     /// For people.
@@ -129,6 +132,7 @@ impl Check {
             Self::PutBack => "put-back",
             Self::Shrunk => "shrunk",
             Self::Exchanged => "exchanged",
+            Self::Deep => "deep",
         }
     }
 }

@@ -115,6 +115,8 @@ pub enum Kind {
     /// A host dies, and what its configuration names as legs is exchanged when it begins again:
     /// the mirror's own, one after the other, or those of another mirror.
     Exchange,
+    /// Devices of all legs do one request after the other, more and more slowly.
+    DeepQueue,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -187,12 +189,13 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 5] = [
+    pub const OF_MIRRORS: [Self; 6] = [
         Self::FailLeg,
         Self::CheckMirror,
         Self::OneWrite,
         Self::Shrink,
         Self::Exchange,
+        Self::DeepQueue,
     ];
 
     /// All that happen in worlds with a mirror.
@@ -261,9 +264,12 @@ impl Kind {
             | Self::FailLeg
             | Self::OneWrite
             | Self::Shrink => Scope::Target,
-            Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
-                Scope::World
-            }
+            Self::DeepQueue
+            | Self::SlowDisk
+            | Self::Media
+            | Self::NoSpace
+            | Self::Transient
+            | Self::KillAll => Scope::World,
             Self::Unreferred | Self::KillTeller | Self::FreezeTeller => Scope::World,
         }
     }

@@ -7,7 +7,8 @@
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
-//!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's
+//!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;
+//!   `deep`: many requests before slow legs
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -23,6 +24,7 @@ pub mod ample;
 pub(super) mod apart;
 pub(super) mod blink;
 mod check;
+pub(super) mod deep;
 pub(super) mod dense;
 pub(super) mod exchanged;
 mod excuse;

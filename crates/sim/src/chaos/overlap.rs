@@ -4,6 +4,7 @@ use super::disk::USUAL_NS;
 use super::fault::Whom;
 use super::kind::Kind;
 use super::make;
+use super::mirror::deep;
 use super::plan::Fault;
 use super::run::Course;
 use super::strike::bit;
@@ -61,6 +62,10 @@ impl Course<'_> {
 
     /// How long devices take.
     pub(super) fn set_disks(&mut self) {
+        let deep = self.ongoing(&[Kind::DeepQueue]).first().map(|it| {
+            let since_ns = it.1 - it.0.lasts_ns;
+            (since_ns, deep::most_ns(&it.0))
+        });
         let slow = self.ongoing(&[Kind::SlowDisk]);
         let slow = |disk| slow.iter().any(|it| self.rig.disk_of(it.2.target) == disk);
         let delays: Vec<bool> = (0..self.rig.world.disks.len()).map(slow).collect();
@@ -69,6 +74,7 @@ impl Course<'_> {
                 true => (1_000_000, 50_000_000),
                 false => USUAL_NS,
             };
+            disk.in_turn = deep;
         }
     }
 

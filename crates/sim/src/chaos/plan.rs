@@ -69,6 +69,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::deep::plan(Self::eleventh_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `deep`.
+    pub fn eleventh_mirror(seed: u64) -> Self {
         super::mirror::exchanged::plan(Self::tenth_mirror(seed))
     }
 

@@ -209,7 +209,7 @@ impl Course<'_> {
                 Body::Client(client) => client.begun,
                 _ => 0,
             },
-            Kind::SlowDisk => world.disks[rig.disk_of(whom.target)].slowed,
+            Kind::SlowDisk | Kind::DeepQueue => world.disks[rig.disk_of(whom.target)].slowed,
             Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let hit = &world.disks[rig.disk_of(whom.target)].hit;
                 u64::from(hit.contains(&(number as u64)))

@@ -596,8 +596,6 @@ impl World {
             let what = format!("device request {id} is under way already");
             self.blame(number, Some(what));
         }
-        let (least_ns, more_ns) = self.disks[disk].delay_ns;
-        self.disks[disk].slowed += u64::from((least_ns, more_ns) != USUAL_NS);
         let life = self.nodes[number].life;
         if let Some(halt) = halt.filter(|_| before_ns != u64::MAX) {
             let event = Event::Start {
@@ -609,7 +607,7 @@ impl World {
             };
             return self.at(halt.until_ns, event);
         }
-        let at_ns = self.now_ns + least_ns + self.random.up_to(more_ns);
+        let at_ns = self.disks[disk].due_ns(self.now_ns, &mut self.random);
         let event = Event::Device {
             node: number,
             life,

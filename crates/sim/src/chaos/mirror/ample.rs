@@ -77,7 +77,7 @@ pub const KINDS: [Kind; 44] = [
 ];
 
 /// What is drawn apart from these.
-const APART: [Kind; 2] = [Kind::Shrink, Kind::Exchange];
+const APART: [Kind; 3] = [Kind::Shrink, Kind::Exchange, Kind::DeepQueue];
 
 /// Whether worlds with a mirror have faults of this kind.
 pub(in crate::chaos) fn is_known(kind: Kind) -> bool {

@@ -1,0 +1,108 @@
+//! Worlds with a mirror whose legs are slow and have much to do: their devices do one request after
+//! the other, and heartbeats must not wait behind all that applications ask for (T54).
+//!
+//! # Contract
+//! One world in 24, drawn apart from the rest, has this instead of all that could take a leg away:
+//! applications with as many requests as an export takes, and devices that become slower for some
+//! seconds, until the queue would take longer than a lease. No leg leaves, and no lease ends.
+//!
+//! # Limits
+//! Devices are not slow at once, and only once the mirror runs: what is outstanding when they become
+//! so was given to legs that were fast.
+use super::super::aim;
+use super::super::judged::Check;
+use super::super::kind::Kind;
+use super::super::node::Body;
+use super::super::plan::{Fault, Plan, WINDOW_NS};
+use super::super::run::Course;
+use super::plan::{MS, fault};
+use alloc::format;
+use engine::host::PathState;
+use engine::mirror::{MIRRORS_FROM, MirrorState};
+use shape::Random;
+
+/// One world of so many.
+const OF: u64 = 24;
+/// For how long.
+const LASTS_NS: u64 = 60_000 * MS;
+/// So that a queue of all requests takes longer than a lease, and a short one much less.
+const BEAT_MS: u32 = 1_000;
+const CONNECTIONS: u32 = 6;
+const DEPTH: u16 = 32;
+/// What goes wrong besides, and how often.
+const CLIENTS: [Kind; 4] = [
+    Kind::ClientReset,
+    Kind::ClientHalfOpen,
+    Kind::ClientSlow,
+    Kind::ClientFull,
+];
+const FAULTS: u64 = 14;
+
+/// A plan, perhaps with slow legs and nothing else.
+pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0xdee9_0100);
+    let random = &mut random;
+    let Some(shape) = plan.layout.mirror.as_mut() else {
+        return plan;
+    };
+    if random.up_to(OF - 1) > 0 {
+        return plan;
+    }
+    (shape.beat_ms, shape.unfenced) = (BEAT_MS, false);
+    (shape.put_back, shape.exchanged) = (false, false);
+    let habit = &mut plan.layout.habit;
+    (habit.connections, habit.depth, habit.pause_ns) = (CONNECTIONS, DEPTH, 0);
+    habit.total = habit.total.max(3_000);
+    plan.layout.io_max = 256;
+    plan.faults.clear();
+    let whom = random.up_to(u64::MAX);
+    plan.faults.push(Fault {
+        when: Some(PathState::Live),
+        ..fault(Kind::DeepQueue, 0, LASTS_NS, whom)
+    });
+    for _ in 0..FAULTS {
+        let kind = CLIENTS[random.up_to(CLIENTS.len() as u64 - 1) as usize];
+        let at_ns = 2_000 * MS + random.up_to(2 * WINDOW_NS);
+        let whom = random.up_to(u64::MAX);
+        plan.faults.push(aim::fault(kind, at_ns, whom, random));
+    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
+
+/// How long a request takes at last, ns.
+pub(in crate::chaos) fn most_ns(fault: &Fault) -> u64 {
+    (16 + fault.whom / 64 % 13) * MS
+}
+
+impl Course<'_> {
+    /// Whether the mirror runs.
+    pub(in crate::chaos) fn may_be_deep(&self, host: usize) -> bool {
+        match &self.rig.world.nodes[self.rig.mirror_node(host)].body {
+            Body::Core(engine) => {
+                let report = engine.mirror(MIRRORS_FROM);
+                report.is_some_and(|it| it.state == MirrorState::Running)
+            }
+            _ => false,
+        }
+    }
+
+    /// No leg left because it was slow.
+    pub(in crate::chaos) fn none_starved(&mut self, fault: &Fault, host: usize) {
+        self.report.judged.insert(Check::Deep);
+        let now_ns = self.rig.world.now_ns;
+        let since_ns = now_ns - fault.lasts_ns;
+        let home = self.rig.layout.first_home();
+        let good = &self.rig.hosts[host].good[home];
+        let left = good.left.iter().find(|it| it.1 > since_ns);
+        let what = match left {
+            Some((leg, _)) => format!("leg {leg} left, though its device was only slow"),
+            None if good.was_lapsed(since_ns, now_ns) => {
+                "the lease of a leg ended, though its device was only slow".into()
+            }
+            None => return,
+        };
+        let node = self.rig.mirror_node(host);
+        self.rig.world.blame(node, Some(what));
+    }
+}
