@@ -18,7 +18,7 @@ use super::super::run::Course;
 use super::plan::{MS, fault};
 use alloc::format;
 use engine::host::PathState;
-use engine::mirror::{MIRRORS_FROM, MirrorState};
+use engine::mirror::{LegReport, MIRRORS_FROM, MirrorState};
 use shape::Random;
 
 /// One world of so many.
@@ -70,21 +70,23 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     plan
 }
 
-/// How long a request takes at last, ns.
+/// How long a request takes at last, ns. A leg has 16 requests outstanding at least: a heartbeat,
+/// which is a read and a write behind as many, has to take less than its interval.
 pub(in crate::chaos) fn most_ns(fault: &Fault) -> u64 {
-    (16 + fault.whom / 64 % 13) * MS
+    (12 + fault.whom / 64 % 7) * MS
 }
 
 impl Course<'_> {
-    /// Whether the mirror runs.
+    /// Whether the mirror runs, and all its legs have their lease: when it starts they have none.
     pub(in crate::chaos) fn may_be_deep(&self, host: usize) -> bool {
-        match &self.rig.world.nodes[self.rig.mirror_node(host)].body {
-            Body::Core(engine) => {
-                let report = engine.mirror(MIRRORS_FROM);
-                report.is_some_and(|it| it.state == MirrorState::Running)
-            }
-            _ => false,
-        }
+        let Body::Core(engine) = &self.rig.world.nodes[self.rig.mirror_node(host)].body else {
+            return false;
+        };
+        let report = engine.mirror(MIRRORS_FROM);
+        let is_running = report.is_some_and(|it| it.state == MirrorState::Running);
+        let legs = engine.mirror_legs(MIRRORS_FROM);
+        let has_lease = |it: &LegReport| it.facts.is_some_and(|it| it.in_sync && !it.lapsed);
+        is_running && legs.is_some_and(|legs| legs.iter().all(has_lease))
     }
 
     /// No leg left because it was slow.
