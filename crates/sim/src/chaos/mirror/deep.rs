@@ -7,8 +7,8 @@
 //! seconds, until the queue would take longer than a lease. No leg leaves, and no lease ends.
 //!
 //! # Limits
-//! Devices are not slow at once, and only once the mirror runs: what is outstanding when they become
-//! so was given to legs that were fast.
+//! Devices are not slow at once, and only once the mirror runs and its legs have their lease: what
+//! is outstanding when they become so was given to legs that were fast.
 use super::super::aim;
 use super::super::judged::Check;
 use super::super::kind::Kind;
