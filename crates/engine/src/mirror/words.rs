@@ -19,8 +19,8 @@ pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync
                                 accept-loss uses it as it is, with zeroes there";
 
 /// A leg that was too small and is large enough again; one that was sanitized as the last one.
-pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, or sanitized, so \
-                                 nothing that it has counts any more: it is rebuilt from the start";
+pub const WAS_TOO_SMALL: &str = "it was smaller than the mirror needs for a while, or sanitized, \
+                                 so nothing that it has counts: it is rebuilt from the start";
 
 /// What is to be done with a leg that is too small.
 pub fn too_small(bytes: u64, needs: u64) -> String {
