@@ -75,7 +75,7 @@ const CANARIES: [Canary; 42] = [
     (
         Bug::DoubleEnd,
         200,
-        "unbalanced",
+        "stuck",
         "both copies of a hedged read end it",
     ),
     (
