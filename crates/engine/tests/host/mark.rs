@@ -130,8 +130,8 @@ fn t09_path_lost_while_it_waits_leaves_no_mark() {
     assert!(opened(&rig).unwrap().is_same(&behind.namespace));
 }
 
-#[test]
-fn t31_clients_are_refused_when_only_a_user_can_help() {
+/// A volume whose first path leads to another namespace than the second one; nothing is answered.
+fn asked_for_two_namespaces() -> Rig {
     let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
     let mut other = target_config(1);
     (other.subsystem.cntlid_min, other.subsystem.cntlid_max) = (1001, 1100);
@@ -139,6 +139,12 @@ fn t31_clients_are_refused_when_only_a_user_can_help() {
     rig.lead(0, other, rig.disk.clone());
     rig.world.pass(SECOND);
     rig.poll();
+    rig
+}
+
+#[test]
+fn t31_clients_are_refused_when_only_a_user_can_help() {
+    let mut rig = asked_for_two_namespaces();
     let first = asked(&rig).unwrap();
     let foreign = Bar::Foreign("another one".into());
     rig.control(HostControl::Barred(first, foreign));
@@ -176,13 +182,7 @@ fn t31_clients_are_refused_when_only_a_user_can_help() {
 #[test]
 fn t31_answer_counts_for_paths_with_that_namespace_only() {
     // The first path leads to another namespace than the second one, whose answer comes first.
-    let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
-    let mut other = target_config(1);
-    (other.subsystem.cntlid_min, other.subsystem.cntlid_max) = (1001, 1100);
-    other.subsystem.namespaces[0].uuid = [9; 16];
-    rig.lead(0, other, rig.disk.clone());
-    rig.world.pass(SECOND);
-    rig.poll();
+    let mut rig = asked_for_two_namespaces();
     let wrong = asked(&rig).unwrap();
     assert_eq!(wrong.path, PathIndex(0));
     let foreign = Bar::Foreign("as things stand".into());
