@@ -23,8 +23,7 @@
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
-use crate::limits::{ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS};
-use crate::limits::{IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS};
+use crate::limits::{ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS};
 use nvme::wire::Status;
 
 /// The Aborts of one path on this core.

@@ -303,10 +303,7 @@ impl HostEngine {
         path.phase = Phase::Lost;
         path.comeback.allowed = false;
         let (volume, index) = (path.volume, path.index);
-        let asked = path.unmarked.take().is_some_and(|it| it.has_asked());
-        if asked {
-            self.end_mark(number);
-        }
+        self.stop_asking(number);
         self.head(number).lose(index);
         self.close(number, Role::Io, false, now_ns);
         self.reconsider(volume, now_ns);

@@ -25,7 +25,6 @@ impl HostEngine {
         }
         let phase = core::mem::replace(&mut path.phase, Phase::Lost);
         let (volume, index) = (path.volume, path.index);
-        let asked = path.unmarked.take().is_some_and(|it| it.has_asked());
         path.comeback.tried = true;
         path.comeback.allowed = false;
         path.comeback.died(phase == Phase::Live, longest_ns, now_ns);
@@ -40,9 +39,7 @@ impl HostEngine {
             }
         }
         self.head(number).lose(index);
-        if asked {
-            self.end_mark(number);
-        }
+        self.stop_asking(number);
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);

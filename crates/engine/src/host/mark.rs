@@ -65,11 +65,6 @@ impl Unmarked {
         core::mem::take(&mut self.asked)
     }
 
-    /// Whether a mark was asked for that holds for what it shows.
-    pub(super) fn has_asked(&self) -> bool {
-        self.asked
-    }
-
     fn is_foreign(&self) -> bool {
         matches!(self.bar, Some(Bar::Foreign(_)))
     }
@@ -198,6 +193,14 @@ impl HostEngine {
             }));
         }
         self.paths[number].unmarked = Some(it);
+    }
+
+    /// A path that ends waits for no mark any more.
+    pub(super) fn stop_asking(&mut self, number: usize) {
+        let waits = self.paths[number].unmarked.take();
+        if waits.is_some_and(|it| it.asked) {
+            self.end_mark(number);
+        }
     }
 
     /// Core 0: a path that asked for a mark waits for none any more.

@@ -117,11 +117,7 @@ impl HostEngine {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
-        let due_ns = head.idle_due_ns(path.index);
-        match due_ns {
-            u64::MAX => due_ns,
-            _ => due_ns.max(path.look_ns),
-        }
+        head.idle_due_ns(path.index).max(path.look_ns)
     }
 
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
@@ -141,10 +137,9 @@ impl HostEngine {
                 if self.slots.has_spares() {
                     self.probe(number, now_ns);
                 }
-                self.paths[number].look_ns = match self.paths[number].lane.is_empty() {
-                    true => by_ns, // there was no room
-                    false => now_ns,
-                };
+                let path = &mut self.paths[number];
+                let was_no_room = path.lane.is_empty();
+                path.look_ns = if was_no_room { by_ns } else { now_ns };
             }
         }
     }
