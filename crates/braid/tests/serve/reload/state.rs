@@ -240,6 +240,12 @@ fn target_at(rig: &Rig, uuid: &str, (socket, cntlid): (&str, u16)) -> (Process, 
     (target, uri)
 }
 
+/// Of two namespaces.
+const UUIDS: [&str; 2] = [
+    "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77",
+    "6b1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a88",
+];
+
 /// The path that showed another namespace is gone when that is accepted: nothing may bind the
 /// volume to it.
 #[test]
@@ -248,10 +254,7 @@ fn namespace_that_no_path_shows_is_not_accepted() {
     if two_ports(directory.path(), "t").is_none() {
         return; // no io_uring
     }
-    let [first, second] = [
-        "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77",
-        "6b1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a88",
-    ];
+    let [first, second] = UUIDS;
     let mut rig = Rig::new(directory, QUICK);
     let (_a, right) = target(&rig, first);
     rig.start(&[V0, ("v1", &[&right], "")]);
@@ -279,10 +282,7 @@ fn another_namespace_under_a_name_is_refused_until_accepted() {
     if two_ports(directory.path(), "t").is_none() {
         return; // no io_uring
     }
-    let [first, second] = [
-        "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77",
-        "6b1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a88",
-    ];
+    let [first, second] = UUIDS;
     let mut rig = Rig::new(directory, QUICK);
     let (mut a, uri) = target(&rig, first);
     rig.start(&[V0, ("v1", &[&uri], "")]);
