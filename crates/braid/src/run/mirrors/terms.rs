@@ -120,12 +120,12 @@ pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), 
     let known = in_sync.filter_map(|leg| Some((leg.slot?, leg, leg.facts?)));
     let mut known: Vec<_> = known.collect();
     known.sort_by_key(|it| it.0);
-    let Some((slot, first, _)) = known.first() else {
+    let Some((slot, first, facts)) = known.first() else {
         let why = "no leg in sync is known yet: try again (braid mirror status shows them)";
         return Err(Failure::refused(format!("{name}: {why}")));
     };
-    let ages = known.iter().map(|it| it.2.since_event);
-    let same_age = ages.min() == known.iter().map(|it| it.2.since_event).max();
+    let mut ages = known.iter().map(|it| it.2.since_event);
+    let same_age = ages.all(|age| age == facts.since_event);
     if same_age && known.iter().all(|it| history(&it.2).is_empty()) {
         return Ok((*slot, format!("leg {slot} ({})", first.name)));
     }
