@@ -273,10 +273,13 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
         }
         writeln!(text)?;
     }
-    if value["check"].is_object() {
-        let done = value["check"]["done"].as_f64().unwrap_or(0.0) * 100.0;
-        let far = far(&value["check"]);
-        writeln!(text, "  check  {done:.1} % done, {far}")?;
+    for what in ["resync", "check"]
+        .into_iter()
+        .filter(|it| value[it].is_object())
+    {
+        let done = value[what]["done"].as_f64().unwrap_or(0.0) * 100.0;
+        let far = far(&value[what]);
+        writeln!(text, "  {what}  {done:.1} % done, {far}")?;
     }
     if let Some(found) = last_check(value) {
         writeln!(text, "  last check  {found}")?;

@@ -25,7 +25,7 @@ pub fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
     common.call("mirror.status", json!({"volume": volume}))
 }
 
-/// Until nothing is rebuilt or checked any more, or the mirror's start was refused.
+/// Until nothing is rebuilt, made alike or checked any more, or the mirror's start was refused.
 ///
 /// # Errors
 /// As [`status_of`] at first, then as [`look_again`]; it does not run; what was to be rebuilt,
@@ -158,7 +158,7 @@ fn is_in_sync(mirror: &Value, uri: &str) -> anyhow::Result<()> {
     }
 }
 
-/// All that is being done, rebuilds first.
+/// All that is being done, rebuilds first, and a check last.
 fn under_way(value: &Value) -> Vec<Doing> {
     let legs = items(&value["legs"]);
     let legs = legs.filter(|leg| is_on_its_way(leg));
@@ -167,8 +167,10 @@ fn under_way(value: &Value) -> Vec<Doing> {
         (what, leg["progress"].clone())
     };
     let mut all: Vec<Doing> = legs.map(leg).collect();
-    if value["check"].is_object() {
-        all.push(("check".into(), value["check"].clone()));
+    for what in ["resync", "check"] {
+        if value[what].is_object() {
+            all.push((what.into(), value[what].clone()));
+        }
     }
     all
 }
@@ -217,6 +219,8 @@ mod tests {
         ]});
         let names: Vec<String> = under_way(&legs).into_iter().map(|it| it.0).collect();
         assert_eq!(names, ["leg 1", "leg 2", "check"]);
+        let resync = json!({"check": null, "resync": {"done": 0.5}, "legs": []});
+        assert_eq!(under_way(&resync)[0].0, "resync");
         assert!(under_way(&json!({"check": null, "legs": []})).is_empty());
     }
 

@@ -154,8 +154,8 @@ impl Marks {
     pub fn read(path: PathBuf) -> anyhow::Result<Self> {
         let map: BTreeMap<String, Mark> = state::read(&path).with_context(|| {
             format!(
-                "{} says which volumes were not stopped cleanly; remove it only if no write of an \
-                 earlier engine can be under way any more",
+                "{} says which volumes have changes of earlier engines under way; remove it only \
+                 if no write of an earlier engine can be under way any more",
                 path.display()
             )
         })?;
@@ -284,7 +284,7 @@ impl Marks {
         Some((left, &found.mark))
     }
 
-    /// A line about a volume that was not stopped cleanly.
+    /// A line about a volume that an earlier engine left with changes under way.
     pub fn in_words(&self, volume: &Volume) -> Option<String> {
         let (left, mark) = self.left(volume)?;
         let left = match left {
@@ -294,8 +294,8 @@ impl Marks {
         let name = &volume.name;
         if volume.recovery().write_failover == WriteFailover::Immediate {
             return Some(format!(
-                "{name}: was not stopped cleanly, and write_failover = \"immediate\": what was \
-                 under way then may overwrite what is written now"
+                "{name}: an earlier engine left changes under way, and write_failover = \
+                 \"immediate\": they may overwrite what is written now"
             ));
         }
         let wait = match left {
@@ -314,8 +314,8 @@ impl Marks {
             "; its paths were others then, and may have led elsewhere"
         };
         Some(format!(
-            "{name}: was not stopped cleanly, and its controllers may yet execute what they were \
-             sent: {wait}{moved}"
+            "{name}: an earlier engine left changes under way, and its controllers may yet execute \
+             them: {wait}{moved}"
         ))
     }
 
@@ -475,7 +475,7 @@ impl Marks {
 fn read_theirs(file: &Path) -> anyhow::Result<BTreeMap<String, Mark>> {
     state::read(file).with_context(|| {
         format!(
-            "{} says which volumes of another control socket were not stopped cleanly; remove it \
+            "{} says which volumes of another control socket have changes under way; remove it \
              only if no write of that engine can be under way any more",
             file.display()
         )
@@ -658,7 +658,10 @@ mod tests {
         assert_eq!(wait_ns("a", "mem:2MiB"), minute, "its own");
         assert_eq!(wait_ns("c", "mem:3MiB"), None, "neither name nor path");
         let line = marks.in_words(&volume("c", "mem:1MiB")).unwrap();
-        assert!(line.starts_with("c: was not stopped cleanly"), "{line}");
+        assert!(
+            line.starts_with("c: an earlier engine left changes under way"),
+            "{line}"
+        );
     }
 
     #[test]

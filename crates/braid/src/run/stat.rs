@@ -273,7 +273,7 @@ fn unclean_stop(of: &Value) -> Option<String> {
     let age = of["held_age_ns"].as_u64();
     let oldest = age.map(|age_ns| format!(", the oldest for {}", format_ns(age_ns as f64)));
     Some(format!(
-        "after the unclean stop of the engine before this one writes wait {until}: {}{}",
+        "for what the engine before this one left under way, writes wait {until}: {}{}",
         some(number(&of["held"]), "write"),
         oldest.unwrap_or_default()
     ))
@@ -291,10 +291,7 @@ fn reason(word: &Value, left_ns: Option<u64>) -> String {
                         execute it"
         }
         "queue-server" => "the queue server that had it and was given up may yet execute it",
-        "unclean-stop" => {
-            "the engine before this one did not stop cleanly; what it sent may yet \
-                           be executed"
-        }
+        "unclean-stop" => "what the engine before this one left under way may yet be executed",
         other => other,
     };
     match left_ns {
@@ -320,7 +317,7 @@ fn so_far(of: &Value) -> String {
             count("held_bounded_total"),
             match count("held_unclean_stop_total") {
                 0 => String::new(),
-                gated => format!(", {gated} of them after an unclean stop"),
+                gated => format!(", {gated} of them for what an earlier engine left"),
             },
             match count("held_ns_max") {
                 0 => String::new(), // none has ended yet

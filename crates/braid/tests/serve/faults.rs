@@ -198,7 +198,9 @@ fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed
     pair.engine = engine(pair.directory.path());
     assert_eq!(first_write(&pair), 1);
     assert!(begun.elapsed() >= Duration::from_secs(3), "2 × 1 s and 1 s");
-    let line = pair.engine.notes("was not stopped cleanly");
+    let line = pair
+        .engine
+        .notes("an earlier engine left changes under way");
     assert!(line.contains("its writes wait 3000 ms"), "{line}");
     pair.engine.signal(rustix::process::Signal::TERM);
     assert!(pair.engine.ended().success());

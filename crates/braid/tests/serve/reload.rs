@@ -426,7 +426,9 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
     // The next one doesn't have it until a reload.
     rig.start(&[V0]);
     rig.reload(&[V0, ("v1", &[&two], "")]);
-    let line = rig.engine().notes("v1: was not stopped cleanly");
+    let line = rig
+        .engine()
+        .notes("v1: an earlier engine left changes under way");
     assert!(line.contains("its paths were others then"), "{line}");
     let mut client = rig.client("v1");
     client.send_write(0, 2);
@@ -436,7 +438,9 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
     rig.end(Signal::KILL);
     // At a start it is the same.
     rig.start(&[V0, ("v1", &[&one, &two], "")]);
-    let line = rig.engine().notes("v1: was not stopped cleanly");
+    let line = rig
+        .engine()
+        .notes("v1: an earlier engine left changes under way");
     assert!(line.contains("its paths were others then"), "{line}");
     wait_until(|| {
         let paths = rig.kept("marks").1["v1"]["paths"].clone();
@@ -444,7 +448,9 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
     });
     rig.end(Signal::KILL);
     rig.start(&[V0, ("v1", &[&two, &one], "")]);
-    let line = rig.engine().notes("v1: was not stopped cleanly");
+    let line = rig
+        .engine()
+        .notes("v1: an earlier engine left changes under way");
     assert!(!line.contains("its paths were others then"), "{line}");
 }
 

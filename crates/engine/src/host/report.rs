@@ -211,7 +211,7 @@ pub(super) fn unflushed(path: &Path) -> &'static str {
              check the data if the target lost power"
         }
         false => {
-            "not there since an unclean stop, and may have acknowledged writes that were never \
+            "not there since the engine before, and may have acknowledged writes that were never \
              flushed: a flush has failed; check the data if the target lost power"
         }
     }
@@ -237,7 +237,7 @@ pub(super) fn left_unflushed(path: &Path) -> &'static str {
              will cover them; until then they are lost if the target loses power"
         }
         false => {
-            "not there since an unclean stop, and may have acknowledged writes that were not \
+            "not there since the engine before, and may have acknowledged writes that were not \
              flushed: the first flush after this will cover them"
         }
     }
@@ -248,7 +248,7 @@ pub(super) fn in_doubt(path: &Path) -> String {
     let uri = &path.uri;
     let what = match path.was_seen() {
         true => "was lost with",
-        false => "was not there since an unclean stop, and may have",
+        false => "was not there since the engine before, and may have",
     };
     format!(
         "{uri} {what} acknowledged writes that were never flushed: wait until it is back, or \

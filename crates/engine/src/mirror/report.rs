@@ -99,7 +99,7 @@ impl Mirrored {
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
             legs: self.report_legs(host),
-            unalike: running.map_or(0, |it| it.machine.unalike()),
+            resync: running.and_then(|it| it.machine.resync()),
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
             grown: self.grown.clone(),

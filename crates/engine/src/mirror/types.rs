@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use policy::{Knobs, Policy};
 use volume::mirror::assembly::Wishes;
-use volume::mirror::machine::{CheckReport, LegFacts, Speed};
+use volume::mirror::machine::{CheckReport, LegFacts, Resync, Speed};
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Crc32c, Id, Label, Name, Superblock};
 
@@ -313,8 +313,8 @@ pub struct MirrorReport {
     pub knobs: Knobs,
     /// Legs, those that are configured first.
     pub legs: Vec<LegReport>,
-    /// Regions that legs in sync may have differently.
-    pub unalike: u64,
+    /// How far legs in sync are with being made alike, while they may differ.
+    pub resync: Option<Resync>,
     /// Bytes of a region.
     pub region_bytes: u64,
     /// How many there are.

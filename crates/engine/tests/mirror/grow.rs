@@ -70,7 +70,7 @@ fn t33_it_becomes_as_large_as_its_legs_and_says_so() {
     // What legs had there differently is read as one thing, again and again.
     let other = rig.one(&io(IoOp::Read, last - 1));
     assert_eq!(other, Outcome::Done);
-    rig.until(60 * SECOND, |rig| rig.report().unalike == 0);
+    rig.until(60 * SECOND, |rig| rig.report().resync.is_none());
     assert_eq!(rig.read(last), Ok(7));
     rig.stop();
     assert_eq!(data(&disks[0]), data(&disks[1]));
@@ -107,7 +107,7 @@ fn t14_whenever_the_power_fails_it_has_the_old_size_or_the_new_one_and_all_is_al
             size(&rig),
             LARGER - superblock(&disks[0]).superblock.place.data_offset
         );
-        rig.until(60 * SECOND, |rig| rig.report().unalike == 0);
+        rig.until(60 * SECOND, |rig| rig.report().resync.is_none());
         assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
         rig.stop();
         assert_eq!(data(&disks[0]), data(&disks[1]), "after {after} ms");

@@ -66,7 +66,7 @@ fn t13_t14_after_a_loss_of_power_all_that_was_flushed_is_on_every_leg() {
         assert!(matches!(found, Ok(1 | 2)), "{block}: {found:?}");
         assert_eq!(rig.read(block), found, "what was read once stays");
     }
-    rig.until(60 * SECOND, |rig| rig.report().unalike == 0);
+    rig.until(60 * SECOND, |rig| rig.report().resync.is_none());
     assert_eq!(data(&after[0]), data(&after[1]));
 }
 

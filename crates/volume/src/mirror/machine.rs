@@ -77,7 +77,7 @@ pub use grow::GrowError;
 pub use legs::{Legs, Ticket};
 pub use pace::Speed;
 pub use read::Wait;
-pub use types::{Config, LegFacts, News, Output, Pages, Request, Start};
+pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use alike::Alike;
 use back::Join;

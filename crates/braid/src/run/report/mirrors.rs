@@ -93,7 +93,8 @@ impl Report<'_> {
             "clean": superblock.map(|it| it.clean),
             "regions": it.map(|it| it.regions),
             "region_bytes": it.map(|it| it.region_bytes),
-            "unalike": it.map(|it| it.unalike),
+            "unalike": it.map(|it| it.resync.map_or(0, |it| it.left)),
+            "resync": it.and_then(resync),
             "checked": it.and_then(|it| it.checked).map(|it| json!({
                 "bytes": it.bytes,
                 "differences": it.differences,
@@ -211,6 +212,15 @@ fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
     if facts.is_stuck() {
         (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
     }
+    Some(far)
+}
+
+/// The same of making alike what an unclean stop left different.
+fn resync(mirror: &MirrorReport) -> Option<Value> {
+    let it = mirror.resync?;
+    let done = it.regions.saturating_sub(it.left) * mirror.region_bytes;
+    let mut far = far(it.since_ns, done, it.regions * mirror.region_bytes);
+    pause(&mut far, mirror.speed == PAUSED);
     Some(far)
 }
 

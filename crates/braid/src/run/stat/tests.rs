@@ -65,9 +65,9 @@ v0: degraded, weighted-latency
               one; 2 I/Os for a usable path, the oldest for 1.00 ms; 4 I/Os for
               a busy path; 1 flush for a lost controller with unflushed writes
      so far: 12 I/Os moved to another path; 5 writes held (immediate; 1 until
-             proof, 1 until the bound, 1 of them after an unclean stop), the
-             longest for 15.0 s; flushes failed: 1, the last 120 s ago: mem:1GiB
-             lost
+             proof, 1 until the bound, 1 of them for what an earlier engine
+             left), the longest for 15.0 s; flushes failed: 1, the last 120 s
+             ago: mem:1GiB lost
      risk: it is risky
 ";
 
@@ -116,7 +116,7 @@ fn every_reason_has_its_words() {
         ("bound", "may yet execute it, for"),
         ("quiescing", "was reset, and its disks"),
         ("unbounded", "only proof"),
-        ("unclean-stop", "did not stop cleanly"),
+        ("unclean-stop", "before this one left under way"),
     ] {
         let text = reason(&word.into(), Some(1_000_000_000));
         assert!(text.contains(part), "{text}");
@@ -135,7 +135,7 @@ fn what_waits_for_an_earlier_engine_has_a_count_an_age_and_an_end() {
     let text = shown(json!({
         "held": 2, "held_age_ns": 1_500_000_000_u64, "until_in_ns": 9_000_000_000_u64,
     }));
-    let part = "after the unclean stop of the engine before this one writes wait for 9.00 s more: \
+    let part = "for what the engine before this one left under way, writes wait for 9.00 s more: \
                 2 writes, the oldest for 1.50 s;";
     assert!(text.contains(part), "{text}");
     let text = shown(json!({"held": 0, "held_age_ns": null, "until_in_ns": null}));

@@ -1,5 +1,5 @@
 //! What verbs answer: of checks, of what legs have no room for, of what may only be read.
-use super::place::{Place, end, said};
+use super::place::{Place, end, kill, said};
 use crate::process::{Process, wait_until};
 
 #[test]
@@ -78,6 +78,41 @@ fn who_waits_for_a_check_is_told_that_the_engine_has_gone_and_not_that_legs_diff
         let status = waits.ended();
         assert_eq!(status.code(), Some(3), "{verb}: {}", waits.seen);
     }
+}
+
+#[test]
+fn a_resync_after_a_kill_is_shown_and_waited_for() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let slow = ["--floor", "64KiB/s", "--ceiling", "64KiB/s"];
+    place.told(&[&["mirror", "speed", "v0"][..], &slow].concat());
+    let mut client = place.client();
+    for block in 0..400_u64 {
+        assert_eq!(client.write(block << 12, block as u8), 0);
+    }
+    kill(engine);
+    let engine = place.start();
+    let status = || place.told(&["mirror", "status", "v0"]);
+    let shown = status();
+    let resync = &shown["resync"];
+    assert!(resync["of_bytes"].as_u64() > Some(0), "{shown}");
+    assert_eq!(resync["paused"], false, "{shown}");
+    let text = place.ask(&["mirror", "status", "v0"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("\n  resync  "), "{text}");
+    let socket = place.path("c.sock");
+    let words = ["mirror", "status", "v0", "--wait", "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    place.told(&["mirror", "speed", "v0", "--pause"]);
+    let mut waits = Process::start(place.0.path(), &words);
+    waits.notes("resync is paused");
+    place.told(&["mirror", "speed", "v0", "--resume"]);
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1GiB/s"]);
+    assert!(waits.ended().success(), "{}", waits.seen);
+    assert!(status()["resync"].is_null(), "{}", status());
+    end(engine);
 }
 
 #[test]

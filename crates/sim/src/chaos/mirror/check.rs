@@ -60,8 +60,8 @@ impl Course<'_> {
                     let what = format!("host {number}: nobody has made legs the same as leg {leg}");
                     return Some(what);
                 }
-                let unalike = report.unalike;
-                (unalike > 0).then(|| format!("host {number}: {unalike} regions may differ"))
+                let left = report.resync?.left;
+                Some(format!("host {number}: {left} regions may differ"))
             })
     }
 

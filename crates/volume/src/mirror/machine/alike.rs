@@ -8,7 +8,7 @@ use super::copy::{Job, Kind};
 use super::io::Phase;
 use super::legs::{Round, Work};
 use super::life::COPY_PAUSE_NS;
-use super::{Mirror, News, Request};
+use super::{Mirror, News, Request, Resync};
 use crate::Outcome;
 use alloc::vec::Vec;
 
@@ -26,9 +26,32 @@ pub(super) struct Alike {
     pub unflushed: bool,
     /// How often that flush has failed on end.
     tries: u8,
+    /// Since when there are some, ns, and how many there were at most.
+    begun: Option<(u64, u64)>,
 }
 
 impl Mirror {
+    /// How far legs in sync are with being made alike, while they may differ.
+    pub fn resync(&self) -> Option<Resync> {
+        let (since_ns, regions) = self.alike.begun?;
+        let left = self.unalike_count;
+        (left > 0).then_some(Resync {
+            since_ns,
+            regions,
+            left,
+        })
+    }
+
+    /// So many regions more may differ.
+    pub(super) fn count_unalike(&mut self, more: u64) {
+        self.unalike_count += more;
+        if self.unalike_count == 0 {
+            return;
+        }
+        let (since_ns, most) = self.alike.begun.unwrap_or((self.now_ns, 0));
+        self.alike.begun = Some((since_ns, most.max(self.unalike_count)));
+    }
+
     /// A leg alone differs from none, when it is durable that it is alone, nothing is being written
     /// to it any more, and it has flushed what was copied to it: else a reader would see that, and
     /// after a loss of its cache what was there before (T13).
@@ -131,6 +154,7 @@ impl Mirror {
         self.unalike.clear_all();
         self.unalike_count = 0;
         self.alike.unflushed = false;
+        self.alike.begun = None;
         self.alike.copied.clear();
         self.alike.flushing.clear();
         self.news(News::Alike);

@@ -344,7 +344,8 @@ impl Mirror {
         let todo = self.leg_mut(leg).and_then(|leg| leg.todo.take());
         let mut next = todo.as_ref().and_then(|todo| todo.next(0));
         while let Some(region) = next {
-            self.unalike_count += u64::from(self.unalike.set(region));
+            let more = u64::from(self.unalike.set(region));
+            self.count_unalike(more);
             next = todo.as_ref().and_then(|todo| todo.next(region + 1));
         }
         let since_event = self.state.event;

@@ -247,7 +247,8 @@ impl Mirror {
         self.begin_unflushed();
         if self.unclean && !self.read_only {
             self.unalike.copy_from(&self.intents);
-            self.unalike_count = self.unalike.count();
+            self.unalike_count = 0;
+            self.count_unalike(self.unalike.count());
             if self.unalike_count == 0 {
                 self.news(News::Alike);
             }

@@ -160,7 +160,7 @@ impl Mirror {
     pub(super) fn differ(&mut self, range: Range) {
         for region in self.regions(range) {
             if self.up.count() > 1 && self.unalike.set(region) {
-                self.unalike_count += 1;
+                self.count_unalike(1);
             }
             self.alike.copied.retain(|it| *it != region);
             self.alike.flushing.retain(|it| *it != region);

@@ -222,6 +222,17 @@ pub struct Start<'a> {
     pub terms: Terms,
 }
 
+/// What legs in sync may have differently is being made alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resync {
+    /// Since when, ns.
+    pub since_ns: u64,
+    /// Regions that they may have had differently at one time since then, at most.
+    pub regions: u64,
+    /// Those that are not known to be alike yet.
+    pub left: u64,
+}
+
 impl LegFacts {
     /// Whether it is being rebuilt, and no leg can read what it still lacks.
     pub fn is_stuck(&self) -> bool {
