@@ -82,7 +82,7 @@ pub struct CreateArgs {
 /// # Errors
 /// [`Usage`]; a leg can't be had, has no room or holds something; writing fails.
 pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
-    let name = name_of(args)?;
+    let name = name(&args.name)?;
     if args.legs.len() > LEGS_MAX {
         let count = args.legs.len();
         return Err(Usage::error(format!(
@@ -149,7 +149,10 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
 }
 
 /// Each leg, alone; none twice.
-fn open(uris: &[PathUri], access: &Access) -> anyhow::Result<Vec<Leg>> {
+///
+/// # Errors
+/// As [`Leg::open_exclusively`]; one is given twice.
+pub(super) fn open(uris: &[PathUri], access: &Access) -> anyhow::Result<Vec<Leg>> {
     let mut legs: Vec<Leg> = Vec::new();
     let mut storages: Vec<Storage> = Vec::new();
     for uri in uris {
@@ -194,7 +197,14 @@ fn tell_apart(uris: &[PathUri], legs: &[Leg]) -> anyhow::Result<()> {
 
 /// Writes again what is there, at each end of what will be cleared or written: a leg that refuses
 /// that is found before another one has lost anything.
-fn prove_writable(leg: &Leg, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It can't be written.
+pub(super) fn prove_writable(
+    leg: &Leg,
+    superblock: &Superblock,
+    force: bool,
+) -> anyhow::Result<()> {
     let block = BLOCK_BYTES_MAX as u64;
     let (place, bytes) = (superblock.place, leg.size().bytes);
     let pages = (Bitmap::new(superblock.geometry.regions()).pages() * PAGE_BYTES) as u64;
@@ -373,6 +383,15 @@ fn clear(leg: &Leg, superblock: &Superblock, force: bool) -> anyhow::Result<()> 
     if force {
         leg.zero(bytes.saturating_sub(TAIL_BYTES).max(place.data_offset)..bytes)?;
     }
+    clear_bitmap(leg, superblock)?;
+    leg.sync()
+}
+
+/// Writes a bitmap in which no bit is set.
+///
+/// # Errors
+/// It can't be written.
+pub(super) fn clear_bitmap(leg: &Leg, superblock: &Superblock) -> anyhow::Result<()> {
     let bitmap = Bitmap::new(superblock.geometry.regions());
     let mut pages = Vec::with_capacity(bitmap.pages() * PAGE_BYTES);
     for page in 0..bitmap.pages() {
@@ -380,8 +399,7 @@ fn clear(leg: &Leg, superblock: &Superblock, force: bool) -> anyhow::Result<()> 
     }
     // Whole blocks; what is behind the last page means nothing.
     pages.resize(pages.len().next_multiple_of(BLOCK_BYTES_MAX), 0);
-    leg.write(place.bitmap_offset, &pages)?;
-    leg.sync()
+    leg.write(superblock.place.bitmap_offset, &pages)
 }
 
 /// The properties of a new mirror.
@@ -400,15 +418,18 @@ fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
     Ok(properties)
 }
 
-fn name_of(args: &CreateArgs) -> anyhow::Result<Name> {
-    let name = Name::new(&args.name).map_err(|error| Usage::error(format!("the name: {error}")))?;
+/// What a mirror is to be called.
+///
+/// # Errors
+/// [`Usage`]: no volume can be called so.
+pub(super) fn name(text: &str) -> anyhow::Result<Name> {
+    let name = Name::new(text).map_err(|error| Usage::error(format!("the name: {error}")))?;
     if name.is_empty() {
         return Err(Usage::error("a mirror needs a name"));
     }
-    if !is_name(&args.name) {
+    if !is_name(text) {
         return Err(Usage::error(format!(
-            "the name: \"{}\" can be no volume's: letters, digits and . - _ only",
-            args.name
+            "the name: \"{text}\" can be no volume's: letters, digits and . - _ only"
         )));
     }
     Ok(name)

@@ -1,6 +1,6 @@
 //! `braid mirror`: mirrors on files and block devices, and what can be asked of one that runs.
 //!
-//! * [`create`], [`examine`], [`upgrade`]: the verbs without an engine; [`mod@show`]: what they
+//! * [`create`], [`examine`], [`upgrade`], [`import_clone`]: the verbs without an engine; [`mod@show`]: what they
 //!   print
 //! * [`mod@ask`], [`change`]: those that an engine does; [`mod@wait`]: and that take their time
 //! * [`leg`]: a leg's file; [`foreign`]: what must not be written over; [`same`]: what is the same
@@ -12,6 +12,7 @@ mod examine;
 mod far;
 mod foreign;
 pub mod holder;
+pub mod import_clone;
 pub mod leg;
 pub mod same;
 mod show;
@@ -24,6 +25,7 @@ pub enum MirrorVerb {
     Create(create::CreateArgs),
     Examine(examine::ExamineArgs),
     Upgrade(upgrade::UpgradeArgs),
+    ImportClone(import_clone::ImportCloneArgs),
     /// Start a mirror of the running engine that could not start by itself
     Assemble(ask::AssembleArgs),
     /// Compare all legs of a running mirror
@@ -67,6 +69,7 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Create(args) => create::run(args),
         MirrorVerb::Examine(args) => examine::run(args),
         MirrorVerb::Upgrade(args) => upgrade::run(args),
+        MirrorVerb::ImportClone(args) => import_clone::run(args),
         MirrorVerb::Assemble(args) => ask::assemble(args),
         MirrorVerb::Check(args) => ask::check(args),
         MirrorVerb::Repair(args) => ask::repair(args),

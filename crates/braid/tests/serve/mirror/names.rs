@@ -1,10 +1,11 @@
 //! Legs of mirrors that are exchanged in the configuration.
-use super::place::{LEG_BYTES, Place, end, said};
+use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
 use super::refused::{UNKNOWN, asked_of};
 use crate::process::{self, Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 fn configure(place: &Place, of: &[(&str, [&str; 2])]) {
@@ -174,4 +175,56 @@ fn another_mirror_of_one_name_is_refused_until_accepted() {
     engine.says("v0: ready").unwrap();
     assert_eq!(first_byte(&place, "v0"), 10);
     end(engine);
+}
+
+#[test]
+fn copied_legs_become_a_mirror_of_their_own() {
+    for clean in [true, false] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let legs = ["a", "b"];
+        let both = [("v0", legs), ("v1", ["c", "d"])];
+        configure(&place, &both[..1]);
+        let engine = place.start();
+        let mut writer = client(&place, "v0");
+        for block in 0..64_u64 {
+            assert_eq!(writer.write(block << 12, block as u8), 0);
+        }
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|leg| place.leg(leg));
+        let used = place.braid(&["mirror", "import-clone", &a, &b]);
+        assert_eq!(used.status.code(), Some(1), "{used:?}");
+        match clean {
+            true => end(engine),
+            false => kill(engine),
+        }
+        for (from, to) in [("a", "c"), ("b", "d")] {
+            std::fs::copy(place.path(from), place.path(to)).unwrap();
+        }
+        if !clean {
+            // As if it was copied at another moment.
+            let file = File::options().write(true).open(place.path("d"));
+            file.unwrap().write_all_at(&[0xee; 4096], DATA_AT).unwrap();
+        }
+        let read = || legs.map(|leg| std::fs::read(place.path(leg)).unwrap());
+        let before = read();
+        let made = place.braid(&["mirror", "import-clone", &c, &d, "--name", "v1"]);
+        assert!(made.status.success(), "{made:?}");
+        assert!(before == read(), "the original was changed");
+        configure(&place, &both);
+        let engine = place.start();
+        for name in ["v0", "v1"] {
+            verify(&mut client(&place, name), 64);
+        }
+        wait_until(|| {
+            let status = place.told(&["mirror", "status", "v1"]);
+            let legs = status["legs"].as_array()?;
+            legs.iter()
+                .all(|leg| leg["state"] == "in-sync")
+                .then_some(())
+        });
+        end(engine);
+        assert!(place.data("c") == place.data("d"), "legs differ");
+        assert!(place.data("a") == place.data("c"), "it is no copy");
+    }
 }
