@@ -24,6 +24,7 @@ mod leg;
 pub mod limits;
 pub mod mirror;
 pub mod order;
+mod ranges;
 mod stacking;
 
 pub use disposition::{Attempt, Disposition, dispose};

@@ -14,11 +14,13 @@
 //! has begun ends.
 //!
 //! # Cost
-//! `segments` holds, in order, which bytes are covered and by which change last. A change that
-//! overlaps none costs a binary search and an insertion; one that overlaps others waits for the
-//! last change of each segment that it covers, which in turn waits for the ones before. No change
-//! looks at all others. The tables grow to the largest number of changes in flight and stay.
+//! `segments` holds, in a balanced tree, which bytes are covered and by which change last. A change
+//! that overlaps none costs a search and an insertion, O(log n) steps; one that overlaps others
+//! waits for the last change of each segment that it covers, which in turn waits for the ones
+//! before. No change looks at all others. The tables grow to the largest number of changes in
+//! flight and stay. `cargo xtask bench layers` counts instructions.
 use crate::hold::Range;
+use crate::ranges::{Entry, Ranges};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -44,8 +46,8 @@ pub struct Begun {
 /// Changes in flight on several volumes. See the module.
 #[derive(Debug)]
 pub struct ChangeOrder {
-    /// Covered bytes by volume and start; disjoint.
-    segments: Vec<Segment>,
+    /// Covered bytes; disjoint. The owner of each is the node of the last change that covers it.
+    segments: Ranges,
     nodes: Vec<Node>,
     free_node: u32,
     links: Vec<Link>,
@@ -54,14 +56,6 @@ pub struct ChangeOrder {
     ready: VecDeque<u32>,
     /// Nodes that ended, while their followers are released.
     ended: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    volume: u32,
-    range: Range,
-    /// Node of the last change that covers it.
-    last: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +96,7 @@ impl ChangeOrder {
     /// Empty, with room for `changes` in flight before it takes more memory.
     pub fn new(changes: usize) -> Self {
         Self {
-            segments: Vec::with_capacity(2 * changes),
+            segments: Ranges::new(2 * changes),
             nodes: Vec::with_capacity(changes),
             free_node: NONE,
             links: Vec::with_capacity(changes),
@@ -201,51 +195,32 @@ impl ChangeOrder {
         }
     }
 
-    /// Index of the first segment that ends behind `start`.
-    fn first_behind(&self, volume: u32, start: u64) -> usize {
-        let before = |it: &Segment| (it.volume, it.range.end) <= (volume, start);
-        self.segments.partition_point(before)
-    }
-
     /// Makes `node` the last change of `range`, behind those that were.
     fn cover(&mut self, node: u32, volume: u32, range: Range) {
-        let last = node;
-        let own = Segment {
+        while let Some(at) = self.segments.first(volume, range) {
+            let it = self.segments.remove(at);
+            self.link(it.owner, node);
+            // Of segments that are covered partly the rest stays as it was.
+            let head = Range {
+                end: range.start,
+                ..it.range
+            };
+            let tail = Range {
+                start: range.end,
+                ..it.range
+            };
+            for range in [head, tail] {
+                if range.start < range.end {
+                    self.segments.insert(Entry { range, ..it });
+                }
+            }
+        }
+        self.segments.insert(Entry {
             volume,
             range,
-            last,
-        };
-        let from = self.first_behind(volume, range.start);
-        let mut to = from;
-        while let Some(it) = self.segments.get(to) {
-            if it.volume != volume || it.range.start >= range.end {
-                break;
-            }
-            let blocker = it.last;
-            self.link(blocker, node);
-            to += 1;
-        }
-        if from == to {
-            return self.segments.insert(from, own);
-        }
-        // Of segments that are covered partly the rest stays as it was.
-        let (first, behind) = (self.segments[from], self.segments[to - 1]);
-        let head = (first.range.start < range.start).then_some(Segment {
-            range: Range {
-                end: range.start,
-                ..first.range
-            },
-            ..first
+            age: 0,
+            owner: node,
         });
-        let tail = (behind.range.end > range.end).then_some(Segment {
-            range: Range {
-                start: range.end,
-                ..behind.range
-            },
-            ..behind
-        });
-        let all = head.into_iter().chain(Some(own)).chain(tail);
-        self.segments.splice(from..to, all);
     }
 
     /// `node` waits for `blocker`. Once is enough for segments in a row.
@@ -314,19 +289,16 @@ impl ChangeOrder {
     /// Removes what a node is still the last change of.
     fn uncover(&mut self, node: u32) {
         let Node { volume, range, .. } = self.nodes[node as usize];
-        let from = self.first_behind(volume, range.start);
-        let (mut at, mut kept) = (from, from);
-        while let Some(&it) = self.segments.get(at) {
-            if it.volume != volume || it.range.start >= range.end {
-                break;
+        let mut rest = range;
+        while rest.start < rest.end
+            && let Some(at) = self.segments.first(volume, rest)
+        {
+            let it = *self.segments.at(at);
+            if it.owner == node {
+                self.segments.remove(at);
             }
-            if it.last != node {
-                self.segments[kept] = it;
-                kept += 1;
-            }
-            at += 1;
+            rest.start = it.range.end;
         }
-        self.segments.drain(kept..at);
     }
 }
 
