@@ -89,10 +89,10 @@ pub const CLIENTS_MAX: u16 = 12 << 10;
 pub const TICKETS_READY: usize = 1 << 16;
 
 /// How often an export whose clients wait for memory looks who holds it and moves nothing, ns.
-pub const EXPORT_STALL_NS: u64 = 1_000_000_000;
+pub const EXPORT_STALL_NS: u64 = 500_000_000;
 /// So many looks a client may move nothing that waited for memory for long: what it sent meanwhile
 /// lies in its socket, and TCP sends a lost segment again three times in that.
-pub const EXPORT_STALL_LOOKS: u32 = 2;
+pub const EXPORT_STALL_LOOKS: u32 = 4;
 
 /// Changes in flight of a core for whose order room is made at once.
 pub const CHANGES_READY: usize = 1024;

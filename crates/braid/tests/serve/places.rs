@@ -171,16 +171,17 @@ fn is_closed(client: &mut UnixStream) -> bool {
     }
 }
 
-/// Each lot of clients that has the memory and stops in the middle of a write is given up some
+/// Each lot of clients that has the memory and stops in the middle of a write is given up within
 /// three seconds after the 30 s that all of them have; those who wait for memory are counted from
-/// when they began to wait. `STALLED_CLIENTS=2000 cargo test …` has more of them.
+/// when they began to wait, the last ones too. `STALLED_CLIENTS=2000 cargo test …` has more of
+/// them.
 #[test]
 fn t54_clients_stopped_in_a_write_are_given_up_in_lots() {
     let asked = std::env::var("STALLED_CLIENTS").ok();
     let count: usize = asked.map_or(200, |it| it.parse().unwrap());
     let directory = tempfile::tempdir().unwrap();
-    // So many have their memory together, at least, and at most.
-    let (lot, last) = (60, 110);
+    // So many have their memory together, at least.
+    let lot = 60;
     let more = format!("buffers = \"128MiB\"\nclients = {}\n", count + 2);
     let Some(_engine) = export(directory.path(), &more) else {
         return;
@@ -197,10 +198,9 @@ fn t54_clients_stopped_in_a_write_are_given_up_in_lots() {
     let mut clients: Vec<UnixStream> = (0..count).map(stopped).collect();
     let begun = Instant::now();
     let lots = u32::try_from(count / lot).unwrap();
-    let limit = Duration::from_secs(45) + Duration::from_millis(3500) * lots;
+    let limit = Duration::from_secs(45) + Duration::from_secs(3) * lots;
     let mut honest = Client::open(&socket);
-    // The last ones keep nobody from memory: they have a minute more.
-    while clients.len() > last {
+    while !clients.is_empty() {
         assert!(begun.elapsed() < limit, "{} are there", clients.len());
         assert_eq!(honest.write(4096, 7), 0);
         std::thread::sleep(Duration::from_millis(250));

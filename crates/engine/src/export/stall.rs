@@ -6,11 +6,12 @@
 //! that a client waited for memory counts as well: once it has memory it has to move.
 //!
 //! # Contract
-//! A look every [`EXPORT_STALL_NS`] while any client waits for memory. A client is given up that
-//! came with no new request for [`STALL_NS`], its wait for memory included, and moved nothing
-//! between [`EXPORT_STALL_LOOKS`] looks although it was its turn. Bytes that lay in its socket when
-//! it stopped are no sign of life by themselves. What waits for a device or for other changes is
-//! not the client's turn.
+//! A look every [`EXPORT_STALL_NS`] while any client waits for memory, or has a request that did. A
+//! client is given up that came with no new request for [`STALL_NS`], its wait for memory included,
+//! and moved nothing between [`EXPORT_STALL_LOOKS`] looks although it was its turn: while others
+//! wait for memory, or if it waited itself. So the last of many have no longer than those before.
+//! Bytes that lay in its socket when it stopped are no sign of life by themselves. What waits for a
+//! device or for other changes is not the client's turn.
 use super::ExportEngine;
 use super::clients::Client;
 use crate::limits::{EXPORT_STALL_LOOKS, EXPORT_STALL_NS};
@@ -37,6 +38,8 @@ struct Flow {
     still: u32,
     /// It was its turn at the last look.
     due: bool,
+    /// That request waited for memory.
+    waited: bool,
 }
 
 impl Stalls {
@@ -67,7 +70,7 @@ impl Stalls {
 }
 
 impl Flow {
-    /// One look; whether the client stalls.
+    /// One look; whether the client stalls, if others wait or it waited itself.
     fn look(&mut self, (request, moved): (u64, u64), due: bool, waits: bool) -> bool {
         let is_same = self.request == request && (due || waits);
         let is_still = is_same && due && self.due && self.moved == moved;
@@ -77,6 +80,7 @@ impl Flow {
             age: if is_same { self.age + 1 } else { 0 },
             still: if is_still { self.still + 1 } else { 0 },
             due,
+            waited: waits || (is_same && self.waited),
         };
         u64::from(self.age) * EXPORT_STALL_NS >= STALL_NS && self.still >= EXPORT_STALL_LOOKS
     }
@@ -88,11 +92,8 @@ impl ExportEngine {
         if now_ns < self.stalls.look_ns {
             return;
         }
-        self.stalls.look_ns = u64::MAX;
-        if !self.clients.iter().any(Client::is_waiting) {
-            return;
-        }
-        self.stalls.look_ns = now_ns.saturating_add(EXPORT_STALL_NS);
+        let others_wait = self.clients.iter().any(Client::is_waiting);
+        let mut goes_on = others_wait;
         for client in 0..self.config.clients_max {
             let it = &mut self.clients[usize::from(client)];
             let waits = it.is_waiting();
@@ -101,12 +102,20 @@ impl ExportEngine {
             };
             let (turn, moved) = (session.turn(), (session.requests(), session.moved()));
             let flow = &mut self.stalls.all[usize::from(client)];
-            if flow.look(moved, turn.is_some(), waits)
+            let stalls = flow.look(moved, turn.is_some(), waits);
+            goes_on |= flow.waited;
+            if stalls
+                && (others_wait || flow.waited)
                 && let Some(why) = turn
             {
                 session.give_up(why, now_ns);
                 self.touch(client);
             }
         }
+        self.stalls.look_ns = if goes_on {
+            now_ns.saturating_add(EXPORT_STALL_NS)
+        } else {
+            u64::MAX
+        };
     }
 }
