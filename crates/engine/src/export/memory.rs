@@ -91,6 +91,15 @@ fn own_bytes(arena_bytes: u64, clients: u16) -> u64 {
     1 << quarter.ilog2()
 }
 
+/// Takes out what is mostly the first one: only else are all looked at.
+fn leave<T: Copy + PartialEq>(line: &mut VecDeque<T>, it: T) {
+    if line.front() == Some(&it) {
+        line.pop_front();
+    } else {
+        line.retain(|other| *other != it);
+    }
+}
+
 impl ExportEngine {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
@@ -272,9 +281,9 @@ impl ExportEngine {
 
     fn waits_no_more(&mut self, client: u16, ticket: u32) {
         let it = &mut self.clients[usize::from(client)];
-        it.waiting.retain(|waiting| *waiting != ticket);
+        leave(&mut it.waiting, ticket);
         if it.waiting.is_empty() && core::mem::take(&mut it.in_line) {
-            self.pool.line.retain(|waiting| *waiting != client);
+            leave(&mut self.pool.line, client);
             // Whoever stood behind it may be the one who fits.
             self.pool.changed = true;
         }
