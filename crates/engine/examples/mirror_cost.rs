@@ -1,10 +1,13 @@
-//! What a mirror of one leg adds to reads of that leg, for an instruction counter:
-//! `mirror_cost alone|mirror ITERATIONS`.
+//! What a mirror of one leg adds to reads of that leg, and what its writes cost, for an instruction
+//! counter: `mirror_cost alone|mirror ITERATIONS`, `mirror_cost mirror-same|mirror-apart IN_FLIGHT
+//! ITERATIONS`.
 //!
 //! A device holds a mirror's only leg. `alone` reads from the device's volume, `mirror` from the
-//! mirror over it: 32 reads of 4 KiB in flight at places all over it. Each iteration is one read;
-//! a loop turn has [`BATCH`] of them, and what a program does in each turn anyway. The difference
-//! of two runs with different numbers of iterations, divided by theirs, is the cost of one read.
+//! mirror over it: 32 reads of 4 KiB in flight at places all over it. `mirror-same` writes one
+//! block again and again, so that each write waits for the one before; `mirror-apart` blocks all
+//! over it. Each iteration is one I/O; a loop turn has [`BATCH`] of them, and what a program does
+//! in each turn anyway. The difference of two runs with different numbers of iterations, divided by
+//! theirs, is the cost of one I/O.
 use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
 };
@@ -23,41 +26,86 @@ use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Id, Label, Name, Properties, Superblock};
 
+/// Reads in flight.
 const IN_FLIGHT: usize = 32;
-/// Reads of one turn.
+const IN_FLIGHT_MAX: usize = 1024;
+/// I/Os of one turn.
 const BATCH: u64 = 4;
 const BYTES: u64 = 4096;
 const LEG_BYTES: u64 = 8 << 20;
-/// Reads are of the first so many blocks.
+/// I/Os are of the first so many blocks.
 const BLOCKS: u64 = 1024;
-/// Where the mirror's own memory begins, behind that of reads.
-const SCRATCH_AT: u64 = IN_FLIGHT as u64 * BYTES;
+/// Where the mirror's own memory begins, behind that of users' I/Os.
+const SCRATCH_AT: u64 = IN_FLIGHT_MAX as u64 * BYTES;
 const SECOND: u64 = 1_000_000_000;
 /// Turns in which the mirror has to come up.
 const TURNS_MAX: u64 = 1_000_000;
 
+/// What a run does.
+struct Case {
+    volume: u16,
+    op: IoOp,
+    /// Blocks that I/Os are spread over.
+    blocks: u64,
+    in_flight: usize,
+    iterations: u64,
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (volume, iterations) = match words[..] {
-        ["alone", iterations] => (0, iterations.parse().ok()),
-        ["mirror", iterations] => (MIRRORS_FROM, iterations.parse().ok()),
-        _ => (0, None),
-    };
-    let Some(iterations) = iterations else {
-        eprintln!("usage: mirror_cost alone|mirror ITERATIONS");
+    let Some(case) = parse(&words) else {
+        eprintln!(
+            "usage: mirror_cost alone|mirror ITERATIONS\n       \
+             mirror_cost mirror-same|mirror-apart IN_FLIGHT ITERATIONS"
+        );
         return ExitCode::from(2);
     };
-    match Bench::new(volume).and_then(|mut bench| bench.run(volume, iterations)) {
+    match Bench::new(case.volume).and_then(|mut bench| bench.run(&case)) {
         Some(checksum) => {
-            println!("{iterations} iterations, checksum {checksum}");
+            println!("{} iterations, checksum {checksum}", case.iterations);
             ExitCode::SUCCESS
         }
         None => {
-            eprintln!("the mirror did not come up");
+            eprintln!("the mirror did not come up, or stopped");
             ExitCode::FAILURE
         }
     }
+}
+
+fn parse(words: &[&str]) -> Option<Case> {
+    let (volume, op, blocks, in_flight, iterations) = match *words {
+        ["alone", iterations] => (0, IoOp::Read, BLOCKS, IN_FLIGHT, iterations),
+        ["mirror", iterations] => (MIRRORS_FROM, IoOp::Read, BLOCKS, IN_FLIGHT, iterations),
+        ["mirror-same", in_flight, iterations] => {
+            let in_flight = in_flight.parse().ok()?;
+            (
+                MIRRORS_FROM,
+                IoOp::Write { fua: false },
+                1,
+                in_flight,
+                iterations,
+            )
+        }
+        ["mirror-apart", in_flight, iterations] => {
+            let in_flight = in_flight.parse().ok()?;
+            (
+                MIRRORS_FROM,
+                IoOp::Write { fua: false },
+                BLOCKS,
+                in_flight,
+                iterations,
+            )
+        }
+        _ => return None,
+    };
+    Some(Case {
+        volume,
+        op,
+        blocks,
+        in_flight: Some(in_flight).filter(|it| (1..=IN_FLIGHT_MAX).contains(it))?,
+        iterations: iterations.parse().ok()?,
+    })
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -140,7 +188,7 @@ fn host_config() -> HostConfig {
         kato_ms: 5_000,
         connect_timeout_ns: SECOND,
         io_timeout_ns: 30 * SECOND,
-        io_max: 256,
+        io_max: 2 * IN_FLIGHT_MAX as u32,
         scratch: Span::default(),
         volumes: vec![VolumeConfig {
             name: "m0/0".into(),
@@ -189,6 +237,8 @@ struct Bench {
     now_ns: u64,
     pending: VecDeque<DeviceRequest>,
     checksum: u64,
+    /// I/Os of users that have ended.
+    ended: u64,
 }
 
 impl Bench {
@@ -213,8 +263,9 @@ impl Bench {
             arena: Arena(vec![0; SCRATCH_AT as usize + len as usize]),
             disk: leg()?,
             now_ns: SECOND,
-            pending: VecDeque::with_capacity(2 * IN_FLIGHT),
+            pending: VecDeque::with_capacity(2 * IN_FLIGHT_MAX),
             checksum: 0,
+            ended: 0,
         };
         for _ in 0..TURNS_MAX {
             if bench.engine.limits(volume).is_some() && bench.pending.is_empty() {
@@ -237,6 +288,7 @@ impl Bench {
         while let Some(event) = engine.poll_event() {
             if let HostEvent::Done(done) = event {
                 self.checksum += done.latency_ns;
+                self.ended += 1;
             }
         }
         while let Some(output) = engine.poll_output() {
@@ -266,21 +318,34 @@ impl Bench {
         true
     }
 
-    fn run(&mut self, volume: u16, iterations: u64) -> Option<u64> {
-        for i in 0..iterations {
+    fn run(&mut self, case: &Case) -> Option<u64> {
+        let begun = self.ended;
+        for i in 0..case.iterations {
             let io = Io {
-                volume,
-                op: IoOp::Read,
-                offset: i.wrapping_mul(0x9e37_79b9) % BLOCKS * BYTES,
+                volume: case.volume,
+                op: case.op,
+                offset: i.wrapping_mul(0x9e37_79b9) % case.blocks * BYTES,
                 length: BYTES as u32,
                 span: Span {
-                    at: i % IN_FLIGHT as u64 * BYTES,
+                    at: i % case.in_flight as u64 * BYTES,
                     len: BYTES as u32,
                 },
                 source: 1,
                 cookie: i,
             };
-            if self.pending.len() >= IN_FLIGHT {
+            // Of writes that wait for one another the device has one at a time.
+            let waits = case.op != IoOp::Read;
+            let mut turns = 0;
+            while waits && i - (self.ended - begun) >= case.in_flight as u64 {
+                self.end_one();
+                self.now_ns += 2_000;
+                self.turn();
+                turns += 1;
+                if turns > TURNS_MAX {
+                    return None;
+                }
+            }
+            if !waits && self.pending.len() >= case.in_flight {
                 self.end_one();
             }
             self.engine.submit(&io, self.now_ns).ok()?;

@@ -3,7 +3,8 @@
 //!
 //! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` and `mirror_cost`
 //! (over local devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides
-//! of NVMe/TCP, and `nbd_cost`, both sides of NBD.
+//! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
+//! there with 128 and 1,024 in flight: a cost that grows with these is a scan.
 use super::{Format, callgrind};
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -40,7 +41,7 @@ enum Count {
     Measured(&'static str),
 }
 
-const LAYERS: [Layer; 14] = [
+const LAYERS: [Layer; 26] = [
     Layer::iterations(
         "policy: weighted-latency, 2 paths",
         "braid-policy",
@@ -83,6 +84,24 @@ const LAYERS: [Layer; 14] = [
     Layer::nbd("nbd server: write", "measured_server", &["write"]),
     Layer::nbd("nbd client: read", "measured_client", &[]),
     Layer::nbd("nbd client: write", "measured_client", &["write"]),
+    Layer::overlaps(
+        "order of changes: one block, 128",
+        &["order", "same", "128"],
+    ),
+    Layer::overlaps(
+        "order of changes: one block, 1024",
+        &["order", "same", "1024"],
+    ),
+    Layer::overlaps("order of changes: apart, 128", &["order", "apart", "128"]),
+    Layer::overlaps("order of changes: apart, 1024", &["order", "apart", "1024"]),
+    Layer::overlaps("held writes: one block, 128", &["holds", "same", "128"]),
+    Layer::overlaps("held writes: one block, 1024", &["holds", "same", "1024"]),
+    Layer::overlaps("held writes: apart, 128", &["holds", "apart", "128"]),
+    Layer::overlaps("held writes: apart, 1024", &["holds", "apart", "1024"]),
+    Layer::mirror_writes("mirror write: one block, 128", &["mirror-same", "128"]),
+    Layer::mirror_writes("mirror write: one block, 1024", &["mirror-same", "1024"]),
+    Layer::mirror_writes("mirror write: apart, 128", &["mirror-apart", "128"]),
+    Layer::mirror_writes("mirror write: apart, 1024", &["mirror-apart", "1024"]),
 ];
 
 impl Layer {
@@ -100,6 +119,15 @@ impl Layer {
             arguments,
             count: Count::Iterations { alone },
         }
+    }
+
+    const fn overlaps(name: &'static str, arguments: &'static [&'static str]) -> Self {
+        let alone = &["none", "apart", "1"];
+        Self::iterations(name, "braid-volume", "overlap_cost", arguments, alone)
+    }
+
+    const fn mirror_writes(name: &'static str, arguments: &'static [&'static str]) -> Self {
+        Self::iterations(name, "braid-engine", "mirror_cost", arguments, &[])
     }
 
     const fn measured(
