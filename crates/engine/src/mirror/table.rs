@@ -6,6 +6,7 @@
 //!
 //! # Limits
 //! As many as the host has slots; nothing is allocated for one.
+use super::depth::Given;
 use crate::host::{Hints, IoOp};
 use crate::machine::Span;
 use alloc::vec::Vec;
@@ -30,8 +31,8 @@ pub(super) struct Entry {
     pub hints: Hints,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
-    /// It is one of those that its leg's window counts.
-    pub counted: bool,
+    /// How it was given, where one of its leg's windows counts it.
+    pub counted: Option<Given>,
 }
 
 impl Entry {
@@ -44,7 +45,7 @@ impl Entry {
             part: PartOf::default(),
             hints: Hints::default(),
             span,
-            counted: false,
+            counted: None,
         }
     }
 }
