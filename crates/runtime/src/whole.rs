@@ -180,6 +180,23 @@ impl Whole {
         end.filter(|_| end != before)
     }
 
+    /// The same of a file that has so many bytes now, where nothing below `needs` was cut off.
+    fn take_behind(&self, needs: u64, bytes: u64) {
+        let end = self.end.load(Ordering::Acquire);
+        if end == u64::MAX || end < needs || bytes < end {
+            return;
+        }
+        // First, so that a look does not find it shorter than it was.
+        self.longest.store(bytes, Ordering::Release);
+        // Another core may have seen a lower end meanwhile: that one stays.
+        let forgotten =
+            self.end
+                .compare_exchange(end, u64::MAX, Ordering::AcqRel, Ordering::Acquire);
+        if forgotten.is_ok() {
+            self.told.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn take(&self, bytes: u64) {
         self.longest.store(bytes, Ordering::Relaxed);
         self.end.store(u64::MAX, Ordering::Relaxed);
@@ -215,6 +232,18 @@ impl FileDevice {
             whole.take(bytes);
         }
         Ok(bytes)
+    }
+
+    /// The same where nothing below `needs` was cut off: a caller that needs no more than that has
+    /// lost nothing, and uses what lies behind it from now on.
+    ///
+    /// # Errors
+    /// [`RuntimeError::File`](crate::RuntimeError::File): its size can't be read.
+    pub fn take_behind(&self, needs: u64) -> Result<(), crate::RuntimeError> {
+        if let Some(whole) = self.whole() {
+            whole.take_behind(needs, self.size()?);
+        }
+        Ok(())
     }
 }
 
@@ -286,6 +315,22 @@ mod tests {
         write(&whole, u64::MAX / 2);
         seen(&whole, u64::MAX - 1);
         assert_eq!(whole.lengths().1, 0);
+    }
+
+    #[test]
+    fn end_behind_what_is_needed_can_be_forgotten() {
+        let whole = Whole::new(32 * K);
+        seen(&whole, 20 * K);
+        whole.take_behind(16 * K, 16 * K);
+        assert!(!whole.reaches(21 * K), "it is shorter by now");
+        whole.take_behind(24 * K, 28 * K);
+        assert!(!whole.reaches(21 * K), "more is needed than was left");
+        whole.take_behind(16 * K, 28 * K);
+        assert!(whole.reaches(28 * K) && whole.tell());
+        seen(&whole, 28 * K);
+        assert!(whole.reaches(28 * K));
+        seen(&whole, 16 * K);
+        assert_eq!(whole.lengths(), (28 * K, 16 * K), "it was cut again");
     }
 
     #[test]

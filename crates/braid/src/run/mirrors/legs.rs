@@ -484,12 +484,27 @@ impl Service {
             UriKind::File(path) => {
                 let file = LegFile::open(path).ok()?;
                 let said = file.read_superblock().ok()?.ok()?.superblock;
-                (said.mirror == ours && said.slot == slot).then(|| file.size().bytes)
+                if said.mirror != ours || said.slot != slot {
+                    return None;
+                }
+                self.take_behind(keys, &said);
+                Some(file.size().bytes)
             }
             _ => None,
         });
         // Those of namespaces are told by their controllers.
         sizes.min().flatten()
+    }
+
+    /// The file of a leg that became shorter, though not shorter than the mirror needs, is used as
+    /// long as it is now: nothing of the mirror was there.
+    fn take_behind(&self, keys: &PathKeys, said: &Superblock) {
+        let needs = said.place.data_offset.saturating_add(said.geometry.bytes);
+        if let Some(file) = self.ends.file(&keys.uri)
+            && let Err(error) = file.take_behind(needs)
+        {
+            log::say(format!("{}: {error}", file.path().display()));
+        }
     }
 
     /// A volume of the engine for a new leg, once it is ready.

@@ -102,6 +102,35 @@ fn t45_of_the_last_leg_a_cut_is_shown_and_who_waits_for_what_nobody_can_read_is_
     assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
+/// One that was longer than the mirror needs, and then no shorter than that, has lost nothing: once
+/// it is long again the mirror grows over where it ended.
+#[test]
+fn t50_mirror_grows_over_an_end_behind_its_own() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (mut engine, mut client) = written(&place);
+    for name in ["a", "b"] {
+        open(&place, name).set_len(2 * LEG_BYTES).unwrap();
+    }
+    // Each file is looked at once a second.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    open(&place, "b").set_len(LEG_BYTES).unwrap();
+    engine.notes("was cut short behind our back");
+    open(&place, "b").set_len(2 * LEG_BYTES).unwrap();
+    place.told(&["mirror", "grow", "v0"]);
+    let mut grown = place.client();
+    let last = 2 * LEG_BYTES - DATA_AT - 4096;
+    for _ in 0..4 {
+        assert_eq!(grown.write(last, 9), 0);
+        assert_eq!(grown.read(last), [9; 4096]);
+    }
+    verify(&mut client, BLOCKS);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
 /// Nothing is asked of it while it is short, and then the engine is another one.
 #[test]
 fn t50_of_the_last_leg_a_cut_is_known_to_the_next_engine() {
