@@ -476,7 +476,7 @@ impl Mirrored {
             (
                 Task::Io(ticket) | Task::Own(ticket) | Task::Compare(ticket, ..),
                 Phase::Running(it),
-            ) => it.machine.is_foreign() || !it.machine.may_read(ticket.leg),
+            ) => it.machine.is_needless(ticket),
             _ => false,
         }
     }

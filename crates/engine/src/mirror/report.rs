@@ -437,6 +437,7 @@ impl Mirrored {
                 leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
                 self.again = true;
             }
+            self.again |= leg.show_spare(slot, host, &mut it.machine, now_ns);
             if !it.machine.may_read(slot) {
                 leg.given_up = host.times_given_up(volume);
             }

@@ -9,14 +9,38 @@ use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
-use crate::host::HostEvent;
+use crate::host::{HostEngine, HostEvent};
 use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::String;
 use volume::Outcome;
+use volume::hold::Range;
 use volume::mirror::Superblock;
 use volume::mirror::copies::NoLeg;
-use volume::mirror::machine::{News, Unfit};
+use volume::mirror::machine::{Mirror, News, Unfit};
+
+impl Leg {
+    /// Tells the machine whether a leg that is away can be read as the last resort; whether that
+    /// may change anything. One that was cut short or off, or can't return, is not read.
+    pub(super) fn show_spare(
+        &self,
+        slot: u8,
+        host: &HostEngine,
+        machine: &mut Mirror,
+        now_ns: u64,
+    ) -> bool {
+        if machine.may_read(slot) {
+            return false;
+        }
+        let has_nothing = self.cut_short || self.size != LegSize::Enough || self.is_too_small();
+        let is_barred = has_nothing || self.cut || self.removed || self.unfit.is_some();
+        let is_there = self.info.is_some() && host.usability(self.config.volume).0;
+        match is_there && !is_barred {
+            true => machine.spare_found(slot, now_ns),
+            false => machine.spare_lost(slot),
+        }
+    }
+}
 
 impl Mirrored {
     /// Something has happened.
@@ -39,9 +63,10 @@ impl Mirrored {
             }
             News::Alike => "all legs in sync are alike".into(),
             News::Lost(range) => format!(
-                "no leg can read {} bytes at {}: restore them from a backup",
+                "no leg can read {} bytes at {}: {}",
                 range.end - range.start,
-                range.start
+                range.start,
+                self.instead_of(range)
             ),
             News::Grown(bytes) => {
                 self.has_grown(bytes, kit);
@@ -101,6 +126,23 @@ impl Mirrored {
         };
         let line = format!("{}: {line}", self.config.name);
         kit.events.push_back(HostEvent::Warning(kit.number, line));
+    }
+
+    /// What is to be done about bytes that no leg can read, in words.
+    fn instead_of(&self, range: Range) -> String {
+        let backup = "restore them from a backup";
+        let Phase::Running(it) = &self.phase else {
+            return backup.into();
+        };
+        let mut slots = self.legs.iter().filter_map(|leg| leg.slot);
+        match slots.find(|&slot| it.machine.may_have(slot, range)) {
+            Some(slot) => format!(
+                "nothing was written there since leg {slot} ({}) left: they are read when it can \
+                 be reached; else {backup}",
+                self.name_of(slot)
+            ),
+            None => backup.into(),
+        }
     }
 
     /// What a leg is called.
@@ -254,8 +296,8 @@ impl Mirrored {
             (News::Rescued(_, range), _) => {
                 let bytes = range.end - range.start;
                 format!(
-                    "{leg} is being rebuilt, and was read: no leg in sync can read {bytes} bytes \
-                     at {}, which it does not lack",
+                    "{leg} is not in sync, and was read: no leg in sync can read {bytes} bytes at \
+                     {}, which it does not lack",
                     range.start
                 )
             }
@@ -322,11 +364,13 @@ impl Mirrored {
             };
             let reachable = kit.host.usability(leg.config.volume).0;
             let here = leg.info.is_some() && reachable && leg.look.is_none();
+            // Its superblocks are read since it is a spare.
+            let here_later = leg.info.is_some() && reachable && leg.look.is_some();
             let returns = here && !leg.stays_away();
             if returns && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
-                away.asked = false;
+                away.asked &= here_later;
                 // Not at once: who waits would be busy with that.
                 away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
             }

@@ -20,4 +20,5 @@ mod overlap;
 mod rig;
 mod silent;
 mod sizes;
+mod spare;
 mod start;

@@ -8,7 +8,8 @@
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
-//! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks
+//! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
+//!   `spare`: legs that wait, and are read as the last resort
 //! * `change`: legs that are added and removed
 //! * `grow`: a larger size
 //! * `bad`: blocks that a leg could not write
@@ -68,6 +69,7 @@ mod pace;
 pub(super) mod planted;
 mod read;
 mod rebuild;
+mod spare;
 mod types;
 
 pub use back::Unfit;
@@ -93,6 +95,7 @@ use legs::{Round, Work};
 use life::Life;
 use loss::Loss;
 use pace::Pace;
+use spare::Spare;
 
 /// One leg.
 #[derive(Debug)]
@@ -144,6 +147,8 @@ struct Leg {
     /// Regions that it lacked when it was last away, or lacks. Those that were copied to it since
     /// are still set. `None` while it is in sync, and where only the union of all is known.
     missed: Option<Bitmap>,
+    /// Whether it may be read although it gets no writes.
+    spare: Spare,
     /// Regions that it lacks while it is being rebuilt, and how many.
     todo: Option<Bitmap>,
     left: u64,
@@ -205,6 +210,8 @@ pub struct Mirror {
     departed: Legs,
     /// Legs that get every write and are not in sync yet.
     joining: Legs,
+    /// Legs that get no writes, and whose superblocks were read since they can be reached.
+    verified: Legs,
     saying: Option<Saying>,
     sequence: u64,
     lease: Lease,
@@ -393,6 +400,7 @@ impl Mirror {
             Work::Copy(job) => self.copy_done(job, leg, outcome),
             Work::ReadPages(first) => self.pages_read(first, leg, Err(outcome)),
             Work::Return => self.return_failed(leg, outcome),
+            Work::Verify => self.spare_failed(leg),
             Work::Beat => self.beat_done(leg, outcome),
         }
     }
@@ -408,6 +416,7 @@ impl Mirror {
         match ticket.work {
             Work::Beat => self.beat_read(leg, found),
             Work::Return => self.returned(leg, found),
+            Work::Verify => self.spare_read(leg, found),
             _ => {}
         }
     }
@@ -472,7 +481,8 @@ impl Mirror {
         if let Some(leg) = self.leg_mut(ticket.leg) {
             leg.in_flight = leg.in_flight.saturating_sub(1);
             // It may be the last thing that it had when it left.
-            let waits = leg.in_flight == 0 && matches!(leg.join, Join::Waiting(_));
+            let waits = matches!(leg.join, Join::Waiting(_)) || leg.spare != Spare::Away;
+            let waits = waits && leg.in_flight == 0;
             self.wake |= waits;
         }
         ticket.leg

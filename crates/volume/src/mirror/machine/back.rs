@@ -90,6 +90,7 @@ impl Mirror {
         {
             it.join = Join::Waiting(fence_ns);
         }
+        self.spare_found(leg, now_ns);
         self.begin = true;
         self.wake = true;
     }
@@ -106,6 +107,7 @@ impl Mirror {
             return;
         }
         self.return_failed(leg, Outcome::PathError);
+        self.spare_lost(leg);
         self.forget_rebuild(leg);
     }
 
@@ -155,12 +157,16 @@ impl Mirror {
             return;
         }
         let due = self.all_slots().find(|&leg| self.may_return(leg));
+        if due.is_none() {
+            self.free_spares();
+        }
         if let Some(leg) = due
             && let Some(lack) = self.blank(leg)
         {
             self.set_join(leg, Join::Pages(lack));
             self.own_intents_read(leg);
         } else if let Some(leg) = due {
+            self.close_spare(leg);
             self.set_join(leg, Join::Superblocks);
             let now_ns = self.now_ns;
             if let Some(it) = self.leg_mut(leg) {
@@ -172,11 +178,16 @@ impl Mirror {
     }
 
     fn may_return(&self, leg: u8) -> bool {
+        let is_quiet = self.leg(leg).is_some_and(|leg| leg.in_flight == 0);
+        (is_quiet || has(Bug::BackBeforeFence)) && self.is_due(leg)
+    }
+
+    /// Whether a leg may return as soon as it has nothing under way.
+    pub(super) fn is_due(&self, leg: u8) -> bool {
         let Join::Waiting(fence_ns) = self.join(leg) else {
             return false;
         };
-        let quiet = self.leg(leg).is_some_and(|leg| leg.in_flight == 0);
-        let fenced = quiet && self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
+        let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
         // One that is about to be removed, and was while its adding was being said, stays away.
         let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
         fenced && ours && !self.required.has(leg) && self.saying.is_none()
@@ -189,6 +200,7 @@ impl Mirror {
     fn turn_away(&mut self, leg: u8, why: Unfit) {
         if self.join(leg) != Join::Away {
             self.set_join(leg, Join::Away);
+            self.close_spare(leg);
             self.news(News::Unfit(leg, why));
         }
     }
@@ -258,7 +270,7 @@ impl Mirror {
     }
 
     /// What a leg lacks that says `found`.
-    fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
+    pub(super) fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
         let id = |slot: u8| self.state.legs.get(usize::from(slot)).copied().flatten();
         let same = id(leg).map(|it| it.id) == found.superblock.leg().map(|it| it.id);
         let superblock = found.superblock;
@@ -374,6 +386,7 @@ impl Mirror {
     /// A leg leaves, or is not coming after all.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
         self.joining.remove(leg);
+        self.close_spare(leg);
         if let Some(it) = self.leg_mut(leg) {
             it.todo = None;
             it.left = 0;

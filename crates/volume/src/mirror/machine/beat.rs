@@ -161,14 +161,14 @@ impl Mirror {
         }
     }
 
-    fn interval_ns(&self) -> u64 {
+    pub(super) fn interval_ns(&self) -> u64 {
         match (self.state.beat_interval_ms, self.lease.on) {
             (0, false) => u64::MAX,
             (ms, _) => beat_ns(ms),
         }
     }
 
-    fn lease_ns(&self) -> u64 {
+    pub(super) fn lease_ns(&self) -> u64 {
         self.interval_ns().saturating_mul(LEASE_BEATS)
     }
 

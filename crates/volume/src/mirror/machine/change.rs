@@ -121,7 +121,10 @@ impl Mirror {
         self.changes.removing.add(leg);
         match self.takers().has(leg) {
             true => self.lose(leg, Outcome::Stopped),
-            false => self.forget_rebuild(leg),
+            false => {
+                self.spare_lost(leg);
+                self.forget_rebuild(leg);
+            }
         }
         self.begin = true;
         self.wake = true;

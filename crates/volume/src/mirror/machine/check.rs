@@ -209,7 +209,7 @@ impl Mirror {
     /// is being rebuilt has it.
     pub(super) fn mend_unreadable(&mut self, piece: Range) {
         let repairs = self.check.is_some_and(|check| check.repair);
-        if repairs && !self.spares(piece).is_empty() {
+        if repairs && !self.spares(piece, Legs::default()).is_empty() {
             self.up.iter().for_each(|leg| self.mend(leg, piece));
         }
     }

@@ -85,6 +85,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Whether its piece is being read from a leg.
+    pub fn is_read_by(&self, leg: u8) -> bool {
+        self.step == Step::Read && self.asked == leg
+    }
+
     /// Nothing comes of it any more.
     pub fn is_over(&self) -> bool {
         self.step == Step::Over
@@ -245,15 +250,16 @@ impl Mirror {
 
     /// Whether the leg is to be mended, and another one may have what it can't read.
     fn may_mend(&self, leg: u8, range: Range) -> bool {
-        let others = || self.up != Legs::one(leg) || !self.spares(range).is_empty();
+        let spares = || !self.spares(range, Legs::default()).is_empty();
+        let others = || self.up != Legs::one(leg) || spares();
         self.up.has(leg) && others()
     }
 
     /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
     /// only read from a leg in sync: what was read there before must stay (T51).
-    fn spares_of(&self, job: &Job) -> Legs {
+    fn spares_of(&self, job: &Job, but: Legs) -> Legs {
         match job.kind {
-            Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece),
+            Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece, but),
             Kind::Alike(_) | Kind::Check => Legs::default(),
         }
     }
@@ -332,7 +338,7 @@ impl Mirror {
         let Some(job) = self.jobs[usize::from(number)] else {
             return;
         };
-        let spares = self.spares_of(&job).without(job.tried);
+        let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
         // Who is to be mended is asked last: it may read by now what nobody else can.
         let last = match job.kind {
@@ -472,8 +478,9 @@ impl Mirror {
         let foreign = self.foreign;
         // What one gives that has left may be older than what was acknowledged.
         let job = self.jobs[usize::from(number)];
-        let spares = job.map(|job| self.spares_of(&job)).unwrap_or_default();
-        let gone = !self.up.with(spares).has(leg);
+        let others = Legs(u16::MAX).without(Legs::one(leg));
+        let spares = job.map(|job| self.spares_of(&job, others));
+        let gone = !self.up.with(spares.unwrap_or_default()).has(leg);
         if self.is_late(number, leg) {
             return;
         }
@@ -490,6 +497,10 @@ impl Mirror {
             Step::Read if outcome.is_done() => self.write_piece(number, leg),
             Step::Read => {
                 job.tried.add(leg);
+                self.spare_unread(leg, outcome);
+                let Some(job) = self.job(number) else {
+                    return;
+                };
                 use Outcome::{CutShort, Erased, MediaError};
                 let bad = matches!(outcome, MediaError | CutShort | Erased);
                 job.unreachable |= !bad;

@@ -255,7 +255,7 @@ impl Mirror {
     }
 
     /// Nobody waits for what a leg that has left has of copies.
-    fn copy_without(&mut self, leg: u8) {
+    pub(super) fn copy_without(&mut self, leg: u8) {
         for number in 0..self.jobs.len() as u8 {
             let Some(job) = self.job(number) else {
                 continue;

@@ -128,6 +128,8 @@ pub(super) enum Work {
     ReadPages(u32),
     /// What it says is read before it returns.
     Return,
+    /// What it says is read before it is read as a spare.
+    Verify,
 }
 
 /// What several legs were given, until all have ended it.

@@ -14,6 +14,7 @@ use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::pace::Pace;
 use super::planted;
+use super::spare::Spare;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::Outcome;
 use crate::hold::Holds;
@@ -76,6 +77,7 @@ impl Leg {
             other: None,
             flushing: false,
             missed: None,
+            spare: Spare::Away,
             todo: None,
             left: 0,
             cursor: 0,
@@ -119,6 +121,7 @@ impl Mirror {
             up: Legs::default(),
             departed: Legs::default(),
             joining: Legs::default(),
+            verified: Legs::default(),
             saying: None,
             sequence: state.sequence,
             lease: Lease::default(),
@@ -294,6 +297,7 @@ impl Mirror {
         self.alone();
         if self.life == Life::Running {
             self.see_to_returns();
+            self.see_to_spares();
             self.see_to_rebuilds();
         }
         self.grow_on();
@@ -336,6 +340,7 @@ impl Mirror {
             held,
             relax.unwrap_or(u64::MAX),
             self.return_at(),
+            self.spares_at(),
             self.rebuild_at(),
             self.copies_at(),
             self.heals_at(),

@@ -11,7 +11,7 @@
 //! A leg without a set lacks the union: one that was away when this engine started, one that left
 //! before all bitmaps were read, and one that shows another superblock than the last one that it
 //! was given. A leg that is being rebuilt is a *spare* for regions that it does not lack: where no
-//! leg in sync can read one, the spare is read.
+//! leg in sync can read one, the spare is read; where there is none, a leg that waits (`spare`).
 //!
 //! # Limits
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
@@ -110,8 +110,18 @@ impl Mirror {
         todo
     }
 
+    /// Legs that are not in sync and have all of a range, of those besides `but`: those that are
+    /// being rebuilt, else those that wait.
+    pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
+        let spares = self.rebuilt_spares(range).without(but);
+        match spares.is_empty() {
+            true => self.waiting_spares(range).without(but),
+            false => spares,
+        }
+    }
+
     /// Legs that are being rebuilt and have all of a range.
-    pub(super) fn spares(&self, range: Range) -> Legs {
+    pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
         let has_all = |leg: &u8| {
             let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
             let lacks = |todo: &Bitmap| self.regions(range).any(|it| todo.is_set(it));

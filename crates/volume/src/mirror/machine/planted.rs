@@ -56,6 +56,8 @@ pub(in crate::mirror) enum Bug {
     LeftWithoutUnflushed,
     /// Where no leg in sync can read a region, a leg that lacks it is read.
     SpareLacks,
+    /// A leg that waits to return is read where it lacks what was changed since it left.
+    WaitingLacks,
     /// A leg that was smaller for a moment lacks no more than the bitmap says (T50).
     ShrunkUnlike,
     /// Where the last leg in sync was cut is not heeded by the next start (T50).
@@ -98,7 +100,8 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::NoLease
         | Bug::BadRead
         | Bug::LaggingSource
-        | Bug::LeftWithoutUnflushed => return None,
+        | Bug::LeftWithoutUnflushed
+        | Bug::WaitingLacks => return None,
     })
 }
 

@@ -100,16 +100,22 @@ impl Mirror {
         };
         let range = slot.piece;
         let but = slot.round.failed.with(slot.round.refused);
-        if self.joining.is_empty() {
+        if self.joining.is_empty() && self.verified.is_empty() {
             return self.up.without(but);
         }
         let spares = match has(Bug::LackingRead) {
             true => self.joining,
-            false => self.spares(range),
+            false => self.rebuilt_spares(range),
         };
-        match self.up.without(but) {
+        let legs = match self.up.without(but) {
             up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
             up => up,
+        };
+        // Those that get no writes only where no other can be read.
+        let first = Range::new(range.start, 1);
+        match self.verified.is_empty() || self.bad_on(legs, first) != legs {
+            true => legs,
+            false => legs.with(self.waiting_spares(range).without(but)),
         }
     }
 
@@ -117,7 +123,7 @@ impl Mirror {
     fn is_last_resort(&self, slot: &Slot, leg: u8) -> bool {
         let but = slot.round.failed.with(slot.round.refused);
         let in_sync = self.up.has(leg) || !self.up.without(but).is_empty();
-        !in_sync && !slot.unreadable.is_empty()
+        !in_sync && (!slot.unreadable.is_empty() || self.is_verified(leg))
     }
 
     pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
@@ -126,7 +132,10 @@ impl Mirror {
         };
         // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
         // was there before.
-        let stays = self.may_read(leg);
+        let stays = self.may_read(leg) || self.is_verified(leg);
+        if !outcome.is_done() {
+            self.spare_unread(leg, outcome);
+        }
         if outcome.is_done() && stays {
             for bad in slot.unreadable.iter() {
                 self.mend(bad, slot.piece);
@@ -217,7 +226,8 @@ impl Mirror {
 
     /// Cuts what none of the legs could read; false: there is nothing to be won.
     fn cut(&mut self, id: u32, range: Range) -> bool {
-        let (joins, block) = (!self.joining.is_empty(), self.block_bytes());
+        let spares = self.joining.with(self.verified);
+        let (joins, block) = (!spares.is_empty(), self.block_bytes());
         let Some(slot) = &self.slots[id as usize] else {
             return false;
         };

@@ -110,7 +110,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
 }
 
 /// What is planted, and within how many seeds it is found: about ten times as many as it took.
-const PLANTED: [(Bug, u64); 21] = [
+const PLANTED: [(Bug, u64); 22] = [
     (Bug::AckBeforeStale, 3000),
     (Bug::MendWithoutLock, 300),
     (Bug::IntentsForgotten, 300),
@@ -131,6 +131,7 @@ const PLANTED: [(Bug, u64); 21] = [
     (Bug::LaggingSource, 6000),
     (Bug::LeftWithoutUnflushed, 3000),
     (Bug::SpareLacks, 3000),
+    (Bug::WaitingLacks, 3000),
     (Bug::BadRead, 1000),
 ];
 

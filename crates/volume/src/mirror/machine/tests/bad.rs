@@ -702,7 +702,7 @@ fn block_that_a_spare_has_is_bad_where_it_is_refused() {
     let now_ns = rig.now_ns;
     rig.mirror.leg_found(1, 0, now_ns);
     rig.pass(1000);
-    assert!(rig.mirror.spares(at(BAD, 1)).has(1));
+    assert!(rig.mirror.spares(at(BAD, 1), Legs::default()).has(1));
     rig.written.clear();
     let now_ns = rig.now_ns;
     rig.mirror.leg_found(2, 0, now_ns);

@@ -129,6 +129,178 @@ fn a_leg_that_leaves_its_rebuild_lacks_what_it_had_missed() {
     assert!(missed.is_set(0), "{missed:?}");
 }
 
+/// Reads of leg 0 fail; all else goes well.
+fn unreadable(output: &Output, leg: u8) -> Option<Outcome> {
+    let reads = matches!(output, Output::Read(..) | Output::CopyRead(..));
+    (reads && leg == 0).then_some(Outcome::MediaError)
+}
+
+fn read(mirror: &mut Mirror, number: u64, now_ns: u64) -> Outcome {
+    mirror
+        .submit(Request::Read(region(number)), now_ns)
+        .unwrap();
+    run(mirror, now_ns, &mut unreadable)[0].1
+}
+
+/// Leg 1 of two has left, and region 2 was written since.
+fn one_has_left() -> Mirror {
+    let mut mirror = started(2, config());
+    write(&mut mirror, 1, MS);
+    rest(&mut mirror, 2 * MS, 5 * SECOND);
+    mirror.leg_lost(1, 5 * SECOND);
+    write(&mut mirror, 2, 5 * SECOND);
+    mirror
+}
+
+/// It waits for its fence, or is only there to be read: as the last resort it serves what it does
+/// not lack, and nothing else.
+#[test]
+fn a_leg_that_waits_is_the_last_resort_of_a_read() {
+    for is_told in [true, false] {
+        let mut mirror = one_has_left();
+        match is_told {
+            true => mirror.leg_found(1, 60 * SECOND, 6 * SECOND),
+            false => assert!(mirror.spare_found(1, 6 * SECOND)),
+        }
+        run(&mut mirror, 6 * SECOND, &mut well);
+        assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::Done);
+        assert_eq!(mirror.facts(1).unwrap().rescued, 1);
+        assert_eq!(read(&mut mirror, 2, 7 * SECOND), Outcome::MediaError);
+        // Where another one can be asked it is not.
+        mirror.submit(Request::Read(region(1)), 7 * SECOND).unwrap();
+        let first = core::iter::from_fn(|| mirror.poll_output(7 * SECOND))
+            .find(|it| matches!(it, Output::Read(..)));
+        let Some(Output::Read(io, _, from)) = first else {
+            panic!("a read");
+        };
+        assert_eq!(from, Legs::one(0));
+        let ticket = mirror.take(io, 0, Wait::Long).unwrap();
+        mirror.handle_done(ticket, Outcome::Done, 7 * SECOND);
+        run(&mut mirror, 7 * SECOND, &mut unreadable);
+        // It is gone again.
+        match is_told {
+            true => mirror.leg_lost(1, 8 * SECOND),
+            false => assert!(mirror.spare_lost(1)),
+        }
+        run(&mut mirror, 8 * SECOND, &mut well);
+        assert_eq!(read(&mut mirror, 1, 8 * SECOND), Outcome::MediaError);
+        assert!(mirror.may_have(1, region(1)) && !mirror.may_have(1, region(2)));
+    }
+}
+
+#[test]
+fn a_leg_that_waits_is_the_source_of_a_mend() {
+    let mut mirror = one_has_left();
+    mirror.spare_found(1, 6 * SECOND);
+    run(&mut mirror, 6 * SECOND, &mut well);
+    assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::Done);
+    for now_ns in (7 * SECOND..8 * SECOND).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        run(&mut mirror, now_ns, &mut unreadable);
+    }
+    assert!(mirror.facts(0).unwrap().mended > 0);
+}
+
+/// Leg 1 is rebuilt, leg 2 has left and can be reached: what leg 0 can't read is copied from it.
+#[test]
+fn a_leg_that_waits_is_the_source_of_a_rebuild() {
+    let (mut mirror, copies) = one_is_rebuilt();
+    mirror.leg_lost(2, 7 * SECOND);
+    rest(&mut mirror, 7 * SECOND, 7 * SECOND);
+    mirror.spare_found(2, 8 * SECOND);
+    let seen = with_a_bad_leg_0(&mut mirror, (8 * SECOND, 20 * SECOND), 0, copies);
+    let lost = |it: &News| matches!(it, News::Lost(_));
+    assert!(!seen.news.iter().any(lost), "{:?}", seen.news);
+    let rescued = |it: &News| matches!(it, News::Rescued(2, _));
+    assert!(seen.news.iter().any(rescued), "{:?}", seen.news);
+    assert!(seen.written.contains(&(1, 0)) && !mirror.takers().has(2));
+    assert!(mirror.facts(1).unwrap().in_sync);
+}
+
+/// A region that was given up is tried again when a leg can be reached that has it.
+#[test]
+fn a_stuck_rebuild_goes_on_when_a_spare_can_be_read() {
+    let (mut mirror, copies) = one_is_rebuilt();
+    mirror.leg_lost(2, 7 * SECOND);
+    rest(&mut mirror, 7 * SECOND, 7 * SECOND);
+    for output in copies {
+        let Output::CopyRead(ticket, ..) = output else {
+            continue;
+        };
+        mirror.handle_done(ticket, Outcome::MediaError, 7 * SECOND);
+    }
+    let seen = with_a_bad_leg_0(&mut mirror, (7 * SECOND, 12 * SECOND), 0, vec![]);
+    assert!(seen.news.contains(&News::Lost(Range::new(0, 4096))));
+    mirror.spare_found(2, 13 * SECOND);
+    with_a_bad_leg_0(&mut mirror, (13 * SECOND, 20 * SECOND), 0, vec![]);
+    assert!(mirror.facts(1).unwrap().in_sync);
+}
+
+/// It may be another one by now, or put back, or somebody else's.
+#[test]
+fn t50_a_leg_that_waits_is_not_read_before_its_superblock() {
+    type Change = fn(&mut Superblock);
+    let changes: [(Change, Outcome); 5] = [
+        (|_| (), Outcome::Done),
+        (|it| it.sequence -= 1, Outcome::MediaError),
+        (|it| it.owner = None, Outcome::MediaError),
+        (|it| it.mirror = Id([9; 16]), Outcome::MediaError),
+        (|it| it.slot = 0, Outcome::MediaError),
+    ];
+    for (number, (change, expected)) in (0..).zip(changes) {
+        let mut mirror = one_has_left();
+        mirror.spare_found(1, 6 * SECOND);
+        let mut asked = None;
+        while let Some(output) = mirror.poll_output(6 * SECOND) {
+            match output {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 => asked = Some(ticket),
+                other => end(&mut mirror, other, 6 * SECOND, &mut well),
+            }
+        }
+        assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::MediaError);
+        let mut superblock = mirror.leg(1).unwrap().said;
+        superblock.owner = Some(mirror.owner);
+        change(&mut superblock);
+        let found = Chosen {
+            superblock,
+            copy: 0,
+            other: Ok(0),
+        };
+        mirror.handle_superblocks(asked.unwrap(), &Ok(found), 7 * SECOND);
+        assert_eq!(read(&mut mirror, 1, 7 * SECOND), expected, "{number}");
+    }
+}
+
+/// What it is given as the last resort does not keep it from returning.
+#[test]
+fn a_spare_that_is_read_all_the_time_returns() {
+    let mut mirror = one_has_left();
+    mirror.leg_found(1, 10 * SECOND, 6 * SECOND);
+    run(&mut mirror, 6 * SECOND, &mut well);
+    // It has one read after the other, each of which begins before the one before it has ended.
+    let mut before: Option<Ticket> = None;
+    for step in 0..100 {
+        let now_ns = 9 * SECOND + step * 100 * MS;
+        mirror.handle_timeout(now_ns);
+        let _ = mirror.submit(Request::Read(region(1)), now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::Read(io, _, from) if from.has(1) && !mirror.takers().has(1) => {
+                    let ticket = mirror.take(io, 1, Wait::Long);
+                    if let Some(ended) = core::mem::replace(&mut before, ticket) {
+                        mirror.handle_done(ended, Outcome::Done, now_ns);
+                    }
+                }
+                other => end(&mut mirror, other, now_ns, &mut unreadable),
+            }
+        }
+        if let Some(ended) = before.take_if(|_| step > 50) {
+            mirror.handle_done(ended, Outcome::Done, now_ns);
+        }
+    }
+    assert!(mirror.facts(1).unwrap().in_sync || mirror.facts(1).unwrap().joining);
+}
+
 /// After a restart the union is all that is known.
 #[test]
 fn a_leg_that_was_away_at_the_start_lacks_the_union() {

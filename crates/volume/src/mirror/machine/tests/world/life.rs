@@ -46,7 +46,22 @@ impl World {
         let disk = &mut self.disks[leg];
         if disk.away || !disk.found {
             disk.sick = false;
-            self.come_back(mirror, leg);
+            let (is_away, takes) = (disk.away, mirror.may_read(leg as u8));
+            match self.draw(4) {
+                // It can be reached, and is not to return yet.
+                0 if is_away && !takes => {
+                    self.disks[leg].away = false;
+                    mirror.spare_found(leg as u8, self.now_ns);
+                }
+                1 if !is_away && others > 0 => {
+                    self.disks[leg].away = true;
+                    self.disks[leg].life += 1;
+                    if self.draw(2) == 0 {
+                        mirror.leg_lost(leg as u8, self.now_ns);
+                    }
+                }
+                _ => self.come_back(mirror, leg),
+            }
         } else if others > 0 {
             disk.away = true;
             disk.life += 1;
