@@ -92,8 +92,11 @@ impl Mirrored {
             };
             // A beat that is read again is what lets the leg go on when it can be reached.
             let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_beat());
+            // A spare is not needed for sure: it is not tried for long.
+            let elsewhere = matches!(purpose, Purpose::Machine(ticket) if ticket.is_of_spare());
             let hints = Hints {
                 past_cut,
+                elsewhere,
                 ..Hints::default()
             };
             let entry = Entry {

@@ -149,6 +149,8 @@ struct Leg {
     missed: Option<Bitmap>,
     /// Whether it may be read although it gets no writes.
     spare: Spare,
+    /// Its superblocks are being read for that, which a stop does not wait for.
+    is_asked: bool,
     /// Regions that it lacks while it is being rebuilt, and how many.
     todo: Option<Bitmap>,
     left: u64,
@@ -480,6 +482,7 @@ impl Mirror {
         self.wake |= self.stopping;
         if let Some(leg) = self.leg_mut(ticket.leg) {
             leg.in_flight = leg.in_flight.saturating_sub(1);
+            leg.is_asked &= ticket.work != Work::Verify;
             // It may be the last thing that it had when it left.
             let waits = matches!(leg.join, Join::Waiting(_)) || leg.spare != Spare::Away;
             let waits = waits && leg.in_flight == 0;

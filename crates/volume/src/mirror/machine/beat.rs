@@ -258,8 +258,8 @@ impl Mirror {
     /// Goes on with a stop whose last words are not said any more; whether it is such a one.
     pub(super) fn gives_up(&mut self) -> bool {
         self.see_to_last_words();
-        let under_way = |leg: &Leg| leg.in_flight > 0;
-        if self.lease.given_up && !self.legs.iter().flatten().any(|leg| under_way(leg)) {
+        let is_busy = self.legs.iter().flatten().any(|leg| leg.is_busy());
+        if self.lease.given_up && !is_busy {
             self.stopped(false);
         }
         self.lease.given_up

@@ -96,6 +96,11 @@ impl Ticket {
         }
     }
 
+    /// Whether superblocks are read of a leg that gets no writes, to see whether it may be read.
+    pub fn is_of_spare(self) -> bool {
+        self.work == Work::Verify
+    }
+
     /// Whether it is for a beat: also who has no lease may do that.
     pub fn is_beat(self) -> bool {
         self.work == Work::Beat

@@ -78,6 +78,7 @@ impl Leg {
             flushing: false,
             missed: None,
             spare: Spare::Away,
+            is_asked: false,
             todo: None,
             left: 0,
             cursor: 0,
@@ -400,7 +401,7 @@ impl Mirror {
             && self.life == Life::Running
             && self.forgot
             && self.pages.is_empty()
-            && self.legs.iter().flatten().all(|leg| leg.in_flight == 0)
+            && !self.legs.iter().flatten().any(|leg| leg.is_busy())
             && self.unalike_count == 0
     }
 
@@ -412,7 +413,7 @@ impl Mirror {
         let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
         let busy = self.slots.iter().any(Option::is_some)
             || self.jobs.iter().any(Option::is_some)
-            || self.legs.iter().flatten().any(|leg| leg.in_flight > 0)
+            || self.legs.iter().flatten().any(|leg| leg.is_busy())
             || self.saying.is_some()
             || self.is_in_doubt() && !self.broken
             || self.relaxing.is_some()

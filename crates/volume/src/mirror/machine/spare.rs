@@ -1,5 +1,5 @@
-//! Legs that get no writes and are read all the same, where no other leg can be: those that wait for
-//! their fence, for their turn or after a failed return, or that a user has taken out.
+//! Legs that get no writes and are read all the same, where no other leg can be: legs that wait for
+//! their fence, for their turn or after a failed return, and legs that a user has taken out.
 //!
 //! # Contract
 //! Such a leg is read in regions that were not changed since it left (`missed`): all that it was
@@ -11,12 +11,13 @@
 //! anything (T48). A leg that may return is not read any more, so that it has nothing under way.
 //!
 //! # Limits
-//! A leg that left before this engine started, or before all bitmaps were read, has no set. While the
-//! last leg in sync was cut short or sanitized no spare is read: a user decides whose data count.
+//! A leg that left before this engine started, or before all bitmaps were read, has no set. While
+//! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
+//! count.
 use super::legs::{Legs, Ticket, Work};
 use super::life::Life;
 use super::planted::{Bug, has};
-use super::{Mirror, Output};
+use super::{Leg, Mirror, Output};
 use crate::Outcome;
 use crate::hold::Range;
 use crate::mirror::bitmap::Bitmap;
@@ -48,6 +49,13 @@ pub(super) struct Verified {
     asked_ns: Option<u64>,
     /// It lacks all from this byte on.
     position: u64,
+}
+
+impl Leg {
+    /// Whether it has something that a stop waits for.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_flight > u32::from(self.is_asked)
+    }
 }
 
 impl Mirror {
@@ -131,6 +139,9 @@ impl Mirror {
                     }),
                     _ => Spare::Asked(now_ns),
                 };
+            }
+            if let Some(it) = self.leg_mut(leg) {
+                it.is_asked = true;
             }
             let ticket = self.ticket(leg, Work::Verify);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
@@ -277,6 +288,7 @@ impl Mirror {
             }
             _ => false,
         };
-        self.foreign || !self.may_read(leg) && !(reads && self.is_verified(leg))
+        let may_go = self.may_read(leg) || reads && self.is_verified(leg);
+        self.foreign || !may_go
     }
 }
