@@ -15,6 +15,7 @@ use engine::discovery::{
 use engine::machine::Memory;
 use nvme::host::{Digests, DiscoveryLog, HostIdentity};
 use runtime::{Handle, ReactorConfig, Sender};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -113,7 +114,8 @@ pub fn once(identity: HostIdentity, digests: Digests, timeout: Duration) -> Disc
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Discovered {
-    /// Each log with its controller and the referrals to it, in the order they were read.
+    /// Each log with its controller and the referrals to it, in the order they were read. Where a
+    /// nearer one refers to others later, the last ones give them their places, and are dropped.
     pub logs: Vec<(Endpoint, u8, DiscoveryLog)>,
     /// Controllers that could not be read.
     pub lost: Vec<(Endpoint, String)>,
@@ -124,6 +126,12 @@ pub struct Discovered {
 }
 
 impl Discovered {
+    /// These controllers are asked and no others: what others told holds no more.
+    fn keep_only(&mut self, asked: &BTreeSet<Endpoint>) {
+        self.logs.retain(|(from, ..)| asked.contains(from));
+        self.lost.retain(|(endpoint, _)| asked.contains(endpoint));
+    }
+
     /// Why a controller could not be read; `None`: it was.
     pub fn why(&self, endpoint: &Endpoint) -> Option<&str> {
         if self.logs.iter().any(|(from, ..)| from == endpoint) {
@@ -163,9 +171,8 @@ pub fn read_once(
             }
         };
         match lead(&to, event) {
-            None
-            | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Asked(_) | DiscoveryEvent::Left(_)) =>
-                {}
+            None | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Left(_)) => {}
+            Some(DiscoveryEvent::Asked(all)) => found.keep_only(&all),
             Some(DiscoveryEvent::Read(from, depth, log)) => found.logs.push((from, depth, log)),
             Some(DiscoveryEvent::Lost(endpoint, why)) => found.lost.push((endpoint, why)),
             Some(DiscoveryEvent::TooMany(endpoints)) => found.too_many = endpoints,
@@ -199,6 +206,29 @@ fn leave(handle: Handle<Seeker>) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of 16 places each may be another one's once a nearer controller answers.
+    #[test]
+    fn logs_of_controllers_left_again_are_dropped() {
+        let at = |port: u16| Endpoint {
+            address: ([127, 0, 0, 1], port).into(),
+            nqn: nvme::wire::fabrics::DISCOVERY_NQN.into(),
+        };
+        let log = || DiscoveryLog {
+            generation: 1,
+            entries: Vec::new(),
+        };
+        let mut found = Discovered {
+            logs: (1..=3).map(|port| (at(port), 1, log())).collect(),
+            lost: vec![(at(4), "refused".into()), (at(5), "refused".into())],
+            ..Discovered::default()
+        };
+        found.keep_only(&[at(1), at(3), at(5), at(6)].into());
+        let ports: Vec<_> = found.logs.iter().map(|it| it.0.address.port()).collect();
+        assert_eq!(ports, [1, 3]);
+        assert_eq!(found.why(&at(5)), Some("refused"));
+        assert_eq!(found.lost.len(), 1);
+    }
 
     #[test]
     fn events_that_nobody_takes_are_few() {

@@ -56,7 +56,8 @@ pub enum MirrorVerb {
     Fail(ask::LegArgs),
     /// Have a leg return that was failed, or was missing
     Restore(ask::LegArgs),
-    /// Use what the last leg in sync shows where it was cut off: what was there is lost
+    /// Use what the last leg in sync shows where it was cut off, and copy it to the others: what
+    /// was there is lost
     AcceptLoss(ask::MirrorArgs),
 }
 

@@ -39,6 +39,25 @@ pub struct Alone<'a> {
     volumes: Option<Vec<String>>,
 }
 
+impl Alone<'_> {
+    /// Has a volume besides that does not exist yet. Verbs of that name only find that out, so this
+    /// waits for none that is long, nor for one that waits for this one.
+    pub fn add(&mut self, volume: &str) {
+        let Some(volumes) = &mut self.volumes else {
+            return; // it has all
+        };
+        if volumes.iter().any(|it| it == volume) {
+            return;
+        }
+        let mut turn = self.lock.turn();
+        while turn.volumes.contains(volume) {
+            turn = self.lock.wait(turn);
+        }
+        turn.volumes.insert(volume.to_owned());
+        volumes.push(volume.to_owned());
+    }
+}
+
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
         let mut turn = self.lock.turn();
@@ -244,6 +263,24 @@ mod tests {
         drop(second);
         third.join().unwrap();
         assert!(lock.turn().is_idle() && lock.turn().waiting_for.is_empty());
+    }
+
+    #[test]
+    fn new_volume_is_locked_beside_one_that_waits_for_all() {
+        let lock = Arc::new(VerbLock::default());
+        let mut first = lock.alone_with_all(vec!["a".to_owned(), "a/0".to_owned()]);
+        let mine = Arc::clone(&lock);
+        let all = std::thread::spawn(move || drop(mine.alone()));
+        while lock.turn().waiting_for_all == 0 {
+            std::thread::yield_now();
+        }
+        first.add("a/1"); // does not wait for the one that waits for this one
+        first.add("a/1");
+        assert!(!all.is_finished());
+        assert!(lock.turn().volumes.contains("a/1"));
+        drop(first);
+        all.join().unwrap();
+        assert!(lock.turn().is_idle());
     }
 
     #[test]

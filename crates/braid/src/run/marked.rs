@@ -343,7 +343,7 @@ impl Service {
         for number in opened {
             let shown = {
                 let state = self.state();
-                let it = state.volumes.has(*number).then(|| &state.volumes[*number]);
+                let it = state.volumes.get(*number);
                 it.and_then(|it| Some((it.of.name.clone(), it.shown.clone()?)))
             };
             if let Some((name, shown)) = shown {
@@ -406,7 +406,12 @@ impl Service {
             }
             Err(unknown) => return Err(unknown),
         };
-        let of = self.state().volumes[number].of.clone();
+        let of = {
+            let state = self.state();
+            // It may have left while this waited.
+            let it = state.volumes.get(number);
+            it.ok_or_else(|| state.volumes.unknown(name))?.of.clone()
+        };
         if of.is_mirror() {
             drop(known);
             return self.accept_name(number).map(|()| answer);

@@ -316,10 +316,11 @@ fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
             ));
         }
         RunEvent::Note(what) => log::say(service.of_queue(what)),
-        RunEvent::NoPath(volume) if service.state().volumes.has(volume) => {
+        RunEvent::NoPath(volume) => {
             let state = service.state();
-            let it = &state.volumes[volume];
-            log::say(notes::no_path(&it.of, it.info.is_some()));
+            if let Some(it) = state.volumes.get(volume) {
+                log::say(notes::no_path(&it.of, it.info.is_some()));
+            }
         }
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         // In order: a number of a volume may be another one's once a change was answered.
@@ -338,7 +339,6 @@ fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
         // refused.
         RunEvent::Ready(..)
         | RunEvent::Gone
-        | RunEvent::NoPath(_)
         | RunEvent::Stopped(_)
         | RunEvent::Signal(_)
         | RunEvent::Unfinished(..) => {}

@@ -40,6 +40,9 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for a change.
 pub const WAIT_NS_MAX: u64 = 60_000_000_000;
 
+/// Why nothing comes of a verb whose volume is not there any more.
+const HAS_LEFT: &str = "the volume has left meanwhile";
+
 type Answer = Result<Changed, String>;
 
 /// What is asked of the engine.
@@ -212,8 +215,8 @@ impl Service {
         let uri = keys.uri.to_string();
         let (wait_ns, there, others, quiesce_ns) = {
             let state = self.state();
-            let quiesce_ns = state.volumes[volume].of.queue_quiesce_ns();
-            let paths = &state.volumes[volume].of.paths;
+            let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
+            let (quiesce_ns, paths) = (of.queue_quiesce_ns(), &of.paths);
             let there = paths.iter().any(|it| it.uri.to_string() == uri);
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
             (wait_ns, there, !paths.is_empty(), quiesce_ns)
@@ -235,7 +238,9 @@ impl Service {
         });
         let path = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
         let mut state = self.state();
-        let it = &mut state.volumes[volume];
+        let Some(it) = state.volumes.get_mut(volume) else {
+            return Err(HAS_LEFT.into());
+        };
         let keys = it.joining.take();
         if let Ok(path) = path {
             it.of.paths.extend(keys);
@@ -259,13 +264,12 @@ impl Service {
             Some(twice::line(&keys.uri.to_string(), &it.of.name, &theirs))
         };
         let other = others.filter_map(meets).next();
-        match other {
-            Some(line) => Err(line),
-            None => {
-                state.volumes[volume].joining = Some(keys.clone());
-                Ok(())
-            }
+        if let Some(line) = other {
+            return Err(line);
         }
+        let it = state.volumes.get_mut(volume).ok_or(HAS_LEFT)?;
+        it.joining = Some(keys.clone());
+        Ok(())
     }
 
     /// A path leaves a volume.
@@ -298,10 +302,9 @@ impl Service {
     /// A path has left a volume.
     fn path_left(&self, volume: u16, path: PathIndex) {
         let mut state = self.state();
-        if !state.volumes.has(volume) {
+        let Some(it) = state.volumes.get_mut(volume) else {
             return;
-        }
-        let it = &mut state.volumes[volume];
+        };
         if let Some(at) = it.places.iter().position(|place| *place == path.0) {
             it.places.remove(at);
             let gone = it.of.paths.remove(at);
@@ -357,10 +360,9 @@ impl Service {
     /// What was done by hand with a path, again.
     fn note_aside(&self, volume: u16, path: Option<PathIndex>, word: Option<&str>) {
         let mut state = self.state();
-        if !state.volumes.has(volume) {
+        let Some(it) = state.volumes.get_mut(volume) else {
             return;
-        }
-        let it = &mut state.volumes[volume];
+        };
         let mut places = it.places.iter();
         let at = places.position(|place| path.is_some_and(|path| path.0 == *place));
         let uri = at.map(|at| it.of.paths[at].uri.to_string());
@@ -381,7 +383,7 @@ impl Service {
     ) -> Result<(), String> {
         let (wait_ns, uri) = {
             let state = self.state();
-            let it = &state.volumes[volume];
+            let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
             let at = it.places.iter().position(|place| *place == path.0);
             let uri = at.map(|at| it.of.paths[at].uri.clone());
             (state.configured.drain_timeout.0, uri)
@@ -410,7 +412,7 @@ impl Service {
             && made.is_err()
             && self.path_state(volume, path) == Some(PathState::Draining);
         let mut state = self.state();
-        let aside = &mut state.volumes[volume].aside;
+        let aside = &mut state.volumes.get_mut(volume).ok_or(HAS_LEFT)?.aside;
         if let Some(uri) = uri.map(|uri| uri.to_string()) {
             match word {
                 "restored" => drop(aside.remove(&uri)),
@@ -445,8 +447,8 @@ impl Service {
     /// What was done by hand with a path.
     fn put_aside_as(&self, volume: u16, uri: Option<&PathUri>) -> Option<String> {
         let state = self.state();
-        let aside = &state.volumes[volume].aside;
-        uri.and_then(|uri| aside.get(&uri.to_string()).cloned())
+        let aside = &state.volumes.get(volume)?.aside;
+        aside.get(&uri?.to_string()).cloned()
     }
 
     /// Whether core 0 has a path in use.
@@ -488,7 +490,8 @@ impl Service {
         let mut choices = self.choices();
         let (name, choice) = {
             let state = self.state();
-            let it = &state.volumes[volume];
+            let it = state.volumes.get(volume);
+            let it = it.ok_or_else(|| anyhow::anyhow!("{HAS_LEFT}"))?;
             let name = it.of.name.clone();
             let choice = PathChoice {
                 configured: uris(state.configured.paths_of(&name)),

@@ -448,25 +448,31 @@ impl Service {
                 }
                 _ => {
                     drop(state);
-                    let volume = self.choose_key(&mut choices, &params.volume, &name, &value)?;
-                    return Ok(knobs_of(&self.state(), volume));
+                    self.choose_key(&mut choices, &params.volume, &name, &value)?;
+                    return self.knobs_of(&params.volume);
                 }
             }
             drop(state);
-            let volume = self.choose(&mut choices, &params.volume, policy, knobs)?;
-            return Ok(knobs_of(&self.state(), volume));
+            self.choose(&mut choices, &params.volume, policy, knobs)?;
+            return self.knobs_of(&params.volume);
         }
         Ok(knobs_of(&state, volume))
     }
 
-    /// Keeps another value of a key of a volume, then sets it; its number.
+    /// All that `knob` can set of a volume, which may have left by now.
+    fn knobs_of(&self, name: &str) -> Result<Value, Failure> {
+        let state = self.state();
+        Ok(knobs_of(&state, state.volumes.number(name)?))
+    }
+
+    /// Keeps another value of a key of a volume, then sets it.
     fn choose_key(
         &self,
         choices: &mut Choices,
         volume: &str,
         name: &str,
         value: &str,
-    ) -> Result<u16, Failure> {
+    ) -> Result<(), Failure> {
         let wrong = |why: String| Failure::params(live::wrong(name, value, &why));
         let key = live::find(name).map_err(Failure::params)?;
         let set = |state: &State| {
@@ -489,17 +495,17 @@ impl Service {
         let (number, changed) = set(&state)?;
         self.senders.set_recovery(number, changed.recovery());
         state.volumes[number].of = changed;
-        Ok(number)
+        Ok(())
     }
 
-    /// Keeps a choice, then makes it; the volume's number.
+    /// Keeps a choice, then makes it.
     fn choose(
         &self,
         choices: &mut Choices,
         volume: &str,
         policy: Policy,
         knobs: Knobs,
-    ) -> Result<u16, Failure> {
+    ) -> Result<(), Failure> {
         let configured = {
             let state = self.state();
             let of = &state.volumes[state.volumes.number(volume)?].of;
@@ -510,7 +516,7 @@ impl Service {
         let mut state = self.state();
         let number = state.volumes.number(volume)?;
         self.set_policy(&mut state, number, policy, knobs);
-        Ok(number)
+        Ok(())
     }
 
     pub(super) fn report(&self) -> Result<Report<'_>, Failure> {

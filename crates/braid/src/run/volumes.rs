@@ -126,7 +126,8 @@ impl FromIterator<Running> for Volumes {
     }
 }
 
-/// One that is there: its number was found while nobody could take it away.
+/// One that is there: its number was found under the same lock of the state, or under that of its
+/// name. Elsewhere [`Volumes::get`].
 impl Index<u16> for Volumes {
     type Output = Running;
     fn index(&self, number: u16) -> &Running {
@@ -145,6 +146,16 @@ impl Volumes {
     /// Those that are there, in the order of the configuration, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Running)> {
         self.order.iter().map(|number| (*number, &self[*number]))
+    }
+
+    /// The one of this number, which may have left by now.
+    pub fn get(&self, number: u16) -> Option<&Running> {
+        self.all.get(&number)
+    }
+
+    /// The same.
+    pub fn get_mut(&mut self, number: u16) -> Option<&mut Running> {
+        self.all.get_mut(&number)
     }
 
     /// Whether one is there.

@@ -41,13 +41,14 @@ pub fn cut_at(mirror: &str, end: u64, is_small: bool) -> String {
         return format!(
             "all that it had is lost: it was sanitized, or smaller than anything of the mirror, \
              while no other leg was in sync, and all I/O fails ({now}). What is there instead is \
-             used once you say so: braid mirror accept-loss {mirror}"
+             used, and copied to the other legs, once you say so: braid mirror accept-loss {mirror}"
         );
     }
     format!(
         "it was smaller than the mirror needs while no other leg was in sync: what lay behind byte \
          {end} of the mirror is lost, and I/O there fails ({now}). Save what is left; what is \
-         there instead is used once you say so: braid mirror accept-loss {mirror}"
+         there instead is used, and copied to the other legs, once you say so: braid mirror \
+         accept-loss {mirror}"
     )
 }
 

@@ -148,6 +148,55 @@ fn t50_a_cut_leg_leaves_when_another_has_all() {
     }
 }
 
+/// The other leg lacks only what lies below, and has something older where the accepted one shows
+/// zeroes: it gets these, also from the next engine.
+#[test]
+fn t50_accepted_loss_is_copied_to_a_leg_that_returns() {
+    for restarts in [false, true] {
+        let disks = made(2, true);
+        let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+        assert_eq!(rig.write(0, 5), Outcome::Done);
+        disks[0].bytes.borrow_mut()[SMALL as usize..].fill(0);
+        resize(&mut rig, 0, SMALL);
+        resize(&mut rig, 0, LEG_BYTES);
+        rig.run(SECOND, |_| false);
+        rig.order(MirrorOrder::AcceptCut(0));
+        rig.until(SECOND, |rig| !rig.report().legs[0].is_cut_and_last());
+        if restarts {
+            rig.stop();
+            rig = Rig::ready(&disks);
+        }
+        rig.order(MirrorOrder::Return(1));
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+        for _ in 0..4 {
+            assert_eq!((rig.read(1400), rig.read(0)), (Ok(0), Ok(5)));
+        }
+        assert_eq!(data(&disks[0]), data(&disks[1]));
+    }
+}
+
+/// The operation goes on: what was accepted before its end would be lost again.
+#[test]
+fn t50_loss_during_a_sanitize_is_not_accepted() {
+    let disks = made(2, true);
+    let mut rig = Rig::with_last_leg(&disks, &[0, 1400], FORGOTTEN);
+    rig.disk(0).error = Some(DeviceError::Nvme(Status::SANITIZE_IN_PROGRESS));
+    assert_eq!(rig.read(1400), Err(Outcome::Erased));
+    rig.order(MirrorOrder::AcceptCut(0));
+    rig.run(SECOND, |_| false);
+    let leg = rig.report().legs[0].clone();
+    let accepting = leg.facts.is_some_and(|it| it.accepting);
+    assert!(leg.is_cut_and_last() && !accepting, "{leg:?}");
+    disks[0].bytes.borrow_mut().fill(0);
+    rig.disk(0).error = None;
+    rig.run(10 * SECOND, |_| false);
+    assert_eq!(rig.read(1400), Err(Outcome::CutShort));
+    // Nothing was marked: the other leg still lacks nothing.
+    rig.order(MirrorOrder::Return(1));
+    rig.until(60 * SECOND, |rig| rig.statuses()[1] == LegStatus::InSync);
+    assert_eq!(rig.read(1400), Ok(3));
+}
+
 /// The same where the engine before saw the cut: this one knows it from the leg's superblock.
 #[test]
 fn t50_a_leg_that_was_cut_under_an_engine_before_returns_by_itself() {

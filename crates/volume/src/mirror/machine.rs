@@ -8,6 +8,7 @@
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
+//! * `accept`: what the last leg in sync has lost, once a user accepts that
 //! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
 //!   `spare`: legs that wait, and are read as the last resort
 //! * `change`: legs that are added and removed
@@ -47,6 +48,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+mod accept;
 mod alike;
 mod back;
 mod bad;
@@ -81,6 +83,7 @@ pub use pace::Speed;
 pub use read::Wait;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
+use accept::{Acceptance, Accepting};
 use alike::Alike;
 use back::Join;
 use bad::Bad;
@@ -136,8 +139,9 @@ struct Leg {
     /// As the last one in sync it was smaller than the mirror needs, or was sanitized (0): what
     /// lies behind this byte of the mirror is lost, however large it is by now.
     cut_end: Option<u64>,
-    /// A user takes what it shows there by now for what is there; said on it, that is forgotten.
-    is_accepted: bool,
+    /// Whether a user takes what it shows there by now for what is there; said on it, that is
+    /// forgotten.
+    acceptance: Acceptance,
     /// The event by which it was in sync, as far as this run knows.
     since_event: u64,
     /// Whose record stood there when it was to return, its sequence, and when.
@@ -192,6 +196,7 @@ pub struct Mirror {
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
+    accepting: Accepting,
     loss: Loss,
     /// Something besides users' I/O may be due.
     wake: bool,
@@ -301,6 +306,7 @@ impl Mirror {
             lapsed: self.lapsed().has(leg),
             cut_short: it.cut_and_last && self.up == Legs::one(leg),
             cut_end: it.cut_end.filter(|_| self.up == Legs::one(leg)),
+            accepting: it.acceptance != Acceptance::None && self.up == Legs::one(leg),
             event: it.said.event,
             since_event: it.since_event,
             lacks: it.left,

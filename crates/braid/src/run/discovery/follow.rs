@@ -172,7 +172,8 @@ impl Service {
             })?;
         let aside = {
             let mut state = self.state();
-            let it = &mut state.volumes[volume];
+            // Without it there is nothing to note.
+            let it = state.volumes.get_mut(volume).ok_or_else(String::new)?;
             it.found.insert(text.clone(), by.clone());
             it.aside.get(&text).cloned()
         };
@@ -220,14 +221,19 @@ impl Service {
             let why = of_it.as_deref().unwrap_or(why);
             format!("not told any more, and stays: {why}")
         })?;
-        self.state().volumes[volume].found.remove(uri);
+        if let Some(it) = self.state().volumes.get_mut(volume) {
+            it.found.remove(uri);
+        }
         Ok("not told any more; removed".into())
     }
 
     /// Whether a volume has another path in use.
     fn has_other(&self, volume: u16, path: PathIndex) -> bool {
-        let places = self.state().volumes[volume].places.clone();
-        let mut others = places.into_iter().filter(|place| *place != path.0);
+        let places = self.state().volumes.get(volume).map(|it| it.places.clone());
+        let mut others = places
+            .into_iter()
+            .flatten()
+            .filter(|place| *place != path.0);
         others.any(|place| self.is_live(volume, PathIndex(place)))
     }
 }

@@ -56,7 +56,7 @@ impl Service {
         replaces: Option<&LegReport>,
         by: &Caller<'_>,
     ) -> Result<Value, Failure> {
-        let _alone = self.alone_with_mirror(volume);
+        let mut alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
@@ -101,7 +101,7 @@ impl Service {
         for leg in of_name().filter(|leg| leg.status == LegStatus::Missing) {
             self.forget_place(volume, leg)?;
         }
-        self.join_leg(volume, uri, &superblock, replaces)
+        self.join_leg(volume, uri, &superblock, replaces, &mut alone)
     }
 
     /// What there is room for becomes a leg.
@@ -114,10 +114,13 @@ impl Service {
         uri: PathUri,
         mirror: &Superblock,
         replaces: Option<u8>,
+        alone: &mut Alone<'_>,
     ) -> Result<Value, Failure> {
-        let (number, info) = self.open_leg(volume, uri).map_err(Failure::refused)?;
+        let of = self.new_leg(volume, uri);
+        // It may have to go again: nothing else is done with it before it is a leg.
+        alone.add(&of.name);
+        let (number, info) = self.open_leg_of(&of).map_err(Failure::refused)?;
         let least = mirror.place.data_offset + mirror.geometry.bytes;
-        let of = self.state().volumes[number].of.clone();
         let unfit = create::refuse_small(info.bytes, least).err();
         let unfit = unfit.map(|why| why.to_string());
         if unfit.is_none() {
@@ -232,8 +235,7 @@ impl Service {
                 .filter_map(|it| it.facts.as_ref());
             let name = state.volumes.name(number);
             all.extend(facts.map(|it| (name.clone(), Storage::of_namespace(it))));
-            let there = state.volumes.has(number);
-            let paths = there.then(|| &state.volumes[number].of.paths);
+            let paths = state.volumes.get(number).map(|it| &it.of.paths);
             for keys in paths.into_iter().flatten() {
                 if let UriKind::File(path) = keys.uri.kind()
                     && let Ok(found) = std::fs::metadata(path)
@@ -475,10 +477,16 @@ impl Service {
         Err(Failure::refused(format!("{name}: {why}")))
     }
 
+    /// The paths of a volume; `None`: it has left.
+    pub(super) fn paths_of(&self, number: u16) -> Option<Vec<PathKeys>> {
+        let state = self.state();
+        state.volumes.get(number).map(|it| it.of.paths.clone())
+    }
+
     /// How large the file or device of a leg is now; `None`: it has none, or another one has its
     /// name by now.
     fn file_bytes(&self, number: u16, mirror: &MirrorReport, leg: &LegReport) -> Option<u64> {
-        let paths = self.state().volumes[number].of.paths.clone();
+        let paths = self.paths_of(number)?;
         let (ours, slot) = (mirror.superblock?.mirror, leg.slot?);
         let sizes = paths.iter().map(|keys| match keys.uri.kind() {
             UriKind::File(path) => {
@@ -507,24 +515,21 @@ impl Service {
         }
     }
 
-    /// A volume of the engine for a new leg, once it is ready.
-    fn open_leg(&self, volume: u16, uri: PathUri) -> Result<(u16, VolumeInfo), String> {
-        let of = {
-            let state = self.state();
-            let mirror = &state.volumes[volume].of;
-            let left_out = || state.left_out.values().flatten();
-            let named = |name: &String| {
-                let free = state.volumes.number(name).is_err();
-                free && !left_out().any(|it| it.name == *name)
-            };
-            let name = (0..).map(|leg| crate::run::config::leg_name(&mirror.name, leg));
-            let name = name.into_iter().find(named).unwrap_or_default();
-            mirror.leg_volume(name, vec![PathKeys::from(uri)])
+    /// A new leg under a name that none has.
+    fn new_leg(&self, volume: u16, uri: PathUri) -> Volume {
+        let state = self.state();
+        let mirror = &state.volumes[volume].of;
+        let left_out = || state.left_out.values().flatten();
+        let named = |name: &String| {
+            let free = state.volumes.number(name).is_err();
+            free && !left_out().any(|it| it.name == *name)
         };
-        self.open_leg_of(&of)
+        let name = (0..).map(|leg| crate::run::config::leg_name(&mirror.name, leg));
+        let name = name.into_iter().find(named).unwrap_or_default();
+        mirror.leg_volume(name, vec![PathKeys::from(uri)])
     }
 
-    /// The same of a leg that has its name.
+    /// A volume of the engine for a leg, once it is ready; its name is locked.
     pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(u16, VolumeInfo), String> {
         let number = {
             let _opening = self.changes.opening();
@@ -537,8 +542,11 @@ impl Service {
         };
         let begun = Instant::now();
         while begun.elapsed() < SOON {
-            if let Some(info) = self.state().volumes[number].info {
-                return Ok((number, info));
+            let info = self.state().volumes.get(number).map(|it| it.info);
+            match info {
+                Some(Some(info)) => return Ok((number, info)),
+                Some(None) => {}
+                None => return Err("it has left again: see the engine's log".into()),
             }
             sleep(POLL);
         }

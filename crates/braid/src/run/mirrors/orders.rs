@@ -391,21 +391,29 @@ impl Service {
         terms::may_be_noted(&name, &report, None)?;
         self.is_long_enough(&report, leg)?;
         self.senders.order(volume, MirrorOrder::AcceptCut(slot));
-        let mut accepted = false;
+        let (mut accepted, mut pending) = (false, true);
+        // Its core has the order before it is asked.
         self.wait_for(volume, SEEN_WAIT, |it| {
             let leg = it.legs.iter().find(|leg| leg.slot == Some(slot));
             let facts = leg.and_then(|leg| leg.facts);
             accepted = it.state == MirrorState::Running && facts.is_some_and(|it| !it.cut_short);
-            accepted
+            pending = facts.is_some_and(|it| it.accepting);
+            accepted || !pending
         });
-        match accepted {
-            true => Ok(()),
-            false => Err(Failure::refused(format!(
-                "{name}: it is not on leg {slot} yet that the loss is accepted: that is being \
-                 written, takes effect when the leg answers, and can't be taken back; I/O there \
-                 fails until then (braid mirror status shows it)"
-            ))),
+        if accepted {
+            return Ok(());
         }
+        let why = if pending {
+            "it is not on the leg yet that the loss is accepted: that is being written, takes \
+             effect when the leg answers, and can't be taken back; it comes to nothing if the leg \
+             loses data again before that. I/O there fails until then (braid mirror status shows \
+             it)"
+        } else {
+            "the loss is not accepted, and nothing is pending: the leg is losing data just now (a \
+             sanitize operation is under way, or it became smaller again), or another one is in \
+             sync by now. Ask again when that is over (braid mirror status shows it)"
+        };
+        Err(Failure::refused(format!("{name}: leg {slot}: {why}")))
     }
 
     /// The mirror that the legs of `volume` are of is taken under this name.
@@ -480,8 +488,7 @@ impl Service {
         let Some(volume) = leg.volume.filter(|_| leg.facts.is_some()) else {
             return Ok(());
         };
-        let there = self.state().volumes.has(volume);
-        let paths = there.then(|| self.state().volumes[volume].of.paths.clone());
+        let paths = self.paths_of(volume);
         for keys in paths.iter().flatten() {
             if let UriKind::File(path) = keys.uri.kind()
                 && !is_open(path)
@@ -509,11 +516,10 @@ impl Service {
             return Err(Failure::refused(format!("{}: {why}", leg.name)));
         }
         let was_cut = leg.cut_short || leg.is_cut_and_last();
-        if !was_cut || !self.state().volumes.has(volume) {
+        let Some(paths) = self.paths_of(volume).filter(|_| was_cut) else {
             return Ok(());
-        }
+        };
         let needs = said.place.data_offset + said.geometry.bytes;
-        let paths = self.state().volumes[volume].of.paths.clone();
         for file in paths.iter().filter_map(|keys| self.ends.file(&keys.uri)) {
             let bytes = file.path().metadata().map_or(0, |it| it.len());
             if bytes < needs {
@@ -538,11 +544,11 @@ impl Service {
         by.ensure_there()?;
         let (keys, quiesce_ns) = {
             let state = self.state();
-            if !state.volumes.has(volume) {
+            let Some(it) = state.volumes.get(volume) else {
                 let why = "it was removed or replaced meanwhile";
                 return Err(Failure::refused(format!("{}: {why}", leg.name)));
-            }
-            let of = &state.volumes[volume].of;
+            };
+            let of = &it.of;
             (of.paths.clone(), of.queue_quiesce_ns())
         };
         let cores = self.senders.report();

@@ -203,6 +203,7 @@ mod tests {
             lapsed: false,
             cut_short: false,
             cut_end: None,
+            accepting: false,
             event: 3,
             since_event: 3,
             lacks: 0,

@@ -6,6 +6,7 @@
 //! before what is said now. Where this engine does not know what it got (`missed`), its own intents
 //! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
 //! all pages of the bitmap; then an event says that it is being rebuilt.
+use super::accept::Acceptance;
 use super::beat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
@@ -328,7 +329,7 @@ impl Mirror {
             it.cursor = 0;
             it.save_at_ns = save_at_ns;
             // It gets everything anew, also what it had lost.
-            (it.cut_and_last, it.cut_end, it.is_accepted) = (false, None, false);
+            (it.cut_and_last, it.cut_end, it.acceptance) = (false, None, Acceptance::None);
         }
         self.joining.add(leg);
         self.try_skipped_on(leg);

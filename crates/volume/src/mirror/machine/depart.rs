@@ -11,6 +11,7 @@
 //! # Limits
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
 //! one that hangs may take that too: then what waits for a copy waits for it.
+use super::accept::Acceptance;
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
 use super::legs::{Legs, Round, Ticket, Work};
@@ -143,7 +144,7 @@ impl Mirror {
         };
         let is_news = it.cut_end.is_none_or(|before| end < before);
         it.cut_end = it.cut_end.filter(|_| !is_news).or(Some(end));
-        (it.cut_and_last, it.is_accepted) = (true, false);
+        (it.cut_and_last, it.acceptance) = (true, Acceptance::None);
         if is_news {
             self.news(News::Cut(leg, end));
         }
@@ -151,24 +152,10 @@ impl Mirror {
         (self.begin, self.wake) = (self.begin || !self.read_only, true);
     }
 
-    /// The user takes what the last leg in sync shows by now for what is there, where it was cut;
-    /// false: there is nothing to accept. Until that is on the leg, I/O there goes on to fail.
-    pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
-        self.at(now_ns);
-        let last = self.up == Legs::one(leg) && !self.read_only;
-        let Some(it) = self.leg_mut(leg).filter(|it| last && it.cut_and_last) else {
-            return false;
-        };
-        it.is_accepted = true;
-        self.cut_was_said(); // where nothing of it stands on the leg
-        (self.begin, self.wake) = (true, true);
-        true
-    }
-
     /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
     /// that.
     pub fn was_cut(&self, leg: u8) -> bool {
-        let was_cut = |it: &super::Leg| it.cut_end.is_some() && !it.is_accepted;
+        let was_cut = |it: &super::Leg| it.cut_end.is_some() && it.acceptance == Acceptance::None;
         self.leg(leg).is_some_and(was_cut)
     }
 
@@ -177,7 +164,7 @@ impl Mirror {
         let last = self.happened.geometry.bytes.saturating_sub(1);
         let it = self
             .leg(leg)
-            .filter(|it| self.up.has(leg) && !it.is_accepted);
+            .filter(|it| self.up.has(leg) && it.acceptance != Acceptance::Marked);
         let end = it.and_then(|it| it.cut_end);
         end.map_or(0, |end| end.max(1).min(last))
     }
@@ -191,11 +178,12 @@ impl Mirror {
     /// Superblocks were written: what they say of cuts holds.
     pub(super) fn cut_was_said(&mut self) {
         for leg in self.up.iter() {
-            let is_said = |it: &&mut super::Leg| it.is_accepted && it.said.cut_at == 0;
+            let is_said =
+                |it: &&mut super::Leg| it.acceptance == Acceptance::Marked && it.said.cut_at == 0;
             let Some(it) = self.leg_mut(leg).filter(is_said) else {
                 continue;
             };
-            (it.cut_and_last, it.cut_end, it.is_accepted) = (false, None, false);
+            (it.cut_and_last, it.cut_end, it.acceptance) = (false, None, Acceptance::None);
             // What could not be read is tried again.
             self.skipped_until_ns = self.now_ns;
             self.copies_anew();

@@ -17,7 +17,7 @@ use crate::mirror::Superblock;
 use crate::mirror::superblock::{LegState, Owner};
 
 /// When what nobody could take is said again.
-const RETRY_NS: u64 = 1_000_000_000;
+pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
 /// A round of superblocks.
 #[derive(Clone, Copy, Debug)]

@@ -177,6 +177,7 @@ impl Mirror {
         self.leave(round);
         // Who failed it and stays is the last one in sync: then the page is not on it.
         let written = !round.done.is_empty() && !round.failed.iter().any(|leg| self.up.has(leg));
+        self.accepting.page_failed |= !written;
         for page in pages.first..pages.first + pages.count {
             let mut from = 0;
             while let Some(region) = self.intents.next_of_page(page as usize, from) {

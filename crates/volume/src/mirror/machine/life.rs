@@ -6,6 +6,7 @@
 //! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
+use super::accept::{Acceptance, Accepting};
 use super::alike::Alike;
 use super::back::Join;
 use super::bad::Bad;
@@ -72,7 +73,7 @@ impl Leg {
             cut_short: false,
             cut_and_last: false,
             cut_end: None,
-            is_accepted: false,
+            acceptance: Acceptance::None,
             since_event: found.superblock.event,
             other: None,
             flushing: false,
@@ -115,6 +116,7 @@ impl Mirror {
             state,
             happened: Box::new(state),
             retry_at_ns: 0,
+            accepting: Accepting::default(),
             newest: Box::new(state),
             lagging: Legs::default(),
             changes: Changes::default(),
@@ -296,6 +298,7 @@ impl Mirror {
             _ => {}
         }
         self.alone();
+        self.see_to_acceptance();
         if self.life == Life::Running {
             self.see_to_returns();
             self.see_to_spares();
@@ -345,6 +348,7 @@ impl Mirror {
             self.rebuild_at(),
             self.copies_at(),
             self.heals_at(),
+            self.accepts_at(),
         ];
         times.into_iter().min().filter(|&at| at != u64::MAX)
     }

@@ -1,5 +1,6 @@
 //! The machine in worlds drawn at random, what mistakes these find, and rules by hand.
 extern crate std;
+mod accepted;
 mod bad;
 mod beats;
 mod brief;

@@ -258,6 +258,8 @@ pub struct LegFacts {
     /// The same, where it is known from which byte of the mirror on all is lost, until a user
     /// [accepts](super::Mirror::accept_cut) that.
     pub cut_end: Option<u64>,
+    /// A user has accepted that, and it is not on the leg yet.
+    pub accepting: bool,
     /// The event that it shows, and by which it was in sync as far as this run knows.
     pub event: u64,
     /// The same.

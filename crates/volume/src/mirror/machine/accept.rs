@@ -1,0 +1,129 @@
+//! What the last leg in sync has lost, once a user accepts it: how the other legs get it.
+//!
+//! # Contract
+//! What the leg shows behind its cut counts from then on. Each other leg may have something else
+//! there, so these regions are marked as missed by the legs that get no writes, and as still to be
+//! copied to those that are being rebuilt. The bitmap on the leg has them before its superblock
+//! says that it is cut no more. The bitmap is written once before that, as it is: a leg that can't
+//! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
+use super::legs::Legs;
+use super::life::Life;
+use super::{Mirror, event::RETRY_NS};
+use crate::hold::Range;
+
+/// How far it is that a user has accepted what a leg lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Acceptance {
+    /// Nobody has.
+    #[default]
+    None,
+    /// A user has; nothing was done for that yet.
+    Asked,
+    /// The bitmap is written as it is.
+    Trying,
+    /// The regions are marked; the bitmap is written with them.
+    Marking,
+    /// The bitmap has them: the next superblock of the leg says that it is not cut.
+    Marked,
+}
+
+/// What acceptances have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Accepting {
+    /// A page of the bitmap could not be written since one began to be.
+    pub page_failed: bool,
+    /// When it is tried again, ns.
+    again_at_ns: u64,
+}
+
+impl Mirror {
+    /// The user takes what the last leg in sync shows by now for what is there, where it was cut;
+    /// false: there is nothing to accept. Until that is on the leg, I/O there goes on to fail. It
+    /// is over without effect if the leg loses more before that.
+    pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let last = self.up == Legs::one(leg) && !self.read_only;
+        let Some(it) = self.leg_mut(leg).filter(|it| last && it.cut_and_last) else {
+            return false;
+        };
+        if it.acceptance == Acceptance::None {
+            it.acceptance = Acceptance::Asked;
+        }
+        self.wake = true;
+        true
+    }
+
+    /// Takes the acceptance of what the last leg has lost a step further.
+    pub(super) fn see_to_acceptance(&mut self) {
+        let last = self.up.first().filter(|leg| self.up == Legs::one(*leg));
+        let Some((leg, at)) = last.and_then(|leg| Some((leg, self.leg(leg)?.acceptance))) else {
+            return;
+        };
+        let ready = self.life == Life::Running && self.sweep.is_none() && !self.stopping;
+        if !ready || self.now_ns < self.accepting.again_at_ns {
+            return;
+        }
+        let failed = core::mem::take(&mut self.accepting.page_failed);
+        let next = match at {
+            Acceptance::None | Acceptance::Marked => return,
+            Acceptance::Asked => Acceptance::Trying,
+            Acceptance::Trying | Acceptance::Marking if failed => Acceptance::Asked,
+            Acceptance::Trying => Acceptance::Marking,
+            Acceptance::Marking => Acceptance::Marked,
+        };
+        if let Some(it) = self.leg_mut(leg) {
+            it.acceptance = next;
+        }
+        match next {
+            Acceptance::None => {}
+            Acceptance::Asked => self.accepting.again_at_ns = self.now_ns.saturating_add(RETRY_NS),
+            Acceptance::Trying => self.begin_sweep(),
+            Acceptance::Marking => {
+                self.mark_cut(leg);
+                self.begin_sweep();
+            }
+            Acceptance::Marked => {
+                self.cut_was_said(); // where nothing of it stands on the leg
+                self.begin = true;
+            }
+        }
+        self.wake = true;
+    }
+
+    /// All regions behind the cut of the last leg in sync are missed by every other one.
+    fn mark_cut(&mut self, leg: u8) {
+        let cut_end = self.leg(leg).and_then(|it| it.cut_end);
+        let range = Range {
+            start: cut_end.unwrap_or(0), // it may have lost all
+            end: self.happened.geometry.bytes,
+        };
+        if range.start >= range.end {
+            return;
+        }
+        for region in self.regions(range) {
+            self.note_missed(region);
+            self.intents.set(region);
+            self.quiet.clear(region);
+            self.recent.set(region);
+            if !self.durable.is_set(region) {
+                self.late.set(region);
+            }
+        }
+        if self.relax_at_ns.is_none() {
+            self.relax_at_ns = Some(self.now_ns.saturating_add(self.config.relax_ns));
+        }
+        self.differ(range);
+    }
+
+    /// When an acceptance is tried again, ns.
+    pub(super) fn accepts_at(&self) -> u64 {
+        let last = self.up.first().filter(|leg| self.up == Legs::one(*leg));
+        let acceptance = last.and_then(|leg| Some(self.leg(leg)?.acceptance));
+        let at_ns = self.accepting.again_at_ns;
+        if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.stopping {
+            at_ns
+        } else {
+            u64::MAX
+        }
+    }
+}
