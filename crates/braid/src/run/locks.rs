@@ -99,15 +99,6 @@ impl VerbLock {
         self.has(None)
     }
 
-    /// The same, if no verb is under way just now.
-    pub fn alone_now(&self) -> Option<Alone<'_>> {
-        let mut turn = self.turn();
-        // The lock is made only where it was free: one that is dropped ends another one's turn.
-        let free = turn.is_idle();
-        turn.all |= free;
-        free.then(|| self.has(None))
-    }
-
     /// Waits until no other verb changes this volume; until the result is dropped, none does.
     pub fn alone_with(&self, volume: &str) -> Alone<'_> {
         self.alone_with_all(vec![volume.to_owned()])
@@ -132,6 +123,17 @@ impl VerbLock {
         }
         turn.volumes.extend(volumes.iter().cloned());
         self.has(Some(volumes))
+    }
+
+    /// The same, if no verb changes one of them just now, or waits for it.
+    pub fn alone_now_with_all(&self, volumes: Vec<String>) -> Option<Alone<'_>> {
+        let mut turn = self.turn();
+        // The lock is made only where it was free: one that is dropped ends another one's turn.
+        if !volumes.iter().all(|volume| turn.is_left_alone(volume)) {
+            return None;
+        }
+        turn.volumes.extend(volumes.iter().cloned());
+        Some(self.has(Some(volumes)))
     }
 
     /// The same for a change that no user asked for: users who wait come first.
@@ -221,7 +223,6 @@ mod tests {
         let first = lock.alone_with("a");
         let second = lock.alone_with("b"); // does not wait
         assert!(lock.alone_at_last_unless("a", &|| true).is_none());
-        assert!(lock.alone_now().is_none());
         // One for all waits for both, and none begins before it.
         let mine = Arc::clone(&lock);
         let (to, done) = channel();
@@ -286,20 +287,34 @@ mod tests {
     #[test]
     fn alone_now_gets_nothing_while_another_has_it() {
         let lock = Arc::new(VerbLock::default());
-        let first = lock.alone();
-        let mine = Arc::clone(&lock);
-        // Elsewhere: a caller that waits for its own lock waits for ever.
-        let (to, answer) = channel();
-        std::thread::spawn(move || to.send(mine.alone_now().is_none()));
-        let answer = answer.recv_timeout(Duration::from_secs(60));
-        if answer.is_err() {
-            std::mem::forget(first); // it would wait too
-            panic!("it waits for itself");
+        let names = || vec!["a".to_owned(), "a/0".to_owned()];
+        let tried = |lock: &Arc<VerbLock>| {
+            let mine = Arc::clone(lock);
+            // Elsewhere: a caller that waits for its own lock waits for ever.
+            let (to, answer) = channel();
+            std::thread::spawn(move || to.send(mine.alone_now_with_all(names()).is_none()));
+            answer.recv_timeout(Duration::from_secs(60))
+        };
+        for all in [true, false] {
+            let first = if all {
+                lock.alone()
+            } else {
+                lock.alone_with("a/0")
+            };
+            let answer = tried(&lock);
+            if answer.is_err() {
+                std::mem::forget(first); // it would wait too
+                panic!("it waits for itself");
+            }
+            assert_eq!(answer, Ok(true));
+            assert!(!lock.turn().is_idle(), "the first one has it yet");
+            drop(first);
         }
-        assert_eq!(answer, Ok(true));
-        assert!(lock.turn().all, "the first one is alone yet");
-        drop(first);
-        assert!(lock.alone_now().is_some());
+        // Others go on beside it.
+        let now = lock.alone_now_with_all(names());
+        assert!(now.is_some());
+        drop(lock.alone_with("b"));
+        drop(now);
         assert!(lock.turn().is_idle());
     }
 }

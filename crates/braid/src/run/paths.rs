@@ -116,11 +116,6 @@ impl Changes {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`VerbLock::alone_now`].
-    pub fn alone_now(&self) -> Option<Alone<'_>> {
-        self.verbs.alone_now()
-    }
-
     /// What is to be done about a change whose verb has given up.
     pub fn late(&self, ticket: u64) -> Option<Undo> {
         self.asked().given_up.remove(&ticket)

@@ -8,6 +8,7 @@
 //!
 //! # Limits
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
+use super::orders::NotStarted;
 use super::{leg_config, mirror_config, owner};
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
@@ -93,7 +94,7 @@ impl Service {
         without: bool,
         discard: Option<&str>,
         by: &Caller<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NotStarted> {
         let _alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let name = self.name(volume);
@@ -117,7 +118,7 @@ impl Service {
         let close = || numbers.iter().for_each(|number| self.close_leg(*number));
         if legs.is_empty() {
             let why = "none of its legs can be opened: see the engine's log";
-            return Err(Failure::refused(format!("{name}: {why}")));
+            return Err(Failure::refused(format!("{name}: {why}")).into());
         }
         let place = |leg: &str| legs.iter().position(|it| it.name == leg);
         let wishes = Wishes {
@@ -127,7 +128,7 @@ impl Service {
         if let Some(leg) = discard.filter(|_| wishes.discard.is_none()) {
             close();
             let why = format!("{leg} is to be given up, and can't be opened: leave it out");
-            return Err(Failure::refused(format!("{name}: {why}")));
+            return Err(Failure::refused(format!("{name}: {why}")).into());
         }
         let known = self.known().mirror(&name);
         let mut config = mirror_config(&of, legs, known, owner(&self.identity));
@@ -141,12 +142,15 @@ impl Service {
         match became {
             MirrorState::Running => Ok(()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
-                Err(Failure::refused(format!("{name} does not start: {why}")))
+                Err(Failure::refused(format!("{name} does not start: {why}")).into())
             }
-            MirrorState::Gathering | MirrorState::Stopped => Err(Failure::refused(format!(
-                "{name} has not started yet, and starts when its legs answer (braid stat shows \
-                 why it waits); braid mirror stop ends that"
-            ))),
+            MirrorState::Gathering | MirrorState::Stopped => {
+                let why = Failure::refused(format!(
+                    "{name} has not started yet, and starts when its legs answer (braid stat \
+                     shows why it waits); braid mirror stop ends that"
+                ));
+                Err(NotStarted { why, pending: true })
+            }
         }
     }
 

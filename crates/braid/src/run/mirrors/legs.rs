@@ -402,27 +402,36 @@ impl Service {
 
     /// No other verb changes this mirror or its legs, as long as this is there.
     pub(super) fn alone_with_mirror(&self, volume: u16) -> Alone<'_> {
-        let names = || {
-            let name = self.name(volume);
-            let legs = self.legs_of(&name).into_iter();
-            let mut all: Vec<String> = legs.map(|leg| self.name(leg)).collect();
-            // Those of one that was stopped get their volumes again when it starts.
-            let stopped = self.state().stopped.get(&volume).cloned();
-            let legs = stopped.into_iter().flat_map(|it| it.legs);
-            all.extend(legs.map(|leg| leg.name));
-            all.push(name);
-            all.sort_unstable();
-            all.dedup();
-            all
-        };
         loop {
-            let before = names();
+            let before = self.with_legs(volume);
             let alone = self.changes.alone_with_all(before.clone());
             // Another verb may have changed its legs meanwhile.
-            if names() == before {
+            if self.with_legs(volume) == before {
                 return alone;
             }
         }
+    }
+
+    /// The same, if no other verb changes one of them just now.
+    pub(super) fn alone_with_mirror_now(&self, volume: u16) -> Option<Alone<'_>> {
+        let names = self.with_legs(volume);
+        let alone = self.changes.verbs.alone_now_with_all(names.clone())?;
+        (self.with_legs(volume) == names).then_some(alone)
+    }
+
+    /// The names of a mirror and its legs.
+    fn with_legs(&self, volume: u16) -> Vec<String> {
+        let name = self.name(volume);
+        let legs = self.legs_of(&name).into_iter();
+        let mut all: Vec<String> = legs.map(|leg| self.name(leg)).collect();
+        // Those of one that was stopped get their volumes again when it starts.
+        let stopped = self.state().stopped.get(&volume).cloned();
+        let legs = stopped.into_iter().flat_map(|it| it.legs);
+        all.extend(legs.map(|leg| leg.name));
+        all.push(name);
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// The numbers of the volumes of a mirror's legs.

@@ -75,6 +75,20 @@ pub struct MirrorParams {
     pub(super) resume: bool,
 }
 
+/// Why a mirror is not started.
+pub(super) struct NotStarted {
+    pub why: Failure,
+    /// It may start yet, with what the user has accepted.
+    pub pending: bool,
+}
+
+impl From<Failure> for NotStarted {
+    fn from(why: Failure) -> Self {
+        let pending = false;
+        Self { why, pending }
+    }
+}
+
 impl State {
     /// # Errors
     /// The volume is a mirror: its legs have paths.
@@ -200,9 +214,10 @@ impl Service {
         by: &Caller<'_>,
     ) -> Result<(), Failure> {
         let start = || self.start_as_named(volume, report, params, by);
-        match params.accept {
-            true => self.with_name_accepted(volume, start),
-            false => start(),
+        if params.accept {
+            self.with_name_accepted(volume, start)
+        } else {
+            start().map_err(|it| it.why)
         }
     }
 
@@ -210,15 +225,15 @@ impl Service {
     fn with_name_accepted(
         &self,
         volume: u16,
-        start: impl FnOnce() -> Result<(), Failure>,
+        start: impl FnOnce() -> Result<(), NotStarted>,
     ) -> Result<(), Failure> {
         self.senders.order(volume, MirrorOrder::AcceptName(true));
         let started = start();
-        if started.is_err() {
+        if started.as_ref().is_err_and(|it| !it.pending) {
             // Nothing that comes later is what the user has accepted.
             self.senders.order(volume, MirrorOrder::AcceptName(false));
         }
-        started
+        started.map_err(|it| it.why)
     }
 
     fn start_as_named(
@@ -227,22 +242,18 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NotStarted> {
         if report.state == MirrorState::Stopped {
             return self.start_again(volume, params.without, params.discard.as_deref(), by);
         }
         if report.superblock.is_some() && params.discard.is_some() {
-            return Err(Failure::refused(format!(
-                "{} runs: a leg is given up when it starts; remove it, and add it again",
-                params.volume
-            )));
+            let why = "runs: a leg is given up when it starts; remove it, and add it again";
+            return Err(Failure::refused(format!("{} {why}", params.volume)).into());
         }
         if report.claiming && params.discard.is_some() {
-            return Err(Failure::refused(format!(
-                "{} is just starting with what its legs said, and gives none up: wait for what \
-                 comes of that (braid mirror status)",
-                params.volume
-            )));
+            let why = "is just starting with what its legs said, and gives none up: wait for \
+                       what comes of that (braid mirror status)";
+            return Err(Failure::refused(format!("{} {why}", params.volume)).into());
         }
         let discard = params.discard.as_deref();
         let discard = discard.map(|it| meant(report, it)).transpose()?;
@@ -317,7 +328,7 @@ impl Service {
     ///
     /// # Errors
     /// It is not started, and why.
-    fn assembled(&self, volume: u16, refusals: u64) -> Result<(), Failure> {
+    fn assembled(&self, volume: u16, refusals: u64) -> Result<(), NotStarted> {
         let name = self.name(volume);
         let mut became = None;
         self.wait_for(volume, ASSEMBLE_WAIT, |it| {
@@ -327,16 +338,18 @@ impl Service {
         });
         match became {
             Some(MirrorState::Refused(why) | MirrorState::Failed(why)) => {
-                Err(Failure::refused(why))
+                Err(Failure::refused(why).into())
             }
             Some(_) => Ok(()),
             None => {
                 let undo = "braid mirror stop ends it";
+                // A name that was accepted is taken back with the rest, or pending with it.
                 let became = self.take_back(volume, Pending::Assemble, undo);
-                Err(Failure::refused(format!(
+                let why = Failure::refused(format!(
                     "{name} has not started within {} s (braid stat shows why): {became}",
                     ASSEMBLE_WAIT.as_secs()
-                )))
+                ));
+                Err(NotStarted { why, pending: true })
             }
         }
     }

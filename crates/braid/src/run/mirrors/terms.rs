@@ -11,10 +11,11 @@ use volume::mirror::machine::LegFacts;
 const TAKE_BACK: Duration = Duration::from_secs(5);
 
 impl Service {
-    /// A mirror as it is. What is left of legs that are none any more goes, unless somebody changes
-    /// something just now: a leg that is about to be one must not.
+    /// A mirror as it is. What is left of legs that are none any more goes, unless another verb
+    /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
+    /// and keeps no verb of another volume waiting.
     pub(super) fn status_of_mirror(&self, volume: u16) -> Result<Value, Failure> {
-        if let Some(_alone) = self.changes.alone_now() {
+        if let Some(_alone) = self.alone_with_mirror_now(volume) {
             self.tidy_legs(volume)?;
         }
         Ok(self.report()?.mirror(volume))

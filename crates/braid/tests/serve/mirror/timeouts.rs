@@ -2,10 +2,16 @@
 //! it is pending, and the answer says how it is undone.
 use super::place::{LEG_BYTES, Place, end, said};
 use super::target;
-use crate::process::{Process, wait_until};
+use crate::process::{Process, SOON, begun, wait_until};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The file of a leg that is added.
 const NEW: &str = "c";
@@ -66,6 +72,19 @@ impl Hung {
 
     fn thaw(&self) {
         self.target.signal(Signal::CONT);
+    }
+
+    fn target_verb(&self, words: &[&str]) {
+        let socket = self.place.path("b.ctl");
+        let socket = ["--socket", socket.to_str().unwrap()];
+        let output = self.place.braid(&[&["target"], words, &socket].concat());
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+
+    /// Writes to the target do not begin for so long.
+    fn hold_writes(&self, time: &str) {
+        let hold = format!("hold_writes={time}");
+        self.target_verb(&["set", "--port", "1", &hold]);
     }
 
     fn policy(&self) -> Value {
@@ -135,12 +154,28 @@ fn removal_taken_back() {
     }
 }
 
+/// Meanwhile nothing is done with the volume of the new leg, which has to go again.
 fn addition_taken_back() {
-    if let Some(it) = Hung::alone() {
-        let new = it.place.leg(NEW);
+    let Some(it) = Hung::alone() else { return };
+    let new = it.place.leg(NEW);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let path = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:silent");
+    let (place, over) = (&it.place, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = Instant::now() + 2 * SOON;
+            while !over.load(Ordering::Relaxed) && Instant::now() < end {
+                let asked = place.ask(&["path", "add", "v0/2", &path]);
+                let said = said(&asked);
+                assert!(said.contains("there is no volume"), "{said}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
         it.is_taken_back(&["add", "v0", &new]);
-        it.end();
-    }
+        over.store(true, Ordering::Relaxed);
+    });
+    it.end();
 }
 
 fn replacement_taken_back() {
@@ -187,10 +222,7 @@ fn replacement_pending() {
 fn grown() -> Option<Hung> {
     let it = Hung::alone()?;
     it.place.told(&["mirror", "remove", "v0", "0"]);
-    let socket = it.place.path("b.ctl");
-    let words = ["target", "resize", "1", "32MiB", "--socket"];
-    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
-    assert!(it.place.braid(&words).status.success());
+    it.target_verb(&["resize", "1", "32MiB"]);
     Some(it)
 }
 
@@ -213,6 +245,135 @@ fn stop_pending() {
     it.place.told(&["mirror", "stop", "v0"]);
     it.place.told(&["mirror", "assemble", "v0"]);
     wait_until(|| (it.status()["phase"] == "running").then_some(()));
+    it.end();
+}
+
+/// A mirror that was stopped, one of whose legs takes no writes: it is not begun in time.
+fn begun_late() -> Option<Hung> {
+    let it = Hung::new()?;
+    it.place.told(&["mirror", "stop", "v0"]);
+    it.hold_writes("300s");
+    let said = it.late(&["mirror", "assemble", "v0"]);
+    assert!(said.contains("starts when its legs answer"), "{said}");
+    assert!(said.contains("braid mirror stop ends that"), "{said}");
+    Some(it)
+}
+
+fn assembly_pending() {
+    let Some(it) = begun_late() else { return };
+    it.hold_writes("0");
+    wait_until(|| (it.status()["phase"] == "running").then_some(()));
+    it.end();
+}
+
+fn assembly_ended() {
+    let Some(it) = begun_late() else { return };
+    it.place.ask(&["mirror", "stop", "v0"]);
+    it.hold_writes("0");
+    it.until_done(&["mirror", "stop", "v0"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(it.status()["phase"], "stopped");
+    it.end();
+}
+
+/// A mirror of another name, accepted while its legs take no writes.
+fn name_pending() {
+    let Some(mut it) = Hung::new() else { return };
+    end(it.engine);
+    let config = it.place.path("b.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text.replace("name = \"v0\"", "name = \"v1\"");
+    std::fs::write(config, text).unwrap();
+    it.engine = begun(it.place.0.path());
+    let phase = || it.place.told(&["mirror", "status", "v1"])["phase"].clone();
+    wait_until(|| {
+        let asked = it.place.ask(&["mirror", "status", "v1"]);
+        (asked.status.success() && phase() == "refused").then_some(())
+    });
+    it.hold_writes("300s");
+    let said = it.late(&["accept", "v1"]);
+    assert!(said.contains("has not started within"), "{said}");
+    let pending = said.contains("takes effect when they answer");
+    assert!(pending || said.contains("nothing is pending"), "{said}");
+    assert!(
+        !pending || said.contains("braid mirror stop ends it"),
+        "{said}"
+    );
+    it.hold_writes("0");
+    let became = if pending { "running" } else { "refused" };
+    wait_until(|| (phase() == became).then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(phase(), became);
+    end(it.engine);
+    end(it.target);
+}
+
+fn accepted_loss_pending() {
+    let Some(it) = Hung::alone() else { return };
+    for size in ["8MiB", "16MiB"] {
+        it.target_verb(&["resize", "1", size]);
+    }
+    let why = || it.status()["legs"].to_string();
+    wait_until(|| why().contains("it is as large again").then_some(()));
+    it.target.freeze();
+    let said = it.late(&["mirror", "accept-loss", "v0"]);
+    assert!(said.contains("takes effect when the leg answers"), "{said}");
+    assert!(said.contains("can't be taken back"), "{said}");
+    it.thaw();
+    wait_until(|| (!why().contains("accept-loss")).then_some(()));
+    it.end();
+}
+
+/// A check goes on when its caller has gone, until it is ended.
+fn check_ended() {
+    let Some(it) = Hung::new() else { return };
+    let is_checking = || it.status()["check"].is_object();
+    for verb in ["check", "repair"] {
+        it.target.freeze();
+        let socket = it.place.path("c.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(["mirror", verb, "v0", "--wait", "--socket"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut waits = command.arg(socket).spawn().unwrap();
+        wait_until(|| is_checking().then_some(()));
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+        assert!(is_checking());
+        it.place.told(&["mirror", "end-check", "v0"]);
+        it.thaw();
+        wait_until(|| (!is_checking()).then_some(()));
+        assert_eq!(it.status()["checked"]["complete"], false);
+        it.place.until_in_sync();
+    }
+    it.end();
+}
+
+/// What was asked for while the engine stood still, by callers that have gone.
+fn callers_gone() {
+    let Some(it) = Hung::new() else { return };
+    it.engine.freeze();
+    for (verb, params) in [
+        ("check", json!({"volume": "v0"})),
+        ("repair", json!({"volume": "v0", "leg": "1"})),
+        ("accept-loss", json!({"volume": "v0"})),
+        ("fail", json!({"volume": "v0", "leg": "0"})),
+        ("assemble", json!({"volume": "v0", "without": true})),
+        ("stop", json!({"volume": "v0", "force": true})),
+    ] {
+        let mut stream = UnixStream::connect(it.place.path("c.sock")).unwrap();
+        let method = format!("mirror.{verb}");
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        stream.write_all(format!("{call}\n").as_bytes()).unwrap();
+    }
+    it.engine.signal(Signal::CONT);
+    std::thread::sleep(Duration::from_secs(1));
+    let status = it.status();
+    assert_eq!(status["phase"], "running", "{status}");
+    assert!(
+        status["check"].is_null() && status["checked"].is_null(),
+        "{status}"
+    );
+    assert_eq!(it.place.legs(), ["in-sync", "in-sync"]);
     it.end();
 }
 
@@ -241,7 +402,7 @@ fn choices_pending() {
 
 #[test]
 fn t55_verb_that_times_out_is_taken_back_or_pending() {
-    let cases: [fn(); 9] = [
+    let cases: [fn(); 15] = [
         removal_taken_back,
         removal_pending,
         addition_taken_back,
@@ -250,6 +411,12 @@ fn t55_verb_that_times_out_is_taken_back_or_pending() {
         replacement_pending,
         growth_taken_back,
         stop_pending,
+        assembly_pending,
+        assembly_ended,
+        name_pending,
+        accepted_loss_pending,
+        check_ended,
+        callers_gone,
         choices_pending,
     ];
     // Each waits for half a minute.
