@@ -18,7 +18,7 @@
 //!   of paths, and hosts that know no others
 //! * [`mirror`]: worlds whose volume is a mirror, a family of their own
 //! * [`shrink`]: what of a plan is enough; [`story`]: what happened, in words
-//! * `world`, `node`, `net`: places, connections, time
+//! * `world`, `node`, `net`: places, connections, time; `late`: changes that start late
 //!
 //! # Contract
 //! The same plan gives the same course on every machine. The engines, controllers and NBD sessions
@@ -47,6 +47,7 @@ pub mod history;
 pub mod judged;
 pub mod kind;
 mod lasting;
+mod late;
 mod lives;
 mod make;
 pub mod mirror;
