@@ -141,11 +141,13 @@ pub enum Bug {
     LegByPlace,
     /// What a leg has outstanding has no bound (T54).
     EndlessQueue,
+    /// What a device took while it hung is executed whatever the clock says then (T49).
+    LateHung,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 63] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -208,6 +210,7 @@ impl Bug {
         Self::NameUnasked,
         Self::LegByPlace,
         Self::EndlessQueue,
+        Self::LateHung,
     ];
 }
 

@@ -279,7 +279,7 @@ const CANARIES: [Canary; 42] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 20] = [
+const OF_MIRRORS: [Canary; 21] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -394,6 +394,12 @@ const OF_MIRRORS: [Canary; 20] = [
         200,
         "wrong",
         "T54: what a leg has outstanding has no bound",
+    ),
+    (
+        Bug::LateHung,
+        400,
+        DATA,
+        "T49: what a device took while it hung is executed whatever the clock says",
     ),
 ];
 

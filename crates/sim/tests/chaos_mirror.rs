@@ -33,6 +33,7 @@ fn share(check: Check) -> usize {
         Check::PutBack => 16,
         Check::Shrunk | Check::Exchanged => 10,
         Check::Deep => 2,
+        Check::Hung => 10,
         _ => 100,
     }
 }

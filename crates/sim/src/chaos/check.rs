@@ -1,5 +1,6 @@
 //! What must be true of a world that has come to rest.
 use super::judged::Check;
+use super::late::Late;
 use super::node::Body;
 use super::run::{Course, Finding};
 use super::story::At;
@@ -119,7 +120,9 @@ impl Course<'_> {
         let [blocks, crowds, once] = self.history.has_judged();
         let no_mirror = self.plan.layout.mirror.is_none();
         let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
+        let dropped = self.rig.world.dropped;
         let checks = [
+            (Check::Hung, dropped[Late::Hung as usize] > 0),
             (Check::Blocks, blocks),
             (Check::Crowds, crowds),
             (Check::Once, once),

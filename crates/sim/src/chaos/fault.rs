@@ -190,6 +190,9 @@ impl Course<'_> {
             _ if Kind::OF_DISCOVERY.contains(&kind) => self.can_mislead(fault),
             // It would be later than late.
             (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
+            // Nor what hangs, nor does it hang then.
+            (Kind::HungSubmit, _) => target_is_well(whom.target) && self.may_hang(whom.target),
+            (Kind::LateWrites, _) if world.is_hung(self.rig.targets[whom.target]) => false,
             (Kind::DeepQueue, _) => host_is_well && self.may_be_deep(whom.host),
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
             // What it has not noticed yet nobody would.

@@ -57,6 +57,8 @@ pub enum Check {
     Exchanged,
     /// Legs were slow, and had much to do.
     Deep,
+    /// What a device had taken while it hung was late, and was not executed.
+    Hung,
 }
 
 impl Check {
@@ -83,7 +85,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 17] = [
+    pub const OF_MIRRORS: [Self; 18] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -101,6 +103,7 @@ impl Check {
         Self::Shrunk,
         Self::Exchanged,
         Self::Deep,
+        Self::Hung,
     ];
 
     /// For people.
@@ -133,6 +136,7 @@ impl Check {
             Self::Shrunk => "shrunk",
             Self::Exchanged => "exchanged",
             Self::Deep => "deep",
+            Self::Hung => "hung",
         }
     }
 }

@@ -117,6 +117,9 @@ pub enum Kind {
     Exchange,
     /// Devices of all legs do one request after the other, more and more slowly.
     DeepQueue,
+    /// A leg's device takes requests and executes none for a while, at one process or at all. What
+    /// it took starts late, each request at its own time, if the clock still allows that (T49).
+    HungSubmit,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -189,13 +192,14 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 6] = [
+    pub const OF_MIRRORS: [Self; 7] = [
         Self::FailLeg,
         Self::CheckMirror,
         Self::OneWrite,
         Self::Shrink,
         Self::Exchange,
         Self::DeepQueue,
+        Self::HungSubmit,
     ];
 
     /// All that happen in worlds with a mirror.
@@ -263,6 +267,7 @@ impl Kind {
             | Self::Away
             | Self::FailLeg
             | Self::OneWrite
+            | Self::HungSubmit
             | Self::Shrink => Scope::Target,
             Self::DeepQueue
             | Self::SlowDisk

@@ -8,7 +8,7 @@
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
 //!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;
-//!   `deep`: many requests before slow legs
+//!   `deep`: many requests before slow legs; `hung`: devices of legs that hang
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -29,6 +29,7 @@ pub(super) mod dense;
 pub(super) mod exchanged;
 mod excuse;
 mod heir;
+pub(super) mod hung;
 mod make;
 pub(super) mod plan;
 pub(super) mod plug;

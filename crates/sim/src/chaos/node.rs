@@ -1,5 +1,6 @@
 //! What stands at one place of the world: a machine, its memory, its connections, its disks.
 use super::client::Client;
+use super::late::Late;
 use super::stranger::Stranger;
 use super::tap::Tap;
 use alloc::boxed::Box;
@@ -9,7 +10,7 @@ use engine::discovery::DiscoveryEngine;
 use engine::export::ExportEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
-use engine::{ConnId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
 
 /// A machine of any kind.
 pub enum Body {
@@ -244,6 +245,10 @@ pub struct Node {
     pub life: u64,
     /// Nothing happens to it before.
     pub frozen_ns: u64,
+    /// Its device takes requests, and starts none that it is asked for by then.
+    pub hung: Option<Hung>,
+    /// Requests that it took so.
+    pub were_hung: u64,
     /// It stands still from its next turn on that gives a change to a device.
     pub halt: Option<Halt>,
     /// What happened to it later because of that.
@@ -271,6 +276,23 @@ pub struct Halt {
     pub in_worker: bool,
 }
 
+impl Halt {
+    /// Why the change starts late.
+    pub fn why(self) -> Late {
+        match self.in_worker {
+            true => Late::Worker,
+            false => Late::Turn,
+        }
+    }
+}
+
+/// A device that hangs.
+#[derive(Clone, Copy, Debug)]
+pub struct Hung {
+    pub device: DeviceId,
+    pub until_ns: u64,
+}
+
 /// What devices did well: what failed in part does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Executed {
@@ -290,6 +312,8 @@ impl Node {
             conns: Vec::new(),
             life: 0,
             frozen_ns: 0,
+            hung: None,
+            were_hung: 0,
             halt: None,
             missed: 0,
             stopped: false,

@@ -12,7 +12,7 @@ use super::disk::BLOCK;
 use super::fault::Whom;
 use super::harm;
 use super::kind::Kind;
-use super::mirror::shrunk;
+use super::mirror::{hung, shrunk};
 use super::plan::Fault;
 use super::run::Course;
 use alloc::vec::Vec;
@@ -91,7 +91,7 @@ impl Course<'_> {
                 let flaw = harm::flaw(number as u64, fault, self.plan.layout.habit.blocks);
                 (None, Some(flaw.blocks))
             }
-            Kind::Status => (None, None),
+            Kind::Status | Kind::HungSubmit => (None, None),
             // Until somebody accepts that it is gone.
             Kind::Shrink => {
                 let first = shrunk::first_lost(fault, self.plan.layout.habit.blocks);
@@ -107,6 +107,7 @@ impl Course<'_> {
             from_ns,
             to_ns: match kind {
                 Kind::Shrink => u64::MAX,
+                Kind::HungSubmit => from_ns + fault.lasts_ns + hung::OVER_NS,
                 _ => from_ns + fault.lasts_ns,
             },
         });

@@ -69,6 +69,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::hung::plan(Self::twelfth_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `hung`.
+    pub fn twelfth_mirror(seed: u64) -> Self {
         super::mirror::deep::plan(Self::eleventh_mirror(seed))
     }
 

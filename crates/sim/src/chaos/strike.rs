@@ -59,6 +59,7 @@ impl Course<'_> {
                 self.rig.start_target(target);
             }
             Kind::Freeze => self.freeze(fault, node, end_ns),
+            Kind::HungSubmit => self.hang_leg(fault, target, end_ns),
             Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
             Kind::KillHost => self.kill_host(host),
             Kind::Exchange => self.exchange(fault, host),
@@ -130,6 +131,7 @@ impl Course<'_> {
             | Kind::Partition
             | Kind::OneWay
             | Kind::Unread
+            | Kind::HungSubmit
             | Kind::FreezeHost => {}
             // What it waited for to stand still did not come.
             Kind::Freeze => self.rig.world.nodes[self.rig.targets[target]].halt = None,

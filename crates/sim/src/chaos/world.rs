@@ -12,6 +12,7 @@
 use super::START_NS;
 use super::behind::Execution;
 use super::disk::Disk;
+use super::late::Late;
 use super::node::{Body, End, Halt, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
@@ -51,13 +52,13 @@ pub enum Event {
         life: u64,
         request: DeviceRequest,
     },
-    /// A process that stood still goes on with a change that had to start before a time.
+    /// What could not start when it was asked for starts, if it is not too late.
     Start {
         node: usize,
         life: u64,
         request: DeviceRequest,
         before_ns: u64,
-        in_worker: bool,
+        why: Late,
     },
     /// A device answers.
     Answer {
@@ -149,6 +150,8 @@ pub struct World {
     pub peaks: Peaks,
     /// Turns of cores so far.
     pub(super) core_turns: u64,
+    /// Changes that were late and were not made, by [why](Late).
+    pub dropped: [u64; 3],
 }
 
 /// An event and its time; in order of time, then of when it was planned.
@@ -203,6 +206,7 @@ impl World {
             wrong: None,
             peaks: Peaks::default(),
             core_turns: 0,
+            dropped: [0; 3],
         }
     }
 
@@ -351,8 +355,8 @@ impl World {
                 life,
                 request,
                 before_ns,
-                in_worker,
-            } => self.start_late(node, life, request, (before_ns, in_worker)),
+                why,
+            } => self.start_late(node, life, request, (before_ns, why)),
             Event::Answer {
                 node,
                 life,
@@ -546,9 +550,19 @@ impl World {
                 life,
                 request,
                 before_ns,
-                in_worker: halt.in_worker,
+                why: halt.why(),
             };
             return self.at(halt.until_ns, event);
+        }
+        if let Some(at_ns) = self.hangs_until(number, request.device) {
+            let event = Event::Start {
+                node: number,
+                life,
+                request,
+                before_ns,
+                why: Late::Hung,
+            };
+            return self.at(at_ns, event);
         }
         let at_ns = self.disks[disk].due_ns(self.now_ns, &mut self.random);
         let event = Event::Device {

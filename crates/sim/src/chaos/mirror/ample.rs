@@ -77,7 +77,12 @@ pub const KINDS: [Kind; 44] = [
 ];
 
 /// What is drawn apart from these.
-const APART: [Kind; 3] = [Kind::Shrink, Kind::Exchange, Kind::DeepQueue];
+const APART: [Kind; 4] = [
+    Kind::Shrink,
+    Kind::Exchange,
+    Kind::DeepQueue,
+    Kind::HungSubmit,
+];
 
 /// Whether worlds with a mirror have faults of this kind.
 pub(in crate::chaos) fn is_known(kind: Kind) -> bool {
