@@ -40,6 +40,7 @@ mod abort;
 mod change;
 mod counters;
 mod cut;
+mod damage;
 mod device;
 mod errand;
 mod explain;

@@ -490,7 +490,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             }
             for leg in items(&volume["legs"]) {
                 let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
-                let why = leg["why"].as_str().map(|why| format!(": {why}"));
+                let whys = [&leg["why"], &leg["damage"]].map(Value::as_str);
+                let whys: Vec<&str> = whys.into_iter().flatten().collect();
+                let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
                 if state != "in-sync" || why.is_some() {
                     writeln!(text, "  {uri}: {state}{}", why.unwrap_or_default())?;
                 }
@@ -502,9 +504,12 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
                 super::stat::paragraph_at(text, "  awaits: ", word(why))?;
             }
             let paths = items(&volume["paths"]);
-            for path in paths.filter(|path| !path["why"].is_null()) {
-                let (uri, why) = (word(&path["uri"]), word(&path["why"]));
-                writeln!(text, "  {} {uri}: {why}", number(&path["path"]))?;
+            for path in paths {
+                let whys = [&path["why"], &path["damage"]];
+                for why in whys.into_iter().filter_map(Value::as_str) {
+                    let uri = word(&path["uri"]);
+                    writeln!(text, "  {} {uri}: {why}", number(&path["path"]))?;
+                }
             }
         }
         Ok(())

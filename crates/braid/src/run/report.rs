@@ -1,4 +1,5 @@
 //! How a running engine is doing, in JSON.
+mod damage;
 mod holds;
 mod mirrors;
 mod probation;
@@ -130,6 +131,7 @@ impl<'a> Report<'a> {
                     "uri": keys.uri.to_string(),
                     "usable": hindrance.is_none(),
                     "why": hindrance,
+                    "damage": self.damage(*index, path),
                 })
             });
             json!({
@@ -283,6 +285,7 @@ impl<'a> Report<'a> {
             _ if self.state.volumes[volume].info.is_none() => Health::Down,
             usable if usable < count => Health::Degraded,
             _ if (0..count).any(|path| self.is_on_probation(volume, path)) => Health::Degraded,
+            _ if self.damages(volume).next().is_some() => Health::Degraded,
             _ => Health::Ok,
         }
     }
@@ -316,6 +319,8 @@ impl<'a> Report<'a> {
             "bytes_written": sum(|report| report.counters.bytes[1]),
             "errors": sum(|report| report.counters.errors),
             "device_errors": sum(|report| report.counters.device_errors),
+            "damaged_in": sum(|report| report.counters.damaged[0]),
+            "damaged_out": sum(|report| report.counters.damaged[1]),
             "timed_out": sum(|report| report.counters.timed_out),
             "aborted": sum(|report| report.counters.aborted),
             "waited_full": sum(|report| report.counters.waited_full),

@@ -151,6 +151,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [
         late("device_errors", "answered with an error"),
+        late("damaged_in", "damaged on the way from the target"),
+        late("damaged_out", "damaged on the way to it"),
         late("timed_out", "timed out"),
         late("aborted", "aborted"),
         late("copies", "second copies"),

@@ -401,3 +401,45 @@ fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
     pair.engine = engine(pair.directory.path());
     wait_until(|| (states(&pair) == [is(&two, "live")]).then_some(()));
 }
+
+/// Each I/O of one port is damaged on the way: said, counted by direction, and in `check`.
+#[test]
+fn damage_on_the_way_is_in_log_stat_and_check() {
+    let Some(mut pair) = Pair::over(2, "") else {
+        return;
+    };
+    let socket = pair.path("t.sock");
+    let braid = |words: &[&str], socket: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(words).arg("--socket").arg(socket);
+        command.output().unwrap()
+    };
+    let mut client = Client::open(&pair.path("v0.sock"));
+    assert_eq!(client.write(0, 1), 0);
+    let words = ["target", "set", "--port", "1", "error=0x022"];
+    let set = braid(&words, &socket);
+    assert!(set.status.success(), "{set:?}");
+    for n in 0..8 {
+        assert_eq!(client.read(n * 4096).len(), 4096);
+    }
+    let line = pair.engine.notes("from the target were damaged");
+    assert!(line.contains("check network"), "{line}");
+    pair.engine
+        .notes("on probation: too much of what it carries is damaged");
+    let set = braid(&["target", "set", "--port", "1", "error=0"], &socket);
+    assert!(set.status.success(), "{set:?}");
+    wait_until(|| {
+        let state = &pair.ask(&["stat"], "c.sock")["volumes"][0]["paths"][0]["state"];
+        (state == "live").then_some(())
+    });
+    let path = &pair.ask(&["stat"], "c.sock")["volumes"][0]["paths"][0];
+    assert!(path["damaged_in"].as_u64().unwrap() >= 4, "{path}");
+    assert_eq!(
+        (&path["damaged_out"], &path["device_errors"]),
+        (&0.into(), &0.into())
+    );
+    let check = braid(&["check"], &pair.path("c.sock"));
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert_eq!(check.status.code(), Some(1), "{said}");
+    assert!(said.contains("damaged or failed on the way:"), "{said}");
+}

@@ -19,6 +19,10 @@ pub struct PathCounters {
     pub errors: u64,
     /// Of those, answered with an error of what is behind the path, repeated or not.
     pub device_errors: u64,
+    /// Transfers that were damaged or failed on the way: from the target, to it.
+    pub damaged: [u64; 2],
+    /// When the last of them was noticed, ns; 0: none was.
+    pub damaged_ns: u64,
     /// I/Os that had no answer within `io_timeout`, however they ended.
     pub timed_out: u64,
     /// Of those, taken back by Abort.
@@ -32,12 +36,12 @@ pub struct PathCounters {
 }
 
 impl PathCounters {
-    /// Counts the end of `io`.
+    /// Counts the end of `io`; `in_transit`: it failed on the way, not behind the path.
     #[inline]
-    pub(super) fn count(&mut self, io: &Io, outcome: Outcome) {
+    pub(super) fn count(&mut self, io: &Io, outcome: Outcome, in_transit: bool) {
         if !outcome.is_done() {
             self.errors += 1;
-            self.device_errors += u64::from(outcome.is_device_error());
+            self.device_errors += u64::from(outcome.is_device_error() && !in_transit);
             return;
         }
         self.ios[group(io.op) as usize] += 1;
@@ -238,7 +242,7 @@ impl HostEngine {
             PathState::Draining | PathState::Live | PathState::Probation => {
                 let head = &self.volumes[usize::from(volume)].head;
                 let why = head.probation(path).filter(|_| head.sits_out(path));
-                let why = why.map(|it| report::on_probation(&self.paths[number].kind, it.why));
+                let why = why.map(|it| report::on_probation(&self.paths[number], it.why));
                 let hindrance = head.hindrance(path).map(report::hindered);
                 hindrance.or(why).map(String::from)
             }
@@ -314,15 +318,17 @@ mod tests {
     #[test]
     fn only_what_moved_counts_as_bytes_and_only_what_succeeded_as_io() {
         let mut counters = PathCounters::default();
-        counters.count(&io(IoOp::Read), Outcome::Done);
-        counters.count(&io(IoOp::Write { fua: true }), Outcome::Done);
-        counters.count(&io(IoOp::WriteZeroes), Outcome::Done);
-        counters.count(&io(IoOp::Flush), Outcome::Done);
-        counters.count(&io(IoOp::Read), Outcome::MediaError);
+        counters.count(&io(IoOp::Read), Outcome::Done, false);
+        counters.count(&io(IoOp::Write { fua: true }), Outcome::Done, false);
+        counters.count(&io(IoOp::WriteZeroes), Outcome::Done, false);
+        counters.count(&io(IoOp::Flush), Outcome::Done, false);
+        counters.count(&io(IoOp::Read), Outcome::MediaError, false);
+        let busy = Outcome::Busy { after_ns: 0 };
+        counters.count(&io(IoOp::Read), busy, true);
         let want = PathCounters {
             ios: [1, 2, 1],
             bytes: [4096, 4096],
-            errors: 1,
+            errors: 2,
             device_errors: 1,
             ..PathCounters::default()
         };

@@ -4,6 +4,7 @@ use super::path::Phase;
 use super::status;
 use super::types::{Io, IoOp, PathKind};
 use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
+use nvme::wire::status::Class;
 use volume::{Identity, IoLimits, Outcome, Shown, Size};
 
 /// The request for `io`, under the name `id`.
@@ -148,6 +149,12 @@ pub(super) fn outcome_of_flush(
 #[inline]
 pub(super) fn is_gone(result: Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Os(ENXIO | ENODEV)))
+}
+
+/// Whether a request was damaged or failed on the way to or from what is behind its device.
+#[inline]
+pub(super) fn is_in_transit(result: Result<(), DeviceError>) -> bool {
+    matches!(result, Err(DeviceError::Nvme(status)) if status.class() == Class::Transport)
 }
 
 /// Linux error numbers as the block layer uses them.

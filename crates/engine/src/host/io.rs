@@ -134,6 +134,7 @@ impl HostEngine {
         slot.placed_ns = now_ns;
         slot.expired = false;
         (slot.course.aborted, slot.course.bereft) = (false, false);
+        slot.course.in_transit = false;
         self.look_anew(index);
     }
 
@@ -236,6 +237,7 @@ impl HostEngine {
         match status.class() {
             Class::Ana => self.doubt(number, Doubt::Ana, now_ns),
             Class::Namespace => self.doubt(number, Doubt::Namespace, now_ns),
+            Class::Transport => self.note_damage(number, index, now_ns),
             _ => {}
         }
         if outcome == Outcome::PastEnd {
@@ -281,6 +283,9 @@ impl HostEngine {
         }
         if outcome == Outcome::PastEnd {
             self.warn_of_end(number, index);
+        }
+        if device::is_in_transit(end) {
+            self.note_damage(number, index, now_ns);
         }
         if device::is_gone(end) {
             self.vanished(number, now_ns);
@@ -365,11 +370,12 @@ impl HostEngine {
         }
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
-        path.counters.count(&slot.io, outcome);
+        let in_transit = slot.course.in_transit;
+        path.counters.count(&slot.io, outcome, in_transit);
         path.acknowledged += u64::from(outcome.is_done() && group(slot.io.op) == Group::Write);
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
-            path.counters.count(&slot.io, outcome);
+            path.counters.count(&slot.io, outcome, in_transit);
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
@@ -385,7 +391,11 @@ impl HostEngine {
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
-        let heeded = answered.then(|| head.heed(path, outcome, timed, latency_ns, now_ns));
+        let heeded = answered.then(|| match in_transit {
+            // The path's own failure, though the I/O is repeated on it like one of a busy device.
+            true => head.refused(path, now_ns),
+            false => head.heed(path, outcome, timed, latency_ns, now_ns),
+        });
         if let Some(why) = heeded.flatten() {
             self.on_probation(number, why, now_ns);
         }

@@ -224,6 +224,7 @@ impl HostEngine {
     /// A machine gave up its connection; it may have a last word to send.
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
         let abort = self.must_abort(number, role);
+        self.count_damage(number, error, now_ns);
         self.close(number, role, abort, now_ns);
         if !self.is_ending() {
             let why = report::machine(self.paths[number].phase, role, error);

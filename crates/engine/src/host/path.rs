@@ -155,6 +155,10 @@ pub(super) struct Path {
     pub stays_out: bool,
     /// Lines about I/O that it answered with errors: what was repeated, and what failed for good.
     pub errors_said: [Seldom; 2],
+    /// Lines about damage on the way, by direction.
+    pub damage_said: [Seldom; 2],
+    /// Its last probation began for errors of which some were damage on the way.
+    pub damages: bool,
 }
 
 /// What a path failed, or did not answer, since it was last well.
@@ -298,6 +302,8 @@ impl Path {
             suspect: Suspect::default(),
             stays_out: false,
             errors_said: [Seldom::new(1), Seldom::new(1)],
+            damage_said: [Seldom::new(1), Seldom::new(1)],
+            damages: false,
         }
     }
 

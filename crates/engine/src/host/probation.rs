@@ -186,12 +186,14 @@ impl HostEngine {
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
         self.suspect(number);
+        let path = &mut self.paths[number];
+        path.damages = why == Why::Errors && path.is_damaging(now_ns);
         let core = self.settings.core;
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
         if !path.stays_out {
-            let line = report::line(&it.name, path, core, report::on_probation(&path.kind, why));
+            let line = report::line(&it.name, path, core, report::on_probation(path, why));
             self.events.push_back(HostEvent::Warning(volume, line));
         }
         let sits_out = it.head.sits_out(index);
@@ -374,6 +376,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let (span, length) = (slot.io.span, slot.io.length);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
+        let failed = outcome.is_path_error() || slot.course.in_transit;
         self.scratch.give_back(span);
         self.slots.free_spare(index);
         let path = &mut self.paths[number];
@@ -386,7 +389,7 @@ impl HostEngine {
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
         if idle
             && live
-            && outcome.is_path_error()
+            && failed
             && let Some(why) = self.head(number).refused(at, now_ns)
         {
             self.on_probation(number, why, now_ns);

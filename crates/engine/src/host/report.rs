@@ -1,4 +1,5 @@
 //! One line for people: what, which path, why, what to do.
+use super::damage::Direction;
 use super::path::{Path, Phase, Role};
 use super::types::{PathKind, PathState};
 use crate::limits::NAMESPACES_LISTED_MAX;
@@ -279,7 +280,20 @@ pub(super) fn out_of_use(state: PathState) -> &'static str {
 }
 
 /// A path was put on probation.
-pub(super) fn on_probation(kind: &PathKind, why: Why) -> &'static str {
+pub(super) fn on_probation(path: &Path, why: Why) -> &'static str {
+    let kind = &path.kind;
+    if path.damages && why == Why::Errors {
+        return match kind {
+            PathKind::NvmeTcp { .. } => {
+                "on probation: too much of what it carries is damaged or fails on the way; check \
+                 network, cables and network cards"
+            }
+            _ => {
+                "on probation: too much of what it carries is damaged or fails on the way; see \
+                 the system's log"
+            }
+        };
+    }
     if !matches!(kind, PathKind::NvmeTcp { .. }) {
         return match why {
             Why::Errors => "on probation: too many of its I/Os fail; see the system's log",
@@ -306,6 +320,23 @@ pub(super) fn device_error(kind: &PathKind, outcome: Outcome, count: u32, failed
     };
     let io = if count == 1 { "I/O was" } else { "I/Os were" };
     format!("{count} {io} answered with an error and {then}: {outcome}; {see}")
+}
+
+/// Transfers of a path, `count` since the last such line, were damaged or failed on the way.
+pub(super) fn damaged(kind: &PathKind, direction: Direction, count: u32) -> String {
+    let from = match direction {
+        Direction::In => "from the target",
+        Direction::Out => "to the target",
+    };
+    let (what, see) = match kind {
+        PathKind::NvmeTcp { .. } => ("digest error", "check network, cables and network cards"),
+        _ => ("transport error", "see the system's log"),
+    };
+    let transfers = if count == 1 { "transfer" } else { "transfers" };
+    let was = if count == 1 { "was" } else { "were" };
+    format!(
+        "{count} {transfers} {from} {was} damaged or failed on the way ({what}), and repeated; {see}"
+    )
 }
 
 /// A path is no longer on probation.

@@ -102,6 +102,8 @@ pub(super) struct Course {
     pub losses: u8,
     /// Its controller has taken it back: it is not executed any more (T9).
     pub aborted: bool,
+    /// Its last attempt was damaged or failed on the way.
+    pub in_transit: bool,
     /// It is held, and its controller has said that it was reset, but not how long it takes to
     /// quiesce.
     pub quiesces: bool,

@@ -108,7 +108,7 @@ impl HostEngine {
             patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
-        if outcome.is_device_error() {
+        if outcome.is_device_error() && !self.slots.get(index).course.in_transit {
             let failed = disposition == Disposition::Complete;
             self.say_device_error(number, outcome, failed, now_ns);
         }

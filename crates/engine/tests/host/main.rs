@@ -6,6 +6,7 @@ mod chain;
 #[path = "../common/mod.rs"]
 mod common;
 mod cores;
+mod damage;
 mod explain;
 mod failover;
 mod faults;

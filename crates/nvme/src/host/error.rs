@@ -282,8 +282,16 @@ impl fmt::Display for HostError {
                 "no answer to {step} in time; check that an NVMe/TCP target listens there"
             ),
             Self::Closed => f.write_str("the connection ended"),
+            Self::Protocol(error) if error.fes == Fes::HeaderDigest => f.write_str(
+                "a header from the controller arrived damaged (header digest error); check the \
+                 network",
+            ),
             Self::Protocol(error) => write!(f, "the controller broke the protocol: {error}"),
             Self::Terminated { fes, fei } => match Fes::from_value(fes) {
+                Some(Fes::HeaderDigest) => f.write_str(
+                    "the controller ended the connection: a header from us arrived damaged \
+                     (header digest error); check the network",
+                ),
                 Some(fes) => {
                     write!(
                         f,

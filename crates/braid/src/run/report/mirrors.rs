@@ -39,9 +39,20 @@ impl Report<'_> {
             }
             MirrorState::Running if in_sync == 0 => Health::Down,
             MirrorState::Running if in_sync < it.legs.len() || bad => Health::Degraded,
+            MirrorState::Running if it.legs.iter().any(|leg| self.leg_damage(leg).is_some()) => {
+                Health::Degraded
+            }
             MirrorState::Running => Health::Ok,
             _ => Health::Down,
         }
+    }
+
+    /// What the paths of a leg damaged on the way lately.
+    fn leg_damage(&self, leg: &LegReport) -> Option<String> {
+        let volume = leg
+            .volume
+            .filter(|volume| self.state.volumes.has(*volume))?;
+        self.damages(volume).next()
     }
 
     /// Why a mirror does not serve; none where it does, or is none.
@@ -145,6 +156,7 @@ impl Report<'_> {
             "volume": name,
             "state": leg.status.name(),
             "why": why,
+            "damage": self.leg_damage(leg),
             "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),

@@ -1,0 +1,102 @@
+//! Damage in transit: counts what was damaged or failed on the way, and logs it now and then.
+//!
+//! A data digest that is wrong, here or at the target, ends one command with a transport error; a
+//! header digest ends the connection. Neither says anything of what is behind the path: the command
+//! is repeated, and each failure counts against the path (`io`, [`volume::health`]).
+use super::path::Path;
+use super::types::{HostEvent, IoOp};
+use super::{HostEngine, report};
+use nvme::host::HostError;
+use nvme::wire::pdu::Fes;
+
+/// The direction of a transfer; the index of its counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the target, and so found by us.
+    In = 0,
+    /// To the target, which says so.
+    Out = 1,
+}
+
+/// So recent damage is named as the reason of a probation, ns.
+const RECENT_NS: u64 = 60_000_000_000;
+
+impl Path {
+    fn count_damage(&mut self, direction: Direction, now_ns: u64) {
+        self.counters.damaged[direction as usize] += 1;
+        self.counters.damaged_ns = now_ns.max(1);
+    }
+
+    /// Whether something was damaged on the way lately.
+    pub(super) fn is_damaging(&self, now_ns: u64) -> bool {
+        let at_ns = self.counters.damaged_ns;
+        at_ns > 0 && now_ns.saturating_sub(at_ns) < RECENT_NS
+    }
+}
+
+impl HostEngine {
+    /// The attempt of an I/O or a probe on path `number` was damaged or failed on the way.
+    #[cold]
+    pub(super) fn note_damage(&mut self, number: usize, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.course.in_transit = true;
+        let direction = match slot.io.op {
+            IoOp::Write { .. } | IoOp::Deallocate => Direction::Out,
+            IoOp::Read | IoOp::WriteZeroes | IoOp::Flush => Direction::In,
+        };
+        let path = &mut self.paths[number];
+        path.count_damage(direction, now_ns);
+        let Some(count) = path.damage_said[direction as usize].one_more(now_ns) else {
+            return;
+        };
+        let path = &self.paths[number];
+        let why = report::damaged(&path.kind, direction, count);
+        let name = &self.volumes[usize::from(path.volume)].name;
+        let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(path.volume, line));
+    }
+
+    /// Counts a connection that ended because of a damaged header. The path is lost for it, which
+    /// is reported.
+    pub(super) fn count_damage(&mut self, number: usize, error: HostError, now_ns: u64) {
+        if let Some(direction) = direction(error) {
+            self.paths[number].count_damage(direction, now_ns);
+        }
+    }
+}
+
+/// Which way a header went whose damage ended a connection; `None`: it ended for something else.
+fn direction(error: HostError) -> Option<Direction> {
+    match error {
+        HostError::Protocol(error) if error.fes == Fes::HeaderDigest => Some(Direction::In),
+        HostError::Terminated { fes, .. } if Fes::from_value(fes) == Some(Fes::HeaderDigest) => {
+            Some(Direction::Out)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::wire::pdu::PduError;
+
+    #[test]
+    fn t17_damaged_headers_are_counted_by_direction() {
+        let damaged = PduError {
+            fes: Fes::HeaderDigest,
+            fei: 0,
+        };
+        let ended = |fes| HostError::Terminated { fes, fei: 0 };
+        for (error, want) in [
+            (HostError::Protocol(damaged), Some(Direction::In)),
+            (ended(Fes::HeaderDigest as u16), Some(Direction::Out)),
+            (HostError::Protocol(PduError::field(2)), None),
+            (ended(Fes::Sequence as u16), None),
+            (ended(99), None),
+            (HostError::Closed, None),
+        ] {
+            assert_eq!(direction(error), want, "{error}");
+        }
+    }
+}
