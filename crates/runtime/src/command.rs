@@ -105,7 +105,7 @@ impl Devices {
         let result = match result {
             // Nothing of it was done.
             Err(LATE) => Err(DeviceError::Lost),
-            result => device.ended(result, request.op.is_change()),
+            result => device.ended(result, &request),
         };
         self.commands.free.push(slot);
         // One that can't even be given leaves its place to the next.

@@ -32,6 +32,7 @@ use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, vo
 use blocking::Inbox;
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
+use nvme::wire::Status;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
@@ -52,6 +53,10 @@ pub(crate) type Done = (u32, Result<(), DeviceError>);
 const GONE: DeviceError = DeviceError::Os(6);
 /// Nothing is there to be read.
 const CUT_SHORT: DeviceError = DeviceError::CutShort;
+
+/// The kernel's NVMe host ends a read whose data arrived damaged with Invalid Field, and its block
+/// layer makes "not supported" of that. No disk refuses to be read or written as such.
+const IN_TRANSIT: DeviceError = DeviceError::Nvme(Status::TRANSIENT_TRANSPORT);
 
 /// A device on its way to a reactor; a file with a descriptor for that one alone.
 #[derive(Debug)]
@@ -616,6 +621,9 @@ impl FileRequest {
                 Step::Allocate(Allocate::ZeroRange)
             }
             Step::Allocate(Allocate::ZeroRange) if unsupported => Step::Zeroes,
+            Step::Read | Step::Write { .. } | Step::Compare(_) if error == Errno::OPNOTSUPP => {
+                return Progress::Done(Err(IN_TRANSIT));
+            }
             _ => return Progress::Done(Err(device_error(error))),
         };
         Progress::Next

@@ -58,6 +58,9 @@ pub const COMPARE_BYTES: u32 = 64 << 10;
 pub const COMPARES_MAX: usize = 8;
 /// Zeroes written at a time to files that can't zero a range themselves.
 pub const ZEROES_BYTES: u32 = 256 << 10;
+/// Bytes of a block device that one call zeroes. 65,536 of the smallest blocks: the kernel's NVMe
+/// host may cut the number of blocks of a Write Zeroes to 16 bits and report success.
+pub const ZERO_BYTES_MAX: u64 = 32 << 20;
 /// Piece of a volatile cache: what goes to the file at a time.
 pub const VOLATILE_PIECE_BYTES: usize = 4096;
 /// Messages that wait for one reactor; a sender waits when there are as many.

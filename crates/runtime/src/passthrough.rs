@@ -16,7 +16,7 @@
 //! and the kernel chooses among them: with more than one it is refused, because a Flush reaches the
 //! cache of one only. Controllers that come later are not noticed.
 use crate::RuntimeError;
-use engine::machine::DeviceError;
+use engine::machine::{DeviceError, DeviceOp, DeviceRequest};
 use nvme::host::{ControllerInfo, NamespaceInfo, learn};
 use nvme::wire::Status;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -39,6 +39,8 @@ pub struct PassthroughDevice {
     read_only: bool,
     reaping: Reaping,
     stopped_first: bool,
+    /// Of its block device, in sysfs; `None`: it has none.
+    disk: Option<PathBuf>,
     controller: ControllerInfo,
     namespace: NamespaceInfo,
 }
@@ -52,6 +54,8 @@ struct Known {
     transfer_max: u32,
     /// It has queues that are polled.
     polls: bool,
+    /// Its block device's directory.
+    disk: Option<PathBuf>,
 }
 
 impl PassthroughDevice {
@@ -74,6 +78,7 @@ impl PassthroughDevice {
         match learn_all(&fd, reaping) {
             Ok((known, controller, namespace)) => Ok(Self {
                 stopped_first: known.stopped_first(),
+                disk: known.disk.clone(),
                 controller: ControllerInfo {
                     transfer_max: Some(
                         controller
@@ -130,13 +135,68 @@ impl PassthroughDevice {
         })
     }
 
-    /// What the end of a command means; `changes`: it changes data.
+    /// What the end of a request's command means.
     pub(crate) fn ended(
         &self,
         result: Result<u32, Errno>,
-        changes: bool,
+        request: &DeviceRequest,
     ) -> Result<(), DeviceError> {
-        ended(result, changes && !self.stopped_first)
+        let lingers = request.op.is_change() && !self.stopped_first;
+        let end = ended(result, lingers);
+        let end = match self.stopped_first {
+            true => end,
+            false => on_fabrics(end, request.op),
+        };
+        match end {
+            Err(DeviceError::Nvme(status)) if is_internal(status) && !self.covers(request) => {
+                Err(DeviceError::Nvme(Status::LBA_RANGE.with_dnr()))
+            }
+            end => end,
+        }
+    }
+
+    /// Whether a request lies within the namespace as the kernel knows it now.
+    fn covers(&self, request: &DeviceRequest) -> bool {
+        let namespace = &self.namespace;
+        let opened = namespace.blocks << namespace.block_shift.min(63);
+        let bytes = self.disk.as_deref().and_then(bytes_of);
+        lies_within(request, bytes.map_or(opened, |bytes| bytes.min(opened)))
+    }
+}
+
+/// A status of which nvmet says that a range lies behind the end, among other things: its
+/// controller forbids to repeat it.
+fn is_internal(status: Status) -> bool {
+    status.is(Status::INTERNAL_ERROR) && status.dnr()
+}
+
+fn lies_within(request: &DeviceRequest, bytes: u64) -> bool {
+    let end = request.offset.checked_add(request.length);
+    request.op == DeviceOp::Flush || end.is_some_and(|end| end <= bytes)
+}
+
+/// Size of a block device by its directory in sysfs, bytes.
+fn bytes_of(disk: &Path) -> Option<u64> {
+    let text = fs::read_to_string(disk.join("size")).ok()?;
+    let sectors: u64 = text.trim().parse().ok()?;
+    sectors.checked_mul(512)
+}
+
+/// What the end of a command means where its data passed a network. The kernel's host ends a
+/// command whose data arrived damaged (data digest) with Invalid Field. Our fields are valid, and a
+/// controller that says otherwise forbids to repeat it: so the transfer has failed.
+fn on_fabrics(end: Result<(), DeviceError>, op: DeviceOp) -> Result<(), DeviceError> {
+    let moves = matches!(
+        op,
+        DeviceOp::Read | DeviceOp::Write { .. } | DeviceOp::Compare
+    );
+    match end {
+        Err(DeviceError::Nvme(status))
+            if moves && status.is(Status::INVALID_FIELD) && !status.dnr() =>
+        {
+            Err(DeviceError::Nvme(Status::TRANSIENT_TRANSPORT))
+        }
+        end => end,
     }
 }
 
@@ -257,7 +317,8 @@ impl Known {
         let name = name.as_deref().and_then(Path::file_name);
         let name = name.and_then(|name| name.to_str()).unwrap_or_default();
         let disk = name.replacen("ng", "nvme", 1);
-        let queue = sys.join("block").join(disk).join("queue");
+        let disk = sys.join("block").join(disk);
+        let queue = disk.join("queue");
         let number = |key: &str| -> Option<u32> {
             let text = fs::read_to_string(queue.join(key)).ok()?;
             text.trim().parse().ok()
@@ -270,6 +331,7 @@ impl Known {
             transports,
             transfer_max: known.unwrap_or(TRANSFER_DEFAULT).max(4096),
             polls: number("io_poll") == Some(1),
+            disk: disk.join("size").exists().then_some(disk),
         })
     }
 }

@@ -15,8 +15,8 @@
 //! # Limits
 //! [`FILE_WORKERS_MAX`] threads a file, started as they are needed, ended when idle. Jobs wait in
 //! the order in which they came, as many as their senders have requests.
-use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX};
-use rustix::fs::FallocateFlags;
+use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX, ZERO_BYTES_MAX};
+use rustix::fs::{FallocateFlags, FileType};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -342,14 +342,7 @@ impl Job {
         }
         let result = match (self.call, &mut self.bytes) {
             (Call::Sync, _) => rustix::fs::fdatasync(&*self.file).map(|()| 0),
-            (Call::Allocate { how, length }, _) => {
-                let mode = match how {
-                    Allocate::PunchHole => FallocateFlags::PUNCH_HOLE,
-                    Allocate::ZeroRange => FallocateFlags::ZERO_RANGE,
-                };
-                let mode = mode | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&*self.file, mode, self.offset, length).map(|()| 0)
-            }
+            (Call::Allocate { how, length }, _) => self.zero(how, length),
             (Call::Read, Bytes::Lease(lease)) => lease.read_from(&*self.file, self.offset),
             (Call::Read, Bytes::Shared(memory, at, len)) => {
                 memory.read_from((*at, *len), &*self.file, self.offset)
@@ -366,10 +359,48 @@ impl Job {
         result
     }
 
+    /// Zeroes a range; of a block device piece by piece.
+    fn zero(&self, how: Allocate, length: u64) -> Result<u32, Errno> {
+        let mode = match how {
+            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE,
+            Allocate::ZeroRange => FallocateFlags::ZERO_RANGE,
+        };
+        let mode = mode | FallocateFlags::KEEP_SIZE;
+        let stat = rustix::fs::fstat(&*self.file)?;
+        let most = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => ZERO_BYTES_MAX,
+            _ => length,
+        };
+        in_pieces((self.offset, length), most, |offset, length| {
+            // The first was asked for by the caller.
+            if offset > self.offset && !self.permit.allows() {
+                return Err(LATE);
+            }
+            rustix::fs::fallocate(&*self.file, mode, offset, length)
+        })
+    }
+
     /// Allocates the space of a write: that may take long, and what follows does not then.
     fn allocate(&self, length: u32) -> Result<(), Errno> {
         let mode = FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&*self.file, mode, self.offset, length.into())
+    }
+}
+
+/// Zeroes a range by calls of at most `most` bytes each, up to the first that fails.
+fn in_pieces(
+    (offset, length): (u64, u64),
+    most: u64,
+    mut zero: impl FnMut(u64, u64) -> Result<(), Errno>,
+) -> Result<u32, Errno> {
+    let mut done = 0;
+    loop {
+        let piece = (length - done).min(most);
+        zero(offset + done, piece)?;
+        done += piece;
+        if done >= length {
+            return Ok(0);
+        }
     }
 }
 
@@ -414,6 +445,30 @@ mod tests {
         let file = options.open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         file
+    }
+
+    /// The kernel's NVMe host cuts the number of blocks to 16 bits, and reports success.
+    #[test]
+    fn a_block_device_is_zeroed_in_pieces_of_16_bits() {
+        for length in [512, ZERO_BYTES_MAX, ZERO_BYTES_MAX + 512, 96 << 20] {
+            let mut zeroed = Vec::new();
+            let result = in_pieces((4096, length), ZERO_BYTES_MAX, |offset, length| {
+                zeroed.push((offset, length));
+                Ok(())
+            });
+            assert_eq!(result, Ok(0));
+            let mut end = 4096;
+            for (offset, length) in zeroed {
+                assert!(offset == end && length > 0 && length / 512 <= 1 << 16);
+                end += length;
+            }
+            assert_eq!(end, 4096 + length);
+        }
+        let refused = in_pieces((0, 96 << 20), ZERO_BYTES_MAX, |offset, _| match offset {
+            0 => Ok(()),
+            _ => Err(Errno::IO),
+        });
+        assert_eq!(refused, Err(Errno::IO));
     }
 
     fn memory(byte: u8) -> Arc<Shared> {

@@ -125,6 +125,24 @@ fn the_systems_errors_are_told_apart() {
     }
 }
 
+/// A kernel disk whose data arrived damaged; what it can't do otherwise is still that.
+#[test]
+fn not_supported_to_read_is_a_failed_transfer() {
+    let unsupported = Err(DeviceError::Unsupported);
+    for (op, want) in [
+        (DeviceOp::Read, Err(IN_TRANSIT)),
+        (DeviceOp::Compare, Err(IN_TRANSIT)),
+        (DeviceOp::Flush, unsupported),
+        (DeviceOp::Deallocate, unsupported),
+    ] {
+        let (mut devices, mut ring) = devices(written_file("unsupported"));
+        let extent = Extent::new(0, 4096);
+        devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX));
+        let ended = devices.handle(&mut ring, 0, Err(Errno::OPNOTSUPP), NOW);
+        assert_eq!(ended, Some((7, want)), "{op:?}");
+    }
+}
+
 fn written_file(name: &str) -> FileDevice {
     let path = std::env::temp_dir().join(format!("braid-{name}-{}", std::process::id()));
     std::fs::write(&path, vec![9; 1 << 20]).unwrap();

@@ -85,6 +85,62 @@ fn t02_what_the_driver_says_of_a_command_is_told_apart() {
     }
 }
 
+/// The kernel says Invalid Field of data that arrived damaged. A controller that says it forbids
+/// to repeat the command.
+#[test]
+fn invalid_field_of_a_transfer_is_transport_trouble() {
+    let end = |status: Status| ended(Ok(status.0.into()), false);
+    let invalid = Status::INVALID_FIELD;
+    let transport = Err(DeviceError::Nvme(Status::TRANSIENT_TRANSPORT));
+    for op in [
+        DeviceOp::Read,
+        DeviceOp::Write { fua: true },
+        DeviceOp::Compare,
+    ] {
+        assert_eq!(on_fabrics(end(invalid), op), transport, "{op:?}");
+        let refused = invalid.with_dnr();
+        let said = Err(DeviceError::Nvme(refused));
+        assert_eq!(on_fabrics(end(refused), op), said, "{op:?}");
+        let media = end(Status::UNRECOVERED_READ);
+        assert_eq!(on_fabrics(media, op), media);
+    }
+    for op in [DeviceOp::Flush, DeviceOp::Deallocate] {
+        let said = Err(DeviceError::Nvme(invalid));
+        assert_eq!(on_fabrics(end(invalid), op), said, "{op:?}");
+    }
+}
+
+/// nvmet says Internal Error (6006h) of a range behind the end.
+#[test]
+fn internal_error_behind_the_end_is_told_by_the_size() {
+    let tree = Tree::new("size");
+    let disk = tree.0.join("block/nvme0n1");
+    assert_eq!(bytes_of(&disk), None);
+    tree.file("block/nvme0n1/size", "2048\n");
+    assert_eq!(bytes_of(&disk), Some(1 << 20));
+    assert!(is_internal(Status(0x6006)) && !is_internal(Status::INTERNAL_ERROR));
+    let request = |op, offset, length| DeviceRequest {
+        id: 1,
+        device: engine::DeviceId(0),
+        op,
+        offset,
+        length,
+        span: engine::Span::default(),
+    };
+    for (op, offset, length, inside) in [
+        (DeviceOp::Read, 0, 1 << 20, true),
+        (DeviceOp::Read, 512, 1 << 20, false),
+        (DeviceOp::Write { fua: false }, u64::MAX - 511, 512, false),
+        (DeviceOp::Flush, 0, 0, true),
+    ] {
+        let found = lies_within(&request(op, offset, length), 1 << 20);
+        assert_eq!(found, inside, "{op:?} {offset}");
+    }
+    tree.namespace("devices/nvme0");
+    tree.file("devices/nvme0/transport", "tcp\n");
+    assert_eq!(tree.read().unwrap().disk, Some(disk));
+}
+
 #[test]
 fn t09_what_a_fabric_may_execute_late_is_repeated_nowhere() {
     let lost = Err(DeviceError::Os(Errno::IO.raw_os_error()));
