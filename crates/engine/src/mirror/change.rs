@@ -121,6 +121,7 @@ impl Mirrored {
             full: false,
             stuck: false,
             unfit: None,
+            unwritten: None,
             counters: LegCounters::default(),
             rebuild: None,
             replaces: new.replaces,

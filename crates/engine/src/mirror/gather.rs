@@ -302,7 +302,9 @@ impl Mirrored {
         }
         assemble(&superblocks, wishes).map_err(|refusal| {
             let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
-            let why = words::refusal(&self.config.name, &refusal, name, &known);
+            let why = self
+                .needs_writing(&refusal)
+                .unwrap_or_else(|| words::refusal(&self.config.name, &refusal, name, &known));
             match refusal {
                 Refusal::Incomplete(_) | Refusal::NoneInSync(_) | Refusal::Nothing => {
                     Refused::new(Until::Legs, why)
@@ -436,7 +438,38 @@ impl Mirrored {
     pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, now_ns: u64) {
         if let Phase::Claiming(it) = &mut self.phase {
             it.claim.handle_written(index, outcome, now_ns);
+            let at = it.legs.get(index).map(|&at| usize::from(at));
+            if let Some(leg) = at.and_then(|at| self.legs.get_mut(at)) {
+                // Of one that can't be reached its volume says that.
+                let refuses = outcome.is_device_error();
+                leg.unwritten = refuses.then_some(outcome);
+            }
         }
+    }
+
+    /// Legs that are there, whose newest owner's record could not be written: slot, and a line.
+    fn unwritable(&self) -> Vec<(u8, String)> {
+        let legs = self.legs.iter().filter_map(|leg| {
+            let slot = leg.found?.ok()?.superblock.slot;
+            let why = words::unwritable(leg.unwritten?);
+            Some((slot, format!("{}: {why}", leg.config.name)))
+        });
+        legs.collect()
+    }
+
+    /// Why it does not start, where that is a leg which is there and can't be written: to go on
+    /// without it is no advice.
+    fn needs_writing(&self, refusal: &Refusal) -> Option<String> {
+        let needs = |slot: u8| match refusal {
+            Refusal::Incomplete(missing) | Refusal::NoneInSync(missing) => missing.contains(&slot),
+            Refusal::Nothing => true,
+            _ => false,
+        };
+        let legs = self.unwritable().into_iter();
+        let lines: Vec<String> = legs
+            .filter_map(|(slot, line)| needs(slot).then_some(line))
+            .collect();
+        (!lines.is_empty()).then(|| lines.join("; "))
     }
 
     pub(super) fn claim_timeout(&self) -> Option<u64> {

@@ -146,6 +146,8 @@ pub(super) struct Leg {
     pub stuck: bool,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
+    /// It refused the owner's record when that was written last, and is left out for it.
+    pub unwritten: Option<Outcome>,
     pub counters: LegCounters,
     /// It is being rebuilt: since when, and how many regions it lacked then.
     pub rebuild: Option<(u64, u64)>,
@@ -254,6 +256,7 @@ impl Mirrored {
             full: false,
             stuck: false,
             unfit: None,
+            unwritten: None,
             counters: LegCounters::default(),
             rebuild: None,
             replaces: None,

@@ -166,9 +166,13 @@ impl Mirrored {
         });
         let reachable = leg.info.is_some() && host.usability(leg.config.volume).0;
         let found = leg.found.as_ref().map(Result::as_ref);
+        let part = facts.is_some_and(|it| it.in_sync || it.joining);
+        let unwritten = leg.unwritten.filter(|_| !part);
         let status = match (found, said, facts) {
+            (None, ..) if unwritten.is_some() => LegStatus::Unusable,
             (None, ..) => LegStatus::Missing,
             (Some(Err(_)), ..) => LegStatus::Unusable,
+            (Some(Ok(_)), None, _) if unwritten.is_some() => LegStatus::Unusable,
             (_, _, Some(facts)) if facts.in_sync => LegStatus::InSync,
             (_, _, Some(facts)) if facts.joining => LegStatus::Rebuilding,
             (_, Some(_), _) => LegStatus::Stale,
@@ -202,6 +206,7 @@ impl Mirrored {
                 Some("it doesn't answer".into())
             }
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
+            (None, ..) if let Some(outcome) = unwritten => Some(words::unwritable(outcome)),
             (None, _, Some(outcome)) if status == LegStatus::Stale => {
                 Some(format!("it has left: {outcome}"))
             }

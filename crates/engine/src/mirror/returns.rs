@@ -261,14 +261,14 @@ impl Mirrored {
                 }
             }
             (News::Joining(_), Some(at)) => {
-                self.legs[at].unfit = None;
+                (self.legs[at].unfit, self.legs[at].unwritten) = (None, None);
                 if let Some(it) = self.running() {
                     it.reads.reset_leg(slot);
                 }
                 format!("{leg} returns, and is being rebuilt")
             }
             (News::Joined(_), Some(at)) => {
-                self.legs[at].away = None;
+                (self.legs[at].away, self.legs[at].unwritten) = (None, None);
                 let facts = self.running().and_then(|it| it.machine.facts(slot));
                 if facts.is_some_and(|it| it.in_sync) {
                     self.legs[at].size = LegSize::Enough;

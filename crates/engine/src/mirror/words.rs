@@ -2,6 +2,7 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use volume::Outcome;
 use volume::hold::Range;
 use volume::mirror::assembly::Refusal;
 use volume::mirror::machine::{CheckReport, LegFacts, Unfit};
@@ -222,6 +223,16 @@ fn put_back(count: usize, legs: &str) -> String {
         "{legs} {show} an older state than {they} once had (a snapshot that was put back?), and \
          may have had newer writes than the others; bring what {they} had, or give that up"
     )
+}
+
+/// Why a leg that is there is left out: its superblock can't be written.
+pub fn unwritable(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::ReadOnly => "it is there, and write-protected: lift that protection, and it is \
+                              used again by itself"
+            .into(),
+        _ => format!("it is there, and its superblock can't be written: {outcome}; see the device"),
+    }
 }
 
 /// Why legs make no mirror, and what to do. `mirror`: what it is called; `name`: of the legs given;

@@ -90,6 +90,50 @@ fn nothing_is_written_where_a_newer_version_lets_this_one_only_read() {
     }
 }
 
+/// A leg that is there, and whose superblock can't be written: that is no reason to give up what
+/// only it may have.
+#[test]
+fn write_protected_leg_is_named_and_not_given_up() {
+    for protected in [&[1][..], &[0, 1]] {
+        let disks = made(2, true);
+        let (mut host, mirror) = configured(&disks);
+        for &leg in protected {
+            let path: &mut PathKind = &mut host.volumes[leg].paths[0].kind;
+            if let PathKind::Device { read_only, .. } = path {
+                *read_only = true;
+            }
+        }
+        let mut rig = Rig::with(&disks, host, mirror);
+        let is_refused = |rig: &Rig| matches!(rig.report().state, MirrorState::Refused(_));
+        rig.until(30 * SECOND, is_refused);
+        let report = rig.report();
+        let MirrorState::Refused(why) = &report.state else {
+            unreachable!()
+        };
+        for &leg in protected {
+            let named = format!("disk:{leg}: it is there, and write-protected");
+            assert!(why.contains(&named), "{why}");
+            let leg = &report.legs[leg];
+            assert_eq!(leg.status, LegStatus::Unusable, "{leg:?}");
+            let why = leg.why.as_deref().unwrap_or_default();
+            assert!(why.contains("write-protected"), "{why}");
+        }
+        assert!(!why.contains("--without-missing"), "{why}");
+        if protected.len() == 2 {
+            continue;
+        }
+        // A user may go on without it all the same, and sees why it has no part.
+        rig.order(WITHOUT);
+        rig.until(30 * SECOND, Rig::is_ready);
+        assert_eq!(rig.write(3, 9), Outcome::Done);
+        rig.run(20 * SECOND, |_| false);
+        let leg = &rig.report().legs[1];
+        assert_ne!(leg.status, LegStatus::InSync);
+        let why = leg.why.as_deref().unwrap_or_default();
+        assert!(why.contains("protected"), "{leg:?}");
+    }
+}
+
 #[test]
 fn t45_a_start_that_was_refused_looks_again_by_itself() {
     let disks = made(2, true);
