@@ -1,5 +1,6 @@
 //! The host: its paths in virtual time, against controllers that may do anything.
 #![allow(clippy::unwrap_used, reason = "a test")]
+mod abilities;
 mod abort;
 mod ana;
 mod chain;
