@@ -168,7 +168,9 @@ impl LoadMachine {
                     self.tell(LoadEvent::Failed(why));
                 }
                 // The report's latencies tell more than this line.
-                HostEvent::Warning(_, what) => self.tell(LoadEvent::Warning(what)),
+                HostEvent::Warning(_, what) | HostEvent::Trouble(_, what) => {
+                    self.tell(LoadEvent::Warning(what));
+                }
                 // Nothing recovers here, and there are no mirrors.
                 HostEvent::NoPath(_)
                 | HostEvent::Lent(..)

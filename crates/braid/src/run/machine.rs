@@ -182,6 +182,7 @@ impl RunMachine {
                         self.tell(RunEvent::Note(what));
                     }
                 }
+                ExportEvent::Host(HostEvent::Trouble(_, what)) => self.tell(RunEvent::Note(what)),
                 ExportEvent::Host(HostEvent::Resized(volume, info)) => {
                     if self.core == 0 || volume >= MIRRORS_FROM {
                         self.tell(RunEvent::Resized(volume, info));

@@ -366,6 +366,8 @@ pub enum HostEvent {
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
+    /// The same of what this core's own I/O met: no other core reports it.
+    Trouble(u16, String),
     /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or why not.
     Changed(u64, Result<Changed, String>),
     /// Core 0: nothing on any core refers to a path, or volume, that left; its number may be

@@ -35,8 +35,10 @@ fn rig(rate: u32) -> Rig {
 }
 
 fn warned(rig: &Rig, part: &str) -> usize {
-    let said =
-        |event: &&HostEvent| matches!(event, HostEvent::Warning(0, line) if line.contains(part));
+    let said = |event: &&HostEvent| match event {
+        HostEvent::Warning(0, line) | HostEvent::Trouble(0, line) => line.contains(part),
+        _ => false,
+    };
     rig.events.iter().filter(said).count()
 }
 

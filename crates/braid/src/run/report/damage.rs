@@ -29,12 +29,12 @@ impl Report<'_> {
     }
 }
 
-/// `counts`: transfers from the target, and to it.
+/// `counts`: transfers from the target or device, and to it.
 fn words(counts: [u64; 2], age_ns: u64) -> String {
-    let some = |count: u64, way: &str| (count > 0).then(|| format!("{count} {way} the target"));
-    let ways: Vec<String> = some(counts[0], "from")
+    let some = |count: u64, way: &str| (count > 0).then(|| format!("{count} {way}"));
+    let ways: Vec<String> = some(counts[0], "received")
         .into_iter()
-        .chain(some(counts[1], "to"))
+        .chain(some(counts[1], "sent"))
         .collect();
     format!(
         "transfers were damaged or failed on the way: {}, the last {} s ago; check network, cables \
@@ -51,12 +51,9 @@ mod tests {
     #[test]
     fn damage_is_named_by_direction() {
         for (counts, part) in [
-            ([7, 0], "on the way: 7 from the target, the last 3 s ago"),
-            ([0, 2], "on the way: 2 to the target, the last"),
-            (
-                [7, 2],
-                "on the way: 7 from the target, 2 to the target, the",
-            ),
+            ([7, 0], "on the way: 7 received, the last 3 s ago"),
+            ([0, 2], "on the way: 2 sent, the last"),
+            ([7, 2], "on the way: 7 received, 2 sent, the"),
         ] {
             let text = words(counts, 3_500_000_000);
             assert!(text.contains(part), "{text}");
