@@ -55,6 +55,7 @@ mod outputs;
 mod path;
 mod probation;
 mod proof;
+mod queues;
 mod reconnect;
 mod recovery;
 mod report;

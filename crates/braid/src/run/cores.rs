@@ -260,6 +260,12 @@ fn opened(
     before: impl Fn(&Volume) -> Before,
 ) -> anyhow::Result<(Resources, Vec<VolumeConfig>)> {
     let (mut resources, mut volumes) = (Resources::default(), Vec::new());
+    let numbers = mirrors::numbers(config.volumes.iter());
+    let mirror = |name: &str| {
+        let mut all = config.volumes.iter().zip(&numbers);
+        all.find(|(it, _)| it.name == name)
+            .map(|(_, number)| number)
+    };
     for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
         let (policy, knobs) = chosen(volume);
         let plan = VolumePlan {
@@ -274,8 +280,12 @@ fn opened(
             true => mirrors::leg(&mut resources, plan)?,
             false => resources.volume(&plan)?,
         };
+        let home = volume.leg_of.as_deref().and_then(mirror).copied();
         volumes.push(VolumeConfig {
-            recovery: recovery(volume, before(volume), AT_START),
+            recovery: Recovery {
+                home,
+                ..recovery(volume, before(volume), AT_START)
+            },
             ..made
         });
     }

@@ -309,6 +309,7 @@ impl<'a> Report<'a> {
             "probation": self.probation(volume, path),
             "ana_state": core0.and_then(ana_state),
             "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
+            "io_queues": core0.and_then(|report| few_queues(report, self.cores.len())),
             "groups": groups,
             "inflight": sum(|report| report.counters.in_flight.into()),
             "inflight_age_ns": self.age_ns(volume, path, |report| report.oldest_ns[0]),
@@ -391,6 +392,12 @@ fn kind(volume: &Volume) -> &'static str {
         true => "mirror",
         false => "paths",
     }
+}
+
+/// I/O queues that a controller grants, where those are fewer than cores.
+fn few_queues(report: &PathReport, cores: usize) -> Option<u16> {
+    let granted = report.facts.as_ref()?.controller.io_queues;
+    (usize::from(granted) < cores).then_some(granted)
 }
 
 fn ana_state(report: &PathReport) -> Option<String> {

@@ -130,6 +130,11 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let mut facts = vec![word(&path["state"]).to_owned()];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
+    facts.extend(
+        path["io_queues"]
+            .as_u64()
+            .map(|queues| format!("I/O queues for {} only", some(queues, "core"))),
+    );
     facts.extend(throughput(&path["throughput"]));
     facts.extend(
         path["told_by"]
@@ -151,8 +156,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [
         late("device_errors", "answered with an error"),
-        late("damaged_in", "damaged on the way from the target"),
-        late("damaged_out", "damaged on the way to it"),
+        late("damaged_in", "received damaged"),
+        late("damaged_out", "sent and damaged"),
         late("timed_out", "timed out"),
         late("aborted", "aborted"),
         late("copies", "second copies"),

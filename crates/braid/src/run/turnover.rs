@@ -16,7 +16,7 @@ use super::service::{Service, State};
 use super::volumes::Running;
 use crate::load::host::FileAccess;
 use crate::log;
-use engine::host::{Change, Changed, VolumeConfig};
+use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -80,6 +80,9 @@ impl Service {
             (connect_ns, setting.0, setting.1, serial)
         };
         let before = self.marks().before(of);
+        // A leg's I/O comes to the core of its mirror.
+        let home = of.leg_of.as_deref();
+        let home = home.and_then(|mirror| self.state().volumes.number(mirror).ok());
         let access = match of.leg_of {
             Some(_) => FileAccess::Alone,
             None => FileAccess::Shared,
@@ -92,7 +95,10 @@ impl Service {
                     policy,
                     knobs,
                     paths,
-                    recovery: recovery(of, before, serial),
+                    recovery: Recovery {
+                        home,
+                        ..recovery(of, before, serial)
+                    },
                 };
                 // As long as a new path has, and once more for leaving if none is live.
                 let wait_ns = connect_ns.saturating_mul(3);

@@ -443,3 +443,60 @@ fn damage_on_the_way_is_in_log_stat_and_check() {
     assert_eq!(check.status.code(), Some(1), "{said}");
     assert!(said.contains("damaged or failed on the way:"), "{said}");
 }
+
+/// Two volumes whose clients are on two cores, over a target with one I/O queue for each host.
+#[test]
+fn few_io_queues_are_shared_by_the_cores() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let namespace = |nsid: u32| format!("[[namespace]]\nnsid = {nsid}\nbackend = \"mem:64MiB\"\n");
+    let text = format!(
+        "nqn = \"nqn.2026-01.org.braid:few\"\nio_queues = 1\n{}{}[[port]]\n\
+         listen = \"127.0.0.1:0\"\n",
+        namespace(1),
+        namespace(2)
+    );
+    std::fs::write(file("t.toml"), text).unwrap();
+    let (config, socket) = (file("t.toml"), file("t.sock"));
+    let words = ["target", "-c", config.to_str().unwrap(), "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    let mut target = Process::start(directory.path(), &words);
+    let Some(line) = target.says("port 1: ") else {
+        target.notes("io_uring");
+        return no_io_uring::skip(&target.seen);
+    };
+    let uri = line.split_whitespace().nth(2).unwrap();
+    let uri = uri.split('?').next().unwrap();
+    let volume = |n: u32| {
+        format!(
+            "[[volume]]\nname = \"v{n}\"\n[[volume.path]]\nuri = \"{uri}?nsid={}\"\n\
+             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            n + 1,
+            file(&format!("v{n}.sock")).display()
+        )
+    };
+    let text = format!("cores = 2\n{}{}", volume(0), volume(1));
+    std::fs::write(file("b.toml"), text).unwrap();
+    let mut engine = engine(directory.path());
+    engine.notes("grants 1 I/O queue for 2 cores");
+    for n in 0..2 {
+        let mut client = Client::open_named(&file(&format!("v{n}.sock")), &format!("v{n}"));
+        assert_eq!(client.write(0, 1), 0);
+        assert_eq!(client.read(0), vec![1; 4096]);
+        assert_eq!(client.flush(), 0);
+    }
+    let braid = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(words).arg("--socket").arg(file("c.sock"));
+        command.output().unwrap()
+    };
+    let check = braid(&["check"]);
+    assert_eq!(check.status.code(), Some(0), "{check:?}");
+    let stat = braid(&["stat"]);
+    let stat = String::from_utf8(stat.stdout).unwrap();
+    let words: Vec<&str> = stat.split_whitespace().collect();
+    let told = words.join(" ").contains("I/O queues for 1 core only");
+    assert!(told, "{stat}");
+    engine.signal(rustix::process::Signal::TERM);
+    assert_eq!(engine.ended().code(), Some(0));
+}

@@ -248,14 +248,15 @@ impl HostEngine {
         self.wake_by(until_ns);
         if core == 0 {
             if probe {
-                self.paths[number].probes_aborted.push((1, cid));
+                let qid = self.paths[number].qid;
+                self.paths[number].probes_aborted.push((qid, cid));
             }
-            return self.send_abort(number, 1, cid, now_ns);
+            return self.send_abort(number, self.paths[number].qid, cid, now_ns);
         }
         self.events.push_back(HostEvent::Report(PathNews::Abort {
             volume,
             path: index,
-            sqid: core + 1,
+            sqid: self.paths[number].qid,
             cid,
             probe,
         }));
@@ -330,7 +331,7 @@ impl HostEngine {
             self.say_aborted(number, now_ns);
         }
         self.send_next_abort(number, now_ns);
-        if sqid == 1 {
+        if sqid == self.paths[number].qid {
             return self.asked_back(number, cid, aborted, now_ns);
         }
         let path = &self.paths[number];

@@ -256,7 +256,11 @@ impl HostEngine {
     fn spare_last(&self, number: usize, force: bool) -> Result<(), String> {
         let path = &self.paths[number];
         let head = &self.volumes[usize::from(path.volume)].head;
-        if force || path.phase != Phase::Live || head.is_usable_beside(path.index) {
+        if force
+            || path.phase != Phase::Live
+            || head.is_usable_beside(path.index)
+            || self.is_served_elsewhere_beside(number)
+        {
             return Ok(());
         }
         Err(format!(

@@ -239,6 +239,7 @@ impl HostEngine {
             | PathState::Failed
             | PathState::Reconnecting
             | PathState::Removed) => Some(report::out_of_use(state).into()),
+            _ if it.phase == Phase::Live && !self.has_queue(number) => self.lacks_queue(number),
             PathState::Draining | PathState::Live | PathState::Probation => {
                 let head = &self.volumes[usize::from(volume)].head;
                 let why = head.probation(path).filter(|_| head.sits_out(path));

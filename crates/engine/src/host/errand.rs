@@ -103,7 +103,10 @@ impl HostEngine {
         );
         self.head(number).set_draining(index, drains);
         match what {
-            What::Use => self.resume(number, now_ns),
+            What::Use => {
+                self.paths[number].flushed_to_leave = false;
+                self.resume(number, now_ns);
+            }
             // It was to leave, was lost meanwhile, and stays.
             What::Drain if self.is_barred(number) => self.resume(number, now_ns),
             What::Fail if self.settings.core == 0 => {
@@ -270,8 +273,10 @@ impl HostEngine {
         if step == Step::Parted && path.phase != Phase::Lost && path.lane.is_empty() {
             self.part(number, now_ns);
         }
+        let flushes = step == Step::Drained && self.flushes_for_core_0(number, now_ns);
         let path = &self.paths[number];
         let done = match step {
+            Step::Drained if flushes => false,
             Step::Reached => path.phase == Phase::Live,
             Step::Drained => path.phase != Phase::Live || path.lane.is_empty(),
             Step::Parted => path.phase == Phase::Lost && path.queue.is_none(),

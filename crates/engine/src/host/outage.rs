@@ -38,7 +38,8 @@ impl HostEngine {
     pub(super) fn watch_outages(&mut self, now_ns: u64) {
         for at in 0..self.volumes.len() {
             let it = &self.volumes[at];
-            let out = it.ready.is_some() && !it.head.is_usable();
+            let out =
+                it.ready.is_some() && !it.head.is_usable() && !self.is_served_elsewhere(at as u16);
             if out != it.outage.since_ns.is_some() {
                 self.outage_changed(at, out, now_ns);
             }

@@ -125,6 +125,11 @@ pub(super) struct Path {
     pub quiet_ns: Option<u64>,
     /// Its controller activates firmware: time-outs count from then on, ns (T30).
     pub paused_ns: u64,
+    /// Number of this core's I/O queue; 0: it has none, or no facts are known. Valid from when the
+    /// queue is opened, or the path is live without one.
+    pub qid: u16,
+    /// Core 0: I/O queues that the controller granted last.
+    pub granted: u16,
     /// Associations so far: what is said of one holds for no other.
     pub association: u32,
     /// What was decided about it by hand.
@@ -288,6 +293,8 @@ impl Path {
             proved: false,
             quiet_ns: None,
             paused_ns: 0,
+            qid: 0,
+            granted: 0,
             association: 0,
             will: Will::Used,
             errand: None,

@@ -255,6 +255,9 @@ impl HostEngine {
         if !live {
             return;
         }
+        if !self.has_queue(number) {
+            return self.pass_on_sick(number, why);
+        }
         match self.head(number).told(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
             None if self.settings.core == 0 => {

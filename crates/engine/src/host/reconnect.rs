@@ -86,7 +86,7 @@ impl HostEngine {
             PathNews::Aborted {
                 sqid, cid, aborted, ..
             } => {
-                if sqid == self.settings.core + 1 {
+                if sqid == self.paths[number].qid {
                     self.asked_back(number, cid, aborted, now_ns);
                 }
             }

@@ -69,6 +69,9 @@ pub struct Recovery {
     /// [`HostControl::Marked`]: super::HostControl::Marked
     /// [`Mark::serial`]: super::Mark::serial
     pub marks: Option<u64>,
+    /// The core to which the volume's I/O comes: it gets an I/O queue first where a controller
+    /// grants fewer than there are cores. `None`: the core of the volume's number.
+    pub home: Option<u16>,
 }
 
 impl Recovery {
@@ -90,6 +93,7 @@ impl Recovery {
         unclean_stop_ns: None,
         untold_loss: false,
         marks: None,
+        home: None,
     };
 
     pub(super) fn is_possible(&self) -> bool {

@@ -324,18 +324,23 @@ pub(super) fn device_error(kind: &PathKind, outcome: Outcome, count: u32, failed
 
 /// Transfers of a path, `count` since the last such line, were damaged or failed on the way.
 pub(super) fn damaged(kind: &PathKind, direction: Direction, count: u32) -> String {
-    let from = match direction {
-        Direction::In => "from the target",
-        Direction::Out => "to the target",
+    let way = match direction {
+        Direction::In => "from",
+        Direction::Out => "to",
     };
-    let (what, see) = match kind {
-        PathKind::NvmeTcp { .. } => ("digest error", "check network, cables and network cards"),
-        _ => ("transport error", "see the system's log"),
+    let (place, what, see) = match kind {
+        PathKind::NvmeTcp { .. } => (
+            "target",
+            "digest error",
+            "check network, cables and network cards",
+        ),
+        _ => ("device", "transport error", "see the system's log"),
     };
     let transfers = if count == 1 { "transfer" } else { "transfers" };
     let was = if count == 1 { "was" } else { "were" };
     format!(
-        "{count} {transfers} {from} {was} damaged or failed on the way ({what}), and repeated; {see}"
+        "{count} {transfers} {way} the {place} {was} damaged or failed on the way ({what}), and \
+         repeated; {see}"
     )
 }
 
@@ -377,6 +382,25 @@ pub(super) fn few_queues(granted: u16, cores: u16) -> String {
     format!(
         "the controller grants {granted} I/O queues, {cores} cores need one each; \
          use {granted} cores, or raise the target's limit"
+    )
+}
+
+/// The same, where the cores share them.
+pub(super) fn shared_queues(granted: u16, cores: u16) -> String {
+    let queues = if granted == 1 { "queue" } else { "queues" };
+    format!(
+        "the controller grants {granted} I/O {queues} for {cores} cores: the core of the volume's \
+         clients has one, and {} of the others do without this path; raise the target's limit to \
+         give one to each",
+        cores.saturating_sub(granted)
+    )
+}
+
+/// Why a core can't use a path: the queues that there are, are other cores'.
+pub(super) fn no_queue(granted: u16, cores: u16) -> String {
+    format!(
+        "its controller grants {granted} I/O queues for {cores} cores, and the mirror's core has \
+         none; raise the target's limit, or use {granted} cores"
     )
 }
 

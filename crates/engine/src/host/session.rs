@@ -1,9 +1,9 @@
 //! The life of a path until it is in use: connected, learnt, checked, published, its queue opened.
 //!
 //! Core 0 opens the admin connection and learns; what it finds is checked against the volume's
-//! other paths and published. Every core then opens its own I/O queue (queue id = core + 1). The
-//! other cores check what they are told as core 0 did, in the same order, so they come to the same
-//! result.
+//! other paths and published. Every core then opens its own I/O queue, as far as there are
+//! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
+//! come to the same result.
 use super::mark::Unmarked;
 use super::path::{Link, Phase, Role, Target};
 use super::recovery::WriteFailover;
@@ -179,7 +179,7 @@ impl HostEngine {
         let picked = match report::pick(nsid, namespaces, unasked) {
             // One that is there but can't be used says why.
             Err(why) => Err(self.refusal(number, nsid, namespaces).unwrap_or(why)),
-            Ok(_) if controller.io_queues < cores => {
+            Ok(_) if controller.io_queues < cores && !self.recovers(number) => {
                 Err(report::few_queues(controller.io_queues, cores))
             }
             other => other,
@@ -189,6 +189,7 @@ impl HostEngine {
             Ok(namespace) => {
                 let namespace = namespace.clone();
                 self.warn_of_long_hold(number, &controller);
+                self.warn_of_few_queues(number, controller.io_queues);
                 if let Some(admin) = &mut self.paths[number].admin {
                     admin.want(namespace.nsid);
                 }
@@ -387,8 +388,9 @@ impl HostEngine {
         false
     }
 
-    /// Opens this core's I/O queue on a path whose facts are known.
+    /// Opens this core's I/O queue on a path whose facts are known, if it has one.
     fn connect(&mut self, number: usize, now_ns: u64) {
+        let qid = self.own_queue(number);
         let settings = &self.settings;
         let path = &mut self.paths[number];
         let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&path.facts, &path.kind) else {
@@ -399,17 +401,21 @@ impl HostEngine {
         let entries = (settings.io_max + 1)
             .min(controller.entries_max.into())
             .max(2);
-        path.queue = Some(Box::new(IoQueue::new(IoQueueConfig {
-            host: settings.identity.clone(),
-            subsystem: subsystem.clone(),
-            cntlid: controller.cntlid,
-            qid: settings.core + 1,
-            entries: entries as u16,
-            digests: settings.digests,
-            disable_sq_flow_control: true,
-            in_capsule_max: controller.in_capsule_max,
-            timeout_ns: settings.connect_timeout_ns,
-        })));
+        let queue = |qid| {
+            Box::new(IoQueue::new(IoQueueConfig {
+                host: settings.identity.clone(),
+                subsystem: subsystem.clone(),
+                cntlid: controller.cntlid,
+                qid,
+                entries: entries as u16,
+                digests: settings.digests,
+                disable_sq_flow_control: true,
+                in_capsule_max: controller.in_capsule_max,
+                timeout_ns: settings.connect_timeout_ns,
+            }))
+        };
+        path.queue = qid.map(queue);
+        path.qid = qid.unwrap_or(0);
         path.phase = Phase::Connecting;
         (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
@@ -417,7 +423,10 @@ impl HostEngine {
         path.probes_aborted.clear();
         path.paused_ns = 0;
         path.association = path.association.wrapping_add(1);
-        self.open(number, Role::Io, now_ns);
+        match qid {
+            Some(_) => self.open(number, Role::Io, now_ns),
+            None => self.live_without_queue(number, now_ns),
+        }
     }
 
     /// A path can take I/O.
@@ -428,8 +437,13 @@ impl HostEngine {
         self.paths[number].phase = Phase::Live;
         self.paths[number].untold = true;
         let index = self.paths[number].index;
-        self.head(number).set_enabled(index, true);
-        let sick = self.head(number).returned(index, now_ns);
+        let has_queue = self.has_queue(number);
+        self.head(number).set_enabled(index, has_queue);
+        // A core that does not use it does not judge it.
+        let sick = match has_queue {
+            true => self.head(number).returned(index, now_ns),
+            false => None,
+        };
         self.paths[number].stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
         self.tell_opened(number);

@@ -27,6 +27,7 @@ mod mark;
 mod passthrough;
 mod paths;
 mod proof;
+mod queues;
 mod resize;
 mod setup;
 mod split;

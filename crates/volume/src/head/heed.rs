@@ -264,7 +264,7 @@ impl Head {
     }
 
     /// Whether the ANA state of `path` allows I/O.
-    pub(super) fn is_open(&self, path: PathIndex) -> bool {
+    pub fn is_open(&self, path: PathIndex) -> bool {
         let ana = self.views[usize::from(path.0)].ana;
         matches!(ana, Ana::Optimized | Ana::NonOptimized)
     }

@@ -1,0 +1,102 @@
+//! Controllers that grant fewer I/O queues than there are cores.
+
+use crate::common::*;
+use engine::host::{HostEvent, Io, IoOp, PathState};
+use engine::target::TargetConfig;
+use volume::Outcome;
+
+/// A target of this many ports that grants `granted` I/O queues, with a volatile cache.
+fn granting(ports: u16, granted: u16) -> TargetConfig {
+    let mut target = target(ports);
+    target.subsystem.io_queues_max = granted;
+    target.subsystem.volatile_write_cache = true;
+    target
+}
+
+/// Three cores, of which `home` has the I/O.
+fn fleet(ports: u16, granted: u16, home: u16) -> Fleet {
+    Fleet::of(3, ports.into(), granting(ports, granted), |host| {
+        host.volumes[0].recovery.home = Some(home);
+    })
+}
+
+fn flush(slot: u64) -> Io {
+    io(IoOp::Flush, 0, 0, slot)
+}
+
+fn warned(fleet: &Fleet, part: &str) -> usize {
+    let lines = fleet.events.iter().flatten();
+    lines
+        .filter(|it| matches!(it, HostEvent::Warning(0, line) if line.contains(part)))
+        .count()
+}
+
+#[test]
+fn few_queues_serve_the_core_that_has_the_io() {
+    for granted in 1..=3 {
+        for home in 0..3 {
+            let mut it = fleet(2, granted, home);
+            let core = usize::from(home);
+            for n in 0..8 {
+                assert_eq!(it.one(core, &write(n, n), SECOND), Some(Outcome::Done));
+            }
+            assert_eq!(it.one(core, &read(0, 0), SECOND), Some(Outcome::Done));
+            assert_eq!(it.one(core, &flush(9), SECOND), Some(Outcome::Done));
+            for host in &it.hosts {
+                let host = host.borrow();
+                for path in [P0, P1] {
+                    assert_eq!(host.path_state(0, path), PathState::Live);
+                    assert_eq!(host.path_hindrance(0, path), None);
+                }
+            }
+            let ios = |path| it.hosts[core].borrow().counters(0, path).ios[1];
+            assert_eq!((ios(P0), ios(P1)), (4, 4), "both paths are used");
+            let lines = usize::from(granted < 3) * 2;
+            assert_eq!(warned(&it, "for 3 cores"), lines, "{:?}", it.events);
+        }
+    }
+}
+
+/// A path is lost and comes back, with writes that no flush has covered.
+#[test]
+fn few_queues_survive_a_reconnect() {
+    for home in [0, 2] {
+        let mut it = fleet(2, 1, home);
+        let core = usize::from(home);
+        for n in 0..8 {
+            assert_eq!(it.one(core, &write(n, n), SECOND), Some(Outcome::Done));
+        }
+        for &node in &it.nodes.clone() {
+            it.world.cut(node, 0);
+        }
+        let live = |it: &Fleet| {
+            let all = it.hosts.iter();
+            all.fold(true, |all, host| {
+                all && host.borrow().path_state(0, P0) == PathState::Live
+            })
+        };
+        assert!(it.run(SECOND, |it| !live(it)));
+        assert!(it.run(20 * SECOND, live), "{:?}", it.events);
+        assert_eq!(it.one(core, &write(3, 3), SECOND), Some(Outcome::Done));
+        assert_eq!(it.one(core, &flush(9), 5 * SECOND), Some(Outcome::Done));
+        let no_path = |event: &&HostEvent| matches!(event, HostEvent::NoPath(_));
+        let told = it.events.iter().flatten().filter(no_path).count();
+        assert_eq!(told, 0, "{:?}", it.events);
+    }
+}
+
+/// Core 0 flushes for a path that leaves; here it has no queue, and the writes are another core's.
+#[test]
+fn t13_path_without_a_queue_of_core_0_is_flushed_before_it_leaves() {
+    let mut it = fleet(2, 1, 2);
+    for n in 0..8 {
+        assert_eq!(it.one(2, &write(n, n), SECOND), Some(Outcome::Done));
+    }
+    let answer = it.remove(P1, false);
+    assert!(answer.is_ok(), "{answer:?}");
+    let others = it.hosts[2].borrow().counters(0, P0).ios[2];
+    assert_eq!(it.one(2, &write(3, 3), SECOND), Some(Outcome::Done));
+    assert_eq!(it.one(2, &flush(9), SECOND), Some(Outcome::Done));
+    assert_eq!(it.hosts[2].borrow().counters(0, P0).ios[2], others + 1);
+    assert_eq!(warned(&it, "never flushed"), 0, "{:?}", it.events);
+}
