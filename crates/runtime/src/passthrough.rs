@@ -135,7 +135,7 @@ impl PassthroughDevice {
         })
     }
 
-    /// What the end of a request's command means.
+    /// Interprets the end of a request's command.
     pub(crate) fn ended(
         &self,
         result: Result<u32, Errno>,
@@ -143,9 +143,10 @@ impl PassthroughDevice {
     ) -> Result<(), DeviceError> {
         let lingers = request.op.is_change() && !self.stopped_first;
         let end = ended(result, lingers);
-        let end = match self.stopped_first {
-            true => end,
-            false => on_fabrics(end, request.op),
+        let end = if self.stopped_first {
+            end
+        } else {
+            on_fabrics(end, request.op)
         };
         match end {
             Err(DeviceError::Nvme(status)) if is_internal(status) && !self.covers(request) => {
@@ -182,7 +183,7 @@ fn bytes_of(disk: &Path) -> Option<u64> {
     sectors.checked_mul(512)
 }
 
-/// What the end of a command means where its data passed a network. The kernel's host ends a
+/// Interprets the end of a command whose data passed a network. The kernel's host ends a
 /// command whose data arrived damaged (data digest) with Invalid Field. Our fields are valid, and a
 /// controller that says otherwise forbids to repeat it: so the transfer has failed.
 fn on_fabrics(end: Result<(), DeviceError>, op: DeviceOp) -> Result<(), DeviceError> {

@@ -332,6 +332,7 @@ impl Job {
             // same, and the write itself says what is wrong.
             let _ = allocate(self, length);
         }
+        let zero_max = self.zero_max()?;
         freeze::begin();
         if !self.permit.allows() {
             return Err(LATE);
@@ -342,7 +343,7 @@ impl Job {
         }
         let result = match (self.call, &mut self.bytes) {
             (Call::Sync, _) => rustix::fs::fdatasync(&*self.file).map(|()| 0),
-            (Call::Allocate { how, length }, _) => self.zero(how, length),
+            (Call::Allocate { how, length }, _) => self.zero(how, length, zero_max),
             (Call::Read, Bytes::Lease(lease)) => lease.read_from(&*self.file, self.offset),
             (Call::Read, Bytes::Shared(memory, at, len)) => {
                 memory.read_from((*at, *len), &*self.file, self.offset)
@@ -359,18 +360,25 @@ impl Job {
         result
     }
 
-    /// Zeroes a range; of a block device piece by piece.
-    fn zero(&self, how: Allocate, length: u64) -> Result<u32, Errno> {
+    /// Most bytes that one call may zero; of other calls 0.
+    fn zero_max(&self) -> Result<u64, Errno> {
+        let Call::Allocate { length, .. } = self.call else {
+            return Ok(0);
+        };
+        let stat = rustix::fs::fstat(&*self.file)?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => ZERO_BYTES_MAX,
+            _ => length,
+        })
+    }
+
+    /// Zeroes a range by calls of at most `most` bytes.
+    fn zero(&self, how: Allocate, length: u64, most: u64) -> Result<u32, Errno> {
         let mode = match how {
             Allocate::PunchHole => FallocateFlags::PUNCH_HOLE,
             Allocate::ZeroRange => FallocateFlags::ZERO_RANGE,
         };
         let mode = mode | FallocateFlags::KEEP_SIZE;
-        let stat = rustix::fs::fstat(&*self.file)?;
-        let most = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => ZERO_BYTES_MAX,
-            _ => length,
-        };
         in_pieces((self.offset, length), most, |offset, length| {
             // The first was asked for by the caller.
             if offset > self.offset && !self.permit.allows() {

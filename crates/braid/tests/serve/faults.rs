@@ -422,7 +422,7 @@ fn damage_on_the_way_is_in_log_stat_and_check() {
     for n in 0..8 {
         assert_eq!(client.read(n * 4096).len(), 4096);
     }
-    let line = pair.engine.notes("from the target were damaged");
+    let line = pair.engine.notes("transfer from the target was damaged");
     assert!(line.contains("check network"), "{line}");
     pair.engine
         .notes("on probation: too much of what it carries is damaged");

@@ -391,10 +391,13 @@ impl HostEngine {
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
-        let heeded = answered.then(|| match in_transit {
-            // The path's own failure, though the I/O is repeated on it like one of a busy device.
-            true => head.refused(path, now_ns),
-            false => head.heed(path, outcome, timed, latency_ns, now_ns),
+        let heeded = answered.then(|| {
+            if in_transit {
+                // The path's own failure, though the I/O is repeated on it as on a busy device.
+                head.refused(path, now_ns)
+            } else {
+                head.heed(path, outcome, timed, latency_ns, now_ns)
+            }
         });
         if let Some(why) = heeded.flatten() {
             self.on_probation(number, why, now_ns);

@@ -41,7 +41,7 @@ impl HostEngine {
         queue_id(core, cores, home, granted)
     }
 
-    /// The same of this core.
+    /// Number of this core's I/O queue on such a path.
     pub(super) fn own_queue(&self, number: usize) -> Option<u16> {
         self.queue_of(number, self.settings.core)
     }
@@ -65,7 +65,7 @@ impl HostEngine {
         paths.any(|path| path.phase == Phase::Live && !self.has_queue(path.number))
     }
 
-    /// The same of another path than this one, as far as this core knows.
+    /// Whether that is so of another path than this one, as far as this core knows.
     pub(super) fn is_served_elsewhere_beside(&self, number: usize) -> bool {
         let own = &self.paths[number];
         let head = &self.volumes[usize::from(own.volume)].head;

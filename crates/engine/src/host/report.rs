@@ -385,7 +385,7 @@ pub(super) fn few_queues(granted: u16, cores: u16) -> String {
     )
 }
 
-/// The same, where the cores share them.
+/// Fewer queues than cores, which share them.
 pub(super) fn shared_queues(granted: u16, cores: u16) -> String {
     let queues = if granted == 1 { "queue" } else { "queues" };
     format!(

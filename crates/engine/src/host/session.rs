@@ -440,9 +440,10 @@ impl HostEngine {
         let has_queue = self.has_queue(number);
         self.head(number).set_enabled(index, has_queue);
         // A core that does not use it does not judge it.
-        let sick = match has_queue {
-            true => self.head(number).returned(index, now_ns),
-            false => None,
+        let sick = if has_queue {
+            self.head(number).returned(index, now_ns)
+        } else {
+            None
         };
         self.paths[number].stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;

@@ -366,7 +366,7 @@ pub enum HostEvent {
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
-    /// The same of what this core's own I/O met: no other core reports it.
+    /// As `Warning`, of this core's own I/O: no other core reports it.
     Trouble(u16, String),
     /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or why not.
     Changed(u64, Result<Changed, String>),

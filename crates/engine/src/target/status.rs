@@ -6,6 +6,7 @@
 use crate::machine::DeviceError;
 use nvme::controller::Action;
 use nvme::wire::Status;
+use nvme::wire::status::Class;
 
 /// Out of memory or interrupted: nothing is wrong with the device.
 const TRANSIENT: [i32; 4] = [4, 11, 12, 105]; // EINTR, EAGAIN, ENOMEM, ENOBUFS
@@ -19,6 +20,10 @@ pub(super) fn of_device_error(action: Action, error: DeviceError) -> Status {
         // Deallocating is a hint that a controller may leave (NVM command set, 3.2.3).
         (DeviceError::Unsupported, Action::Deallocate) => Status::SUCCESS,
         (DeviceError::Unsupported, _) => Status::INVALID_OPCODE.with_dnr(),
+        // A transfer below our device: that may pass, and says nothing of the host's path to us.
+        (DeviceError::Nvme(status), _) if status.class() == Class::Transport => {
+            Status::INTERNAL_ERROR
+        }
         // Another controller's, which is no namespace of ours.
         (DeviceError::Nvme(status), _) => status,
         (DeviceError::CutShort, Action::Read | Action::Compare) => Status::UNRECOVERED_READ,
@@ -57,9 +62,12 @@ mod tests {
 
     #[test]
     fn t06_want_of_memory_may_be_retried() {
-        let status = of_device_error(Action::Read, DeviceError::Os(12));
-        assert_eq!(status, Status::INTERNAL_ERROR);
-        assert!(!status.dnr());
+        let below = DeviceError::Nvme(Status::TRANSIENT_TRANSPORT);
+        for error in [DeviceError::Os(12), below] {
+            let status = of_device_error(Action::Read, error);
+            assert_eq!(status, Status::INTERNAL_ERROR);
+            assert!(!status.dnr());
+        }
     }
 
     #[test]

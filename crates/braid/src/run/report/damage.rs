@@ -1,11 +1,11 @@
-//! What was damaged in transit, by path.
+//! Damage in transit, by path.
 use super::{PathReport, Report};
 
 /// Damage is part of `check` for so long after it was last noticed, ns.
 const SHOWN_NS: u64 = 300_000_000_000;
 
 impl Report<'_> {
-    /// What a path damaged on the way in the last five minutes, in words; `None`: nothing.
+    /// Describes the damage on a path in the last five minutes; `None`: there was none.
     pub(super) fn damage(&self, volume: u16, path: usize) -> Option<String> {
         let place = self.place(volume, path)?;
         let ages = self.cores.iter().filter_map(|core| {
@@ -22,7 +22,7 @@ impl Report<'_> {
         Some(words(counts, age_ns))
     }
 
-    /// The same of all paths of a volume.
+    /// As [`Self::damage`], of all paths of a volume.
     pub(super) fn damages(&self, volume: u16) -> impl Iterator<Item = String> {
         let count = self.state.volumes[volume].of.paths.len();
         (0..count).filter_map(move |path| self.damage(volume, path))

@@ -47,7 +47,7 @@ impl Report<'_> {
         }
     }
 
-    /// What the paths of a leg damaged on the way lately.
+    /// Describes recent damage in transit on the paths of a leg.
     fn leg_damage(&self, leg: &LegReport) -> Option<String> {
         let volume = leg
             .volume
