@@ -48,6 +48,8 @@ pub const VOLUME_OUT_BYTES: usize = 4 << 20;
 pub const VOLUME_ZEROES_BYTES: u64 = 32 << 20;
 /// How long a lost engine is left alone before it is tried again, ns.
 pub const VOLUME_RETRY_NS: u64 = 1_000_000_000;
+/// How long the end of a connection to a volume may take, ns: until DISC has gone out.
+pub const VOLUME_DISCONNECT_NS: u64 = 1_000_000_000;
 /// How long an engine may take to answer at first, ns.
 pub const VOLUME_ANSWER_NS: u64 = 15_000_000_000;
 /// How long a queue whose client has gone may wait for its last requests before it counts as held

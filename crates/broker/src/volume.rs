@@ -7,16 +7,18 @@
 //! what comes before the connection is there again end with ENOTCONN; it is tried at most once in
 //! [`VOLUME_RETRY_NS`](crate::limits::VOLUME_RETRY_NS). What had been acknowledged and was not
 //! flushed may be lost then, as it may when a flush fails ([`Volume::losses`], T13). Registered
-//! memory is held until its request has ended (T10). Nothing is sent twice (T8).
-use crate::limits::VOLUME_ANSWER_NS;
+//! memory is held until its request has ended (T10). No change is sent twice (T8). When the last
+//! owner is gone and all has ended, the connection ends with DISC.
+use crate::limits::{VOLUME_ANSWER_NS, VOLUME_DISCONNECT_NS};
 use crate::transfer::{Door, Part};
 use crate::worker::Message;
 use nbd::client::Info;
 use nbd::{BlockSizes, Kind};
+use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, SendError, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::os::Event;
@@ -55,6 +57,8 @@ pub struct Volume {
 struct Handle {
     /// `None`: it is being dropped.
     inbox: Option<Sender<Order>>,
+    /// Disconnected when the thread has ended.
+    alive: Mutex<Receiver<Infallible>>,
     event: Arc<Event>,
     losses: Arc<AtomicU64>,
     /// Looked at where queues go and flushes end.
@@ -76,6 +80,9 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.inbox = None;
         self.event.raise();
+        // The process may end next: DISC has its time to go out. What hangs is not waited for.
+        let alive = self.alive.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = alive.recv_timeout(Duration::from_nanos(VOLUME_DISCONNECT_NS));
     }
 }
 
@@ -165,10 +172,12 @@ impl Volume {
             told,
         });
         let thread = std::thread::Builder::new().name("volume".into());
-        let started = thread.spawn(move || link.run());
+        let (lives, alive) = mpsc::channel();
+        let started = thread.spawn(move || link.run(lives));
         started.map_err(|error| format!("cannot start a thread: {error}"))?;
         let handle = Arc::new(Handle {
             inbox: Some(inbox),
+            alive: Mutex::new(alive),
             event,
             losses,
             gone: Mutex::default(),

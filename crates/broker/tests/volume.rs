@@ -309,3 +309,51 @@ fn who_is_no_export_says_why() {
     let error = Volume::connect(nowhere, String::new()).unwrap_err();
     assert!(error.contains("start the engine first"), "{error}");
 }
+
+/// As qemu-nbd answers: without DF each read of the block would end the connection, and with it all
+/// that is under way.
+#[test]
+fn unreadable_block_fails_its_read_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |state| {
+        state.flags |= SEND_DF;
+        state.unreadable = Some(5 << 12);
+    });
+    let stage = stage(&engine);
+    let mut queue = stage.poll();
+    let data = pattern(3, 16 << 10);
+    write(&mut queue, NSID, 0, 0, &data).unwrap();
+    for _ in 0..3 {
+        let failed = read(&mut queue, NSID, 4, 4).unwrap_err();
+        assert!(
+            !failed.is(Status::INTERNAL_PATH),
+            "no path was lost: {failed}"
+        );
+        assert_eq!(read(&mut queue, NSID, 0, 4), Ok(data.clone()));
+    }
+    let reads = engine.came(READ);
+    assert!(reads.iter().all(|it| it.1 == DF), "{reads:?}");
+    assert_eq!(engine.state(|state| state.connections), 1);
+}
+
+/// Servers differ in what they do with requests that are under way when DISC comes: it is sent when
+/// none is.
+#[test]
+fn connection_ends_with_disc_when_nothing_is_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    let mut queue = stage.poll();
+    for block in 0..8 {
+        write(&mut queue, NSID, block, 0, &[7; 4096]).unwrap();
+    }
+    drop(queue);
+    drop(stage);
+    let came = engine.state(|state| state.came.clone());
+    let at = came.iter().position(|it| it.0 == DISC);
+    assert_eq!(at, Some(came.len() - 1), "{came:?}");
+    assert!(engine.came(WRITE).len() == 8 && engine.came(DISC).len() == 1);
+    // A client that only looked at the export leaves in order, too.
+    drop(engine.connect().unwrap());
+    until("the second one said so", || engine.came(DISC).len() == 2);
+}

@@ -20,11 +20,15 @@
 //!
 //! # Limits
 //! Requests in flight as configured (≤ 1024); a read's chunks may arrive in any order as long as
-//! they form at most 8 ranges; 16 extents of a Block Status are kept.
+//! they form at most 8 ranges. Of a Block Status the first 16 runs are kept, neighbours of one
+//! status as one, however long the answer is: the owner asks again from the end of the last one.
 //!
 //! # Origin
 //! `doc/proto.md`. Falls back to EXPORT_NAME where a server doesn't know GO, and to simple replies
-//! where it doesn't know structured ones; oldstyle servers are refused.
+//! where it doesn't know structured ones; oldstyle servers are refused. Reads carry DF where the
+//! server offers it: then an unreadable block fails its request, where qemu-nbd otherwise closes
+//! the connection in the middle of the reply. A server that can't send so much in one piece answers
+//! EOVERFLOW, and is asked once more without DF.
 mod handshake;
 mod ranges;
 mod receive;
@@ -79,6 +83,8 @@ pub struct Session {
     negotiation: Negotiation,
     shape: Shape,
     structured: bool,
+    /// Reads carry DF: the server offers it, and structured replies were agreed.
+    has_df: bool,
     /// Identifier of `base:allocation`, if selected.
     context: Option<u32>,
     slots: Slots,
@@ -112,6 +118,7 @@ impl Session {
             negotiation: Negotiation::new(),
             shape: Shape::NONE,
             structured: false,
+            has_df: false,
             context: None,
             slots: Slots::new(requests, config.block_status),
             last_end: 0,
@@ -144,7 +151,10 @@ impl Session {
             return Err(SubmitError::NotReady);
         }
         self.check(request)?;
-        let index = self.slots.take(request).ok_or(SubmitError::Full)?;
+        let index = self
+            .slots
+            .take(request, self.has_df)
+            .ok_or(SubmitError::Full)?;
         self.queue.push_back(index);
         self.kick();
         Ok(())
@@ -187,8 +197,8 @@ impl Session {
         }
     }
 
-    /// The extents of the Block Status whose [`Event::Completed`] was polled last; until the next
-    /// `submit`. Empty unless it was a success.
+    /// The first extents of the Block Status whose [`Event::Completed`] was polled last; until the
+    /// next `submit`. Empty unless it was a success.
     pub fn extents(&self) -> &[Extent] {
         self.slots.extents(self.last_end)
     }
@@ -263,6 +273,12 @@ impl Session {
 
     /// The server's word on a request.
     fn answered(&mut self, index: u16, result: Result<(), CommandError>) {
+        // Structured reply types, NBD_CMD_FLAG_DF: only a reply in one piece is too large.
+        let is_too_large = result == Err(CommandError::Server(Errno::Overflow));
+        if is_too_large && self.slots.repeat_without_df(index) {
+            self.queue.push_back(index);
+            return self.kick();
+        }
         self.slots.answer(index, result);
         self.end_if_idle(index);
         // A server that goes down wants us gone (Terminating the transmission phase).
@@ -295,10 +311,11 @@ fn events_max(requests: u16) -> usize {
     2 * usize::from(requests) + 8
 }
 
-/// Flags of a request on the wire.
+/// Flags of a request on the wire; `df`: of a read.
 #[inline]
-fn flags(request: &Request) -> u16 {
+fn flags(request: &Request, df: bool) -> u16 {
     let bits = [
+        (df, flag::DF),
         (request.fua, flag::FUA),
         (request.no_hole, flag::NO_HOLE),
         (request.fast_zero, flag::FAST_ZERO),

@@ -48,7 +48,7 @@ pub const LINGER_NS: u64 = 5_000_000_000;
 pub const REPLY_DATA_MAX: u32 = 2 * STRING_MAX as u32;
 /// Replies to one option of a client; more end the session.
 pub const REPLIES_MAX: u16 = 64;
-/// Longest chunk without data that a client takes, bytes.
+/// Longest error chunk that a client takes, bytes.
 pub const CHUNK_MAX: u32 = 1 << 20;
 /// Ranges of one read that a client remembers as arrived, adjacent ones as one.
 pub const RANGES_MAX: usize = 8;

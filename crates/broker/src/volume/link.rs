@@ -1,6 +1,6 @@
 //! The thread that speaks to an engine: one connection, tried again when it is lost.
 use super::{Order, VolumeAddress};
-use crate::limits::{VOLUME_OUT_BYTES, VOLUME_REQUESTS_MAX, VOLUME_RETRY_NS};
+use crate::limits::{VOLUME_DISCONNECT_NS, VOLUME_OUT_BYTES, VOLUME_REQUESTS_MAX, VOLUME_RETRY_NS};
 use crate::transfer::Door;
 use nbd::client::{CommandError, Completed, Config, Event, Info, Session, SubmitError};
 use nbd::{Kind, Request};
@@ -10,6 +10,7 @@ use rustix::net::{
     send, socket_with,
 };
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -67,6 +68,25 @@ impl Line {
     fn has_room(&self) -> bool {
         self.out.len() - self.sent < VOLUME_OUT_BYTES
     }
+
+    /// Sends as much as the socket takes now.
+    fn send_out(&mut self) -> Result<(), Lost> {
+        while self.sent < self.out.len() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(&self.socket, &self.out[self.sent..], flags) {
+                Ok(count) => self.sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(Lost(format!("send: {error}"))),
+            }
+        }
+        // A connection that is always busy may never have sent all.
+        if self.sent == self.out.len() || self.sent >= VOLUME_OUT_BYTES {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
 }
 
 /// The connection is over.
@@ -88,13 +108,13 @@ impl Link {
         }
     }
 
-    /// Until the last owner of the volume is gone.
-    pub fn run(mut self) {
+    /// Serves orders until the last owner of the volume is gone. `_alive` ends with the thread.
+    pub fn run(mut self, _alive: Sender<Infallible>) {
         loop {
             self.read_orders();
             let is_idle = self.waiting.is_empty() && self.under_way.iter().all(Option::is_none);
             if self.over && is_idle {
-                return;
+                return self.disconnect();
             }
             if self.line.is_none() && (self.info.is_none() || !self.waiting.is_empty()) {
                 self.connect();
@@ -189,26 +209,38 @@ impl Link {
         self.fail_waiting();
     }
 
+    /// Ends the connection in order, with DISC. Nothing is under way: servers differ in what they
+    /// do with requests that DISC overtakes.
+    fn disconnect(&mut self) {
+        let Some(mut line) = self.line.take().filter(|line| line.ready) else {
+            return;
+        };
+        let until_ns = now_ns() + VOLUME_DISCONNECT_NS;
+        line.session.disconnect();
+        self.gather(&mut line);
+        while self.listen(&mut line).is_ok() && line.send_out().is_ok() {
+            let left_ns = until_ns.saturating_sub(now_ns());
+            if (line.goodbye && line.out.is_empty()) || left_ns == 0 {
+                return;
+            }
+            let limit = Timespec {
+                tv_sec: 0,
+                tv_nsec: left_ns.min(999_999_999) as i64,
+            };
+            let mut fds = [PollFd::new(&line.socket, PollFlags::OUT)];
+            if poll(&mut fds, Some(&limit)).is_err_and(|error| error != Errno::INTR) {
+                return;
+            }
+        }
+    }
+
     /// One round of everything, then rest until there is more.
     fn step(&mut self, line: &mut Line) -> Result<(), Lost> {
         self.submit(line);
         self.listen(line)?;
         self.gather(line);
         self.listen(line)?;
-        while line.sent < line.out.len() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(&line.socket, &line.out[line.sent..], flags) {
-                Ok(count) => line.sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(error) => return Err(Lost(format!("send: {error}"))),
-            }
-        }
-        // A connection that is always busy may never have sent all.
-        if line.sent == line.out.len() || line.sent >= VOLUME_OUT_BYTES {
-            line.out.drain(..line.sent);
-            line.sent = 0;
-        }
+        line.send_out()?;
         if line.goodbye && line.out.is_empty() {
             return Err(Lost("the engine ends".into()));
         }

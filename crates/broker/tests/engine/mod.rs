@@ -16,6 +16,7 @@ pub const BYTES: usize = 2 << 20;
 /// Commands and transmission flags of NBD.
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
+pub const DISC: u16 = 2;
 pub const FLUSH: u16 = 3;
 pub const TRIM: u16 = 4;
 pub const ZEROES: u16 = 6;
@@ -25,7 +26,10 @@ pub const SEND_FLUSH: u16 = 1 << 2;
 pub const SEND_FUA: u16 = 1 << 3;
 pub const SEND_TRIM: u16 = 1 << 5;
 pub const SEND_ZEROES: u16 = 1 << 6;
+pub const SEND_DF: u16 = 1 << 7;
 pub const ALL: u16 = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_ZEROES;
+/// Flag of a read: one chunk.
+pub const DF: u16 = 1 << 2;
 pub const EIO: u32 = 5;
 pub const ENOTSUP: u32 = 95;
 pub const ESHUTDOWN: u32 = 108;
@@ -64,6 +68,9 @@ pub struct State {
     /// What greets instead of an NBD server.
     pub greeting: Option<Vec<u8>>,
     pub connections: usize,
+    /// It sends structured replies, and has an unreadable block: as qemu-nbd it fails a read of it
+    /// that has DF, and for any other one it closes the connection in the middle of the reply.
+    pub unreadable: Option<u64>,
 }
 
 impl Engine {
@@ -78,6 +85,7 @@ impl Engine {
             hangs: false,
             greeting: None,
             connections: 0,
+            unreadable: None,
         };
         change(&mut state);
         let engine = Arc::new(Self {
@@ -142,7 +150,23 @@ impl Engine {
             );
             let mut payload = vec![0; if came.0 == WRITE { came.3 as usize } else { 0 }];
             stream.read_exact(&mut payload).ok()?;
-            let (error, data) = match self.meet(came) {
+            let deed = self.meet(came);
+            if came.0 == DISC {
+                return stream.read_to_end(&mut Vec::new()).ok().map(drop);
+            }
+            let unreadable = self.state(|state| state.unreadable);
+            if let Some(at) = unreadable.filter(|_| came.0 == READ) {
+                let data = self.execute(came, &[]);
+                let is_bad = (came.2..came.2 + u64::from(came.3)).contains(&at);
+                stream
+                    .write_all(&chunk(&header[8..16], came, &data, is_bad))
+                    .ok()?;
+                if is_bad && came.1 & DF == 0 {
+                    return None;
+                }
+                continue;
+            }
+            let (error, data) = match deed {
                 Deed::Do => (0, self.execute(came, &payload)),
                 Deed::Fail(error) => (error, Vec::new()),
                 Deed::Hang => {
@@ -165,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Simple replies, and the sizes of blocks.
+    /// Simple replies, or structured ones, and the sizes of blocks.
     fn shake_hands(&self, stream: &mut UnixStream) -> Option<()> {
         let (size, flags, longest) = self.state(|state| (state.size, state.flags, state.longest));
         stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").ok()?;
@@ -185,7 +209,9 @@ impl Engine {
                 stream.write_all(&out).ok()
             };
             if option != 7 {
-                reply(0x8000_0001, &[])?;
+                let structured = self.state(|state| state.unreadable.is_some());
+                let takes = option == 8 && structured;
+                reply(if takes { 1 } else { 0x8000_0001 }, &[])?;
                 continue;
             }
             let export = [&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat();
@@ -221,6 +247,25 @@ impl Engine {
             _ => Vec::new(),
         })
     }
+}
+
+/// The reply to a read in one chunk: of data, of an error, or (without DF) the beginning of data.
+fn chunk(cookie: &[u8], (_, flags, offset, _): Came, data: &[u8], is_bad: bool) -> Vec<u8> {
+    let head = |kind: u16, len: usize| {
+        let mut bytes = 0x668e_33ef_u32.to_be_bytes().to_vec();
+        bytes.extend([0, 1]);
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend(cookie);
+        bytes.extend((len as u32).to_be_bytes());
+        bytes
+    };
+    if is_bad && flags & DF != 0 {
+        let error = [&EIO.to_be_bytes()[..], &[0, 0]].concat();
+        return [head(0x8001, error.len()), error].concat();
+    }
+    let len = if is_bad { 0 } else { data.len() };
+    let at = offset.to_be_bytes();
+    [&head(1, 8 + data.len()), &at[..], &data[..len]].concat()
 }
 
 /// A broker of two threads with the engine's export as its last namespace.

@@ -7,7 +7,7 @@ use crate::limits::{BLOCK_MAX, REPLIES_MAX, REPLY_DATA_MAX, SIZE_MAX};
 use crate::shape::Shape;
 use crate::wire::{
     BASE_ALLOCATION, EXPORT_NAME_ZEROES, Fields, Gather, Greeting, INIT_MAGIC, OLDSTYLE_MAGIC,
-    OPTION_MAGIC, OptionHeader, OptionReply, handshake, info, opt, rep,
+    OPTION_MAGIC, OptionHeader, OptionReply, handshake, info, opt, rep, transmission,
 };
 use crate::{BlockSizes, Features};
 
@@ -307,6 +307,7 @@ impl Session {
             },
             features,
         };
+        self.has_df = self.structured && flags & transmission::SEND_DF != 0;
         self.phase = Phase::Ready;
         self.deadline_ns = u64::MAX;
         let info = Info {

@@ -218,7 +218,10 @@ impl Session {
             chunk::OFFSET_HOLE => asked == Kind::Read && len == 12,
             chunk::BLOCK_STATUS => {
                 let is_asked = matches!(asked, Kind::BlockStatus { .. });
-                is_asked && (12..=CHUNK_MAX).contains(&len) && len % 8 == 4
+                // None is empty and none begins behind the request, so there are no more than
+                // its bytes. Only some are kept: the answer may be as long as the server likes.
+                let most = 4 + 8 * u64::from(self.slots[index].request.length);
+                is_asked && len >= 12 && u64::from(len) <= most && len % 8 == 4
             }
             chunk::ERROR_OFFSET => (14..=CHUNK_MAX).contains(&len),
             // Unknown errors begin like ERROR.

@@ -39,6 +39,8 @@ pub(super) struct Slot {
     /// Slot and generation.
     pub cookie: u64,
     pub request: Request,
+    /// A read that is to be answered in one piece.
+    pub df: bool,
     /// Bytes of a write handed out.
     pub done: u32,
     /// Bytes of a read that arrived, or are arriving.
@@ -58,6 +60,27 @@ pub(super) struct Slot {
 struct Extents {
     list: [Extent; EXTENTS_MAX],
     len: usize,
+    /// One was left out, so nothing behind it is kept.
+    is_cut: bool,
+}
+
+impl Extents {
+    fn add(&mut self, extent: Extent) {
+        if self.is_cut {
+            return;
+        }
+        let kept = &mut self.list[..self.len];
+        let before = kept.last_mut().filter(|it| it.flags == extent.flags);
+        let joined = before.and_then(|it| Some((it.length.checked_add(extent.length)?, it)));
+        if let Some((length, before)) = joined {
+            before.length = length;
+        } else if let Some(place) = self.list.get_mut(self.len) {
+            *place = extent;
+            self.len += 1;
+        } else {
+            self.is_cut = true;
+        }
+    }
 }
 
 /// All of them.
@@ -76,6 +99,7 @@ impl Slots {
             state: State::Free,
             cookie: index.into(),
             request: Request::flush(0),
+            df: false,
             done: 0,
             arrived: Ranges::default(),
             has_status: false,
@@ -101,20 +125,21 @@ impl Slots {
         (self.all.len() - self.free.len()) as u16
     }
 
-    /// A slot for a request; `None`: all are in use.
+    /// A slot for a request, with DF if it is a read; `None`: all are in use.
     #[inline]
-    pub fn take(&mut self, request: &Request) -> Option<u16> {
+    pub fn take(&mut self, request: &Request, df: bool) -> Option<u16> {
         let index = self.free.pop()?;
         let slot = &mut self[index];
         slot.state = State::Queued;
         slot.request = *request;
+        slot.df = df && request.kind == Kind::Read;
         slot.done = 0;
         slot.arrived.clear();
         slot.has_status = false;
         slot.error = None;
         slot.answer = None;
         if let Some(extents) = self.extents.get_mut(usize::from(index)) {
-            extents.len = 0;
+            *extents = Extents::default();
         }
         Some(index)
     }
@@ -181,6 +206,21 @@ impl Slots {
         (slot.cookie == cookie && live).then_some(index)
     }
 
+    /// Queues a read once more, without DF and under another cookie; `false`: it had none.
+    #[cold]
+    pub fn repeat_without_df(&mut self, index: u16) -> bool {
+        let slot = &mut self[index];
+        if !slot.df || slot.state != State::Sent {
+            return false;
+        }
+        slot.state = State::Queued;
+        slot.cookie = slot.cookie.wrapping_add(1 << INDEX_BITS);
+        slot.df = false;
+        slot.arrived.clear();
+        slot.error = None;
+        true
+    }
+
     /// The server's last word on a request.
     #[inline]
     pub fn answer(&mut self, index: u16, result: Result<(), CommandError>) {
@@ -226,14 +266,11 @@ impl Slots {
         end
     }
 
-    /// Keeps an extent, if there is room.
+    /// Keeps an extent, which begins where the one before ended, if there is room.
     pub fn add_extent(&mut self, index: u16, extent: Extent) {
         self[index].has_status = true;
-        if let Some(extents) = self.extents.get_mut(usize::from(index))
-            && let Some(place) = extents.list.get_mut(extents.len)
-        {
-            *place = extent;
-            extents.len += 1;
+        if let Some(extents) = self.extents.get_mut(usize::from(index)) {
+            extents.add(extent);
         }
     }
 

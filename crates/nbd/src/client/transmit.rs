@@ -43,7 +43,7 @@ impl Session {
         let request = slot.request;
         if self.slots.is_queued(index) {
             RequestHeader {
-                flags: flags(&request),
+                flags: flags(&request, slot.df),
                 command: request.kind.command(),
                 cookie: slot.cookie,
                 offset: request.offset,

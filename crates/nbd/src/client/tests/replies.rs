@@ -54,7 +54,7 @@ fn requests_are_laid_out_with_their_flags() {
     };
     let one = Kind::BlockStatus { one: true };
     let cases = [
-        (read(1, 512, 1024), cmd::READ, 0),
+        (read(1, 512, 1024), cmd::READ, flag::DF),
         (Request::flush(1), cmd::FLUSH, 0),
         (
             Request::new(1, Kind::Trim, 512, 1024).with_fua(),
@@ -308,10 +308,9 @@ fn chunks_that_can_not_be_end_the_session() {
     let status = Kind::BlockStatus { one: false };
     let at = 8192u64.to_be_bytes();
     let long = vec![0; CHUNK_MAX as usize + 4];
-    let cases: [(Kind, bool, u16, &[u8]); 17] = [
+    let cases: [(Kind, bool, u16, &[u8]); 16] = [
         (Kind::Read, true, chunk::ERROR, &long),
         (Kind::Read, true, chunk::ERROR_OFFSET, &long),
-        (status, true, chunk::BLOCK_STATUS, &long),
         (Kind::Read, false, chunk::NONE, &[]),
         (Kind::Read, true, chunk::NONE, &[0]),
         (Kind::Read, true, chunk::OFFSET_DATA, &at),
@@ -363,7 +362,7 @@ fn block_status_brings_extents_of_our_context() {
         cookie,
         true,
         chunk::BLOCK_STATUS,
-        &[&extents(9, &[(512, 0); 16])],
+        &[&extents(9, &[(256, 0), (256, HOLE)].repeat(8))],
     );
     assert_eq!(bench.result(), Ok(()));
     assert_eq!(bench.extents.len(), 16);
@@ -424,4 +423,123 @@ fn endless_holes_wait_until_their_events_are_polled() {
     assert_eq!(bench.feed(&bytes[taken..]), bytes.len() - taken);
     assert_eq!(bench.result(), Ok(()));
     assert_eq!(bench.session.events.capacity(), capacity);
+}
+
+/// The server may answer in as many extents as it likes; the owner asks for the rest again.
+#[test]
+fn block_status_of_any_length_keeps_the_first_runs() {
+    const LENGTH: u32 = 1 << 20;
+    let mut bench = Bench::ready(true);
+    let status = Request::new(5, Kind::BlockStatus { one: false }, 0, LENGTH);
+    let cookie = bench.submit(status);
+    // 2 MiB of answer, of 2 bytes each: runs of 64 KiB, in turn.
+    let list: Vec<_> = (0..LENGTH / 4)
+        .map(|i| {
+            (
+                4,
+                if i / (16 * KIB) % 2 == 0 {
+                    0
+                } else {
+                    HOLE | ZERO
+                },
+            )
+        })
+        .collect();
+    let body = extents(9, &list);
+    assert!(body.len() > CHUNK_MAX as usize);
+    bench.chunk(cookie, true, chunk::BLOCK_STATUS, &[&body]);
+    assert_eq!(bench.result(), Ok(()));
+    assert_eq!(bench.failure(), None);
+    let said: Vec<_> = bench.extents.iter().map(|e| (e.length, e.flags)).collect();
+    let runs: Vec<_> = (0..16)
+        .map(|i| (64 * KIB, if i % 2 == 0 { 0 } else { HOLE | ZERO }))
+        .collect();
+    assert_eq!(said, runs);
+    // More extents than there are bytes is none.
+    let cookie = bench.submit(Request {
+        length: 512,
+        ..status
+    });
+    let body = extents(9, &[(1, 0); 513]);
+    bench.chunk(cookie, true, chunk::BLOCK_STATUS, &[&body]);
+    let fault = Fault::Chunk {
+        kind: chunk::BLOCK_STATUS,
+        len: body.len() as u32,
+    };
+    assert_eq!(bench.fault(), Some(fault));
+}
+
+/// Nothing behind a run that found no room is kept: the list has no gap.
+#[test]
+fn extents_that_are_kept_have_no_gap() {
+    let mut bench = Bench::ready(true);
+    let status = Request::new(5, Kind::BlockStatus { one: false }, 0, 64 * KIB);
+    let cookie = bench.submit(status);
+    let mut list = [(512, 0), (512, HOLE)].repeat(8);
+    // The seventeenth has no room, the eighteenth looks as the last one that is kept.
+    list.extend([(512, ZERO), (512, HOLE)]);
+    bench.chunk(cookie, true, chunk::BLOCK_STATUS, &[&extents(9, &list)]);
+    assert_eq!(bench.result(), Ok(()));
+    let said: Vec<_> = bench.extents.iter().map(|e| (e.length, e.flags)).collect();
+    assert_eq!(said, list[..16]);
+}
+
+#[test]
+fn read_has_df_only_where_the_server_offers_it() {
+    for (structured, offered, flags) in [(true, true, flag::DF), (true, false, 0), (false, true, 0)]
+    {
+        let mut bench = Bench::new(Config {
+            structured,
+            block_status: false,
+            ..config()
+        });
+        bench.greet(bits::FIXED_NEWSTYLE | bits::NO_ZEROES);
+        if structured {
+            bench.reply(opt::STRUCTURED_REPLY, rep::ACK, &[]);
+        }
+        let all = if offered {
+            ALL_FLAGS
+        } else {
+            ALL_FLAGS & !transmission::SEND_DF
+        };
+        bench.reply(opt::GO, rep::INFO, &export_info(MIB, all));
+        bench.reply(opt::GO, rep::ACK, &[]);
+        bench.sent.clear();
+        bench.submit(read(1, 0, 4096));
+        let header = RequestHeader::parse(&bench.sent).unwrap();
+        assert_eq!(header.flags, flags, "{structured} {offered}");
+    }
+}
+
+/// "NBD_EOVERFLOW SHOULD NOT be sent but to a read with DF": the read is asked for in any pieces.
+#[test]
+fn read_too_large_for_one_piece_is_asked_without_df() {
+    let (mut bench, cookie) = Bench::reading(true);
+    bench.sent.clear();
+    let overflow = [0, 0, 0, 75, 0, 0];
+    bench.chunk(cookie, true, chunk::ERROR, &[&overflow]);
+    assert!(bench.completed.is_empty());
+    let again = RequestHeader::parse(&bench.sent).unwrap();
+    assert_eq!((again.command, again.flags), (cmd::READ, 0));
+    assert_eq!((again.offset, again.length), (8192, 4096));
+    assert_ne!(again.cookie, cookie, "T11");
+    bench.data(again.cookie, false, 8192, &[1; 2048]);
+    bench.data(again.cookie, true, 8192 + 2048, &[2; 2048]);
+    assert_eq!(bench.result(), Ok(()));
+    let want = [[1; 2048], [2; 2048]];
+    assert_eq!(bench.buffers[&77], want.as_flattened());
+    // Once: a server that says so of a read without DF has failed it.
+    let (mut bench, cookie) = Bench::reading(true);
+    bench.sent.clear();
+    bench.chunk(cookie, true, chunk::ERROR, &[&overflow]);
+    let again = RequestHeader::parse(&bench.sent).unwrap().cookie;
+    bench.chunk(again, true, chunk::ERROR, &[&overflow]);
+    assert_eq!(bench.result(), server(Errno::Overflow));
+    assert_eq!(bench.failure(), None);
+    // The first cookie is nobody's any more.
+    let (mut bench, cookie) = Bench::reading(true);
+    bench.chunk(cookie, true, chunk::ERROR, &[&overflow]);
+    bench.none(cookie);
+    assert_eq!(bench.fault(), Some(Fault::Cookie(cookie)));
+    assert_eq!(bench.result(), LOST);
 }
