@@ -143,11 +143,13 @@ pub enum Bug {
     EndlessQueue,
     /// What a device took while it hung is executed whatever the clock says then (T49).
     LateHung,
+    /// An engine that stood still makes changes of its legs whatever the clock says then (T49).
+    LateLegs,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -211,6 +213,7 @@ impl Bug {
         Self::LegByPlace,
         Self::EndlessQueue,
         Self::LateHung,
+        Self::LateLegs,
     ];
 }
 

@@ -279,7 +279,7 @@ const CANARIES: [Canary; 42] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 21] = [
+const OF_MIRRORS: [Canary; 22] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -400,6 +400,12 @@ const OF_MIRRORS: [Canary; 21] = [
         400,
         DATA,
         "T49: what a device took while it hung is executed whatever the clock says",
+    ),
+    (
+        Bug::LateLegs,
+        400,
+        "disk wrong stuck",
+        "T49: an engine that stood still changes its legs whatever the clock says",
     ),
 ];
 

@@ -34,6 +34,7 @@ fn share(check: Check) -> usize {
         Check::Shrunk | Check::Exchanged => 10,
         Check::Deep => 2,
         Check::Hung => 10,
+        Check::Overtaken => 4,
         _ => 100,
     }
 }

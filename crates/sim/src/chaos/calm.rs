@@ -42,7 +42,8 @@ impl Course<'_> {
         }
         self.remember();
         let world = &mut self.rig.world;
-        for &node in &self.rig.targets {
+        let hosts = self.rig.hosts.iter().flat_map(|it| &it.cores);
+        for &node in self.rig.targets.iter().chain(hosts) {
             for disk in world.nodes[node].disks.clone() {
                 world.disks[disk].lose(node as u8 + 1, &mut world.random);
             }

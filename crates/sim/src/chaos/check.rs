@@ -123,6 +123,7 @@ impl Course<'_> {
         let dropped = self.rig.world.dropped;
         let checks = [
             (Check::Hung, dropped[Late::Hung as usize] > 0),
+            (Check::Overtaken, self.rig.world.refused > 0),
             (Check::Blocks, blocks),
             (Check::Crowds, crowds),
             (Check::Once, once),

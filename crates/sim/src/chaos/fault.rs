@@ -196,11 +196,14 @@ impl Course<'_> {
             (Kind::DeepQueue, _) => host_is_well && self.may_be_deep(whom.host),
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
             // What it has not noticed yet nobody would.
-            (Kind::KillHost | Kind::StopHost | Kind::StopUnread | Kind::Exchange, _)
-                if self.is_any_unseen() =>
-            {
-                false
-            }
+            (
+                Kind::KillHost
+                | Kind::StopHost
+                | Kind::StopUnread
+                | Kind::Exchange
+                | Kind::HaltHost,
+                _,
+            ) if self.is_any_unseen() => false,
             (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),
             (Kind::Reset | Kind::ResetCore | Kind::HalfOpen, _) => {
                 host_is_well && !self.open_wires(whom).is_empty()

@@ -59,6 +59,9 @@ pub enum Check {
     Deep,
     /// What a device had taken while it hung was late, and was not executed.
     Hung,
+    /// A host was taken over while it stood still with changes of its own devices in its hands,
+    /// and did not make them when it went on.
+    Overtaken,
 }
 
 impl Check {
@@ -85,7 +88,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 18] = [
+    pub const OF_MIRRORS: [Self; 19] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -104,6 +107,7 @@ impl Check {
         Self::Exchanged,
         Self::Deep,
         Self::Hung,
+        Self::Overtaken,
     ];
 
     /// For people.
@@ -137,6 +141,7 @@ impl Check {
             Self::Exchanged => "exchanged",
             Self::Deep => "deep",
             Self::Hung => "hung",
+            Self::Overtaken => "overtaken",
         }
     }
 }

@@ -120,6 +120,10 @@ pub enum Kind {
     /// A leg's device takes requests and executes none for a while, at one process or at all. What
     /// it took starts late, each request at its own time, if the clock still allows that (T49).
     HungSubmit,
+    /// A host stands still with what its turn gave out, or a thread of its own, in its hands: what
+    /// it sends, or a change of a leg that is its own device. It goes on later, or another host
+    /// has taken the mirror over by then (T49).
+    HaltHost,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -192,7 +196,7 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 7] = [
+    pub const OF_MIRRORS: [Self; 8] = [
         Self::FailLeg,
         Self::CheckMirror,
         Self::OneWrite,
@@ -200,6 +204,7 @@ impl Kind {
         Self::Exchange,
         Self::DeepQueue,
         Self::HungSubmit,
+        Self::HaltHost,
     ];
 
     /// All that happen in worlds with a mirror.
@@ -250,6 +255,7 @@ impl Kind {
             | Self::ClientSlow
             | Self::ClientFull
             | Self::CheckMirror
+            | Self::HaltHost
             | Self::Exchange => Scope::Host,
             Self::Drop
             | Self::Ana

@@ -5,7 +5,7 @@
 //! Directly before such a change is made the clock is compared with the time before which it had to
 //! start. What has no such time is made however late it is; what reads is done late.
 use super::disk::USUAL_NS;
-use super::node::{Body, Halt, Hung};
+use super::node::{Arena, Body, Halt, Hung};
 use super::world::{Event, World};
 use alloc::format;
 use canary::Bug;
@@ -13,7 +13,7 @@ use engine::machine::DeviceError;
 use engine::{DeviceId, DeviceRequest, Output};
 
 /// For how much longer than the rest a request may hang, ns.
-pub(super) const LONGER_NS: u64 = 3_000_000_000;
+pub(super) const LONGER_NS: u64 = 8_000_000_000;
 
 /// Why a change starts late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,22 @@ pub enum Late {
 }
 
 /// Whether a change is made without a look at the clock, as nobody may.
-fn is_heedless(_body: &Body, why: Late) -> bool {
-    match why {
-        Late::Hung => canary::has(Bug::LateHung),
-        Late::Turn => canary::has(Bug::StaleClock),
-        Late::Worker => canary::has(Bug::LateWorkers),
+fn is_heedless(body: &Body, why: Late) -> bool {
+    match (why, body) {
+        (Late::Hung, _) => canary::has(Bug::LateHung),
+        (_, Body::Core(_)) => canary::has(Bug::LateLegs),
+        (Late::Turn, _) => canary::has(Bug::StaleClock),
+        (Late::Worker, _) => canary::has(Bug::LateWorkers),
     }
+}
+
+/// A process that stands still with changes of its devices in its hands, while another one is in
+/// its place.
+pub struct Overtaken {
+    node: usize,
+    life: u64,
+    body: Body,
+    arena: Arena,
 }
 
 impl World {
@@ -70,14 +80,17 @@ impl World {
         let node = &mut self.nodes[number];
         let halt = node.halt.filter(|it| it.until_ns > now_ns)?;
         let body = &node.body;
+        // Of one that has no devices, what it sends.
+        let sends = matches!(body, Body::Core(_)) && node.disks.is_empty();
         let bounded = |output: &Output| match output {
             Output::Device(it) => it.op.is_change() && body.start_before(it.id) != u64::MAX,
+            Output::Transmit(_) => sends,
             _ => false,
         };
         if !outputs.iter().any(bounded) {
             return None;
         }
-        (node.halt, node.frozen_ns) = (None, halt.until_ns);
+        (node.halt, node.frozen_ns, node.in_hand) = (None, halt.until_ns, true);
         self.tell(|| format!("node {number} stands still: {halt:?}"));
         Some(halt)
     }
@@ -91,12 +104,20 @@ impl World {
         (before_ns, why): (u64, Late),
     ) {
         let now_ns = self.now_ns;
+        let mut overtaken = self.overtaken.iter();
+        let overtaken = overtaken.position(|it| (it.node, it.life) == (number, life));
         let node = &self.nodes[number];
-        if node.life != life || node.is_dead() {
-            return;
+        let body = match overtaken {
+            Some(at) => &self.overtaken[at].body,
+            None if node.life == life && !node.is_dead() => &node.body,
+            None => return,
+        };
+        let is_late = before_ns <= now_ns && body.start_before(request.id) <= now_ns;
+        let is_made = !is_late || is_heedless(body, why);
+        if let Some(at) = overtaken {
+            return self.go_on_overtaken(at, &request, is_made);
         }
-        let is_late = before_ns <= now_ns && node.body.start_before(request.id) <= now_ns;
-        if is_late && !is_heedless(&node.body, why) {
+        if !is_made {
             self.dropped[why as usize] += 1;
             self.tell(|| format!("node {number} drops {:?} ({})", request.op, request.id));
             let (node, id) = (number, request.id);
@@ -115,5 +136,55 @@ impl World {
             request,
         };
         self.at(now_ns + USUAL_NS.0, event);
+    }
+
+    /// For how long what a turn of a host gives out to be sent is not submitted: it stands still.
+    pub(super) fn stands_ns(&self, number: usize) -> u64 {
+        let node = &self.nodes[number];
+        match node.body {
+            Body::Core(_) => node.frozen_ns.saturating_sub(self.now_ns),
+            _ => 0,
+        }
+    }
+
+    /// A process dies for all others, and goes on for a moment with what is in its hands.
+    pub(super) fn keep_overtaken(&mut self, number: usize, body: Body) {
+        let node = &mut self.nodes[number];
+        let anew = Arena(alloc::vec![0; node.arena.0.len()]);
+        self.overtaken.push(Overtaken {
+            node: number,
+            life: node.life,
+            body,
+            arena: core::mem::replace(&mut node.arena, anew),
+        });
+    }
+
+    /// One that was overtaken goes on: a change that it had in its hands is made, or is not.
+    fn go_on_overtaken(&mut self, at: usize, request: &DeviceRequest, is_made: bool) {
+        let number = self.overtaken[at].node;
+        let does = if is_made { "makes" } else { "drops" };
+        let (op, id) = (request.op, request.id);
+        self.tell(|| format!("node {number} goes on, was overtaken, and {does} {op:?} ({id})"));
+        if !is_made {
+            self.refused += 1;
+            return;
+        }
+        let it = &mut self.overtaken[at];
+        let disk = self.nodes[number].disks[usize::from(request.device.0)];
+        let disk = &mut self.disks[disk];
+        // Nobody hears of its end.
+        let _ = disk.execute(number as u8 + 1, request, &mut it.arena, &mut self.random);
+    }
+
+    /// A device is asked to let go of what it has: that ends as it would, and the device may be
+    /// asked again.
+    pub(super) fn let_go(&mut self, number: usize, id: u32) {
+        let answer = Event::Answer {
+            node: number,
+            life: self.nodes[number].life,
+            id,
+            result: Ok(()),
+        };
+        self.at(self.now_ns + USUAL_NS.0, answer);
     }
 }

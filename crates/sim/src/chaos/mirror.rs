@@ -8,7 +8,8 @@
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
 //!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;
-//!   `deep`: many requests before slow legs; `hung`: devices of legs that hang
+//!   `deep`: many requests before slow legs; `hung`: devices of legs that hang;
+//!   `local`: legs that are devices of their host, and hosts that stand still in a turn or a thread
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -30,6 +31,7 @@ pub(super) mod exchanged;
 mod excuse;
 mod heir;
 pub(super) mod hung;
+pub(super) mod local;
 mod make;
 pub(super) mod plan;
 pub(super) mod plug;
@@ -84,6 +86,15 @@ pub struct Shape {
     pub put_back: bool,
     /// There is another mirror, whose legs may be in the place of these.
     pub exchanged: bool,
+    /// All legs but the first are devices of its host.
+    pub local: bool,
+}
+
+impl Shape {
+    /// Whether a leg is a device of the mirror's host.
+    pub(super) fn is_local(&self, leg: usize) -> bool {
+        self.local && leg > 0
+    }
 }
 
 /// All legs are looked at again and again while there are faults.

@@ -26,7 +26,7 @@
 //!
 //! # Limits
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
-//! TCP repairs them, local devices as paths, another block size.
+//! TCP repairs them, local devices as paths (but for legs of a mirror), another block size.
 pub mod aim;
 mod behind;
 mod calm;

@@ -364,7 +364,7 @@ impl World {
                 out[at] ^= 1 << self.random.up_to(7);
                 self.damage(number, (conn, life), peer, agreeing);
             }
-            let at_ns = self.arrival_ns(wire, peer.node);
+            let at_ns = self.arrival_ns(wire, peer.node) + self.stands_ns(number);
             let at_ns = at_ns.max(self.large_ns(wire, peer.node, out.len()));
             let mut arrive_ns = at_ns;
             if let Some(it) = self.nodes[number].conn(conn, life) {

@@ -251,6 +251,10 @@ pub struct Node {
     pub were_hung: u64,
     /// It stands still from its next turn on that gives a change to a device.
     pub halt: Option<Halt>,
+    /// It has stood still since then with that in its hands.
+    pub in_hand: bool,
+    /// It goes on for a moment when another one is in its place.
+    pub outlives: bool,
     /// What happened to it later because of that.
     pub missed: u64,
     /// It said that it has ended.
@@ -315,6 +319,8 @@ impl Node {
             hung: None,
             were_hung: 0,
             halt: None,
+            in_hand: false,
+            outlives: false,
             missed: 0,
             stopped: false,
             stirred: true,

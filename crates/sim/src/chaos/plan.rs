@@ -69,6 +69,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::local::plan(Self::thirteenth_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `local`.
+    pub fn thirteenth_mirror(seed: u64) -> Self {
         super::mirror::hung::plan(Self::twelfth_mirror(seed))
     }
 

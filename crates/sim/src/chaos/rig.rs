@@ -260,9 +260,11 @@ impl Rig {
         let of_mirror = u64::from(layout.mirror.map_or(0, |_| MIRROR_SCRATCH_BYTES));
         let arena = EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes) + of_mirror;
         let arena = arena as usize;
+        let local = layout.mirror.filter(|it| it.local).map_or(0, |it| it.legs);
         for _ in &cores {
             let mut node = Node::new(Body::Dead, arena);
             node.addresses.clone_from(&addresses);
+            node.disks = (0..local).collect();
             self.world.nodes.push(node);
         }
         let habit = Habit {

@@ -61,6 +61,7 @@ impl Course<'_> {
             Kind::Freeze => self.freeze(fault, node, end_ns),
             Kind::HungSubmit => self.hang_leg(fault, target, end_ns),
             Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
+            Kind::HaltHost => self.halt_host(fault, host, end_ns),
             Kind::KillHost => self.kill_host(host),
             Kind::Exchange => self.exchange(fault, host),
             Kind::StopHost => self.stop_host(host),
@@ -110,6 +111,7 @@ impl Course<'_> {
                 self.start_host(host);
             }
             Kind::Exchange => self.exchange_back(host),
+            Kind::HaltHost => self.take_over_halted(fault, host),
             Kind::StopHost | Kind::StopUnread => {
                 let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
                 if stopped {

@@ -195,6 +195,7 @@ impl Course<'_> {
             Kind::Freeze => missed(rig.targets[whom.target]),
             Kind::FreezeHost => missed(self.core(fault, whom).from),
             Kind::FreezeTeller => missed(self.teller(fault)),
+            Kind::HaltHost => missed(rig.mirror_node(whom.host)),
             Kind::HungSubmit => self.were_hung(fault, whom.target),
             Kind::Ana | Kind::Resize | Kind::Shrink => {
                 world.marks(&self.shown_over(fault.kind, whom), Mark::Made)

@@ -12,7 +12,7 @@
 use super::START_NS;
 use super::behind::Execution;
 use super::disk::Disk;
-use super::late::Late;
+use super::late::{Late, Overtaken};
 use super::node::{Body, End, Halt, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
@@ -152,6 +152,10 @@ pub struct World {
     pub(super) core_turns: u64,
     /// Changes that were late and were not made, by [why](Late).
     pub dropped: [u64; 3],
+    /// Processes that stand still while others are in their place.
+    pub(super) overtaken: Vec<Overtaken>,
+    /// Changes that those did not make when they went on.
+    pub refused: u64,
 }
 
 /// An event and its time; in order of time, then of when it was planned.
@@ -207,6 +211,8 @@ impl World {
             peaks: Peaks::default(),
             core_turns: 0,
             dropped: [0; 3],
+            overtaken: Vec::new(),
+            refused: 0,
         }
     }
 
@@ -495,8 +501,8 @@ impl World {
                 Output::Resume(conn) => self.resume(number, conn.0),
                 Output::Device(request) => self.ask_device(number, request, halt),
                 Output::Stop => self.nodes[number].stopped = true,
-                // No host has devices of its own here.
-                Output::LetGo { .. } | Output::Transmit(_) | Output::Close { .. } => {}
+                Output::LetGo { id, .. } => self.let_go(number, id),
+                Output::Transmit(_) | Output::Close { .. } => {}
             }
         }
         for output in &outputs {
@@ -581,10 +587,13 @@ impl World {
             self.nodes[number].conns[conn as usize] = None;
         }
         let node = &mut self.nodes[number];
-        node.body = Body::Dead;
+        let body = core::mem::replace(&mut node.body, Body::Dead);
         node.stirred = false;
         node.wake_ns = u64::MAX;
-        (node.frozen_ns, node.halt) = (0, None);
+        (node.frozen_ns, node.halt, node.in_hand) = (0, None, false);
+        if core::mem::take(&mut node.outlives) {
+            self.keep_overtaken(number, body);
+        }
     }
 
     /// What a dead process had at its devices is never executed.

@@ -77,11 +77,12 @@ pub const KINDS: [Kind; 44] = [
 ];
 
 /// What is drawn apart from these.
-const APART: [Kind; 4] = [
+const APART: [Kind; 5] = [
     Kind::Shrink,
     Kind::Exchange,
     Kind::DeepQueue,
     Kind::HungSubmit,
+    Kind::HaltHost,
 ];
 
 /// Whether worlds with a mirror have faults of this kind.

@@ -14,10 +14,15 @@ impl Course<'_> {
     pub(in crate::chaos) fn inherit(&mut self, fault: &Fault, host: usize) {
         let shared = self.plan.layout.mirror.is_some_and(|it| it.shared);
         if shared && fault.whom & OTHER != 0 {
-            let host = &mut self.rig.hosts[host];
-            host.heirs += 1;
-            (host.mark_ns, host.losses) = (None, 0);
+            self.replace(host);
         }
+    }
+
+    /// The same, whatever the fault.
+    pub(super) fn replace(&mut self, host: usize) {
+        let host = &mut self.rig.hosts[host];
+        host.heirs += 1;
+        (host.mark_ns, host.losses) = (None, 0);
     }
 
     /// Whether what a leg loses with a cache is on another one, and the mirror's host is there to

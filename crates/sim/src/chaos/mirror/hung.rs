@@ -1,15 +1,18 @@
-//! Worlds with a mirror in which the device of a leg hangs: it takes requests and executes none, and
-//! what it took starts late.
+//! Worlds with a mirror in which the device of a leg hangs: it takes requests and executes none,
+//! and what it took starts late.
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it: in half of the worlds in which much may happen (see
 //! `ample`). All processes of the leg find it so, or only one, whose leg another one reaches yet.
 //! Processes live on: they answer keep-alives and what needs no device. Requests go on one by one,
 //! up to [`LONGER_NS`] after the rest; a change only if its association lives by the clock that is
-//! read directly before (T49).
+//! read directly before (T49). Often the host dies meanwhile, or its connections are reset: it asks
+//! again, and others change the same, before that starts. One world in eight has this instead of
+//! all else, and applications that change few blocks.
 //!
 //! # Limits
 //! Where writes are wanted late (`LateWrites`) no device hangs: they would be later than late.
+use super::super::aim;
 use super::super::kind::Kind;
 use super::super::late::LONGER_NS;
 use super::super::plan::{Fault, Plan, WINDOW_NS};
@@ -25,46 +28,122 @@ use shape::Random;
 /// How long after its end requests may fail because of one: what hangs longest, and time-outs.
 pub(in crate::chaos) const OVER_NS: u64 = LONGER_NS + IO_TIMEOUT_NS;
 
+/// One world of so many has nothing else that goes wrong, but what its hosts do about it.
+const OF: u64 = 8;
+/// How often a device hangs there, and how far apart that is.
+const HANGS: u64 = 4;
+const APART_NS: u64 = 6_000 * MS;
+/// Requests there, of few blocks, so that many are changed again soon.
+const REQUESTS: u64 = 5_000;
+const BLOCKS: u64 = 64;
+const DEPTH: u16 = 8;
+/// What goes wrong besides, and hardly ever misses; and how often.
+const MILD: [Kind; 4] = [
+    Kind::ClientReset,
+    Kind::ClientReset,
+    Kind::ClientHalfOpen,
+    Kind::SlowDisk,
+];
+const BESIDE: u64 = 30;
+
 /// A plan, perhaps with legs whose devices hang.
 pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     let mut random = Random::new(plan.seed ^ 0x4a9d_5b00);
     let random = &mut random;
-    let deep = plan.faults.iter().any(|it| it.kind == Kind::DeepQueue);
-    if is_mild(&plan) || deep || random.up_to(1) == 0 {
+    if plan.faults.iter().any(|it| it.kind == Kind::DeepQueue) {
+        return plan;
+    }
+    if random.up_to(OF - 1) == 0 {
+        return with_little_else(plan, random);
+    }
+    if is_mild(&plan) || random.up_to(1) == 0 {
         return plan;
     }
     for _ in 0..1 + random.up_to(1) {
-        let whom = Whom::new(&plan.layout, random);
-        let leg = random.up_to(whom.legs - 1);
-        let processes: Vec<u64> = whom.processes(leg).collect();
-        let it = processes[random.up_to(processes.len() as u64 - 1) as usize];
         let at_ns = random.up_to(WINDOW_NS);
         // Shorter than a time-out of a request, and longer than the bound after it (T9).
         let lasts_ns = (500 << random.up_to(4)) * MS;
-        plan.faults
-            .push(fault(Kind::HungSubmit, at_ns, lasts_ns, it));
+        hang(&mut plan, at_ns, lasts_ns, random);
     }
     plan.faults.sort_by_key(|fault| fault.at_ns);
     plan
 }
 
+fn with_little_else(mut plan: Plan, random: &mut Random) -> Plan {
+    let Some(shape) = plan.layout.mirror.as_mut() else {
+        return plan;
+    };
+    (shape.unfenced, shape.put_back, shape.exchanged) = (false, false, false);
+    let habit = &mut plan.layout.habit;
+    habit.pause_ns = habit.pause_ns * habit.total / REQUESTS;
+    (habit.total, habit.blocks) = (REQUESTS, BLOCKS);
+    habit.depth = habit.depth.max(DEPTH);
+    plan.faults.clear();
+    for number in 0..HANGS {
+        let at_ns = 500 * MS + number * APART_NS + random.up_to(2_000) * MS;
+        let lasts_ns = (500 << random.up_to(2)) * MS;
+        hang(&mut plan, at_ns, lasts_ns, random);
+    }
+    add_mild(&mut plan, BESIDE, HANGS * APART_NS, random);
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
+
+/// With so many faults that take no leg and no host away, in this time.
+pub(super) fn add_mild(plan: &mut Plan, count: u64, within_ns: u64, random: &mut Random) {
+    for _ in 0..count {
+        let kind = MILD[random.up_to(MILD.len() as u64 - 1) as usize];
+        let at_ns = 500 * MS + random.up_to(within_ns);
+        let whom = random.up_to(u64::MAX);
+        plan.faults.push(aim::fault(kind, at_ns, whom, random));
+    }
+}
+
+/// The device of a leg hangs; perhaps its host dies then, or loses its connections there.
+fn hang(plan: &mut Plan, at_ns: u64, lasts_ns: u64, random: &mut Random) {
+    let whom = Whom::new(&plan.layout, random);
+    let leg = random.up_to(whom.legs - 1);
+    let processes: Vec<u64> = whom.processes(leg).collect();
+    let it = processes[random.up_to(processes.len() as u64 - 1) as usize];
+    let hangs = fault(Kind::HungSubmit, at_ns, lasts_ns, it);
+    plan.faults.push(hangs);
+    let ends_ns = at_ns + 50 * MS + random.up_to(lasts_ns / 2);
+    match random.up_to(3) {
+        0 => {}
+        1 => {
+            let away_ns = (5 + random.up_to(400)) * MS;
+            let it = random.up_to(u64::MAX);
+            let dies = fault(Kind::KillHost, ends_ns, away_ns, it);
+            plan.faults.push(dies);
+        }
+        _ => {
+            let resets = whom.paths(leg);
+            let resets = resets.map(|it| fault(Kind::Reset, ends_ns, MS, it));
+            plan.faults.extend(resets);
+        }
+    }
+}
+
 impl Course<'_> {
-    /// Nodes whose device such a fault concerns.
-    fn those_that_hang(&self, fault: &Fault, target: usize) -> impl Iterator<Item = usize> {
+    /// Nodes whose device such a fault concerns, and which that is.
+    fn those_that_hang(&self, fault: &Fault, target: usize) -> Vec<(usize, DeviceId)> {
         let leg = self.rig.disk_of(target);
+        let shape = self.plan.layout.mirror;
+        if shape.is_some_and(|it| it.is_local(leg)) {
+            return alloc::vec![(self.rig.mirror_node(0), DeviceId(leg as u16))];
+        }
         let all = 0..self.rig.targets.len();
         let all = all.filter(move |&it| match bit(fault) {
             true => self.rig.disk_of(it) == leg,
             false => it == target,
         });
-        all.map(|it| self.rig.targets[it])
+        all.map(|it| (self.rig.targets[it], DeviceId(0))).collect()
     }
 
     /// The device of a leg hangs.
     pub(in crate::chaos) fn hang_leg(&mut self, fault: &Fault, target: usize, until_ns: u64) {
-        let those: Vec<usize> = self.those_that_hang(fault, target).collect();
-        for node in those {
-            self.rig.world.hang(node, DeviceId(0), until_ns);
+        for (node, device) in self.those_that_hang(fault, target) {
+            self.rig.world.hang(node, device, until_ns);
         }
     }
 
@@ -78,7 +157,7 @@ impl Course<'_> {
 
     /// How many requests its device took while it hung.
     pub(in crate::chaos) fn were_hung(&self, fault: &Fault, target: usize) -> u64 {
-        let those = self.those_that_hang(fault, target);
-        those.map(|it| self.rig.world.nodes[it].were_hung).sum()
+        let those = self.those_that_hang(fault, target).into_iter();
+        those.map(|it| self.rig.world.nodes[it.0].were_hung).sum()
     }
 }

@@ -6,10 +6,10 @@ use super::{LEG_BYTES, Shape};
 use alloc::format;
 use alloc::vec::Vec;
 use engine::export::{ExportControl, ExportEngine, Offer};
-use engine::host::{HostEngine, Recovery, VolumeConfig, WriteFailover};
+use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
-use engine::{Machine, Span};
+use engine::{DeviceId, Machine, Span};
 use policy::Knobs;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::course::{New, NewLeg};
@@ -35,6 +35,22 @@ fn fill(leg: &mut Disk) {
         let mut block = [0; BLOCK];
         disk::fill(&mut block, TAG + at as u64);
         leg.put(at as u64, &block);
+    }
+}
+
+/// The path to a leg that is a device of its host.
+fn device(leg: usize) -> PathConfig {
+    PathConfig {
+        uri: format!("disk:leg{leg}"),
+        kind: PathKind::Device {
+            device: DeviceId(leg as u16),
+            bytes: LEG_BYTES,
+            block_shift: BLOCK.ilog2() as u8,
+            identity: None,
+            read_only: false,
+        },
+        distance: 10,
+        throughput: 1,
     }
 }
 
@@ -149,13 +165,17 @@ impl Rig {
     fn leg_volume(&self, number: usize, leg: usize, shape: Shape) -> VolumeConfig {
         let Layout { policy, .. } = self.layout;
         let addresses = self.addresses_of(leg);
+        let paths = match shape.is_local(leg) {
+            true => alloc::vec![device(leg)],
+            false => addresses
+                .map(|address| make::path_to(address as u32, leg))
+                .collect(),
+        };
         VolumeConfig {
             name: format!("v0/{leg}"),
             policy,
             knobs: Knobs::default(),
-            paths: addresses
-                .map(|address| make::path_to(address as u32, leg))
-                .collect(),
+            paths,
             recovery: Recovery {
                 unclean_stop_ns: self.hosts[number].mark_ns,
                 untold_loss: self.hosts[number].losses >> leg & 1 != 0,

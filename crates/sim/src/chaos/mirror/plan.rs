@@ -138,6 +138,7 @@ fn layout(random: &mut Random) -> Layout {
             core: 0,
             put_back: false,
             exchanged: false,
+            local: false,
         }),
     }
 }
