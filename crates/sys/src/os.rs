@@ -7,6 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -104,16 +105,33 @@ pub fn set_keep_alive(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(&socket, true)
 }
 
+/// Seconds without traffic after which [`set_short_keep_alive`] lets TCP ask; 0: never.
+static KEEP_ALIVE_S: AtomicU32 = AtomicU32::new(10);
+
+/// Sets after how long without traffic, in whole seconds, TCP asks the peers of connections that
+/// this process opens from now on; `None`: never. 10 s before the first call.
+pub fn set_keep_alive_of_opened(idle: Option<Duration>) {
+    let seconds = idle.map_or(0, |idle| idle.as_secs().clamp(1, KEEP_ALIVE_S_MAX));
+    KEEP_ALIVE_S.store(seconds as u32, Ordering::Relaxed);
+}
+
+/// Linux takes no more.
+const KEEP_ALIVE_S_MAX: u64 = 32_767;
+
 /// The same for a connection that we opened: firewalls on the way forget connections that rest, and
-/// the first question comes before that. Who doesn't answer is gone after 19 s (10 s, and 3
-/// questions 3 s apart). Sent data without an acknowledgement is not asked about: it has time-outs
-/// of its own, which are shorter.
+/// the first question comes before that, after [`set_keep_alive_of_opened`]. Two more follow, each a
+/// third of that later; then the connection ends (after 19 s, with 10 s and 3 s). Sent data without
+/// an acknowledgement is not asked about: it has time-outs of its own, which are shorter.
 ///
 /// # Errors
 /// As `setsockopt`; on sockets that aren't TCP.
 pub fn set_short_keep_alive(socket: impl AsFd) -> Result<(), Errno> {
-    sockopt::set_tcp_keepidle(&socket, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepintvl(&socket, Duration::from_secs(3))?;
+    let seconds = u64::from(KEEP_ALIVE_S.load(Ordering::Relaxed));
+    if seconds == 0 {
+        return Ok(());
+    }
+    sockopt::set_tcp_keepidle(&socket, Duration::from_secs(seconds))?;
+    sockopt::set_tcp_keepintvl(&socket, Duration::from_secs((seconds / 3).max(1)))?;
     sockopt::set_tcp_keepcnt(&socket, 3)?;
     sockopt::set_socket_keepalive(&socket, true)
 }
@@ -212,10 +230,22 @@ mod tests {
 
     #[test]
     fn opened_connections_ask_silent_peers_soon() {
-        let socket = tcp_socket(&"127.0.0.1:9".parse().unwrap()).unwrap();
-        assert!(sockopt::socket_keepalive(&socket).unwrap());
-        let idle = sockopt::tcp_keepidle(&socket).unwrap();
-        assert_eq!(idle, Duration::from_secs(10));
+        let asks = || {
+            let socket = tcp_socket(&"127.0.0.1:9".parse().unwrap()).unwrap();
+            let times = [
+                sockopt::tcp_keepidle(&socket).unwrap().as_secs(),
+                sockopt::tcp_keepintvl(&socket).unwrap().as_secs(),
+            ];
+            sockopt::socket_keepalive(&socket).unwrap().then_some(times)
+        };
+        assert_eq!(asks(), Some([10, 3]));
+        for (idle, times) in [(60, [60, 20]), (1, [1, 1]), (90_000, [32_767, 10_922])] {
+            set_keep_alive_of_opened(Some(Duration::from_secs(idle)));
+            assert_eq!(asks(), Some(times));
+        }
+        set_keep_alive_of_opened(None);
+        assert_eq!(asks(), None);
+        set_keep_alive_of_opened(Some(Duration::from_secs(10)));
     }
 
     #[test]

@@ -75,6 +75,11 @@ pub struct ServeArgs {
     /// --allow uid=N,memory=SIZE
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     memory_max: u64,
+    /// After so many seconds without traffic TCP asks whether the engine of a volume nbd:tcp: is
+    /// still there, then twice a third of that later; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "10",
+          value_parser = clap::value_parser!(u32).range(0..=3600))]
+    tcp_keep_alive: u32,
     /// Socket [default: /run/braid/q.sock for root, else $XDG_RUNTIME_DIR/braid/q.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -132,6 +137,8 @@ impl std::fmt::Display for Source {
 /// # Errors
 /// Usage; a namespace or the socket can't be had; the system refuses.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let idle = Some(args.tcp_keep_alive).filter(|&seconds| seconds > 0);
+    sys::os::set_keep_alive_of_opened(idle.map(|it| Duration::from_secs(it.into())));
     if (args.user_poll, args.user_irq) == (0, 0) {
         let what = "--user-poll 0 --user-irq 0: nobody could have a queue";
         return Err(Usage::error(what));

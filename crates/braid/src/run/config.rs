@@ -85,6 +85,13 @@ pub struct Config {
     /// Keep-alive time-out, ns; 0: none.
     #[serde(default, deserialize_with = "keys::keep_alive_tmo")]
     pub keep_alive_tmo: Option<u64>,
+    /// After so long without traffic TCP asks the peers of connections that the engine opens, ns;
+    /// 0: never.
+    #[serde(
+        default = "keys::usual_tcp_keep_alive",
+        deserialize_with = "keys::tcp_keep_alive"
+    )]
+    pub tcp_keep_alive: u64,
     /// Checksums over headers.
     #[serde(default)]
     pub header_digest: bool,
@@ -291,6 +298,12 @@ impl Config {
     pub fn kato_ms(&self) -> u32 {
         let usual = KEEP_ALIVE_NS.min(self.io_timeout.0 / 2);
         (self.keep_alive_tmo.unwrap_or(usual) / 1_000_000) as u32
+    }
+
+    /// How long a connection of the engine rests until TCP asks its peer; `None`: it does not.
+    pub fn tcp_keep_alive(&self) -> Option<std::time::Duration> {
+        let ns = Some(self.tcp_keep_alive).filter(|&ns| ns > 0);
+        ns.map(std::time::Duration::from_nanos)
     }
 
     /// The volume of that name.

@@ -79,7 +79,12 @@ const FIXED: [&str; 7] = [
     "nguid",
 ];
 /// Keys of the whole engine that are, and look like those of a volume.
-const OF_ENGINE: [&str; 3] = ["keep_alive_tmo", "io_timeout", "connect_timeout"];
+const OF_ENGINE: [&str; 4] = [
+    "keep_alive_tmo",
+    "tcp_keep_alive",
+    "io_timeout",
+    "connect_timeout",
+];
 
 fn bounded(ns: u64) -> Option<u64> {
     (ns < u64::MAX).then_some(ns)
@@ -339,6 +344,7 @@ mod tests {
             ("ana", "restart the engine"),
             ("io_timeout", "before the volumes"),
             ("keep_alive_tmo", "before the volumes"),
+            ("tcp_keep_alive", "before the volumes"),
             ("drain_timeout", "braid reload"),
             ("policy", "braid policy set"),
             (

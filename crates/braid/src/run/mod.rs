@@ -101,6 +101,7 @@ pub struct RunArgs {
 /// Whatever of the configuration can't be had.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut config = Config::read(&args.config)?;
+    sys::os::set_keep_alive_of_opened(config.tcp_keep_alive());
     let path = args.socket.clone().or(config.socket.clone());
     let path = path.or_else(|| socket::default_path(socket::RUN));
     let path =

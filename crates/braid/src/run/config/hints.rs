@@ -8,7 +8,7 @@ use crate::text;
 use serde::de::DeserializeOwned;
 
 /// What other multipath stacks, or fingers, call our keys.
-const ALSO: [(&str, &str); 8] = [
+const ALSO: [(&str, &str); 9] = [
     ("dev_loss_tmo", "ctrl_loss_tmo"),
     ("kato", "keep_alive_tmo"),
     ("keep_alive", "keep_alive_tmo"),
@@ -16,6 +16,7 @@ const ALSO: [(&str, &str); 8] = [
     ("no_path_retry", "fast_io_fail_tmo"),
     ("no_path_timeout", "fast_io_fail_tmo"),
     ("reconnect_delay_max", "reconnect_delay"),
+    ("tcp_keepalive", "tcp_keep_alive"),
     ("timeout", "io_timeout"),
 ];
 

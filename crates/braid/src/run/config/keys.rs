@@ -115,6 +115,17 @@ pub(super) fn keep_alive_tmo<'de, D: Deserializer<'de>>(from: D) -> Result<Optio
         ns => Ok(Some(ns)),
     }
 }
+/// The kernel counts it in seconds. 0: "off".
+pub(super) fn tcp_keep_alive<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    match or_off(from)? {
+        Some(0..1_000_000_000) => Err(Error::custom("must be at least 1 s, or \"off\"")),
+        time => Ok(time.unwrap_or(0)),
+    }
+}
+/// Before firewalls forget a connection that rests: the shortest usual time is 30 s.
+pub(super) fn usual_tcp_keep_alive() -> u64 {
+    10_000_000_000
+}
 /// A time; `None`: "off".
 struct OrOff(Option<u64>);
 

@@ -198,6 +198,19 @@ fn t12_the_keep_alive_is_shorter_than_the_io_timeout() {
 }
 
 #[test]
+fn tcp_keep_alive_is_a_time_or_off() {
+    for (keys, seconds) in [
+        ("", Some(10)),
+        ("tcp_keep_alive = \"2m\"", Some(120)),
+        ("tcp_keep_alive = \"off\"", None),
+    ] {
+        let config = Config::parse(&[keys, GOOD].concat()).unwrap();
+        let idle = config.tcp_keep_alive();
+        assert_eq!(idle.map(|it| it.as_secs()), seconds, "{keys}");
+    }
+}
+
+#[test]
 fn a_value_out_of_range_is_refused_with_its_key_and_place() {
     for (key, value, part) in [
         ("ana", "\"lax\"", "write \"strict\" or \"merge\""),
@@ -234,6 +247,8 @@ fn a_value_out_of_range_is_refused_with_its_key_and_place() {
         ("io_timeout", "\"0\"", "must be at least"),
         ("connect_timeout", "\"0\"", "must be at least"),
         ("keep_alive_tmo", "\"99ms\"", "at least 100 ms"),
+        ("tcp_keep_alive", "\"900ms\"", "at least 1 s, or \"off\""),
+        ("tcp_keep_alive", "30", "a duration in quotes"),
         ("header_digest", "\"yes\"", "expected a boolean"),
         ("socket_owner", "\"\"", "name or the number"),
         ("socket_mode", "\"0777\"", "octal digits"),

@@ -44,6 +44,47 @@ fn a_path_that_is_told_is_not_removed_whoever_added_it() {
     rig.stop();
 }
 
+/// Of the connections that lead to this address, in how many ticks the kernel asks whether the peer
+/// is still there; 0: it does not, or the connection waits for something else just now.
+fn ask_in_ticks(address: &str) -> Vec<u64> {
+    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace());
+    let rows = rows.map(|row| row.collect::<Vec<_>>());
+    let to = format!(":{port:04X}");
+    let open = rows.filter(|row| row[2].ends_with(&to) && row[3] == "01");
+    let ticks = open.map(|row| {
+        let when = row[5].strip_prefix("02:");
+        when.map_or(0, |when| u64::from_str_radix(when, 16).unwrap())
+    });
+    ticks.collect()
+}
+
+/// On the admin connection, the I/O queues of both cores, and that of discovery.
+#[test]
+fn tcp_keep_alive_is_that_of_every_opened_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(target) = Target::start(directory.path(), "asked", &PORTS) else {
+        return;
+    };
+    let path = format!("[[volume.path]]\nuri = \"{}\"\n", target.uris[0]);
+    let keys = discovered(&target, "asked", &path);
+    for (keep_alive, ticks) in [("50m", 250_000..300_001), ("off", 0..1)] {
+        let text = format!("cores = 2\ntcp_keep_alive = \"{keep_alive}\"\n{keys}");
+        let root = tempfile::tempdir_in(directory.path()).unwrap();
+        let mut rig = Rig::new(root, &text);
+        rig.start();
+        for (port, count) in [(1, 3), (3, 1)] {
+            wait_until(|| {
+                let found = ask_in_ticks(target.address(port));
+                let right = found.len() == count && found.iter().all(|it| ticks.contains(it));
+                right.then_some(())
+            });
+        }
+        rig.stop();
+    }
+}
+
 /// What `check` says of v0 while it is down.
 fn awaits(rig: &Rig) -> Option<Vec<String>> {
     let socket = rig.root().join("c.sock");
