@@ -8,6 +8,9 @@ pub const ABORT_WAIT_NS: u64 = 2_000_000_000;
 pub const PROBE_WAIT_NS: u64 = 2_000_000_000;
 /// The same for an idle path where keep-alive is off, ns; else it is `keep_alive_tmo`.
 pub const IDLE_PROBE_WAIT_NS: u64 = 5_000_000_000;
+/// So often the wait for the probe of an idle path doubles at most. It is not longer than
+/// `io_timeout` anyway.
+pub const RENEWALS_MAX: u8 = 10;
 /// Most Aborts of one path and core at a time. Controllers commonly take four.
 pub const ABORTS_MAX: usize = 4;
 /// Shortest time between two lines about I/Os of one path that were aborted, ns.

@@ -23,7 +23,9 @@
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
-use crate::limits::{ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS};
+use crate::limits::{
+    ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS, RENEWALS_MAX,
+};
 use nvme::wire::Status;
 
 /// The Aborts of one path on this core.
@@ -129,46 +131,87 @@ impl HostEngine {
         !can || !self.ask_back(number, now_ns)
     }
 
-    /// When the probe of a path is to be aborted, or to have ended after that; `u64::MAX`: never.
-    /// A path that ends other I/O meanwhile is not silent, and the probe has time. One that is
-    /// never issued does not expire (T6).
-    ///
-    /// While another path is well, that is soon. Else all may suffer together, and only a path with
-    /// nothing but the probe is given up before `io_timeout`: it is connected anew before it is
-    /// needed.
+    /// When the probe of a path is to be aborted, or the path to be given up after that; `u64::MAX`:
+    /// never. A path that ends other I/O meanwhile is not silent: its probe has as long as any I/O,
+    /// also once it was aborted. A probe that is never issued does not expire (T6).
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probe.filter(|_| tcp && path.phase == Phase::Live);
         let Some(index) = index.and_then(|token| self.slots.find(token)) else {
             return u64::MAX;
         };
-        let slot = self.slots.get(index);
-        if slot.expired {
-            let until_ns = path.aborts.until_ns(self.slots.token(index));
-            return until_ns.unwrap_or(u64::MAX);
-        }
-        if self.slots.is_waiting(&path.lane, index) {
+        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        if !slot.expired && self.slots.is_waiting(&path.lane, index) {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
+        let answered_ns = head.answered_ns(path.index);
+        let io_timeout_ns = self.settings.io_timeout_ns;
+        let early_ns = self.probe_wait_ns(path, slot.issued_ns);
+        if !slot.expired {
+            let wait_ns = early_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns));
+            let last_ns = slot.issued_ns.max(answered_ns);
+            return last_ns.max(path.paused_ns).saturating_add(wait_ns);
+        }
+        let Some(until_ns) = path.aborts.until_ns(token) else {
+            return u64::MAX;
+        };
+        let aborted_ns = until_ns.saturating_sub(ABORT_WAIT_NS);
+        if early_ns.is_some() && answered_ns < aborted_ns {
+            return until_ns.max(self.renewal_turn_ns(path));
+        }
+        let since_ns = slot.issued_ns.max(path.paused_ns);
+        until_ns.max(since_ns.saturating_add(io_timeout_ns))
+    }
+
+    /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted; `None`:
+    /// as long as any I/O.
+    ///
+    /// While another path is well, that is short. Else all may suffer together, and only a path
+    /// with nothing but the probe is given up before `io_timeout`: it is connected anew before it
+    /// is needed. A first block that takes long is no reason to do that again and again: each
+    /// renewal doubles the wait until a probe is answered, and then it is twice what that took.
+    fn probe_wait_ns(&self, path: &Path, issued_ns: u64) -> Option<u64> {
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let another = head.another_is_well(path.index, issued_ns);
         let idle_ns = match self.settings.kato_ms {
             0 => IDLE_PROBE_WAIT_NS,
             kato_ms => u64::from(kato_ms) * 1_000_000,
         };
-        let another = head.another_is_well(path.index, slot.issued_ns);
-        let wait_ns = match head.probation(path.index) {
-            Some(_) if another => PROBE_WAIT_NS,
-            None if another || self.has_only_probe(path) => idle_ns,
-            _ => self.settings.io_timeout_ns,
-        };
-        let wait_ns = wait_ns.min(self.settings.io_timeout_ns);
-        let last_ns = slot.issued_ns.max(head.answered_ns(path.index));
-        last_ns.max(path.paused_ns).saturating_add(wait_ns)
+        match head.probation(path.index) {
+            Some(_) => another.then_some(PROBE_WAIT_NS),
+            None if another => Some(idle_ns),
+            None if self.has_only_probe(path) => {
+                let least_ns = idle_ns.max(path.probe_took_ns.saturating_mul(2));
+                let wait_ns = least_ns.saturating_mul(1 << path.renewals.min(RENEWALS_MAX));
+                // Before it expires as an I/O, which would be the path's fault.
+                let io_timeout_ns = self.settings.io_timeout_ns;
+                Some(wait_ns.min(io_timeout_ns - io_timeout_ns / 8))
+            }
+            None => None,
+        }
+    }
+
+    /// From when on a path may be connected anew while no other path was better: those of a volume
+    /// take turns, and one that was just lost has the time of a reset to come back.
+    fn renewal_turn_ns(&self, path: &Path) -> u64 {
+        if !path.renewing {
+            return 0;
+        }
+        let others = self
+            .paths_of(path.volume)
+            .filter(|it| it.index != path.index && it.phase != Phase::Live && it.will.returns());
+        let lost_ns = others.filter_map(|it| it.comeback.lost_ns).max();
+        let back_ns = self
+            .settings
+            .connect_timeout_ns
+            .saturating_add(ABORT_WAIT_NS);
+        lost_ns.map_or(0, |at_ns| at_ns.saturating_add(back_ns))
     }
 
     /// Whether nothing but its probe is under way on a path, here and on the other cores: then it
     /// costs nothing to connect it again.
-    fn has_only_probe(&self, path: &Path) -> bool {
+    pub(super) fn has_only_probe(&self, path: &Path) -> bool {
         let probe = path.probe.and_then(|token| self.slots.find(token));
         let front = path.lane.front();
         let only = front.is_some_and(|first| self.slots.next(first).is_none());
@@ -182,12 +225,7 @@ impl HostEngine {
     pub(super) fn is_renewal(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let head = &self.volumes[usize::from(path.volume)].head;
-        let front = path.lane.front().map(|index| self.slots.get(index));
-        let Some(probe) = front.filter(|it| it.expired && it.course.probe) else {
-            return false;
-        };
-        let alone = self.has_only_probe(path) && head.probation(path.index).is_none();
-        alone && !head.another_is_well(path.index, probe.issued_ns)
+        path.renewing && self.has_only_probe(path) && head.probation(path.index).is_none()
     }
 
     /// The probe of a path has had its time; true: the path must be given up.
@@ -196,11 +234,16 @@ impl HostEngine {
         let Some(index) = path.probe.and_then(|token| self.slots.find(token)) else {
             return false;
         };
-        let can = self.recovers(number) && path.aborts.room() > 0;
-        let slot = self.slots.get_mut(index);
-        if core::mem::replace(&mut slot.expired, true) {
+        let slot = self.slots.get(index);
+        if slot.expired {
             return true; // it was aborted, and did not end
         }
+        let can = self.recovers(number) && path.aborts.room() > 0;
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let blameless = head.probation(path.index).is_none()
+            && !head.another_is_well(path.index, slot.issued_ns);
+        self.paths[number].renewing = blameless && self.has_only_probe(path);
+        self.slots.get_mut(index).expired = true;
         let token = self.slots.token(index);
         !can || !self.ask_one_back(number, token, now_ns)
     }
@@ -418,7 +461,11 @@ impl HostEngine {
             let slot = self.slots.get(index);
             let until_ns = path.aborts.until_ns(self.slots.token(index));
             if let Some(until_ns) = until_ns.filter(|_| slot.expired) {
-                first_ns = first_ns.min(until_ns);
+                // What an aborted probe's time means is decided with the probe.
+                first_ns = match slot.course.probe {
+                    true => first_ns,
+                    false => first_ns.min(until_ns),
+                };
                 next = self.slots.next(index);
                 continue;
             }

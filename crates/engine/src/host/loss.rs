@@ -32,7 +32,12 @@ impl HostEngine {
         path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
         if path.will.returns() && phase == Phase::Live {
             self.suspect(number);
-            if self.is_renewal(number) {
+            let renewal = self.is_renewal(number);
+            let path = &mut self.paths[number];
+            if path.probe.is_some() && (renewal || why.is_none()) {
+                path.renewals = path.renewals.saturating_add(1);
+            }
+            if renewal {
                 self.head(number).renewed(index, now_ns);
             } else {
                 self.head(number).broke(index, now_ns);

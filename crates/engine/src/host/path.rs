@@ -153,6 +153,13 @@ pub(super) struct Path {
     pub look_ns: u64,
     /// The probe that is under way.
     pub probe: Option<u32>,
+    /// That probe was aborted while no other path was better: if the path is lost for it, it is not
+    /// to blame.
+    pub renewing: bool,
+    /// How often the path was lost with a probe of an idle time unanswered, since one was answered.
+    pub renewals: u8,
+    /// How long the last answered probe of an idle time took, ns; 0: there was none.
+    pub probe_took_ns: u64,
     /// What its probes repeat.
     pub suspect: Suspect,
     /// A probe on its probation was not answered, and that was reported: until its probation is
@@ -306,6 +313,9 @@ impl Path {
             refused: false,
             look_ns: 0,
             probe: None,
+            renewing: false,
+            renewals: 0,
+            probe_took_ns: 0,
             suspect: Suspect::default(),
             stays_out: false,
             errors_said: [Seldom::new(1), Seldom::new(1)],

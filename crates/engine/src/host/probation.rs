@@ -12,6 +12,7 @@
 //! rests may be forgotten on the way, and keep-alive passes on the admin connection only. A probe
 //! without an answer while nothing else ends on its path is aborted, before `io_timeout` if another
 //! path is well or nothing else is under way; if it does not end then the path is lost (`abort`).
+//! A path whose probe is silent while other paths rest is judged by probes of those.
 //!
 //! Each core judges for itself, and tells the others through core 0: one that has hardly any I/O
 //! there can't know, and one that sees the path answer well right now goes on (its queue is its
@@ -144,6 +145,31 @@ impl HostEngine {
         }
     }
 
+    /// Where nothing but a probe of an idle time, issued at `issued_ns`, is silent on a path: probes
+    /// the other paths of its volume that rest. That they have nothing to end does not show that
+    /// they would end it. Whether any other was asked since then.
+    fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        if !self.has_only_probe(path) {
+            return false;
+        }
+        let (volume, index) = (path.volume, path.index);
+        let mut asked = false;
+        for other in self.indexes(volume).filter(|&other| other != index) {
+            let Some(at) = self.number(volume, other) else {
+                continue;
+            };
+            let head = &self.volumes[usize::from(volume)].head;
+            let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
+            let can = self.idle_due_ns(&self.paths[at]) < u64::MAX && self.slots.has_spares();
+            if !known && can {
+                self.probe(at, now_ns);
+            }
+            asked |= known || self.paths[at].probe.is_some();
+        }
+        asked
+    }
+
     /// When the oldest I/O of a path was given to its queue, of those whose time says something.
     fn oldest_timed(&self, path: &Path) -> Option<u64> {
         // Those that wait for room were not given to it.
@@ -174,7 +200,13 @@ impl HostEngine {
             } else if let Some(issued_ns) = self.oldest_timed(path) {
                 // Whoever is silent together with all others is looked at again.
                 self.paths[number].look_ns = now_ns.saturating_add(self.unseen_ns_max / 4);
-                if let Some(why) = self.volumes[volume].head.look(index, issued_ns, now_ns) {
+                let beside = self.probe_beside(number, issued_ns, now_ns);
+                let head = &mut self.volumes[volume].head;
+                let why = match beside {
+                    true => head.look_at_probe(index, issued_ns, now_ns),
+                    false => head.look(index, issued_ns, now_ns),
+                };
+                if let Some(why) = why {
                     self.on_probation(number, why, now_ns);
                 }
             }
@@ -384,8 +416,18 @@ impl HostEngine {
         self.slots.free_spare(index);
         let path = &mut self.paths[number];
         path.probe = None;
+        let renewing = core::mem::take(&mut path.renewing);
         let (volume, at, live) = (path.volume, path.index, path.phase == Phase::Live);
         let idle = self.head(number).probation(at).is_none();
+        let path = &mut self.paths[number];
+        if idle && outcome.is_done() {
+            (path.renewals, path.probe_took_ns) = (0, latency_ns);
+        }
+        // It was aborted while no other path was better: the path is not to blame.
+        let excused = renewing && live && outcome.is_path_error();
+        if excused {
+            path.renewals = path.renewals.saturating_add(1);
+        }
         if idle && outcome.is_done() && length >= probe_len(&self.paths[number]) {
             self.paths[number].suspect.read = 0; // reads of that length pass again
         }
@@ -393,6 +435,7 @@ impl HostEngine {
         if idle
             && live
             && failed
+            && !excused
             && let Some(why) = self.head(number).refused(at, now_ns)
         {
             self.on_probation(number, why, now_ns);

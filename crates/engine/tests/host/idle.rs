@@ -6,7 +6,7 @@ use engine::Span;
 use engine::host::{HostEvent, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nvme::wire::Status;
-use policy::Policy;
+use policy::{PathIndex, Policy};
 use volume::Outcome;
 use volume::health::Limits;
 
@@ -26,6 +26,16 @@ fn rig(paths: u32, policy: Policy, idle_ns: u64) -> Rig {
             idle_ns,
             ..Limits::default()
         };
+    })
+}
+
+/// The same with an `io_timeout` of 30 s, and probes of idle paths after 10 s.
+fn patient(paths: u32, policy: Policy) -> Rig {
+    rig_of(paths, |host, _| {
+        host.scratch = SCRATCH;
+        (host.io_timeout_ns, host.kato_ms) = (30 * SECOND, 5_000);
+        host.volumes[0].policy = policy;
+        host.volumes[0].recovery.health = Limits::default();
     })
 }
 
@@ -119,11 +129,7 @@ fn stall_of_all_idle_paths_blames_none() {
         rig.poll();
         assert_eq!(returned(&rig.events), 0, "{policy}: {:?}", rig.events);
         for path in 0..4 {
-            let tally = rig
-                .host
-                .borrow()
-                .path_health(0, policy::PathIndex(path))
-                .tally;
+            let tally = rig.host.borrow().path_health(0, PathIndex(path)).tally;
             assert_eq!(tally.times, 0, "{policy} {path}");
         }
         at_rest(&rig, 4);
@@ -144,6 +150,82 @@ fn only_path_with_io_outlives_its_probes_time() {
     assert_eq!(returned(&rig.events), 0, "{:?}", rig.events);
 }
 
+/// The first block takes long and no Abort helps: paths that end other I/O keep their connections.
+#[test]
+fn t12_paths_that_end_io_outlive_their_probes() {
+    let mut rig = patient(4, Policy::RoundRobin { bytes: 0 });
+    for n in 0..4 {
+        rig.one(&read(n, n), SECOND);
+    }
+    rig.world.pass(9 * SECOND);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 20 * SECOND;
+    rig.world.pass(2 * SECOND);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    rig.world.pass(5 * SECOND); // all probes are aborted
+    for n in 0..16 {
+        (0..8).for_each(|slot| rig.submit(&read(n, slot)).unwrap());
+        rig.world.pass(200 * MS);
+        rig.poll();
+        let done = rig.done.drain(..).filter(|it| it.outcome == Outcome::Done);
+        assert_eq!(done.count(), 8);
+    }
+    rig.world.pass(20 * SECOND);
+    rig.poll();
+    assert_eq!(rig.failures(), [""; 0]);
+    assert_eq!(returned(&rig.events), 0, "{:?}", rig.events);
+    at_rest(&rig, 4);
+}
+
+/// The first block always takes longer than probes have: paths are connected anew once, one after
+/// the other, and then the probes wait for it.
+#[test]
+fn t12_slow_first_block_renews_no_path_again_and_again() {
+    let mut rig = patient(4, Policy::QueueDepth);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 9 * SECOND;
+    let until_ns = rig.world.now_ns + 300 * SECOND;
+    while rig.world.now_ns < until_ns {
+        rig.world.pass(20 * MS);
+        let live = (0..4).filter(|&path| state(&rig, PathIndex(path)) == PathState::Live);
+        let live = live.count();
+        rig.poll();
+        assert!(
+            live >= 3,
+            "{live} at {}: {:?}",
+            rig.world.now_ns / MS,
+            rig.events
+        );
+    }
+    rig.poll();
+    assert!(returned(&rig.events) <= 4, "{:?}", rig.events);
+    for path in 0..4 {
+        let tally = rig.host.borrow().path_health(0, PathIndex(path)).tally;
+        assert_eq!(tally.times, 0, "{path}");
+    }
+}
+
+/// One path of three is probed when the others need not be yet.
+#[test]
+fn path_probed_alone_is_judged_by_others_probes() {
+    for all in [true, false] {
+        let mut rig = patient(3, Policy::Numa);
+        rig.world.pass(5 * SECOND);
+        assert_eq!(rig.one(&read(0, 0), SECOND).path, P0);
+        rig.world.pass(9 * SECOND);
+        if all {
+            stall(&mut rig, 3, 5 * SECOND);
+        } else {
+            rig.world.mute_queue(HOST, 0);
+        }
+        rig.world.pass(2 * SECOND);
+        let times = |path| rig.host.borrow().path_health(0, path).tally.times;
+        assert_eq!(times(P0), u32::from(!all), "{all}");
+        assert_eq!(times(P1), 0, "{all}");
+        rig.world.pass(8 * SECOND);
+        rig.poll();
+        assert_eq!(returned(&rig.events), usize::from(!all), "{:?}", rig.events);
+    }
+}
+
 /// With nothing but the probe under way it is connected anew, and is not to blame.
 #[test]
 fn only_path_that_rests_is_renewed_without_blame() {
@@ -154,6 +236,7 @@ fn only_path_that_rests_is_renewed_without_blame() {
         rig.world.pass(19 * SECOND);
         rig.poll();
         assert_eq!(returned(&rig.events), times, "{:?}", rig.events);
+        rig.world.pass(11 * SECOND); // a probe is answered
     }
     let tally = rig.host.borrow().path_health(0, P0).tally;
     assert_eq!(tally.times, 0);

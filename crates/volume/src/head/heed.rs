@@ -89,10 +89,26 @@ impl Head {
 
     /// Looks at it. Why the path is on probation, if that begins now.
     pub fn look(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
+        self.judge_silence(path, issued_ns, true, now_ns)
+    }
+
+    /// Looks at a path that has nothing but a probe, while other paths are probed too: one of them
+    /// does better only if it has answered. Why the path is on probation, if that begins now.
+    pub fn look_at_probe(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
+        self.judge_silence(path, issued_ns, false, now_ns)
+    }
+
+    fn judge_silence(
+        &mut self,
+        path: PathIndex,
+        issued_ns: u64,
+        idle: bool,
+        now_ns: u64,
+    ) -> Option<Why> {
         let at = usize::from(path.0);
         let silence_ns = self.health[at].silence_ns(issued_ns, now_ns);
         let silent = self.standing[at].enabled && self.silent_ns(path, issued_ns) <= now_ns;
-        if !silent || !self.another_does_better(path, silence_ns, true, now_ns) {
+        if !silent || !self.another_does_better(path, silence_ns, idle, now_ns) {
             return None;
         }
         let begun = self.health[at].silent(now_ns, &self.health_limits);
@@ -279,6 +295,11 @@ impl Head {
                 other != path && self.hindrance(other).is_none() && health.probation().is_none();
             may && (self.rests(other) || health.is_proven_since(since_ns))
         })
+    }
+
+    /// Whether a probe of `path` is under way.
+    pub fn is_probing(&self, path: PathIndex) -> bool {
+        self.health[usize::from(path.0)].is_probing()
     }
 
     /// Whether a path has neither I/O nor a probe to end.
