@@ -42,6 +42,7 @@ mod counters;
 mod cut;
 mod damage;
 mod device;
+mod device_errors;
 mod errand;
 mod explain;
 mod flush;

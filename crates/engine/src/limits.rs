@@ -11,6 +11,15 @@ pub const IDLE_PROBE_WAIT_NS: u64 = 5_000_000_000;
 /// So often the wait for the probe of an idle path doubles at most. It is not longer than
 /// `io_timeout` anyway.
 pub const RENEWALS_MAX: u8 = 10;
+/// Paths of a volume are compared by the errors that call themselves passing for so long, ns; then
+/// anew.
+pub const DEVICE_ERRORS_COMPARED_NS: u64 = 60_000_000_000;
+/// So many errors a path has before it is compared, and so many I/Os one that it is compared with:
+/// of two paths with the same share, one has four times the errors of the other by chance less than
+/// once in a thousand times.
+pub const DEVICE_ERRORS_MIN: u64 = 16;
+/// What a path answered in so long, and at most twice that, it answered of late, ns.
+pub const DEVICE_ERRORS_RECENT_NS: u64 = 60_000_000_000;
 /// Most Aborts of one path and core at a time. Controllers commonly take four.
 pub const ABORTS_MAX: usize = 4;
 /// Shortest time between two lines about I/Os of one path that were aborted, ns.

@@ -259,6 +259,12 @@ impl Health {
         self.begin(begins, Why::Errors, now_ns, limits)
     }
 
+    /// Another path answers fewer I/Os with errors that call themselves passing.
+    #[cold]
+    pub fn worse(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
+        self.begin(limits.errors_permille > 0, Why::Errors, now_ns, limits)
+    }
+
     /// Remembers a pause, whoever is to blame. Whether it is a stall, if this core noticed it up to
     /// `gap_ns` late: then [`Health::stalled`] is to be called, if another path did better.
     #[cold]

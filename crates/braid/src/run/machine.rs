@@ -116,6 +116,8 @@ pub struct PathReport {
     pub health: PathHealth,
     /// Why it takes no I/O, if it doesn't.
     pub hindrance: Option<String>,
+    /// I/Os that it answered with errors of what is behind it, of late: repeated, and failed.
+    pub device_errors: [u32; 2],
     /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
     pub oldest_ns: [Option<u64>; 2],
 }
@@ -314,6 +316,7 @@ impl RunMachine {
             facts: host.path_facts(volume, path).cloned(),
             health: host.path_health(volume, path),
             hindrance: host.path_hindrance(volume, path),
+            device_errors: host.recent_device_errors(volume, path, now_ns),
             oldest_ns: host.oldest_in_flight(volume, path),
         };
         // By index, those that left included.

@@ -18,6 +18,10 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 
+/// So many I/Os that a path answered with errors and that were repeated are said of a volume: a
+/// busy moment has fewer.
+const REPEATED_MANY: u32 = 16;
+
 /// What all cores said, beside what the service knows.
 pub struct Report<'a> {
     state: MutexGuard<'a, State>,
@@ -245,7 +249,10 @@ impl<'a> Report<'a> {
     }
 
     fn health(&self, volume: u16) -> Health {
-        let least = match self.is_unmarked(volume) || self.lost_sockets(volume).next().is_some() {
+        let wrong = self.is_unmarked(volume)
+            || self.lost_sockets(volume).next().is_some()
+            || self.device_errors(volume).next().is_some();
+        let least = match wrong {
             true => Health::Degraded,
             false => Health::Ok,
         };
@@ -259,6 +266,26 @@ impl<'a> Report<'a> {
         of.map(|it| it.uri.as_str())
     }
 
+    /// A line for each path that answered I/O with errors of what is behind it, of late: any that
+    /// failed for good, or many that were repeated.
+    fn device_errors(&self, volume: u16) -> impl Iterator<Item = String> {
+        let paths = self.state.volumes[volume].of.paths.iter().enumerate();
+        paths.filter_map(move |(path, keys)| {
+            let all = self.reports(volume, path).map(|it| it.device_errors);
+            let [repeated, failed] = all.fold([0_u32; 2], |sum, more| {
+                [0, 1].map(|at| sum[at].saturating_add(more[at]))
+            });
+            let many = failed > 0 || repeated >= REPEATED_MANY;
+            many.then(|| {
+                format!(
+                    "path {} answered I/O with errors within the last two minutes ({repeated} \
+                     repeated, {failed} failed): see the log, and the target",
+                    keys.uri
+                )
+            })
+        })
+    }
+
     /// What is wrong with a volume beside its paths.
     fn why(&self, volume: u16) -> Option<String> {
         let lost: Vec<&str> = self.lost_sockets(volume).collect();
@@ -270,7 +297,8 @@ impl<'a> Report<'a> {
         });
         let it = &self.state.volumes[volume];
         let all = [it.barred.clone(), it.unmarked.clone(), lost];
-        let all: Vec<String> = all.into_iter().flatten().collect();
+        let all = all.into_iter().flatten();
+        let all: Vec<String> = all.chain(self.device_errors(volume)).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -255,6 +255,37 @@ fn t12_a_command_that_hangs_is_aborted_and_its_path_stays() {
     assert!(pair.engine.ended().success(), "{}", pair.engine.seen);
 }
 
+/// They are no path errors, and clients are given none of them: monitoring sees them all the same.
+#[test]
+fn errors_that_pass_make_a_volume_degraded() {
+    let Some(mut pair) = two_ways() else {
+        return;
+    };
+    let check = |pair: &Pair| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(["check", "v0", "-o", "json", "--socket"]);
+        let output = command.arg(pair.path("c.sock")).output().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let why = value["volumes"][0]["why"].as_str().map(str::to_owned);
+        (output.status.code(), why)
+    };
+    assert_eq!(check(&pair), (Some(0), None));
+    let error = "error=internal-error:0.5";
+    pair.ask(&["target", "set", "--port", "1", error], "two.sock");
+    let mut client = Client::open(&pair.path("v0.sock"));
+    for _ in 0..60 {
+        assert_eq!(client.write(0, 1), 0);
+    }
+    wait_until(|| {
+        let (code, why) = check(&pair);
+        let said = why.is_some_and(|why| why.contains("answered I/O with errors"));
+        (code == Some(1) && said).then_some(())
+    });
+    drop(client);
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success(), "{}", pair.engine.seen);
+}
+
 /// A volume v0 over two ports of a target, the first one preferred. Its clients are on core 1, and
 /// only that one sees that an I/O takes too long.
 fn two_ways() -> Option<Pair> {

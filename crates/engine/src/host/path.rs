@@ -4,6 +4,7 @@
 //! and `2g + 1` for its I/O queue.
 use super::abort::Aborts;
 use super::counters::PathCounters;
+use super::device_errors::DeviceErrors;
 use super::errand::Step;
 use super::mark::Unmarked;
 use super::recovery::Recovery;
@@ -165,12 +166,12 @@ pub(super) struct Path {
     /// A probe on its probation was not answered, and that was reported: until its probation is
     /// over, that it is lost and live again and again is not.
     pub stays_out: bool,
-    /// Lines about I/O that it answered with errors: what was repeated, and what failed for good.
-    pub errors_said: [Seldom; 2],
     /// Lines about damage on the way, by direction.
     pub damage_said: [Seldom; 2],
     /// Its last probation began for errors of which some were damage on the way.
     pub damages: bool,
+    /// I/O that it answered with errors of what is behind it.
+    pub device_errors: DeviceErrors,
 }
 
 /// What a path failed, or did not answer, since it was last well.
@@ -318,9 +319,9 @@ impl Path {
             probe_took_ns: 0,
             suspect: Suspect::default(),
             stays_out: false,
-            errors_said: [Seldom::new(1), Seldom::new(1)],
             damage_said: [Seldom::new(1), Seldom::new(1)],
             damages: false,
+            device_errors: DeviceErrors::new(),
         }
     }
 

@@ -442,6 +442,7 @@ impl HostEngine {
         }
         if let Some(took_ns) = over {
             self.paths[number].suspect = Suspect::default();
+            self.compare_anew(volume, now_ns);
             self.paths[number].stays_out = false;
             let it = &self.volumes[usize::from(volume)];
             let path = &self.paths[number];

@@ -449,6 +449,7 @@ impl HostEngine {
         self.paths[number].comeback.tried = true;
         self.tell_opened(number);
         self.slots.forget_failures(self.paths[number].volume, index);
+        self.compare_anew(self.paths[number].volume, now_ns);
         self.settle(self.paths[number].volume);
         self.welcome(number, now_ns);
         if let Some(why) = sick {

@@ -24,8 +24,8 @@ use super::counters::group;
 use super::explain::Wait;
 use super::path::Phase;
 use super::slots::{Lane, Slot};
-use super::types::{HostEvent, Io, IoOp, NO_PATH};
-use super::{HostEngine, WriteFailover, report};
+use super::types::{Io, IoOp, NO_PATH};
+use super::{HostEngine, WriteFailover};
 use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
@@ -110,7 +110,7 @@ impl HostEngine {
         let disposition = volume::dispose(outcome, &attempt);
         if outcome.is_device_error() && !self.slots.get(index).course.in_transit {
             let failed = disposition == Disposition::Complete;
-            self.say_device_error(number, outcome, failed, now_ns);
+            self.device_error(number, outcome, failed, now_ns);
         }
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
@@ -152,24 +152,6 @@ impl HostEngine {
         let tried = course.failed | 1 << path.index.0;
         let head = &self.volumes[usize::from(path.volume)].head;
         course.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
-    }
-
-    /// A path has answered an I/O with an error of what is behind it; `failed`: the I/O ends with
-    /// it. A line now and then; not of a mirror's legs, whose errors the mirror judges and reports.
-    fn say_device_error(&mut self, number: usize, outcome: Outcome, failed: bool, now_ns: u64) {
-        let of = &self.volumes[usize::from(self.paths[number].volume)];
-        if of.is_leg || of.is_leg_elsewhere {
-            return;
-        }
-        let said = &mut self.paths[number].errors_said[usize::from(failed)];
-        let Some(count) = said.one_more(now_ns) else {
-            return;
-        };
-        let path = &self.paths[number];
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let why = report::device_error(&path.kind, outcome, count, failed);
-        let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
     }
 
     /// An I/O has ended for good.

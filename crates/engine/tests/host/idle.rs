@@ -372,9 +372,45 @@ fn device_errors_are_counted_and_said() {
         }
         let errors = rig.host.borrow().counters(0, P0).device_errors;
         assert!(errors > 10, "{status}: {errors}");
+        // What may pass is compared: the other path has none of it. What is about the data is not.
+        let times = rig.host.borrow().path_health(0, P0).tally.times;
+        assert_eq!(times > 0, status == Status::INTERNAL_ERROR, "{status}");
+        let now_ns = rig.world.now_ns;
+        let host = rig.host.borrow();
+        let late = |path, later_ns| host.recent_device_errors(0, path, now_ns + later_ns);
+        let [repeated, failed] = late(P0, 0);
+        assert!(u64::from(repeated + failed) == errors && (failed == 0) == (times > 0));
+        assert_eq!([late(P1, 0), late(P0, 121 * SECOND)], [[0; 2]; 2]);
+        drop(host);
         assert_eq!(rig.host.borrow().counters(0, P1).device_errors, 0);
         let said = |event: &&HostEvent| has_warned(event, then);
         let lines = rig.events.iter().filter(said).count();
         assert!((1..=3).contains(&lines), "{status}: {:?}", rig.events);
+    }
+}
+
+/// Both paths lead to the same trouble.
+#[test]
+fn passing_errors_of_all_paths_blame_none() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 }, 10 * SECOND);
+    for port in 0..2 {
+        let faults = Faults {
+            errors: vec![ErrorRule {
+                status: Status::INTERNAL_ERROR,
+                ops: Ops::ALL,
+                blocks: None,
+                rate: Probability::new(200_000_000).unwrap(),
+            }],
+            ..Faults::default()
+        };
+        rig.target_control(TargetControl::Faults(port, faults));
+    }
+    for n in 0..2000 {
+        rig.one(&read(n % 64, n % 8), 5 * SECOND);
+    }
+    for path in [P0, P1] {
+        let host = rig.host.borrow();
+        assert!(host.counters(0, path).device_errors > 100);
+        assert_eq!(host.path_health(0, path).tally.times, 0, "{path:?}");
     }
 }

@@ -79,6 +79,22 @@ impl Head {
         begun.inspect(|_| self.show())
     }
 
+    /// `path` answers more I/Os with errors that call themselves passing than the paths of `better`
+    /// (as bits) do. Why it is on probation, if that begins now: one of those could be used.
+    pub fn does_worse(&mut self, path: PathIndex, better: u64, now_ns: u64) -> Option<Why> {
+        let mut others = (0..self.views.len() as u8).map(PathIndex);
+        let any = others.any(|other| {
+            let may = better >> other.0 & 1 == 1 && self.hindrance(other).is_none();
+            may && self.probation(other).is_none()
+        });
+        let at = usize::from(path.0);
+        if !any || !self.standing[at].may_serve() {
+            return None;
+        }
+        let begun = self.health[at].worse(now_ns, &self.health_limits);
+        begun.inspect(|_| self.show())
+    }
+
     /// When `path` is to be looked at for its silence, with an I/O under way since `issued_ns`;
     /// `u64::MAX`: never.
     pub fn silent_ns(&self, path: PathIndex, issued_ns: u64) -> u64 {

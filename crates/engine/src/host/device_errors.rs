@@ -1,0 +1,161 @@
+//! Errors that a path answers with and that are not the path's by their names: reported now and
+//! then, kept for the health of the volume, compared with what other paths answer.
+//!
+//! What calls itself passing (busy, an internal error) is repeated where it was refused, so it moves
+//! no I/O by itself. Where another path of the volume answers at most a quarter of that share in the
+//! same time, it is this path that does badly after all, and it is put on probation. Errors about
+//! the data are the same on every path to it (T2), and are not compared.
+//!
+//! # Limits
+//! A path is compared with those that ended I/O on this core: of paths that a policy does not use
+//! nothing is known.
+use super::HostEngine;
+use super::path::Path;
+use super::report;
+use super::types::HostEvent;
+use crate::limits::{DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS};
+use crate::seldom::Seldom;
+use policy::PathIndex;
+use volume::Outcome;
+
+/// Device errors of one path on this core. Arrays: what was repeated, and what failed for good.
+#[derive(Debug)]
+pub(super) struct DeviceErrors {
+    said: [Seldom; 2],
+    /// In the present period, since `period_ns`, and in the one before.
+    recent: [u32; 2],
+    before: [u32; 2],
+    period_ns: u64,
+    /// Passing ones, and I/Os completed well, since `from_ns`.
+    passing: u64,
+    /// I/Os that had completed well by then.
+    done_before: u64,
+    from_ns: u64,
+}
+
+impl DeviceErrors {
+    pub(super) fn new() -> Self {
+        Self {
+            said: [Seldom::new(1), Seldom::new(1)],
+            recent: [0; 2],
+            before: [0; 2],
+            period_ns: 0,
+            passing: 0,
+            done_before: 0,
+            from_ns: 0,
+        }
+    }
+
+    fn note(&mut self, failed: bool, now_ns: u64) {
+        if now_ns.saturating_sub(self.period_ns) >= DEVICE_ERRORS_RECENT_NS {
+            self.before = self.recent(now_ns);
+            self.recent = [0; 2];
+            self.period_ns = now_ns;
+        }
+        let count = &mut self.recent[usize::from(failed)];
+        *count = count.saturating_add(1);
+    }
+
+    /// In the last period or two.
+    fn recent(&self, now_ns: u64) -> [u32; 2] {
+        match now_ns.saturating_sub(self.period_ns) / DEVICE_ERRORS_RECENT_NS {
+            0 => core::array::from_fn(|at| self.recent[at].saturating_add(self.before[at])),
+            1 => self.recent,
+            _ => [0; 2],
+        }
+    }
+}
+
+/// Passing errors of a path since it is compared, and I/Os that it completed well.
+fn compared(path: &Path) -> (u64, u64) {
+    let done: u64 = path.counters.ios.iter().sum();
+    let errors = &path.device_errors;
+    (errors.passing, done.saturating_sub(errors.done_before))
+}
+
+impl HostEngine {
+    /// I/Os that a path answered on this core with errors of what is behind it, of late: that were
+    /// repeated, and that failed. Not of legs of mirrors, which judge those themselves.
+    pub fn recent_device_errors(&self, volume: u16, path: PathIndex, now_ns: u64) -> [u32; 2] {
+        let number = self.number(volume, path);
+        number.map_or([0; 2], |number| {
+            self.paths[number].device_errors.recent(now_ns)
+        })
+    }
+
+    /// A path has answered an I/O with an error of what is behind it; `failed`: the I/O ends with
+    /// it.
+    #[cold]
+    pub(super) fn device_error(
+        &mut self,
+        number: usize,
+        outcome: Outcome,
+        failed: bool,
+        now_ns: u64,
+    ) {
+        if matches!(outcome, Outcome::Busy { .. }) {
+            self.compare_passing_errors(number, now_ns);
+        }
+        let of = &self.volumes[usize::from(self.paths[number].volume)];
+        if of.is_leg || of.is_leg_elsewhere {
+            return;
+        }
+        let errors = &mut self.paths[number].device_errors;
+        errors.note(failed, now_ns);
+        let Some(count) = errors.said[usize::from(failed)].one_more(now_ns) else {
+            return;
+        };
+        let path = &self.paths[number];
+        let name = &self.volumes[usize::from(path.volume)].name;
+        let why = report::device_error(&path.kind, outcome, count, failed);
+        let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(path.volume, line));
+    }
+
+    /// Puts a path on probation that answers with passing errors while another one of its volume
+    /// does not.
+    fn compare_passing_errors(&mut self, number: usize, now_ns: u64) {
+        let (volume, index) = (self.paths[number].volume, self.paths[number].index);
+        let from_ns = self.paths[number].device_errors.from_ns;
+        if now_ns.saturating_sub(from_ns) >= DEVICE_ERRORS_COMPARED_NS || from_ns == 0 {
+            self.compare_anew(volume, now_ns);
+        }
+        self.paths[number].device_errors.passing += 1;
+        let (errors, done) = compared(&self.paths[number]);
+        let permille = self.volumes[usize::from(volume)]
+            .recovery
+            .health
+            .errors_permille;
+        let many = errors.saturating_mul(1000) > u64::from(permille) * (errors + done);
+        if permille == 0 || errors < DEVICE_ERRORS_MIN || !many {
+            return;
+        }
+        let better = |path: &&Path| {
+            let (their_errors, their_done) = compared(path);
+            let their_share = their_errors.saturating_mul(errors + done);
+            let share = errors.saturating_mul(their_errors + their_done);
+            their_done >= DEVICE_ERRORS_MIN && their_share.saturating_mul(4) <= share
+        };
+        let others = self.paths_of(volume).filter(|path| path.index != index);
+        let better = others.filter(better);
+        let better = better.fold(0, |bits, path| bits | 1_u64 << path.index.0);
+        if let Some(why) = self.head(number).does_worse(index, better, now_ns) {
+            self.compare_anew(volume, now_ns);
+            self.on_probation(number, why, now_ns);
+        }
+    }
+
+    /// What the paths of a volume answered so far is not compared any more: also where one has come
+    /// back, for the others had I/O meanwhile that it could not have.
+    pub(super) fn compare_anew(&mut self, volume: u16, now_ns: u64) {
+        for path in self.indexes(volume) {
+            let Some(number) = self.number(volume, path) else {
+                continue;
+            };
+            let path = &mut self.paths[number];
+            path.device_errors.passing = 0;
+            path.device_errors.done_before = path.counters.ios.iter().sum();
+            path.device_errors.from_ns = now_ns.max(1);
+        }
+    }
+}
