@@ -3,6 +3,9 @@
 /// How long the command of an expired I/O has to end once an Abort was sent, ns: many round trips,
 /// and little beside the `io_timeout` that is over by then.
 pub const ABORT_WAIT_NS: u64 = 2_000_000_000;
+/// The same for a probe while another path is well, from the answer to its Abort on, ns: the
+/// controller answers, and nothing comes over the I/O queue.
+pub const ABORT_ANSWERED_WAIT_NS: u64 = 500_000_000;
 /// How long a probe of a path on probation goes without an answer, while nothing else ends there,
 /// until it is aborted, ns. Other paths do well meanwhile: it need not be `keep_alive_tmo`.
 pub const PROBE_WAIT_NS: u64 = 2_000_000_000;

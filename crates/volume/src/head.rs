@@ -24,6 +24,7 @@ use policy::{
 mod choose;
 mod hedge;
 mod heed;
+mod trial;
 
 /// What one path shows of the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +100,8 @@ pub struct Head {
     health_limits: Limits,
     /// The user's choice; else by policy.
     ana_use: Option<AnaUse>,
+    /// Paths with their first I/O after a probation.
+    trials: trial::Trials,
     /// Whether any path can take I/O.
     any_usable: bool,
     /// A window has closed: weights are due at the end of the turn.
@@ -137,6 +140,7 @@ impl Head {
             health,
             health_limits: Limits::OFF,
             ana_use: None,
+            trials: trial::Trials::default(),
             any_usable: false,
             weigh: false,
             gap_ns: 0,
@@ -174,6 +178,7 @@ impl Head {
         self.shown[at] = None;
         self.standing[at] = Standing::default();
         self.health[at] = Health::default();
+        self.forget_trial(path);
         self.views[at] = unknown(self.views[at].distance);
         self.selector.reset_path(path);
         self.show();
@@ -397,7 +402,11 @@ impl Head {
     /// The path for one I/O, or `None` when none is usable.
     #[inline]
     pub fn select(&mut self, request: &Request) -> Option<PathIndex> {
-        self.selector.select(request, &self.views)
+        let chosen = self.selector.select(request, &self.views);
+        if self.trials.due != 0 {
+            self.begin_trial(chosen, request.group);
+        }
+        chosen
     }
 
     /// What has to come back with the end of the I/O that was placed last.
@@ -436,6 +445,9 @@ impl Head {
             gap_ns: self.gap_ns,
         };
         let noted = self.selector.complete(&done);
+        if self.trials.out != 0 {
+            self.end_trial(path, outcome.is_done());
+        }
         self.weigh |= noted.weigh;
         noted.warn_ignored
     }

@@ -24,7 +24,8 @@ use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use crate::limits::{
-    ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS, PROBE_WAIT_NS, RENEWALS_MAX,
+    ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
+    PROBE_WAIT_NS, RENEWALS_MAX,
 };
 use nvme::wire::Status;
 
@@ -43,6 +44,8 @@ struct Asked {
     /// Its I/O.
     token: u32,
     cid: u16,
+    /// When that was asked for.
+    since_ns: u64,
     /// It must have ended by then.
     until_ns: u64,
     /// It has ended, and the Abort was not answered yet.
@@ -62,6 +65,13 @@ impl Aborts {
         let mut asked = self.asked.iter().flatten();
         let of = asked.find(|it| it.token == token && !it.ended)?;
         Some(of.until_ns)
+    }
+
+    /// When the command of an I/O was to be aborted.
+    fn since_ns(&self, token: u32) -> u64 {
+        let mut asked = self.asked.iter().flatten();
+        let of = asked.find(|it| it.token == token && !it.ended);
+        of.map_or(0, |it| it.since_ns)
     }
 
     fn room(&self) -> usize {
@@ -156,8 +166,7 @@ impl HostEngine {
         let Some(until_ns) = path.aborts.until_ns(token) else {
             return u64::MAX;
         };
-        let aborted_ns = until_ns.saturating_sub(ABORT_WAIT_NS);
-        if early_ns.is_some() && answered_ns < aborted_ns {
+        if early_ns.is_some() && answered_ns < path.aborts.since_ns(token) {
             return until_ns.max(self.renewal_turn_ns(path));
         }
         let since_ns = slot.issued_ns.max(path.paused_ns);
@@ -284,6 +293,7 @@ impl HostEngine {
         *place = Some(Asked {
             token,
             cid,
+            since_ns: now_ns,
             until_ns,
             ended: false,
             answered: false,
@@ -390,13 +400,19 @@ impl HostEngine {
 
     /// An Abort of this core's is over. The command ends by itself.
     pub(super) fn asked_back(&mut self, number: usize, cid: u16, aborted: bool, now_ns: u64) {
+        let soon_ns = now_ns.saturating_add(ABORT_ANSWERED_WAIT_NS);
         let path = &mut self.paths[number];
+        let probe = path.probe.filter(|_| !path.renewing);
         let mut token = None;
         let known = path.aborts.change(
             |it| it.cid == cid && !it.answered,
             |it| {
                 it.answered = true;
                 token = Some(it.token).filter(|_| !it.ended);
+                // The controller is well, and what it answers is lost on the way.
+                if Some(it.token) == probe {
+                    it.until_ns = it.until_ns.min(soon_ns);
+                }
             },
         );
         if !known {
@@ -408,6 +424,7 @@ impl HostEngine {
         if let Some(index) = token.and_then(|token| self.slots.find(token)) {
             self.slots.get_mut(index).course.aborted = aborted;
         }
+        self.wake_by(soon_ns);
         // There may be room again.
         self.refill(number, now_ns);
     }

@@ -22,7 +22,7 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
-use super::path::{Path, Phase, Role, Suspect, Will};
+use super::path::{Path, Phase, Role, Will};
 use super::slots::{EMPTY, Slot};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
@@ -441,7 +441,8 @@ impl HostEngine {
             self.on_probation(number, why, now_ns);
         }
         if let Some(took_ns) = over {
-            self.paths[number].suspect = Suspect::default();
+            let suspect = core::mem::take(&mut self.paths[number].suspect);
+            self.head(number).try_first(at, suspect.write);
             self.compare_anew(volume, now_ns);
             self.paths[number].stays_out = false;
             let it = &self.volumes[usize::from(volume)];

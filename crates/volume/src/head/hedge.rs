@@ -17,6 +17,9 @@ impl Head {
             ticket,
             gap_ns: self.gap_ns,
         });
+        if self.trials.out != 0 {
+            self.end_trial(path, false);
+        }
         self.weigh |= noted.weigh;
     }
 

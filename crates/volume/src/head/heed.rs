@@ -278,6 +278,8 @@ impl Head {
     fn rank(&self, at: usize, ana_use: AnaUse) -> u8 {
         let (ana, is) = (self.views[at].ana, &self.standing[at]);
         let why = self.health[at].probation().map(|it| it.why);
+        let tried = self.is_tried(PathIndex(at as u8));
+        let why = why.or(tried.then_some(Why::Silence));
         if !is.takes_io() || !matches!(ana, Ana::Optimized | Ana::NonOptimized) {
             return rank::NONE;
         }
