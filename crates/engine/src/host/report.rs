@@ -331,7 +331,7 @@ pub(super) fn damaged(kind: &PathKind, direction: Direction, count: u32) -> Stri
     let (place, what, see) = match kind {
         PathKind::NvmeTcp { .. } => (
             "target",
-            "digest error",
+            "digest or transport error",
             "check network, cables and network cards",
         ),
         _ => ("device", "transport error", "see the system's log"),
