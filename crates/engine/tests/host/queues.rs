@@ -70,10 +70,8 @@ fn few_queues_survive_a_reconnect() {
             it.world.cut(node, 0);
         }
         let live = |it: &Fleet| {
-            let all = it.hosts.iter();
-            all.fold(true, |all, host| {
-                all && host.borrow().path_state(0, P0) == PathState::Live
-            })
+            let mut all = it.hosts.iter();
+            all.all(|host| host.borrow().path_state(0, P0) == PathState::Live)
         };
         assert!(it.run(SECOND, |it| !live(it)));
         assert!(it.run(20 * SECOND, live), "{:?}", it.events);
