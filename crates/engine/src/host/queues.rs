@@ -151,6 +151,7 @@ impl HostEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn few_queues_go_to_the_home_core_and_core_0_first() {
