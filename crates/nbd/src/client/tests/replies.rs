@@ -437,7 +437,7 @@ fn block_status_of_any_length_keeps_the_first_runs() {
         .map(|i| {
             (
                 4,
-                if i / (16 * KIB) % 2 == 0 {
+                if (i / (16 * KIB)).is_multiple_of(2) {
                     0
                 } else {
                     HOLE | ZERO
