@@ -6,6 +6,7 @@
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
+//! * `extents`: which parts are holes
 //! * `places`: what is kept of each request; `stall`: clients that keep others from memory
 //!
 //! # Contract
@@ -40,10 +41,11 @@
 //! or after 30 s where others wait for memory, its own wait for memory included (`stall`);
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache is answered and does
-//! nothing; block status is not offered.
+//! nothing.
 mod clients;
 mod course;
 mod debts;
+mod extents;
 mod memory;
 mod places;
 mod stall;
@@ -53,7 +55,9 @@ pub use course::errno;
 
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::{CHANGES_READY, CLIENT_LINES_MAX, EXPORTS_MAX};
-use crate::machine::{Closed, ConnId, DeviceError, DeviceId, Machine, Memory, Output, Place, Send};
+use crate::machine::{
+    Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
+};
 use crate::mirror::{LegReport, MirrorEngine, MirrorOrder, MirrorReport};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
@@ -63,6 +67,7 @@ use alloc::vec::Vec;
 use clients::{Client, State};
 use core::cmp::Reverse;
 use course::Course;
+use extents::Questions;
 use memory::Pool;
 use nvme::Deadlines;
 use stall::Stalls;
@@ -195,6 +200,7 @@ pub struct ExportEngine {
     /// Changes under way, of all clients.
     order: ChangeOrder,
     pool: Pool,
+    questions: Questions,
     stalls: Stalls,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
@@ -237,6 +243,7 @@ impl ExportEngine {
             course: Course::new(tickets),
             order: ChangeOrder::new(tickets.min(CHANGES_READY)),
             pool: Pool::new(config.arena_bytes, config.clients_max),
+            questions: Questions::new(),
             stalls: Stalls::new(config.clients_max),
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),
@@ -463,6 +470,10 @@ impl Machine for ExportEngine {
         self.host.handle_cut(device, end, now_ns);
     }
 
+    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, _now_ns: u64) {
+        self.extent_found(id, extent);
+    }
+
     fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
         match message {
             ExportControl::Host(message) => self.host.handle_control(message, now_ns),
@@ -519,6 +530,7 @@ impl Machine for ExportEngine {
             self.host.poll_timeout(),
             session,
             self.stalls.poll_timeout(),
+            self.questions.poll_timeout(),
         ];
         times.into_iter().flatten().min()
     }
@@ -528,6 +540,7 @@ impl Machine for ExportEngine {
             self.host.handle_timeout(now_ns);
         }
         self.look_for_stalls(now_ns);
+        self.expire_questions(now_ns);
         while let Some(client) = self.deadlines.due(now_ns) {
             // Set anew when its events are taken, in this turn.
             self.deadlines.set(client, u64::MAX);

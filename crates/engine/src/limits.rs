@@ -112,6 +112,14 @@ pub const EXPORT_STALL_LOOKS: u32 = 4;
 /// Changes in flight of a core for whose order room is made at once.
 pub const CHANGES_READY: usize = 1024;
 
+/// Block Status requests of all clients of a core that ask devices; further ones are answered
+/// "data".
+pub const EXTENT_QUESTIONS_MAX: usize = 64;
+/// Questions that one of them asks, one after the other, before it is answered.
+pub const EXTENT_STEPS_MAX: u8 = 64;
+/// How long they may take in all, ns; what is not known by then counts as data.
+pub const EXTENT_WAIT_NS: u64 = 5_000_000_000;
+
 /// Smallest arena of a core with exports, bytes: one largest request, and as much beside it.
 pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFER_MAX as u64);
 

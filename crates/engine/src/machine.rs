@@ -99,6 +99,37 @@ pub struct DeviceRequest {
     pub span: Span,
 }
 
+/// A question to a device: how far from `offset` on are its bytes of one kind?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentRequest {
+    /// Comes back in `handle_extent`.
+    pub id: u32,
+    /// Which device.
+    pub device: DeviceId,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes that are asked about; never 0.
+    pub length: u32,
+}
+
+/// The kind of the bytes from an offset on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceExtent {
+    /// Bytes; they may reach beyond what was asked about.
+    pub length: u32,
+    /// They were a hole at some moment after the question came, so they read as zeroes then. Else
+    /// nothing is known of them.
+    pub is_zero: bool,
+}
+
+impl DeviceExtent {
+    /// Nothing is known of any byte.
+    pub const UNKNOWN: Self = Self {
+        length: u32::MAX,
+        is_zero: false,
+    };
+}
+
 /// Why a device request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceError {
@@ -156,6 +187,9 @@ pub enum Output {
     Resume(ConnId),
     /// Device I/O.
     Device(DeviceRequest),
+    /// A question to a device, answered by `handle_extent`. It may wait for the device's file
+    /// system, so it is asked on a thread that may wait. One that is never answered holds nothing.
+    Extent(ExtentRequest),
     /// Nobody waits any more for what the device has and can still be kept from doing. Each request
     /// ends in `handle_device`: as of a lost path, as soon as it can't be executed any more, or as
     /// the device answers it meanwhile; where nothing can be taken back, as before. `id` ends there
@@ -240,6 +274,8 @@ pub trait Machine {
     /// A file that no other process uses became shorter than it was: `end` is the first byte that
     /// was not there; 0: that is not known. It may be as long again by now.
     fn handle_cut(&mut self, _device: DeviceId, _end: u64, _now_ns: u64) {}
+    /// The answer to [`Output::Extent`].
+    fn handle_extent(&mut self, _id: u32, _extent: DeviceExtent, _now_ns: u64) {}
     /// A message from another thread.
     fn handle_control(&mut self, message: Self::Control, now_ns: u64);
     /// Once per loop turn, after all events: make load, check data, publish counters.
@@ -325,6 +361,9 @@ macro_rules! pass_on {
         }
         fn handle_cut(&mut self, device: $crate::machine::DeviceId, end: u64, now_ns: u64) {
             self.$inner.handle_cut(device, end, now_ns);
+        }
+        fn handle_extent(&mut self, id: u32, extent: $crate::machine::DeviceExtent, now_ns: u64) {
+            self.$inner.handle_extent(id, extent, now_ns);
         }
         fn poll_output(&mut self) -> Option<$crate::machine::Output> {
             self.$inner.poll_output()

@@ -61,7 +61,7 @@ pub struct Features {
     pub cache: bool,
     /// A flush, or a write with FUA, on one connection covers all of them.
     pub multi_conn: bool,
-    /// The context `base:allocation`, so Block Status: only where it costs next to nothing.
+    /// The context `base:allocation`, so Block Status.
     pub block_status: bool,
 }
 

@@ -31,7 +31,7 @@ use crate::whole::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use blocking::Inbox;
 use engine::Machine;
-use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
+use engine::machine::{DeviceError, DeviceExtent, DeviceId, DeviceOp, DeviceRequest};
 use nvme::wire::Status;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -41,6 +41,7 @@ use sys::{Allocate, Errno, Extent, Fd, LATE, Ring, WriteHow, os};
 
 mod blocking;
 mod cut;
+mod extents;
 mod queues;
 
 /// Arena behind the machine's part: zeroes to write, and room to compare in.
@@ -168,6 +169,8 @@ pub(crate) struct Devices {
     /// Number of the next queue.
     serial: u32,
     pub(crate) results: Vec<Done>,
+    /// Answers about holes, by the identifier of the question.
+    pub(crate) extents: Vec<(u32, DeviceExtent)>,
     /// Files that we have alone and that became shorter, and where they ended.
     pub(crate) cuts: Vec<(DeviceId, u64)>,
     /// When the sizes of such files are looked at next; `u64::MAX`: there are none.
@@ -260,6 +263,7 @@ impl Devices {
             backends,
             serial,
             results: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            extents: Vec::new(),
             cuts: Vec::new(),
             sizes_at_ns,
             commands: Commands::default(),
@@ -303,7 +307,7 @@ impl Devices {
 
     /// Whether the machine has results to hear of.
     pub(crate) fn has_results(&self) -> bool {
-        !(self.results.is_empty() && self.cuts.is_empty())
+        !(self.results.is_empty() && self.cuts.is_empty() && self.extents.is_empty())
     }
 
     /// Whether nothing is in flight.
@@ -646,6 +650,9 @@ where
     pub(crate) fn deliver_device_results(&mut self) {
         for (device, end) in self.devices.cuts.drain(..) {
             self.machine.handle_cut(device, end, self.now_ns);
+        }
+        for (id, extent) in self.devices.extents.drain(..) {
+            self.machine.handle_extent(id, extent, self.now_ns);
         }
         for (id, result) in self.devices.results.drain(..) {
             self.machine.handle_device(id, result, self.now_ns);

@@ -35,6 +35,8 @@ pub struct FileDevice {
     bytes: u64,
     block_shift: u8,
     direct: bool,
+    /// A regular file, not a block device.
+    regular: bool,
     /// Its file system may block whoever submits to it.
     blocks: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
@@ -151,6 +153,7 @@ impl FileDevice {
             workers: Workers::new(&path),
             path,
             read_only,
+            regular: !block_device,
             bytes,
             block_shift: 9,
             direct: false,
@@ -209,6 +212,12 @@ impl FileDevice {
     /// made by [`Self::workers`] only.
     pub fn blocks(&self) -> bool {
         self.blocks
+    }
+
+    /// Whether what its file system calls a hole reads as zeroes, whatever lies in the page cache:
+    /// that is known of those which do not block. FUSE asks a server, which may not know.
+    pub(crate) fn tells_holes(&self) -> bool {
+        self.regular && !self.blocks && self.cache.is_none()
     }
 
     /// As if its file system blocked.
@@ -489,6 +498,7 @@ mod tests {
             has_holes: AtomicBool::new(false),
             path: PathBuf::from("/proc/self/status"),
             read_only: true,
+            regular: true,
             bytes: 4096,
             block_shift: 9,
             direct: false,

@@ -248,7 +248,9 @@ where
             if let Bytes::Lease(lease) = bytes {
                 self.ring.end_lease(lease);
             }
-            self.handle_file(tag as u32, result);
+            if !self.devices.is_answer(tag, result) {
+                self.handle_file(tag as u32, result);
+            }
         }
         self.finished = finished;
     }
@@ -344,6 +346,7 @@ where
                         .begin(&mut self.ring, device, &request, span, now);
                     self.pulse.submits(device, self.devices.under_way());
                 }
+                Output::Extent(request) => self.devices.ask_extent(&request, self.now_ns),
                 Output::LetGo { device, id } => {
                     self.devices
                         .let_go(&mut self.ring, device_number(device), id);

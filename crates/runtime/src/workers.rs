@@ -16,7 +16,8 @@
 //! [`FILE_WORKERS_MAX`] threads a file, started as they are needed, ended when idle. Jobs wait in
 //! the order in which they came, as many as their senders have requests.
 use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX, ZERO_BYTES_MAX};
-use rustix::fs::{FallocateFlags, FileType};
+use engine::machine::DeviceExtent;
+use rustix::fs::{FallocateFlags, FileType, SeekFrom};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -126,6 +127,12 @@ pub enum Call {
     },
     /// `fdatasync`.
     Sync,
+    /// `lseek` for data and holes: how far from the offset on the file has the one or the other, in
+    /// so many bytes.
+    Extent {
+        /// Bytes.
+        length: u32,
+    },
     /// `fallocate` that leaves zeroes.
     Allocate {
         /// How.
@@ -342,6 +349,7 @@ impl Job {
             freeze::point(Point::Call);
         }
         let result = match (self.call, &mut self.bytes) {
+            (Call::Extent { length }, _) => find_extent(&*self.file, self.offset, length),
             (Call::Sync, _) => rustix::fs::fdatasync(&*self.file).map(|()| 0),
             (Call::Allocate { how, length }, _) => self.zero(how, length, zero_max),
             (Call::Read, Bytes::Lease(lease)) => lease.read_from(&*self.file, self.offset),
@@ -410,6 +418,41 @@ fn in_pieces(
             return Ok(0);
         }
     }
+}
+
+/// Set in the result of a [`Call::Extent`] that found a hole; the other bits are its length.
+const IS_HOLE: u32 = 1 << 31;
+/// Longest extent that is reported, bytes.
+const EXTENT_MAX: u32 = 1 << 30;
+
+/// What a file has from an offset on. Nothing that was written before is missed: a file system
+/// counts what lies in its page cache as data.
+fn find_extent(file: impl AsFd, offset: u64, length: u32) -> Result<u32, Errno> {
+    let length = length.min(EXTENT_MAX);
+    let size = rustix::fs::fstat(&file)?.st_size as u64;
+    if offset >= size {
+        return Err(Errno::NXIO);
+    }
+    let within = |end: u64| end.saturating_sub(offset).min(length.into()) as u32;
+    let data = match rustix::fs::seek(&file, SeekFrom::Data(offset)) {
+        Ok(at) => at,
+        // There is a hole up to the end of the file.
+        Err(Errno::NXIO) => size,
+        Err(error) => return Err(error),
+    };
+    if data > offset {
+        return Ok(within(data) | IS_HOLE);
+    }
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(offset))?;
+    Ok(within(hole).max(1))
+}
+
+/// What the result of a [`Call::Extent`] says; of an error: nothing is known.
+pub(crate) fn extent_of(result: Result<u32, Errno>) -> DeviceExtent {
+    result.map_or(DeviceExtent::UNKNOWN, |found| DeviceExtent {
+        length: found & !IS_HOLE,
+        is_zero: found & IS_HOLE != 0,
+    })
 }
 
 fn thread(name: &str) -> Builder {

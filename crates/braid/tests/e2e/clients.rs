@@ -55,7 +55,8 @@ fn nbdinfo_tells_all_of_an_export() {
     let expected = json!({
         "protocol": "newstyle-fixed", "TLS": false, "structured": true,
         "exports": [{
-            "export-name": "v0", "uri": engine.uri(), "contexts": [],
+            "export-name": "v0", "uri": engine.uri(),
+            "contexts": ["base:allocation"],
             "is_rotational": false, "is_read_only": false, "can_cache": true, "can_df": true,
             "can_fast_zero": true, "can_flush": true, "can_fua": true, "can_multi_conn": true,
             "can_trim": true, "can_zero": true, "block_size_minimum": 512,

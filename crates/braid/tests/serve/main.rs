@@ -5,6 +5,7 @@
 
 mod discovery;
 mod explain;
+mod extents;
 mod faults;
 #[path = "../shared/hangfs.rs"]
 mod hangfs;

@@ -4,7 +4,7 @@ mod cut;
 mod far;
 mod legs;
 mod names;
-mod place;
+pub mod place;
 pub mod refused;
 mod timeouts;
 mod verbs;

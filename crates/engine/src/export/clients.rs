@@ -207,6 +207,8 @@ impl ExportEngine {
             multi_conn: true,
             // Nothing is kept here, so it is right and cheap: who asks is saved the data.
             cache: true,
+            // Where nothing is known of holes all is data, in one extent.
+            block_status: true,
             ..Features::default()
         };
         let export = Export {

@@ -75,6 +75,9 @@ impl ExportEngine {
             self.outputs.push_back(Output::Resume(self.conn_of(client)));
             return self.touch(client);
         }
+        if matches!(work.request.kind, Kind::BlockStatus { .. }) {
+            return self.begin_status(ticket);
+        }
         self.order(ticket);
     }
 
@@ -283,7 +286,7 @@ impl ExportEngine {
         any
     }
 
-    fn answer(&mut self, ticket: u32) {
+    pub(super) fn answer(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
         let flush = work.request.kind == Kind::Flush;
         let flushed = flush || work.stage == Stage::Flush;

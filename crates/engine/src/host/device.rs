@@ -75,6 +75,21 @@ impl HostEngine {
         paths.any(|path| path.kind.device() == Some(device))
     }
 
+    /// The device that a volume is, where nothing lies between: it has one path, which is live and
+    /// leads to a local device.
+    pub(crate) fn sole_device(&self, volume: u16) -> Option<DeviceId> {
+        let mut paths = self.paths.iter().filter(|path| path.volume == volume);
+        let path = paths.next().filter(|path| path.phase == Phase::Live)?;
+        match path.kind {
+            PathKind::Device {
+                device,
+                identity: None,
+                ..
+            } if paths.next().is_none() => Some(device),
+            _ => None,
+        }
+    }
+
     /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
     /// larger. The volume is as large when all its paths are.
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {

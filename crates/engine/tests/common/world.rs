@@ -386,7 +386,8 @@ impl World {
                     body.borrow_mut().device(id, Ok(()), self.now_ns);
                 }
                 Output::Stop => self.nodes[number].stopped = true,
-                Output::Transmit(_) | Output::Close { .. } => {}
+                // A question is about holes, and a disk here has none.
+                Output::Extent(_) | Output::Transmit(_) | Output::Close { .. } => {}
             }
         }
         for output in &outputs {

@@ -7,6 +7,7 @@ mod clients;
 mod common;
 mod ends;
 mod errors;
+mod extents;
 mod gate;
 mod hostile;
 mod memory;
@@ -42,7 +43,7 @@ fn a_client_sees_the_volume_as_it_is() {
         assert_eq!(info.block_sizes.unwrap().minimum, BLOCK);
         assert!(info.features.multi_conn && info.features.flush && info.features.fua);
         assert!(info.features.trim && info.features.write_zeroes);
-        assert!(!info.features.block_status, "not offered");
+        assert!(!info.features.block_status, "it was not asked for");
         let data = pattern(8192, 65536, 3);
         rig.write(client, 8192, &data);
         assert_eq!(rig.read(client, 8192, 65536), data);

@@ -5,7 +5,7 @@ use super::rig::{Plain, offer};
 use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::EXPORT_ARENA_MIN;
-use engine::machine::Closed;
+use engine::machine::{Closed, DeviceExtent};
 use engine::{ConnId, DeviceId, Machine, Output};
 use nbd::limits::{BLOCK_MAX, OPTION_DATA_MAX, OPTION_SKIP_MAX, WRITE_SKIP_MAX};
 use nbd::wire::{OptionHeader, RequestHeader, cmd, opt};
@@ -124,6 +124,9 @@ impl Hand {
                     Output::Transmit(conn) => self.transmit(conn),
                     Output::Resume(conn) => self.say_more(conn),
                     Output::Close { conn, .. } => self.close(conn),
+                    Output::Extent(it) => self.count(|engine, _, now_ns| {
+                        engine.handle_extent(it.id, DeviceExtent::UNKNOWN, now_ns);
+                    }),
                     Output::Open { .. } | Output::LetGo { .. } | Output::Stop => {}
                 }
             }
@@ -295,7 +298,31 @@ fn greedy() -> Vec<Course> {
         },
         it("half a write", half_a_write(BLOCK_MAX, 100), false),
         it("half a write that is too large", large, false),
+        Course {
+            first: hello_with_context(),
+            ..it(
+                "asks what is a hole",
+                requests(many, cmd::BLOCK_STATUS, 4096),
+                false,
+            )
+        },
     ]
+}
+
+/// What a client says that may ask for Block Status.
+fn hello_with_context() -> Vec<u8> {
+    let (name, query) = (&b"\0\0\0\x02v0"[..], &b"\0\0\0\x0fbase:allocation"[..]);
+    let queries = [name, &1_u32.to_be_bytes(), query].concat();
+    let mut bytes = flags();
+    for (kind, data) in [
+        (opt::STRUCTURED_REPLY, &[][..]),
+        (opt::SET_META_CONTEXT, &queries),
+        (opt::GO, &[name, &[0, 0]].concat()),
+    ] {
+        bytes.extend(option(kind, data.len() as u32, 0));
+        bytes.extend(data);
+    }
+    bytes
 }
 
 /// Bytes of an engine nobody has connected to.

@@ -416,6 +416,7 @@ impl Hand {
                 }
                 Output::Stop => self.stopped = true,
                 Output::Open { .. } => panic!("a target opens nothing"),
+                Output::Extent(_) => panic!("a target asks for no holes"),
                 Output::LetGo { .. } => panic!("a target waits for its devices"),
             }
         }

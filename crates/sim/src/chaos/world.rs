@@ -502,7 +502,7 @@ impl World {
                 Output::Device(request) => self.ask_device(number, request, halt),
                 Output::Stop => self.nodes[number].stopped = true,
                 Output::LetGo { id, .. } => self.let_go(number, id),
-                Output::Transmit(_) | Output::Close { .. } => {}
+                Output::Extent(_) | Output::Transmit(_) | Output::Close { .. } => {}
             }
         }
         for output in &outputs {

@@ -88,6 +88,19 @@ impl Mirror {
         }
     }
 
+    /// Legs that all have to call a range a hole before it may be called one: those in sync, any of
+    /// which may serve a read. None where it is not certain that all of it can be read, or that it
+    /// is alike on them.
+    pub fn hole_witnesses(&self, range: Range) -> Legs {
+        let is_certain = self.may_be_read(range)
+            && !self.foreign
+            && !self.has_lost(range)
+            && !self.regions(range).any(|region| self.lost.is_set(region))
+            && self.lease.lapsed.both(self.up).is_empty()
+            && self.bad_on(self.up, range).is_empty();
+        if is_certain { self.up } else { Legs::default() }
+    }
+
     pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
         let anyone = self.readers_of_any(slot);
         anyone.without(self.bad_on(anyone, slot.piece))
