@@ -45,6 +45,7 @@ fn config(paths: u64) -> HostConfig {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 10,
         throughput: 1,

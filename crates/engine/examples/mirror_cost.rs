@@ -173,6 +173,7 @@ fn host_config() -> HostConfig {
             block_shift: 12,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 10,
         throughput: 1,

@@ -255,6 +255,7 @@ fn no_io_to_a_local_device_allocates() {
             block_shift: 12,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         };
     }
     assert_eq!(allocations(config, 128, 3000), 0);

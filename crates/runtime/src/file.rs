@@ -220,6 +220,12 @@ impl FileDevice {
         self.regular && !self.blocks && self.cache.is_none()
     }
 
+    /// Whether a hole that is made in it reads as zeroes. qemu's FUSE export reports success and
+    /// keeps the data; some network file systems cannot make holes.
+    pub fn deallocate_zeroes(&self) -> bool {
+        self.tells_holes()
+    }
+
     /// As if its file system blocked.
     #[cfg(test)]
     pub(crate) fn blocking(mut self, blocks: bool) -> Self {

@@ -582,6 +582,11 @@ impl End {
                     Device::File(file) => file.read_only(),
                     _ => false,
                 },
+                deallocate_zeroes: match device {
+                    Device::File(file) => file.deallocate_zeroes(),
+                    Device::Memory(_) | Device::Null => true,
+                    Device::Passthrough(_) | Device::Queue(_) => false,
+                },
             },
         }
     }

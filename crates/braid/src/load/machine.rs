@@ -315,6 +315,7 @@ pub mod tests {
                         block_shift: 9,
                         identity: None,
                         read_only: false,
+                        deallocate_zeroes: false,
                     },
                     distance: 0,
                     throughput: 1,

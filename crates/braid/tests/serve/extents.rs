@@ -1,11 +1,12 @@
 //! `base:allocation` of exports: which parts of a volume are holes, as a client is told.
 use crate::mirror::place::{DATA_AT, LEG_BYTES, Place, end};
+use crate::nbd;
 use crate::no_io_uring;
 use crate::process::{SOON, begun, wait_until};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -282,6 +283,46 @@ fn map_without_knowledge_is_one_extent_of_data() {
     assert_eq!(client.status(4096, most, 0), [(most, false)]);
     assert_eq!(client.status(0, most, REQ_ONE), [(most, false)]);
     end(engine);
+}
+
+/// Holes read as zeroes on such legs, so a trim goes to all of them.
+#[test]
+fn mirror_of_files_offers_trim_and_fast_zeroes() {
+    const SEND_TRIM: u16 = 1 << 5;
+    const SEND_FAST_ZERO: u16 = 1 << 11;
+    let Some(place) = Place::new() else {
+        return;
+    };
+    if !knows_holes(
+        place.0.path(),
+        "mirror_of_files_offers_trim_and_fast_zeroes",
+    ) {
+        return;
+    }
+    let engine = place.start();
+    place.until_in_sync();
+    let mut stream = UnixStream::connect(place.path("v0.sock")).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let flags = nbd::choose(&mut stream, "v0");
+    assert!(
+        flags & SEND_TRIM != 0 && flags & SEND_FAST_ZERO != 0,
+        "{flags:#b}"
+    );
+    let mut client = Client::open(&place.path("v0.sock"));
+    client.write(0, &vec![7; 4 << 20]);
+    let allocated = |leg: &str| std::fs::metadata(place.path(leg)).unwrap().blocks() * 512;
+    let before = ["a", "b"].map(allocated);
+    client.ask((TRIM, 0), (1 << 20, 2 << 20), &[]);
+    let after = ["a", "b"].map(allocated);
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(before >= after + (2 << 20), "{before} bytes, then {after}");
+    }
+    let trimmed = [(1 << 20, false), (2 << 20, true), (1 << 20, false)];
+    assert_eq!(client.status(0, 4 << 20, 0), trimmed);
+    assert!(client.read(1 << 20, 2 << 20).iter().all(|&byte| byte == 0));
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
 #[test]

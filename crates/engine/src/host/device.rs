@@ -48,6 +48,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         block_shift,
         ref identity,
         read_only,
+        deallocate_zeroes,
     } = *kind
     else {
         return None;
@@ -63,6 +64,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         },
         limits: IoLimits {
             read_only,
+            deallocate_reads_zero: deallocate_zeroes,
             ..limits(block_shift)
         },
     })

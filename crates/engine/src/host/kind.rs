@@ -28,6 +28,8 @@ pub enum PathKind {
         identity: Option<Box<volume::Namespace>>,
         /// It refuses all changes of its data.
         read_only: bool,
+        /// What was deallocated on it reads as zeroes.
+        deallocate_zeroes: bool,
     },
     /// A device of the reactor that is a namespace of a controller, which somebody else drives.
     Passthrough {

@@ -333,6 +333,7 @@ impl Path {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         };
         let config = PathConfig {
             uri: String::new(),

@@ -35,6 +35,7 @@ impl Pair {
                 block_shift: 12,
                 identity: None,
                 read_only: false,
+                deallocate_zeroes: false,
             },
             distance: 10,
             throughput: 1,

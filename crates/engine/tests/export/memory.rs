@@ -51,6 +51,7 @@ fn made(places: u16) -> ExportEngine {
             block_shift: 12,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 10,
         throughput: 1,

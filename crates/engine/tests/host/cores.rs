@@ -456,6 +456,7 @@ fn device_rig(paths: u8) -> (Rig, Disk) {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         };
         path.uri = "mem:16MiB".into();
     }

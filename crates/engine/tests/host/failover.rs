@@ -401,6 +401,7 @@ fn devices() -> Rig {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         };
         path.uri = format!("mem{device}");
     }

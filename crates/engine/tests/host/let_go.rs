@@ -51,6 +51,7 @@ fn path(number: u16) -> PathConfig {
             block_shift: 12,
             identity: Some(Box::new(identity)),
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 0,
         throughput: 1,

@@ -341,6 +341,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 0,
         throughput: 1,

@@ -297,6 +297,7 @@ fn device(device: u16) -> PathConfig {
             block_shift: 9,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 0,
         throughput: 1,

@@ -289,6 +289,7 @@ fn paths_to_devices_and_to_namespaces_do_not_mix() {
         block_shift: 12,
         identity: None,
         read_only: false,
+        deallocate_zeroes: false,
     };
     host.volumes[0].paths[0].kind = device;
     host.volumes[0].paths[0].uri = "mem:16MiB".into();
@@ -359,6 +360,7 @@ fn configurations_that_can_not_be_are_named() {
             block_shift: 8,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         };
     };
     assert_eq!(field(blocks), Err("block_shift"));

@@ -324,6 +324,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
                 block_shift: 9,
                 identity: None,
                 read_only: false,
+                deallocate_zeroes: false,
             };
         }
         let mut rig = Rig::new(host, target_config(1));

@@ -157,6 +157,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
             block_shift: 12,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 10,
         throughput: 1,
