@@ -48,6 +48,7 @@ fn device(leg: usize) -> PathConfig {
             block_shift: BLOCK.ilog2() as u8,
             identity: None,
             read_only: false,
+            deallocate_zeroes: false,
         },
         distance: 10,
         throughput: 1,
