@@ -33,8 +33,8 @@ fn share(check: Check) -> usize {
         Check::PutBack => 16,
         Check::Shrunk | Check::Exchanged => 10,
         Check::Deep => 2,
-        Check::Hung => 10,
-        Check::Overtaken => 4,
+        Check::Hung => 4,
+        Check::Overtaken => 2,
         _ => 100,
     }
 }

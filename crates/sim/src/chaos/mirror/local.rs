@@ -3,11 +3,11 @@
 //!
 //! # Contract
 //! Drawn apart from the rest. In half of the worlds in which much may happen (see `ample`) what a
-//! turn has given out is sent only when its core goes on. One world in ten has legs that are
-//! devices of the mirror's host, which another one reaches as well, beside one behind a target, and
-//! instead of all else that goes wrong: the host stands still when its turn has given out a change
-//! of such a leg, or a thread is about to make it. It goes on and still has the mirror, or finds
-//! that another host has taken it over. Directly before the change it reads the clock.
+//! turn has given out is sent only when its core goes on. One in five of the others has legs that
+//! are devices of the mirror's host, which another one reaches as well, beside one behind a target,
+//! and this instead of what went wrong there: the host stands still when its turn has given out a
+//! change of such a leg, or a thread is about to make it. It goes on and still has the mirror, or
+//! finds that another host has taken it over. Directly before the change it reads the clock.
 //!
 //! # Limits
 //! One that was overtaken does not go on for longer than that: what else it sends or does then is
@@ -23,8 +23,8 @@ use super::hung::add_mild;
 use super::plan::{MS, fault};
 use shape::Random;
 
-/// One world of so many has local legs.
-const OF: u64 = 10;
+/// Of the worlds in which little may happen one of so many has local legs.
+const OF: u64 = 5;
 /// How often their host stands still, and how far apart that is.
 const HALTS: u64 = 3;
 const APART_NS: u64 = 16_000 * MS;
@@ -45,11 +45,12 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     let mut random = Random::new(plan.seed ^ 0x10ca_1e00);
     let random = &mut random;
     let deep = plan.faults.iter().any(|it| it.kind == Kind::DeepQueue);
-    if !deep && random.up_to(OF - 1) == 0 {
-        return with_local_legs(plan, random);
-    }
-    if deep || is_mild(&plan) || random.up_to(1) == 0 {
-        return plan;
+    match is_mild(&plan) {
+        _ if deep => return plan,
+        true if random.up_to(OF - 1) == 0 => return with_local_legs(plan, random),
+        true => return plan,
+        false if random.up_to(1) == 0 => return plan,
+        false => {}
     }
     for _ in 0..1 + random.up_to(1) {
         let at_ns = random.up_to(WINDOW_NS);
