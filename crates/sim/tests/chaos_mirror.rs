@@ -7,7 +7,7 @@ use sim::chaos::plan::Plan;
 use sim::chaos::run::{self, Report};
 
 /// Cells of which no fault has touched anything in that many worlds.
-const EMPTY_MAX: usize = 28;
+const EMPTY_MAX: usize = 36;
 
 /// `MIRROR_WORLDS` says how many, if it is there.
 fn half(first: u64, worlds: u64) -> Vec<Report> {
@@ -105,9 +105,9 @@ fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
     let few = |it: &Report| it.requests < 2000 || it.faults < 10;
     let few = worlds.iter().find(|it| few(it));
     assert!(few.is_none(), "{few:?}");
-    // Where a mirror starts late, few of them find anybody.
+    // Where a mirror starts late, or legs are only slow (`deep`), few of them find anybody.
     let spared = worlds.iter().filter(|it| it.touched() < 10).count();
-    assert!(spared * 50 <= worlds.len(), "{spared} worlds");
+    assert!(spared * 40 <= worlds.len(), "{spared} worlds");
     if count >= ample::SEEDS {
         let begun: Vec<_> = worlds.iter().flat_map(|it| it.begun.clone()).collect();
         assert_eq!(aim::empty_cells(&ample::KINDS, &begun), []);
