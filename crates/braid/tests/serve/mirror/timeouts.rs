@@ -11,6 +11,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The file of a leg that is added.
@@ -23,8 +24,12 @@ struct Hung {
     target: Process,
 }
 
+/// One is started after the other: a leg that is slow at first leaves, and comes back later.
+static STARTING: Mutex<()> = Mutex::new(());
+
 impl Hung {
     fn new() -> Option<Self> {
+        let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let place = Place::new()?;
         let (target, uri) = target(&place, "b", "0");
         let text = format!(
@@ -53,7 +58,7 @@ impl Hung {
     /// The same; only the target is in sync.
     fn alone() -> Option<Self> {
         let it = Self::new()?;
-        it.place.told(&["mirror", "fail", "v0", "0"]);
+        it.until_done(&["mirror", "fail", "v0", "0"]);
         it.place.told(&["mirror", "speed", "v0", "--pause"]);
         Some(it)
     }
