@@ -119,9 +119,9 @@ pub fn set_keep_alive_of_opened(idle: Option<Duration>) {
 const KEEP_ALIVE_S_MAX: u64 = 32_767;
 
 /// The same for a connection that we opened: firewalls on the way forget connections that rest, and
-/// the first question comes before that, after [`set_keep_alive_of_opened`]. Two more follow, each a
-/// third of that later; then the connection ends (after 19 s, with 10 s and 3 s). Sent data without
-/// an acknowledgement is not asked about: it has time-outs of its own, which are shorter.
+/// the first question comes before that, after [`set_keep_alive_of_opened`]. Two more follow, each
+/// a third of that later; then the connection ends (after 19 s, with 10 s and 3 s). Sent data
+/// without an acknowledgement is not asked about: it has time-outs of its own, which are shorter.
 ///
 /// # Errors
 /// As `setsockopt`; on sockets that aren't TCP.

@@ -1,7 +1,7 @@
 //! `braid mirror`: mirrors on files and block devices, and what can be asked of one that runs.
 //!
-//! * [`create`], [`examine`], [`upgrade`], [`import_clone`]: the verbs without an engine; [`mod@show`]: what they
-//!   print
+//! * [`create`], [`examine`], [`upgrade`], [`import_clone`]: the verbs without an engine;
+//!   [`mod@show`]: what they print
 //! * [`mod@ask`], [`change`]: those that an engine does; [`mod@wait`]: and that take their time
 //! * [`leg`]: a leg's file; [`foreign`]: what must not be written over; [`same`]: what is the same
 //!   storage by two names

@@ -141,9 +141,9 @@ impl HostEngine {
         !can || !self.ask_back(number, now_ns)
     }
 
-    /// When the probe of a path is to be aborted, or the path to be given up after that; `u64::MAX`:
-    /// never. A path that ends other I/O meanwhile is not silent: its probe has as long as any I/O,
-    /// also once it was aborted. A probe that is never issued does not expire (T6).
+    /// When the probe of a path is to be aborted, or the path to be given up after that;
+    /// `u64::MAX`: never. A path that ends other I/O meanwhile is not silent: its probe has as long
+    /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probe.filter(|_| tcp && path.phase == Phase::Live);
@@ -173,8 +173,8 @@ impl HostEngine {
         until_ns.max(since_ns.saturating_add(io_timeout_ns))
     }
 
-    /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted; `None`:
-    /// as long as any I/O.
+    /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted;
+    /// `None`: as long as any I/O.
     ///
     /// While another path is well, that is short. Else all may suffer together, and only a path
     /// with nothing but the probe is given up before `io_timeout`: it is connected anew before it

@@ -1,10 +1,10 @@
 //! Errors that a path answers with and that are not the path's by their names: reported now and
 //! then, kept for the health of the volume, compared with what other paths answer.
 //!
-//! What calls itself passing (busy, an internal error) is repeated where it was refused, so it moves
-//! no I/O by itself. Where another path of the volume answers at most a quarter of that share in the
-//! same time, it is this path that does badly after all, and it is put on probation. Errors about
-//! the data are the same on every path to it (T2), and are not compared.
+//! What calls itself passing (busy, an internal error) is repeated where it was refused, so it
+//! moves no I/O by itself. Where another path of the volume answers at most a quarter of that share
+//! in the same time, it is this path that does badly after all, and it is put on probation. Errors
+//! about the data are the same on every path to it (T2), and are not compared.
 //!
 //! # Limits
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use

@@ -145,9 +145,9 @@ impl HostEngine {
         }
     }
 
-    /// Where nothing but a probe of an idle time, issued at `issued_ns`, is silent on a path: probes
-    /// the other paths of its volume that rest. That they have nothing to end does not show that
-    /// they would end it. Whether any other was asked since then.
+    /// Where nothing but a probe of an idle time, issued at `issued_ns`, is silent on a path:
+    /// probes the other paths of its volume that rest. That they have nothing to end does not show
+    /// that they would end it. Whether any other was asked since then.
     fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
         let path = &self.paths[number];
         if !self.has_only_probe(path) {

@@ -1,8 +1,8 @@
 //! One I/O first on a path whose probation is over, before it has its share.
 //!
-//! Probes show that a path answers again, not that it does what it failed. So the first I/O that the
-//! policy gives it, of the kind that failed, is alone there until it has ended: the path ranks as one
-//! on probation meanwhile. Ended well, it has its share; else the next one is the first.
+//! Probes show that a path answers again, not that it does what it failed. So the first I/O that
+//! the policy gives it, of the kind that failed, is alone there until it has ended: the path ranks
+//! as one on probation meanwhile. Ended well, it has its share; else the next one is the first.
 //!
 //! # Contract
 //! Every choice is answered by one [`Head::complete`] or [`Head::dropped`] (T41), so no path waits
