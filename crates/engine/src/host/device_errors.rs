@@ -109,7 +109,7 @@ impl HostEngine {
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::device_error(&path.kind, outcome, count, failed);
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
+        self.events.push_back(HostEvent::Trouble(path.volume, line));
     }
 
     /// Puts a path on probation that answers with passing errors while another one of its volume

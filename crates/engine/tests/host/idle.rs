@@ -46,7 +46,7 @@ fn has_failed(event: &HostEvent, why: &str) -> bool {
 
 /// Whether the first volume has warned of this.
 fn has_warned(event: &HostEvent, what: &str) -> bool {
-    matches!(event, HostEvent::Warning(0, line) if line.contains(what))
+    matches!(event, HostEvent::Warning(0, line) | HostEvent::Trouble(0, line) if line.contains(what))
 }
 
 /// All ports do no I/O for so long; their admin connections answer.

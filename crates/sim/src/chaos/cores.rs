@@ -56,6 +56,7 @@ impl Host {
                 HostEvent::Failed(_, line)
                 | HostEvent::Returned(_, line)
                 | HostEvent::Warning(_, line)
+                | HostEvent::Trouble(_, line)
                     if core == 0 =>
                 {
                     world.tell(|| line.clone());
