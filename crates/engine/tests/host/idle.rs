@@ -46,7 +46,10 @@ fn has_failed(event: &HostEvent, why: &str) -> bool {
 
 /// Whether the first volume has warned of this.
 fn has_warned(event: &HostEvent, what: &str) -> bool {
-    matches!(event, HostEvent::Warning(0, line) | HostEvent::Trouble(0, line) if line.contains(what))
+    match event {
+        HostEvent::Warning(0, line) | HostEvent::Trouble(0, line) => line.contains(what),
+        _ => false,
+    }
 }
 
 /// All ports do no I/O for so long; their admin connections answer.
