@@ -154,13 +154,10 @@ impl Mirror {
                 self.set_join(leg, Join::Event(lack));
             }
         }
-        if self.returns() || self.stopping || self.broken || self.is_growing() {
+        if self.no_leg_may_return() {
             return;
         }
         let due = self.all_slots().find(|&leg| self.may_return(leg));
-        if due.is_none() {
-            self.free_spares();
-        }
         if let Some(leg) = due
             && let Some(lack) = self.blank(leg)
         {
@@ -176,6 +173,11 @@ impl Mirror {
             let ticket = self.ticket(leg, Work::Return);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
         }
+    }
+
+    /// Whether all legs that are due wait for something else.
+    pub(super) fn no_leg_may_return(&self) -> bool {
+        self.returns() || self.stopping || self.broken || self.is_growing()
     }
 
     fn may_return(&self, leg: u8) -> bool {

@@ -264,6 +264,16 @@ impl Mirror {
         }
     }
 
+    /// Whether what a leg that is not in sync has given of the piece of a job may be used.
+    fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
+        let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Mend(_));
+        let spares = || {
+            let rebuilt = self.rebuilt_spares(job.piece);
+            rebuilt.with(self.verified_spares(job.piece))
+        };
+        reads_spares && spares().has(leg)
+    }
+
     pub(super) fn hold_of(&self, job: u8) -> u32 {
         self.config.ios as u32 + u32::from(job)
     }
@@ -399,7 +409,7 @@ impl Mirror {
 
     /// No leg has given the piece.
     fn unreadable(&mut self, number: u8) {
-        let Some(job) = self.job(number) else {
+        let Some(job) = self.jobs[usize::from(number)] else {
             return;
         };
         let (piece, kind) = (job.piece, job.kind);
@@ -422,7 +432,8 @@ impl Mirror {
                 self.check_unreadable(piece);
                 self.mend_unreadable(piece);
             } else {
-                self.is_lost(piece);
+                let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Mend(_));
+                self.is_lost(piece, reads_spares && self.returns_with(piece, job.tried));
             }
             return self.piece_over(number);
         }
@@ -463,12 +474,15 @@ impl Mirror {
         true
     }
 
-    /// Nobody can read the piece: its region is tried again later.
-    fn is_lost(&mut self, piece: Range) {
+    /// No leg can read the piece: its region is tried again later. Where a leg that has it is about
+    /// to return that is no news: the region is tried again then.
+    fn is_lost(&mut self, piece: Range, returns: bool) {
         for region in self.regions(piece) {
             if self.skipped.set(region) {
                 self.lost.set(region);
-                self.news(News::Lost(piece));
+                if !returns {
+                    self.news(News::Lost(piece));
+                }
             }
         }
         self.skipped_until_ns = self.now_ns + LOST_PAUSE_NS;
@@ -478,9 +492,7 @@ impl Mirror {
         let foreign = self.foreign;
         // What one gives that has left may be older than what was acknowledged.
         let job = self.jobs[usize::from(number)];
-        let others = Legs(u16::MAX).without(Legs::one(leg));
-        let spares = job.map(|job| self.spares_of(&job, others));
-        let gone = !self.up.with(spares.unwrap_or_default()).has(leg);
+        let gone = !self.up.has(leg) && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
         if self.is_late(number, leg) {
             return;
         }
@@ -492,6 +504,7 @@ impl Mirror {
             Step::Lock | Step::Over => {}
             Step::Read if outcome.is_done() && gone => {
                 job.tried.add(leg);
+                job.unreachable = true;
                 self.read_piece(number);
             }
             Step::Read if outcome.is_done() => self.write_piece(number, leg),

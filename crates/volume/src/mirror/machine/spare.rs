@@ -8,12 +8,14 @@
 //! leg that it was, say that it is ours, and show no older record than it has acknowledged (T50);
 //! and its history must lead to ours. Where other hosts reach it that holds for a lease from when
 //! it was read: whoever takes it over lets its own record stand for longer before it changes
-//! anything (T48). A leg that may return is not read any more, so that it has nothing under way.
+//! anything (T48). A leg that may return gets no more reads, so that it has nothing under way soon; what it
+//! was asked for before counts.
 //!
 //! # Limits
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
 //! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
 //! count.
+use super::back::Join;
 use super::legs::{Legs, Ticket, Work};
 use super::life::Life;
 use super::planted::{Bug, has};
@@ -94,14 +96,21 @@ impl Mirror {
         }
     }
 
-    /// Legs that may return are not read any more.
-    pub(super) fn free_spares(&mut self) {
-        for leg in self.all_slots() {
-            let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Away);
-            if is_spare && self.is_due(leg) {
-                self.close_spare(leg);
-            }
-        }
+    /// Whether a leg returns as soon as it has nothing under way: it gets no more reads, and those
+    /// that it has count.
+    fn is_closing(&self, leg: u8) -> bool {
+        !self.no_leg_may_return() && self.is_due(leg)
+    }
+
+    /// Whether a leg that is about to return, or whose return has begun, lacks nothing of a range:
+    /// it is read there soon.
+    pub(super) fn returns_with(&self, range: Range, but: Legs) -> bool {
+        let is_coming = |leg: u8| {
+            let has_begun = matches!(self.join(leg), Join::Superblocks | Join::Pages(_));
+            has_begun || self.is_closing(leg)
+        };
+        let mut legs = self.all_slots().filter(|&leg| !but.has(leg));
+        legs.any(|leg| is_coming(leg) && self.may_have(leg, range))
     }
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
@@ -128,7 +137,7 @@ impl Mirror {
                 Spare::Verified(of) => of.again_ns <= now_ns && of.asked_ns.is_none(),
                 Spare::Away | Spare::Asked(_) => false,
             };
-            if !due || !self.may_be_verified(leg) {
+            if !due || self.is_closing(leg) || !self.may_be_verified(leg) {
                 continue;
             }
             if let Some(it) = self.leg_mut(leg) {
@@ -238,8 +247,15 @@ impl Mirror {
         has_until && self.may_be_verified(leg)
     }
 
-    /// Legs that get no writes and have all of a range.
+    /// Legs that get no writes, have all of a range, and may be read.
     pub(super) fn waiting_spares(&self, range: Range) -> Legs {
+        let legs = self.verified_spares(range);
+        legs.iter().filter(|&leg| !self.is_closing(leg)).collect()
+    }
+
+    /// The same, and those that are about to return: they are not asked any more, and what they
+    /// were asked for counts.
+    pub(super) fn verified_spares(&self, range: Range) -> Legs {
         let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.cut_and_last);
         if self.verified.is_empty() || self.up.iter().any(is_cut) {
             return Legs::default();

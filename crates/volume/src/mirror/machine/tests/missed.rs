@@ -271,7 +271,7 @@ fn t50_a_leg_that_waits_is_not_read_before_its_superblock() {
     }
 }
 
-/// What it is given as the last resort does not keep it from returning.
+/// Reads as the last resort do not keep a leg from returning, and none of them is lost by that.
 #[test]
 fn a_spare_that_is_read_all_the_time_returns() {
     let mut mirror = one_has_left();
@@ -279,6 +279,7 @@ fn a_spare_that_is_read_all_the_time_returns() {
     run(&mut mirror, 6 * SECOND, &mut well);
     // It has one read after the other, each of which begins before the one before it has ended.
     let mut before: Option<Ticket> = None;
+    let (mut given, mut ended) = (vec![], vec![]);
     for step in 0..100 {
         let now_ns = 9 * SECOND + step * 100 * MS;
         mirror.handle_timeout(now_ns);
@@ -287,9 +288,14 @@ fn a_spare_that_is_read_all_the_time_returns() {
             match output {
                 Output::Read(io, _, from) if from.has(1) && !mirror.takers().has(1) => {
                     let ticket = mirror.take(io, 1, Wait::Long);
+                    given.push(io);
                     if let Some(ended) = core::mem::replace(&mut before, ticket) {
                         mirror.handle_done(ended, Outcome::Done, now_ns);
                     }
+                }
+                Output::Done(io, outcome) if given.contains(&io) => {
+                    given.retain(|&it| it != io);
+                    ended.push(outcome);
                 }
                 other => end(&mut mirror, other, now_ns, &mut unreadable),
             }
@@ -299,6 +305,86 @@ fn a_spare_that_is_read_all_the_time_returns() {
         }
     }
     assert!(mirror.facts(1).unwrap().in_sync || mirror.facts(1).unwrap().joining);
+    assert!(given.is_empty() && ended.len() > 5, "{given:?} {ended:?}");
+    assert!(ended.iter().all(|it| it.is_done()), "{ended:?}");
+}
+
+/// Leg 1 is rebuilt and leg 2 waits for its fence, which ends at 10 s; leg 0 can't read region 0,
+/// and a copy of it is being read from leg 2 at 9 s: its ticket.
+fn one_waits_and_is_copied_from() -> (Mirror, Ticket) {
+    let (mut mirror, copies) = one_is_rebuilt();
+    mirror.leg_lost(2, 7 * SECOND);
+    rest(&mut mirror, 7 * SECOND, 7 * SECOND);
+    mirror.leg_found(2, 10 * SECOND, 8 * SECOND);
+    rest(&mut mirror, 8 * SECOND, 9 * SECOND);
+    for output in copies {
+        match output {
+            Output::CopyRead(ticket, _, range) if range.start == 0 => {
+                mirror.handle_done(ticket, Outcome::MediaError, 9 * SECOND);
+            }
+            other => end(&mut mirror, other, 9 * SECOND, &mut well),
+        }
+    }
+    let mut asked = None;
+    while let Some(output) = mirror.poll_output(9 * SECOND) {
+        match output {
+            Output::CopyRead(ticket, ..) if ticket.leg == 2 => asked = Some(ticket),
+            other => end(&mut mirror, other, 9 * SECOND, &mut unreadable),
+        }
+    }
+    (mirror, asked.unwrap())
+}
+
+/// Its fence passes while a copy is read from it.
+#[test]
+fn a_copy_from_a_spare_that_may_return_is_used() {
+    let (mut mirror, asked) = one_waits_and_is_copied_from();
+    rest(&mut mirror, 10 * SECOND, 11 * SECOND);
+    assert!(!mirror.takers().has(2));
+    mirror.handle_done(asked, Outcome::Done, 11 * SECOND);
+    let seen = with_a_bad_leg_0(&mut mirror, (11 * SECOND, 20 * SECOND), 0, vec![]);
+    assert!(
+        seen.news.contains(&News::Rescued(2, region(0))),
+        "{:?}",
+        seen.news
+    );
+    assert!(
+        !seen.news.iter().any(|it| matches!(it, News::Lost(_))),
+        "{:?}",
+        seen.news
+    );
+    for leg in 0..3 {
+        assert!(mirror.facts(leg).unwrap().in_sync, "leg {leg}");
+    }
+}
+
+/// The copy goes on in smaller pieces while the leg returns: they are read there once it has.
+#[test]
+fn what_a_leg_that_returns_has_is_not_lost() {
+    let (mut mirror, asked) = one_waits_and_is_copied_from();
+    rest(&mut mirror, 10 * SECOND, 10 * SECOND);
+    mirror.handle_done(asked, Outcome::MediaError, 10 * SECOND);
+    let seen = with_a_bad_leg_0(&mut mirror, (10 * SECOND, 20 * SECOND), 0, vec![]);
+    let lost = |it: &News| matches!(it, News::Lost(_));
+    assert!(!seen.news.iter().any(lost), "{:?}", seen.news);
+    for leg in 0..3 {
+        assert!(mirror.facts(leg).unwrap().in_sync, "leg {leg}");
+    }
+}
+
+/// Its superblocks can't be read while it reads: what it gives is not used, and not lost either.
+#[test]
+fn a_copy_from_a_spare_in_doubt_is_done_later() {
+    let (mut mirror, asked) = one_waits_and_is_copied_from();
+    mirror.spare_failed(2);
+    mirror.handle_done(asked, Outcome::Done, 9 * SECOND);
+    let seen = with_a_bad_leg_0(&mut mirror, (9 * SECOND, 9 * SECOND + 500 * MS), 0, vec![]);
+    assert!(
+        !seen.news.iter().any(|it| matches!(it, News::Lost(_))),
+        "{:?}",
+        seen.news
+    );
+    assert!(mirror.skipped.count() == 0 && mirror.copy_pause_ns > 9 * SECOND);
 }
 
 /// After a restart the union is all that is known.
