@@ -107,8 +107,8 @@ impl Mirror {
             }
             return;
         }
-        self.return_failed(leg, Outcome::PathError);
         self.spare_lost(leg);
+        self.return_failed(leg, Outcome::PathError);
         self.forget_rebuild(leg);
     }
 
@@ -203,7 +203,8 @@ impl Mirror {
     fn turn_away(&mut self, leg: u8, why: Unfit) {
         if self.join(leg) != Join::Away {
             self.set_join(leg, Join::Away);
-            self.close_spare(leg);
+            // Copies that read from it go on without it.
+            self.spare_lost(leg);
             self.news(News::Unfit(leg, why));
         }
     }

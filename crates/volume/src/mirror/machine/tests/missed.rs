@@ -387,6 +387,27 @@ fn a_copy_from_a_spare_in_doubt_is_done_later() {
     assert!(mirror.skipped.count() == 0 && mirror.copy_pause_ns > 9 * SECOND);
 }
 
+/// A leg that waits is lost while a copy is read from it: writes go on before the read ends.
+#[test]
+fn writes_go_on_when_a_spare_that_is_read_is_lost() {
+    let (mut mirror, asked) = one_waits_and_is_copied_from();
+    let io = mirror
+        .submit(Request::Write(region(0), false), 9 * SECOND)
+        .unwrap();
+    assert_eq!(
+        run(&mut mirror, 9 * SECOND, &mut unreadable),
+        [],
+        "it waits its turn"
+    );
+    mirror.leg_lost(2, 9 * SECOND + MS);
+    let ended = run(&mut mirror, 9 * SECOND + MS, &mut well);
+    assert_eq!(ended, [(io, Outcome::Done)]);
+    let jobs = |mirror: &Mirror| mirror.jobs.iter().flatten().count();
+    assert_eq!(jobs(&mirror), 1, "its buffer is not free yet");
+    mirror.handle_done(asked, Outcome::PathError, 9 * SECOND + 2 * MS);
+    assert_eq!(jobs(&mirror), 0);
+}
+
 /// After a restart the union is all that is known.
 #[test]
 fn a_leg_that_was_away_at_the_start_lacks_the_union() {
