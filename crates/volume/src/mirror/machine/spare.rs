@@ -199,13 +199,16 @@ impl Mirror {
             asked_ns: None,
             position: lack.position,
         };
+        let was_verified = self.is_verified(leg);
         if let Some(it) = self.leg_mut(leg) {
             it.spare = Spare::Verified(of);
         }
         // Its lease, of when it was in sync, is over; that is no matter any more.
         self.lease.lapsed.remove(leg);
         self.verified.add(leg);
-        self.try_skipped_of(leg);
+        if !was_verified {
+            self.try_skipped_of(leg);
+        }
         self.wake = true;
     }
 
@@ -226,7 +229,8 @@ impl Mirror {
         }
     }
 
-    /// What no other could read such a leg may have.
+    /// Forgets which regions no leg could read, of those that a leg has which may be read from now
+    /// on: they are tried again.
     fn try_skipped_of(&mut self, leg: u8) {
         let mut next = self.skipped.next(0);
         while let Some(region) = next {

@@ -408,6 +408,35 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
     assert_eq!(jobs(&mirror), 0);
 }
 
+/// No leg can read it: that is said once in the time that it is left alone, although the
+/// superblocks of the leg that waits are read in each interval.
+#[test]
+fn what_a_spare_can_not_read_is_left_alone() {
+    let (mut mirror, asked) = one_waits_and_is_copied_from();
+    let mut lost = 0;
+    let mut first = Some(asked);
+    for now_ns in (9 * SECOND..60 * SECOND).step_by(100 * MS as usize) {
+        // Its fence stays closed.
+        mirror.leg_found(2, 1000 * SECOND, now_ns);
+        mirror.handle_timeout(now_ns);
+        if let Some(asked) = first.take() {
+            mirror.handle_done(asked, Outcome::MediaError, now_ns);
+        }
+        while let Some(output) = mirror.poll_output(now_ns) {
+            lost += u32::from(matches!(output, Output::News(News::Lost(_))));
+            let mut bad = |output: &Output, leg: u8| match output {
+                Output::CopyRead(_, _, range) if range.start < 4096 && leg != 1 => {
+                    Some(Outcome::MediaError)
+                }
+                _ => None,
+            };
+            end(&mut mirror, output, now_ns, &mut bad);
+        }
+    }
+    assert!(mirror.waiting_spares(region(0)).has(2));
+    assert_eq!(lost, 1);
+}
+
 /// After a restart the union is all that is known.
 #[test]
 fn a_leg_that_was_away_at_the_start_lacks_the_union() {
