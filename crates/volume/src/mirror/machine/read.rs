@@ -239,8 +239,7 @@ impl Mirror {
 
     /// Cuts what none of the legs could read; false: there is nothing to be won.
     fn cut(&mut self, id: u32, range: Range) -> bool {
-        let spares = self.joining.with(self.verified);
-        let (joins, block) = (!spares.is_empty(), self.block_bytes());
+        let block = self.block_bytes();
         let Some(slot) = &self.slots[id as usize] else {
             return false;
         };
@@ -252,13 +251,30 @@ impl Mirror {
         let mut cut = *slot;
         cut.bad = cut.bad.with(cut.unreadable);
         cut.take_piece(slot.piece.start, range, smaller);
-        // A leg with bad blocks in this piece may have the others.
-        let several = joins || self.readers_of_any(&cut).count() > 1;
+        // A leg with bad blocks in this piece may have the others, and so may one that lacks some
+        // regions of it.
+        let several = self.readers_of_any(&cut).count() > 1 || self.has_spares_in(slot.piece);
         let may = several && !self.readers_of(&cut).is_empty();
         if may {
             self.slots[id as usize] = Some(cut);
         }
         may
+    }
+
+    /// Whether a leg that is not in sync has some region of a range.
+    fn has_spares_in(&self, range: Range) -> bool {
+        if self.joining.is_empty() && self.verified.is_empty() {
+            return false;
+        }
+        self.regions(range).any(|region| {
+            let region = self.bytes_of(region);
+            let part = Range {
+                start: region.start.max(range.start),
+                end: region.end.min(range.end),
+            };
+            let spares = self.rebuilt_spares(part);
+            !spares.with(self.waiting_spares(part)).is_empty()
+        })
     }
 
     pub(super) fn block_bytes(&self) -> u64 {

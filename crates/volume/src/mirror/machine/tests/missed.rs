@@ -437,6 +437,49 @@ fn what_a_spare_can_not_read_is_left_alone() {
     assert_eq!(lost, 1);
 }
 
+/// A leg that waits lacks the region: cutting the read has nothing to win.
+#[test]
+fn a_read_that_no_spare_has_is_not_cut() {
+    for (number, asked) in [(2, 1), (1, 2)] {
+        let mut mirror = one_has_left();
+        mirror.spare_found(1, 6 * SECOND);
+        run(&mut mirror, 6 * SECOND, &mut well);
+        mirror
+            .submit(Request::Read(region(number)), 7 * SECOND)
+            .unwrap();
+        let mut reads = 0;
+        let mut answer = |output: &Output, leg: u8| {
+            reads += u32::from(matches!(output, Output::Read(..)));
+            unreadable(output, leg)
+        };
+        run(&mut mirror, 7 * SECOND, &mut answer);
+        assert_eq!(reads, asked, "region {number}");
+    }
+}
+
+/// A leg that waits lacks the first region of a read, and has the second, where the leg in sync has
+/// a bad block: the read is cut.
+#[test]
+fn a_read_is_cut_where_a_spare_has_a_later_part() {
+    let mut mirror = one_has_left();
+    write(&mut mirror, 0, 5 * SECOND);
+    mirror.spare_found(1, 6 * SECOND);
+    run(&mut mirror, 6 * SECOND, &mut well);
+    let range = Range::new(REGION - 8192, 16384);
+    mirror.submit(Request::Read(range), 7 * SECOND).unwrap();
+    let mut answer = |output: &Output, leg: u8| match output {
+        Output::Read(_, range, _) if leg == 0 && range.end > REGION + 4096 => {
+            Some(Outcome::MediaError)
+        }
+        _ => None,
+    };
+    let ended = run(&mut mirror, 7 * SECOND, &mut answer);
+    assert!(
+        ended.iter().all(|it| it.1.is_done()) && !ended.is_empty(),
+        "{ended:?}"
+    );
+}
+
 /// After a restart the union is all that is known.
 #[test]
 fn a_leg_that_was_away_at_the_start_lacks_the_union() {
