@@ -111,13 +111,13 @@ impl Mirror {
     }
 
     /// Legs that are not in sync and have all of a range, of those besides `but`: those that are
-    /// being rebuilt, else those that wait.
+    /// being rebuilt, and those that wait where each of these has bad blocks in it.
     pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
-        let spares = self.rebuilt_spares(range).without(but);
-        match spares.is_empty() {
-            true => self.waiting_spares(range).without(but),
-            false => spares,
+        let rebuilt = self.rebuilt_spares(range).without(but);
+        if self.bad_on(rebuilt, range) != rebuilt {
+            return rebuilt;
         }
+        rebuilt.with(self.waiting_spares(range).without(but))
     }
 
     /// Legs that are being rebuilt and have all of a range.

@@ -715,6 +715,31 @@ fn block_that_a_spare_has_is_bad_where_it_is_refused() {
     assert_eq!(rig.mirror.facts(2).unwrap().lacks, 1);
 }
 
+/// What the leg that is being rebuilt can't give is copied from the one that waits.
+#[test]
+fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
+    let mut rig = Rig::of(3);
+    rig.refuses.insert((1, BAD));
+    assert!(rig.write(at(BAD, 1)).is_done());
+    assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
+    rig.pass(11_000);
+    rig.mirror.leg_lost(2, rig.now_ns);
+    rig.run();
+    rig.mirror.leg_lost(1, rig.now_ns);
+    rig.run();
+    // Legs 1 and 2 lack the second region alone, and only leg 1 returns.
+    let second = (1 << 20) / UNIT;
+    assert!(rig.write(at(second, 1)).is_done());
+    rig.unreadable.insert((0, second));
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(1, 0, now_ns);
+    rig.mirror.spare_found(2, now_ns);
+    rig.pass(1000);
+    assert!(rig.mirror.joining.has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
+    let spares = |range| rig.mirror.spares(range, Legs::default());
+    assert!(spares(at(BAD, 1)).has(2) && !spares(at(BAD + 1, 1)).has(2));
+}
+
 /// All that is due until then; flushes of rewritten blocks, and beats, are kept.
 fn pass_but(rig: &mut Rig, until_ns: u64, heals: &mut Vec<Ticket>, beats: &mut Vec<Output>) {
     while rig.now_ns <= until_ns {
