@@ -131,6 +131,7 @@ impl Mirror {
         let takes_part = self.takers().has(leg);
         self.is_cut_short(leg);
         if !takes_part {
+            self.spare_lost(leg);
             self.return_failed(leg, Outcome::CutShort);
             self.forget_rebuild(leg);
         }

@@ -341,6 +341,10 @@ fn a_copy_from_a_spare_that_may_return_is_used() {
     let (mut mirror, asked) = one_waits_and_is_copied_from();
     rest(&mut mirror, 10 * SECOND, 11 * SECOND);
     assert!(!mirror.takers().has(2));
+    assert!(
+        !mirror.spare_found(2, 11 * SECOND),
+        "that it is there is no news"
+    );
     mirror.handle_done(asked, Outcome::Done, 11 * SECOND);
     let seen = with_a_bad_leg_0(&mut mirror, (11 * SECOND, 20 * SECOND), 0, vec![]);
     assert!(
@@ -387,25 +391,39 @@ fn a_copy_from_a_spare_in_doubt_is_done_later() {
     assert!(mirror.skipped.count() == 0 && mirror.copy_pause_ns > 9 * SECOND);
 }
 
-/// A leg that waits is lost while a copy is read from it: writes go on before the read ends.
+/// A leg that waits is lost, taken out or cut short while a copy is read from it: writes go on
+/// before the read ends.
 #[test]
 fn writes_go_on_when_a_spare_that_is_read_is_lost() {
-    let (mut mirror, asked) = one_waits_and_is_copied_from();
-    let io = mirror
-        .submit(Request::Write(region(0), false), 9 * SECOND)
-        .unwrap();
-    assert_eq!(
-        run(&mut mirror, 9 * SECOND, &mut unreadable),
-        [],
-        "it waits its turn"
-    );
-    mirror.leg_lost(2, 9 * SECOND + MS);
-    let ended = run(&mut mirror, 9 * SECOND + MS, &mut well);
-    assert_eq!(ended, [(io, Outcome::Done)]);
-    let jobs = |mirror: &Mirror| mirror.jobs.iter().flatten().count();
-    assert_eq!(jobs(&mirror), 1, "its buffer is not free yet");
-    mirror.handle_done(asked, Outcome::PathError, 9 * SECOND + 2 * MS);
-    assert_eq!(jobs(&mirror), 0);
+    let now_ns = 9 * SECOND;
+    type Loss = fn(&mut Mirror);
+    let losses: [Loss; 3] = [
+        |mirror| mirror.leg_lost(2, 9 * SECOND),
+        |mirror| assert!(mirror.spare_lost(2)),
+        |mirror| {
+            // It is only there to be read.
+            mirror.set_join(2, back::Join::Away);
+            mirror.leg_resized(2, REGION, 9 * SECOND);
+        },
+    ];
+    for (number, lose) in (0..).zip(losses) {
+        let (mut mirror, asked) = one_waits_and_is_copied_from();
+        let io = mirror
+            .submit(Request::Write(region(0), false), now_ns)
+            .unwrap();
+        assert_eq!(
+            run(&mut mirror, now_ns, &mut unreadable),
+            [],
+            "it waits its turn"
+        );
+        lose(&mut mirror);
+        let ended = run(&mut mirror, now_ns, &mut well);
+        assert_eq!(ended, [(io, Outcome::Done)], "{number}");
+        let jobs = |mirror: &Mirror| mirror.jobs.iter().flatten().count();
+        assert_eq!(jobs(&mirror), 1, "its buffer is not free yet");
+        mirror.handle_done(asked, Outcome::PathError, now_ns);
+        assert_eq!(jobs(&mirror), 0);
+    }
 }
 
 /// No leg can read it: that is said once in the time that it is left alone, although the
