@@ -165,8 +165,9 @@ pub struct Job {
 pub struct Finished {
     /// The job's.
     pub tag: u64,
-    /// Bytes, or zero where nothing is counted; [`LATE`]: the permit was withdrawn, and nothing was
-    /// done.
+    /// Bytes, or zero where nothing is counted; [`LATE`]: the permit was withdrawn before the last
+    /// call. Of a read or a write nothing was done then, but space may have been allocated; an
+    /// [`Allocate`] in several calls may have been done in part.
     pub result: Result<u32, Errno>,
     /// The job's.
     pub bytes: Bytes,

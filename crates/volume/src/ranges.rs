@@ -3,7 +3,9 @@
 //!
 //! A balanced tree (AVL) in the order of volume, start and age. Each node knows how far the ranges
 //! below it reach and the oldest of them, so a query leaves out whole subtrees. To insert, remove
-//! or find one of `n` entries takes O(log n) steps, to name `k` that overlap O(k + log n).
+//! or find one of `n` entries takes O(log n) steps. To name the `k` that overlap a range takes
+//! O((k + 1) log n) steps at worst, and so does finding the oldest of them: mostly that asks few,
+//! but where the oldest ones of many subtrees do not overlap it asks all.
 //!
 //! # Limits
 //! The height is at most 1.45 log2 n. Nodes are used again: the table grows to the largest number

@@ -4,9 +4,10 @@
 //! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
 //! writes of users, and they among it, so what is written is what was there when it was read (T5,
 //! T46). Where a leg can't read, another one does; where none in sync can, for a rebuild or to
-//! mend, one that is being rebuilt and does not lack it (`missed`). Where none can, the piece is
-//! cut, at last into blocks, and what remains is lost: said, and its intent kept. Reads that wait
-//! go before mending, that before making alike, that before rebuilding and checking; the first two
+//! mend, one that is being rebuilt and does not lack it (`missed`), or else one that waits
+//! (`spare`). Where none can, the piece is cut, at last into blocks, and what remains is lost:
+//! said, and its intent kept. A piece that a leg has which is about to return is left until then,
+//! and reported as lost only if it can't be read afterwards. Reads that wait go before mending, that before making alike, that before rebuilding and checking; the first two
 //! at once, the others as the pace allows.
 //!
 //! # Limits

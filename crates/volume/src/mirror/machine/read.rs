@@ -1,16 +1,19 @@
 //! Reads of users: which legs may serve one, and what becomes of it when one could not.
 //!
 //! # Contract
-//! A read goes to a leg that has all of it; one that fails it is counted, and where another had the
-//! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
+//! A read goes to a leg that has all of it: one in sync or being rebuilt, and where none of these can
+//! be read one that waits (`spare`). One that fails it is counted, and where another had the data
+//! they are rewritten there (T5). What one reads that has left meanwhile is read from another.
 //! Where several could not read all of it for the medium's sake, or one could not and another that
-//! is being rebuilt has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
+//! is not in sync has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
 //! read one of these, of a block. Who gave no answer in time, and was not waited for longer since
 //! another one had it too, is asked once more where those others have left meanwhile. It fails when
 //! no leg can read a piece.
 //!
 //! # Limits
-//! The pieces of a read go one after the other. Their failures are not counted again.
+//! The pieces of a read go one after the other. Their failures are not counted again. While a leg
+//! returns, until its superblocks and bitmap are read, it serves no read: one that no other leg can
+//! serve fails then.
 use super::io::{Phase, Slot};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
