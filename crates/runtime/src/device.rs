@@ -3,7 +3,7 @@
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
 //! is one operation at a time: short ones continue, what a file system can't zero by itself is
-//! written. Ranges outside a memory device, and writes to a file opened read-only, end with an
+//! written, also where it is to be deallocated and is known to read as zeroes then. Ranges outside a memory device, and writes to a file opened read-only, end with an
 //! error. A request to a namespace that the kernel drives is one command (`command`). How much of a
 //! file is in use is the machine's to know and to check: it may be made longer at any time. What
 //! lies behind the end of a file was cut off behind our back: reading or comparing it is an error,
@@ -140,6 +140,8 @@ struct FileRequest {
     /// Bytes done.
     done: u64,
     block_bytes: u32,
+    /// Whoever asked relies on zeroes.
+    zeroes: bool,
     /// Of a change: it starts before this time, or not at all.
     before_ns: u64,
     /// Workers do it; it has no place on the ring.
@@ -373,6 +375,12 @@ impl Devices {
                 ..
             } => {
                 let (read_only, block_bytes) = (*read_only, *block_bytes);
+                let zeroes = match request.op {
+                    DeviceOp::WriteZeroes { .. } => true,
+                    // A mirror counts on it, so a leg may not refuse it either.
+                    DeviceOp::Deallocate => device.deallocate_zeroes(),
+                    _ => false,
+                };
                 let step =
                     within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only));
                 let step = step.and_then(|it| cut::look(device, request, it, looked, now_ns));
@@ -386,6 +394,7 @@ impl Devices {
                             step,
                             done: 0,
                             block_bytes,
+                            zeroes,
                             before_ns,
                             by_workers: file.is_none() || step.always_waits(*waits),
                         };
@@ -619,12 +628,15 @@ impl FileRequest {
     /// Another way to do what the file system can't, or the error.
     fn fall_back(&mut self, error: Errno) -> Progress {
         let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
-        let zeroing = matches!(self.request.op, DeviceOp::WriteZeroes { .. });
+        // A full file system may have no room to describe a hole, but has that of the data.
+        let punches = self.request.op != DeviceOp::WriteZeroes { deallocate: false };
+        let no_room = punches && matches!(error, Errno::NOSPC | Errno::DQUOT);
+        let refused = unsupported || no_room;
         self.step = match self.step {
-            Step::Allocate(Allocate::PunchHole) if unsupported && zeroing => {
+            Step::Allocate(Allocate::PunchHole) if refused && self.zeroes => {
                 Step::Allocate(Allocate::ZeroRange)
             }
-            Step::Allocate(Allocate::ZeroRange) if unsupported => Step::Zeroes,
+            Step::Allocate(Allocate::ZeroRange) if refused => Step::Zeroes,
             Step::Read | Step::Write { .. } | Step::Compare(_) if error == Errno::OPNOTSUPP => {
                 return Progress::Done(Err(IN_TRANSIT));
             }

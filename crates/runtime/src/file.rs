@@ -13,7 +13,7 @@ use crate::lock::lock;
 use crate::volatile::VolatileCache;
 use crate::whole::Whole;
 use crate::workers::{FileHandle, Workers};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -39,6 +39,8 @@ pub struct FileDevice {
     regular: bool,
     /// Its file system may block whoever submits to it.
     blocks: bool,
+    /// Its file system makes holes when it is asked for one.
+    punches: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
     has_holes: AtomicBool,
     /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
@@ -66,6 +68,7 @@ impl FileDevice {
         device.read_only |= is_write_protected(&device.path, &*device.fd)?;
         if !device.read_only {
             device.lock(false)?;
+            device.try_to_punch();
         }
         Ok(device)
     }
@@ -86,6 +89,7 @@ impl FileDevice {
             });
         }
         device.lock(true)?;
+        device.try_to_punch();
         if !kind(&device.path, &*device.fd)? {
             device.whole = Some(Whole::new(device.bytes));
         } else {
@@ -109,6 +113,19 @@ impl FileDevice {
             self.below = lock_below(stat.st_rdev, alone)?;
         }
         Ok(())
+    }
+
+    /// Asks for a hole behind its end, where there is nothing: the ext2 driver, of whose file
+    /// systems only the number looks like ext4, refuses that as it does any other.
+    fn try_to_punch(&mut self) {
+        if self.tells_holes() {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let behind = self.bytes.next_multiple_of(BUFFER_ALIGN.into());
+            let punched = rustix::io::retry_on_intr(|| {
+                rustix::fs::fallocate(&*self.fd, flags, behind, BUFFER_ALIGN.into())
+            });
+            self.punches = punched.is_ok();
+        }
     }
 
     /// From now on writes stay in memory, of so many bytes at most, until a flush or FUA: who kills
@@ -148,6 +165,7 @@ impl FileDevice {
         let blocks = blocks_submitter(&opened, block_device);
         let mut device = Self {
             has_holes: AtomicBool::new(has_holes(&opened, bytes)),
+            punches: true,
             blocks,
             fd: Arc::new(FileHandle::new(opened, blocks)),
             workers: Workers::new(&path),
@@ -220,16 +238,24 @@ impl FileDevice {
         self.regular && !self.blocks && self.cache.is_none()
     }
 
-    /// Whether a hole that is made in it reads as zeroes. qemu's FUSE export reports success and
-    /// keeps the data; some network file systems cannot make holes.
+    /// Whether what is deallocated reads as zeroes: a hole is made, or zeroes are written where
+    /// there is no room for its description. qemu's FUSE export reports success and keeps the data;
+    /// some file systems cannot make holes.
     pub fn deallocate_zeroes(&self) -> bool {
-        self.tells_holes()
+        self.tells_holes() && self.punches
     }
 
     /// As if its file system blocked.
     #[cfg(test)]
     pub(crate) fn blocking(mut self, blocks: bool) -> Self {
         self.blocks = blocks;
+        self
+    }
+
+    /// As if its file system made no holes.
+    #[cfg(test)]
+    pub(crate) fn without_holes(mut self) -> Self {
+        self.punches = false;
         self
     }
 
@@ -502,6 +528,7 @@ mod tests {
             workers: Workers::new(Path::new("/proc/self/status")),
             blocks: false,
             has_holes: AtomicBool::new(false),
+            punches: true,
             path: PathBuf::from("/proc/self/status"),
             read_only: true,
             regular: true,
@@ -525,5 +552,25 @@ mod tests {
         std::fs::write(&path, [1; 5000]).unwrap();
         let device = FileDevice::open(path, false, None).unwrap();
         assert_eq!((device.bytes(), device.direct()), (5000, false));
+    }
+    #[test]
+    fn a_file_system_that_refuses_holes_is_known_and_nothing_changes() {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        for seals in [SealFlags::empty(), SealFlags::WRITE] {
+            // Sealed, a file of tmpfs refuses them with EPERM.
+            let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+            let fd = rustix::fs::memfd_create("holes", flags).unwrap();
+            rustix::io::pwrite(&fd, &[7; 10_000], 0).unwrap();
+            rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+            let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            let device = FileDevice::open(path.clone(), false, None).unwrap();
+            assert!(device.tells_holes());
+            assert_eq!(device.deallocate_zeroes(), seals.is_empty());
+            assert_eq!(std::fs::read(&path).unwrap(), [7; 10_000]);
+            let alone = || FileDevice::open_alone(path.clone());
+            assert!(alone().is_err(), "it is in use");
+            drop(device);
+            assert_eq!(alone().unwrap().deallocate_zeroes(), seals.is_empty());
+        }
     }
 }

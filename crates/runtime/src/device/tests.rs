@@ -135,7 +135,7 @@ fn not_supported_to_read_is_a_failed_transfer() {
         (DeviceOp::Flush, unsupported),
         (DeviceOp::Deallocate, unsupported),
     ] {
-        let (mut devices, mut ring) = devices(written_file("unsupported"));
+        let (mut devices, mut ring) = devices(written_file("unsupported").without_holes());
         let extent = Extent::new(0, 4096);
         devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX));
         let ended = devices.handle(&mut ring, 0, Err(Errno::OPNOTSUPP), NOW);
@@ -171,6 +171,16 @@ fn request(op: DeviceOp) -> DeviceRequest {
 
 /// The end of the one request under way; `before_ns` is what the machine says then.
 fn end(devices: &mut Devices, ring: &mut Ring, before_ns: u64) -> Result<(), DeviceError> {
+    end_changed(devices, ring, before_ns, |result| result)
+}
+
+/// The same, where `change` says what the system calls come to.
+fn end_changed(
+    devices: &mut Devices,
+    ring: &mut Ring,
+    before_ns: u64,
+    mut change: impl FnMut(Result<u32, Errno>) -> Result<u32, Errno>,
+) -> Result<(), DeviceError> {
     loop {
         let _ = ring.enter(sys::Wait::No);
         let mut ended = Vec::new();
@@ -187,7 +197,7 @@ fn end(devices: &mut Devices, ring: &mut Ring, before_ns: u64) -> Result<(), Dev
         }
         for (slot, result) in ended {
             let now = (sys::os::now_ns(), |_| before_ns);
-            if let Some((id, result)) = devices.handle(ring, slot, result, now) {
+            if let Some((id, result)) = devices.handle(ring, slot, change(result), now) {
                 assert_eq!(id, 7);
                 return result;
             }
@@ -270,4 +280,54 @@ fn t52_idle_look_skips_file_systems_that_block() {
         assert_eq!(devices.cuts.is_empty(), blocks);
         assert_eq!(devices.sizes_at_ns == u64::MAX, blocks);
     }
+}
+
+/// A leg's file system that makes no hole here: the ext2 driver, or one that is full. Its mirror
+/// counts on zeroes, so they are written.
+#[test]
+fn deallocate_that_a_file_system_refuses_writes_zeroes() {
+    const LENGTH: usize = 600 << 10;
+    let refusals = [Errno::OPNOTSUPP, Errno::NOSPC, Errno::DQUOT];
+    let ops = [
+        DeviceOp::Deallocate,
+        DeviceOp::WriteZeroes { deallocate: true },
+    ];
+    for (error, op) in refusals.into_iter().flat_map(|it| ops.map(|op| (it, op))) {
+        let path = std::env::temp_dir().join(format!("braid-refused-{}", std::process::id()));
+        std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+        let file = FileDevice::open(path.clone(), false, None).unwrap();
+        if file.blocks() {
+            return std::fs::remove_file(path).unwrap(); // not one of those file systems
+        }
+        assert!(file.deallocate_zeroes());
+        let (mut devices, mut ring) = devices(file);
+        let request = DeviceRequest {
+            length: LENGTH as u64,
+            ..request(op)
+        };
+        devices.begin(&mut ring, 0, &request, Extent::default(), (0, u64::MAX));
+        let mut refused = 0;
+        let result = end_changed(&mut devices, &mut ring, u64::MAX, |result| {
+            if refused == 2 {
+                return result;
+            }
+            // As if nothing had been done.
+            refused += 1;
+            std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+            Err(error)
+        });
+        assert_eq!((result, refused), (Ok(()), 2), "{op:?}, {error}");
+        let found = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let zeroes = 8192..8192 + LENGTH;
+        let is_right = |at: usize| found[at] == if zeroes.contains(&at) { 0 } else { 9 };
+        assert!((0..1 << 20).all(is_right), "{op:?}, {error}");
+        assert!(devices.is_idle() && devices.in_flight == 0);
+    }
+    // Where nothing is to be freed, a file system that is full says so at once.
+    let (mut devices, mut ring) = devices(written_file("full"));
+    let op = DeviceOp::WriteZeroes { deallocate: false };
+    devices.begin(&mut ring, 0, &request(op), Extent::default(), (0, u64::MAX));
+    let full = end_changed(&mut devices, &mut ring, u64::MAX, |_| Err(Errno::NOSPC));
+    assert_eq!(full, Err(DeviceError::Full));
 }
