@@ -3,13 +3,14 @@
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
 //! is one operation at a time: short ones continue, what a file system can't zero by itself is
-//! written, also where it is to be deallocated and is known to read as zeroes then. Ranges outside a memory device, and writes to a file opened read-only, end with an
-//! error. A request to a namespace that the kernel drives is one command (`command`). How much of a
-//! file is in use is the machine's to know and to check: it may be made longer at any time. What
-//! lies behind the end of a file was cut off behind our back: reading or comparing it is an error,
-//! and the first time it is logged with the file's name. A later write makes the file long again,
-//! and then what lies between reads as zeroes: nobody can tell those from data. Of a file that we
-//! have alone nothing is read or written there any more (`whole`).
+//! written, also where it is to be deallocated and is known to read as zeroes then. Ranges outside
+//! a memory device, and writes to a file opened read-only, end with an error. A request to a
+//! namespace that the kernel drives is one command (`command`). How much of a file is in use is
+//! the machine's to know and to check: it may be made longer at any time. What lies behind the end
+//! of a file was cut off behind our back: reading or comparing it is an error, and the first time
+//! it is logged with the file's name. A later write makes the file long again, and then what lies
+//! between reads as zeroes: nobody can tell those from data. Of a file that we have alone nothing
+//! is read or written there any more (`whole`).
 //!
 //! Changes of files start only before the time that the machine gives (T49): the ring asks the
 //! clock directly before it submits a write, which is done without the kernel's workers or refused;

@@ -48,6 +48,9 @@ pub const EXTENTS_MAX: usize = 64;
 pub const FILE_OPERATIONS_MAX: usize = 512;
 /// Threads that make system calls of one file (T52).
 pub const FILE_WORKERS_MAX: usize = 16;
+/// Questions about holes in one file that they have at a time; further ones are not asked. A file
+/// that hangs keeps those it has, and the other threads are its reads' and writes'.
+pub const FILE_QUESTIONS_MAX: usize = 4;
 /// How long such a thread waits for the next one before it ends.
 pub const FILE_WORKER_IDLE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often the watchdog looks at reactors.

@@ -14,8 +14,9 @@
 //!
 //! # Limits
 //! [`FILE_WORKERS_MAX`] threads a file, started as they are needed, ended when idle. Jobs wait in
-//! the order in which they came, as many as their senders have requests.
-use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX, ZERO_BYTES_MAX};
+//! the order in which they came, as many as their senders have requests. Whoever asks for holes
+//! does not wait for ever, so of such jobs there are [`FILE_QUESTIONS_MAX`] at most.
+use crate::limits::{FILE_QUESTIONS_MAX, FILE_WORKER_IDLE, FILE_WORKERS_MAX, ZERO_BYTES_MAX};
 use engine::machine::DeviceExtent;
 use rustix::fs::{FallocateFlags, FileType, SeekFrom};
 use std::collections::VecDeque;
@@ -195,6 +196,8 @@ struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Questions about holes that have no answer, whether or not a thread has taken them.
+    questions: usize,
     /// When the system calls that are being made began, ns; in no order.
     began_ns: Vec<u64>,
 }
@@ -235,6 +238,20 @@ impl Workers {
         Self(pool)
     }
 
+    /// Hands over a [`Call::Extent`], unless there are too many already. `false`: it was not.
+    #[must_use]
+    pub(crate) fn ask(&self, job: Job) -> bool {
+        debug_assert!(job.is_question(), "of others all are made");
+        let mut state = self.0.lock();
+        let has_room = state.questions < FILE_QUESTIONS_MAX;
+        if has_room {
+            state.questions += 1;
+            drop(state);
+            self.submit(job);
+        }
+        has_room
+    }
+
     /// Hands a job over. It ends with ENOMEM where the system has no thread for it.
     pub fn submit(&self, job: Job) {
         let mut state = self.0.lock();
@@ -259,7 +276,7 @@ impl Workers {
         };
         drop(state);
         for job in left {
-            job.end(Err(Errno::NOMEM));
+            self.0.end(job, Err(Errno::NOMEM));
         }
     }
 }
@@ -274,8 +291,22 @@ impl Pool {
         let mut began_ns = None;
         while let Some((job, at_ns)) = self.next(began_ns) {
             began_ns = Some(at_ns);
-            job.run();
+            self.run(job);
         }
+    }
+
+    fn run(&self, mut job: Job) {
+        let result = job.make_calls(Job::allocate);
+        self.end(job, result);
+    }
+
+    /// Whoever hears of the end may ask the next question.
+    fn end(&self, job: Job, result: Result<u32, Errno>) {
+        if job.is_question() {
+            let mut state = self.lock();
+            state.questions = state.questions.saturating_sub(1);
+        }
+        job.end(result);
     }
 
     /// The next job, and when it was taken; the one taken at `ended_ns` is over.
@@ -310,9 +341,8 @@ impl Pool {
 }
 
 impl Job {
-    fn run(mut self) {
-        let result = self.make_calls(Self::allocate);
-        self.end(result);
+    fn is_question(&self) -> bool {
+        matches!(self.call, Call::Extent { .. })
     }
 
     fn end(self, result: Result<u32, Errno>) {
@@ -633,5 +663,38 @@ mod tests {
             .collect();
         assert_eq!(results.iter().filter(|it| **it == Err(LATE)).count(), 1);
         assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+    /// They are given up by whoever asked, and their jobs stay: without a bound these are as many
+    /// as clients ask in all the time.
+    #[test]
+    fn t52_questions_of_a_hung_file_are_bounded() {
+        let ((file, handle), (to, ended)) = (file(), ends());
+        file.set_len(1 << 20).unwrap();
+        let workers = Workers::new(Path::new("v0"));
+        let mut writers = Vec::new();
+        for _ in 0..FILE_WORKERS_MAX {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let hung = Arc::new(FileHandle::new(reader, false));
+            let mut read = job(&hung, &to, Call::Read, Permit::Always);
+            read.offset = u64::MAX; // no position
+            workers.submit(read);
+            writers.push(writer);
+        }
+        let call = Call::Extent { length: 4096 };
+        let ask = || workers.ask(job(&handle, &to, call, Permit::Always));
+        let asked = (0..100).filter(|_| ask()).count();
+        assert_eq!(asked, FILE_QUESTIONS_MAX);
+        assert_eq!(workers.0.lock().questions, FILE_QUESTIONS_MAX);
+        assert!(ended.try_recv().is_err());
+        drop(writers);
+        for _ in 0..FILE_WORKERS_MAX + FILE_QUESTIONS_MAX {
+            ended.recv().unwrap();
+        }
+        // All have their places back before they are heard of, late or not.
+        for _ in 0..3 * FILE_QUESTIONS_MAX {
+            assert!(ask());
+            assert_eq!(ended.recv().unwrap().result, Ok(4096 | IS_HOLE));
+        }
+        assert_eq!(workers.0.lock().questions, 0);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! # Contract
 //! Files are asked by their workers, since a file system may have to read for it, or wait for its
-//! locks. Of memory and of devices behind a protocol nothing is known.
+//! locks. Of one file there are few questions at a time; of what is asked beyond that nothing is
+//! known, nor of memory and of devices behind a protocol.
 use super::{Backend, Devices, cut, device_number};
 use crate::workers::{Bytes, Call, Complete, Job, Permit, extent_of};
 use engine::machine::{DeviceExtent, ExtentRequest};
@@ -25,8 +26,8 @@ impl Devices {
                 let is_there = device.look(to, false, looked, now_ns);
                 let news = cut::news(device, looked).map(|end| (request.device, end));
                 self.cuts.extend(news);
-                if is_there {
-                    return device.workers().submit(Job {
+                let asks = is_there
+                    && device.workers().ask(Job {
                         file: Arc::clone(device.handle()),
                         call: Call::Extent { length },
                         offset,
@@ -35,6 +36,8 @@ impl Devices {
                         tag: QUESTION | u64::from(id),
                         to: Arc::clone(&self.inbox) as Arc<dyn Complete>,
                     });
+                if asks {
+                    return;
                 }
                 DeviceExtent::UNKNOWN
             }

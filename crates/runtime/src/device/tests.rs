@@ -331,3 +331,70 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
     let full = end_changed(&mut devices, &mut ring, u64::MAX, |_| Err(Errno::NOSPC));
     assert_eq!(full, Err(DeviceError::Full));
 }
+
+/// One whose file hangs is not answered; its place among the questions is free again after 5 s.
+#[test]
+fn t52_questions_of_a_hung_file_beyond_few_are_answered_at_once() {
+    use crate::limits::{FILE_QUESTIONS_MAX, FILE_WORKERS_MAX};
+    use crate::workers::{Bytes, Call, Complete, FileHandle, Finished, Job, Permit};
+    use engine::machine::ExtentRequest;
+    struct Nobody;
+    impl Complete for Nobody {
+        fn complete(&self, _: Finished) {}
+    }
+    let file = written_file("questions");
+    if file.blocks() {
+        return; // of such a file nothing is asked
+    }
+    let workers = file.workers().clone();
+    let (mut devices, _ring) = devices(file);
+    let mut writers = Vec::new();
+    for _ in 0..FILE_WORKERS_MAX {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let memory = sys::memory_file("questions", 4096).unwrap();
+        let memory = Arc::new(sys::Shared::map(&memory, 4096).unwrap());
+        workers.submit(Job {
+            file: Arc::new(FileHandle::new(reader, false)),
+            call: Call::Read,
+            offset: u64::MAX, // no position
+            bytes: Bytes::Shared(memory, 0, 4096),
+            permit: Permit::Always,
+            tag: 0,
+            to: Arc::new(Nobody),
+        });
+        writers.push(writer);
+    }
+    for id in 0..1000 {
+        let request = ExtentRequest {
+            id,
+            device: DeviceId(0),
+            offset: 0,
+            length: 1 << 20,
+        };
+        devices.ask_extent(&request, 0);
+    }
+    let beyond: Vec<_> = (FILE_QUESTIONS_MAX as u32..1000)
+        .map(|id| (id, DeviceExtent::UNKNOWN))
+        .collect();
+    assert_eq!(std::mem::take(&mut devices.extents), beyond);
+    drop(writers);
+    let mut finished = Vec::new();
+    let mut left = FILE_QUESTIONS_MAX;
+    while left > 0 {
+        devices.inbox.take(&mut finished);
+        for it in finished.drain(..) {
+            assert!(devices.is_answer(it.tag, it.result));
+            left -= 1;
+        }
+        std::thread::yield_now();
+    }
+    let data = DeviceExtent {
+        length: 1 << 20,
+        is_zero: false,
+    };
+    let told = devices.extents.iter();
+    assert!(
+        told.copied()
+            .all(|(id, it)| (id as usize) < FILE_QUESTIONS_MAX && it == data)
+    );
+}
