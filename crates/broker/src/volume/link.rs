@@ -217,10 +217,17 @@ impl Link {
         };
         let until_ns = now_ns() + VOLUME_DISCONNECT_NS;
         line.session.disconnect();
-        self.gather(&mut line);
-        while self.listen(&mut line).is_ok() && line.send_out().is_ok() {
+        while self.listen(&mut line).is_ok() {
+            self.gather(&mut line);
+            // A session that is over already has no goodbye to say.
+            if line.out.is_empty() || line.send_out().is_err() {
+                return;
+            }
+            if line.out.is_empty() {
+                continue;
+            }
             let left_ns = until_ns.saturating_sub(now_ns());
-            if (line.goodbye && line.out.is_empty()) || left_ns == 0 {
+            if left_ns == 0 {
                 return;
             }
             let limit = Timespec {
