@@ -21,6 +21,9 @@ pub const DEVICE_ERRORS_COMPARED_NS: u64 = 60_000_000_000;
 /// of two paths with the same share, one has four times the errors of the other by chance less than
 /// once in a thousand times.
 pub const DEVICE_ERRORS_MIN: u64 = 16;
+/// A path does better than another one only if it would have had so many errors at the other's
+/// share: none or two instead of eight are chance less than once in fifty times.
+pub const DEVICE_ERRORS_EXPECTED: u64 = 8;
 /// What a path answered in so long, and at most twice that, it answered of late, ns.
 pub const DEVICE_ERRORS_RECENT_NS: u64 = 60_000_000_000;
 /// Most Aborts of one path and core at a time. Controllers commonly take four.

@@ -168,6 +168,15 @@ pub(super) fn is_gone(result: Result<(), DeviceError>) -> bool {
     matches!(result, Err(DeviceError::Os(ENXIO | ENODEV)))
 }
 
+/// Whether our own system had no room for a request, or was interrupted (T6).
+#[inline]
+pub(super) fn is_ours(result: Result<(), DeviceError>) -> bool {
+    matches!(
+        result,
+        Err(DeviceError::Os(EINTR | EAGAIN | ENOMEM | ENOBUFS))
+    )
+}
+
 /// Whether a request was damaged or failed on the way to or from what is behind its device.
 #[inline]
 pub(super) fn is_in_transit(result: Result<(), DeviceError>) -> bool {

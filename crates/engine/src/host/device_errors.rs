@@ -6,6 +6,9 @@
 //! in the same time, it is this path that does badly after all, and it is put on probation. Errors
 //! about the data are the same on every path to it (T2), and are not compared.
 //!
+//! What our own system had no room for says nothing of a path, and is not compared (T6). An I/O that
+//! is repeated on a path counts once.
+//!
 //! # Limits
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
 //! nothing is known.
@@ -13,7 +16,9 @@ use super::HostEngine;
 use super::path::Path;
 use super::report;
 use super::types::HostEvent;
-use crate::limits::{DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS};
+use crate::limits::{
+    DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
+};
 use crate::seldom::Seldom;
 use policy::PathIndex;
 use volume::Outcome;
@@ -66,11 +71,42 @@ impl DeviceErrors {
     }
 }
 
+/// Of the I/O of one path in the time that is compared: passing errors, and what it did well.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    errors: u64,
+    done: u64,
+}
+
+impl Share {
+    fn total(self) -> u128 {
+        u128::from(self.errors) + u128::from(self.done)
+    }
+
+    /// Whether it is more than so many errors of a thousand, and enough of them.
+    fn is_many(self, permille: u16) -> bool {
+        let errors = u128::from(self.errors);
+        self.errors >= DEVICE_ERRORS_MIN && errors * 1000 > u128::from(permille) * self.total()
+    }
+
+    /// Whether another path does better: at most a quarter of this share, and of as many I/Os as
+    /// would have met [`DEVICE_ERRORS_EXPECTED`] of the errors if it was the same there.
+    fn is_worse_than(self, other: Self) -> bool {
+        let expected = u128::from(self.errors) * other.total();
+        let enough = expected >= u128::from(DEVICE_ERRORS_EXPECTED) * self.total();
+        let quarter = u128::from(other.errors) * self.total() * 4 <= expected;
+        enough && quarter && other.done >= DEVICE_ERRORS_MIN
+    }
+}
+
 /// Passing errors of a path since it is compared, and I/Os that it completed well.
-fn compared(path: &Path) -> (u64, u64) {
+fn compared(path: &Path) -> Share {
     let done: u64 = path.counters.ios.iter().sum();
     let errors = &path.device_errors;
-    (errors.passing, done.saturating_sub(errors.done_before))
+    Share {
+        errors: errors.passing,
+        done: done.saturating_sub(errors.done_before),
+    }
 }
 
 impl HostEngine {
@@ -83,17 +119,21 @@ impl HostEngine {
         })
     }
 
-    /// A path has answered an I/O with an error of what is behind it; `failed`: the I/O ends with
-    /// it.
+    /// A path has answered the I/O in slot `index` with an error of what is behind it; `failed`: the
+    /// I/O ends with it.
     #[cold]
     pub(super) fn device_error(
         &mut self,
         number: usize,
+        index: u32,
         outcome: Outcome,
         failed: bool,
         now_ns: u64,
     ) {
-        if matches!(outcome, Outcome::Busy { .. }) {
+        let course = &self.slots.get(index).course;
+        // Once for each path: who was busy to the end of all repeats is not repeated elsewhere.
+        let once = course.retries == 0 || course.refused != 0;
+        if matches!(outcome, Outcome::Busy { .. }) && once && !course.ours {
             self.compare_passing_errors(number, now_ns);
         }
         let of = &self.volumes[usize::from(self.paths[number].volume)];
@@ -121,23 +161,16 @@ impl HostEngine {
             self.compare_anew(volume, now_ns);
         }
         self.paths[number].device_errors.passing += 1;
-        let (errors, done) = compared(&self.paths[number]);
+        let share = compared(&self.paths[number]);
         let permille = self.volumes[usize::from(volume)]
             .recovery
             .health
             .errors_permille;
-        let many = errors.saturating_mul(1000) > u64::from(permille) * (errors + done);
-        if permille == 0 || errors < DEVICE_ERRORS_MIN || !many {
+        if permille == 0 || !share.is_many(permille) {
             return;
         }
-        let better = |path: &&Path| {
-            let (their_errors, their_done) = compared(path);
-            let their_share = their_errors.saturating_mul(errors + done);
-            let share = errors.saturating_mul(their_errors + their_done);
-            their_done >= DEVICE_ERRORS_MIN && their_share.saturating_mul(4) <= share
-        };
         let others = self.paths_of(volume).filter(|path| path.index != index);
-        let better = others.filter(better);
+        let better = others.filter(|path| share.is_worse_than(compared(path)));
         let better = better.fold(0, |bits, path| bits | 1_u64 << path.index.0);
         if let Some(why) = self.head(number).does_worse(index, better, now_ns) {
             self.compare_anew(volume, now_ns);
@@ -157,5 +190,34 @@ impl HostEngine {
             path.device_errors.done_before = path.counters.ios.iter().sum();
             path.device_errors.from_ns = now_ns.max(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(errors: u64, total: u64) -> Share {
+        let done = total - errors;
+        Share { errors, done }
+    }
+
+    #[test]
+    fn small_sample_shows_no_better_path() {
+        for (of, other, want) in [
+            // Of twenty I/Os it would have met none of these either.
+            (share(16, 800), share(0, 20), false),
+            (share(16, 800), share(0, 399), false),
+            (share(16, 800), share(0, 400), true),
+            (share(16, 800), share(2, 400), true),
+            (share(16, 800), share(3, 400), false),
+            (share(16, 16), share(0, 15), false),
+            (share(16, 16), share(0, 16), true),
+            (share(u64::MAX / 2, u64::MAX), share(0, u64::MAX), true),
+        ] {
+            assert_eq!(of.is_worse_than(other), want, "{of:?} {other:?}");
+        }
+        assert!(share(16, 800).is_many(10) && !share(16, 1600).is_many(10));
+        assert!(!share(15, 15).is_many(10));
     }
 }

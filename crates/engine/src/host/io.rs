@@ -134,7 +134,7 @@ impl HostEngine {
         slot.placed_ns = now_ns;
         slot.expired = false;
         (slot.course.aborted, slot.course.bereft) = (false, false);
-        slot.course.in_transit = false;
+        (slot.course.in_transit, slot.course.ours) = (false, false);
         self.look_anew(index);
     }
 
@@ -286,6 +286,9 @@ impl HostEngine {
         }
         if device::is_in_transit(end) {
             self.note_damage(number, index, now_ns);
+        }
+        if device::is_ours(end) {
+            self.slots.get_mut(index).course.ours = true;
         }
         if device::is_gone(end) {
             self.vanished(number, now_ns);

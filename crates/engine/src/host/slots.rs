@@ -104,6 +104,8 @@ pub(super) struct Course {
     pub aborted: bool,
     /// Its last attempt was damaged or failed on the way.
     pub in_transit: bool,
+    /// Its last attempt failed for want of room in our own system (T6).
+    pub ours: bool,
     /// It is held, and its controller has said that it was reset, but not how long it takes to
     /// quiesce.
     pub quiesces: bool,

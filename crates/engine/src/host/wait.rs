@@ -110,7 +110,7 @@ impl HostEngine {
         let disposition = volume::dispose(outcome, &attempt);
         if outcome.is_device_error() && !self.slots.get(index).course.in_transit {
             let failed = disposition == Disposition::Complete;
-            self.device_error(number, outcome, failed, now_ns);
+            self.device_error(number, index, outcome, failed, now_ns);
         }
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
