@@ -118,6 +118,23 @@ pub struct Ticket {
     pub(crate) epoch: u8,
     /// Its latency means something.
     pub(crate) learns: bool,
+    /// See [`Ticket::as_first`].
+    pub(crate) first_io: bool,
+}
+
+impl Ticket {
+    /// The same, of an I/O that is the first on a path that was out of use. Policies don't care.
+    pub fn as_first(self) -> Self {
+        Self {
+            first_io: true,
+            ..self
+        }
+    }
+
+    /// Whether it is of such an I/O.
+    pub fn is_first(&self) -> bool {
+        self.first_io
+    }
 }
 
 /// Whether a read that is late gets a second copy: see

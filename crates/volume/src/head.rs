@@ -403,7 +403,7 @@ impl Head {
     #[inline]
     pub fn select(&mut self, request: &Request) -> Option<PathIndex> {
         let chosen = self.selector.select(request, &self.views);
-        if self.trials.due != 0 {
+        if self.trials.due | u64::from(self.trials.begun) != 0 {
             self.begin_trial(chosen, request.group);
         }
         chosen
@@ -412,7 +412,11 @@ impl Head {
     /// What has to come back with the end of the I/O that was placed last.
     #[inline]
     pub fn ticket(&self) -> Ticket {
-        self.selector.ticket()
+        let ticket = self.selector.ticket();
+        match self.trials.begun {
+            true => ticket.as_first(),
+            false => ticket,
+        }
     }
 
     /// An I/O placed by [`Head::select`] has ended. `latency_ns` counts from the start of the
@@ -446,7 +450,7 @@ impl Head {
         };
         let noted = self.selector.complete(&done);
         if self.trials.out != 0 {
-            self.end_trial(path, outcome.is_done());
+            self.end_trial(path, &ticket, outcome.is_done());
         }
         self.weigh |= noted.weigh;
         noted.warn_ignored

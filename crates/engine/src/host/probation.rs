@@ -442,7 +442,8 @@ impl HostEngine {
         }
         if let Some(took_ns) = over {
             let suspect = core::mem::take(&mut self.paths[number].suspect);
-            self.head(number).try_first(at, suspect.write);
+            let reads = suspect.read > 0;
+            self.head(number).try_first(at, reads, suspect.write);
             self.compare_anew(volume, now_ns);
             self.paths[number].stays_out = false;
             let it = &self.volumes[usize::from(volume)];

@@ -6,6 +6,7 @@ impl Head {
     /// As [`Head::select`], but `path`, if the policy may choose that now.
     pub fn select_by(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let usable = self.usable();
+        self.trials.begun = false;
         self.show_only(usable & 1_u64.checked_shl(path.0.into())?);
         let chosen = self.selector.select(request, &self.views);
         self.show_only(usable);
@@ -33,6 +34,7 @@ impl Head {
         usable: u64,
         why: Option<&mut Explained>,
     ) -> Option<PathIndex> {
+        self.trials.begun = false;
         self.show_only(usable);
         let chosen = match why {
             Some(why) => self.selector.select_explained(request, &self.views, why),
@@ -49,6 +51,7 @@ impl Head {
     pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let at = usize::from(path.0);
         let usable = self.standing[at].is_known() && self.is_open(path);
+        self.trials.begun = false;
         self.show_only(u64::from(usable) << at);
         let chosen = self.selector.select_only(request, &self.views);
         self.show();

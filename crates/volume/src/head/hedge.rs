@@ -18,7 +18,7 @@ impl Head {
             gap_ns: self.gap_ns,
         });
         if self.trials.out != 0 {
-            self.end_trial(path, false);
+            self.end_trial(path, &ticket, false);
         }
         self.weigh |= noted.weigh;
     }
@@ -45,6 +45,7 @@ impl Head {
         ticket: &Ticket,
         age_ns: u64,
     ) -> Hedge {
+        self.trials.begun = false;
         let views = &self.views;
         self.selector.hedge(request, views, path, ticket, age_ns)
     }
