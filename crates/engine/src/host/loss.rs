@@ -16,6 +16,16 @@ impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
     /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
+        let renewal = self.is_renewal(number);
+        self.lose_for(number, why, renewal, now_ns);
+    }
+
+    /// Another core has lost a path; `renewal`: only to connect it anew, without any blame.
+    pub(super) fn lost_elsewhere(&mut self, number: usize, renewal: bool, now_ns: u64) {
+        self.lose_for(number, None, renewal, now_ns);
+    }
+
+    fn lose_for(&mut self, number: usize, why: Option<&str>, renewal: bool, now_ns: u64) {
         let others = self.others_may_cache(number);
         let volume = usize::from(self.paths[number].volume);
         let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
@@ -32,9 +42,8 @@ impl HostEngine {
         path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
         if path.will.returns() && phase == Phase::Live {
             self.suspect(number);
-            let renewal = self.is_renewal(number);
             let path = &mut self.paths[number];
-            if path.probe.is_some() && (renewal || why.is_none()) {
+            if renewal && path.probe.is_some() {
                 path.renewals = path.renewals.saturating_add(1);
             }
             if renewal {
@@ -55,7 +64,7 @@ impl HostEngine {
                 self.events.push_back(HostEvent::Failed(volume, line));
             }
         }
-        self.tell_lost(number, why.is_some());
+        self.tell_lost(number, why.is_some(), renewal);
         self.fail_waiting(number, now_ns);
         self.fence_given(number);
         self.orphan_flushes(number, now_ns);

@@ -49,8 +49,8 @@ impl HostEngine {
         let (volume, path) = match &news {
             PathNews::Order(_) | PathNews::Done { .. } => return,
             PathNews::Found(facts) => (facts.volume, facts.path),
-            PathNews::Lost { volume, path }
-            | PathNews::Broken { volume, path }
+            PathNews::Lost { volume, path, .. }
+            | PathNews::Broken { volume, path, .. }
             | PathNews::Doubt { volume, path, .. }
             | PathNews::Reset { volume, path }
             | PathNews::Sick { volume, path, .. }
@@ -71,12 +71,12 @@ impl HostEngine {
         match news {
             PathNews::Order(_) | PathNews::Done { .. } => {}
             PathNews::Found(facts) => self.found(facts, now_ns),
-            PathNews::Lost { .. } => {
+            PathNews::Lost { renewal, .. } => {
                 comeback.owes = true;
-                self.lose(number, None, now_ns);
+                self.lost_elsewhere(number, renewal, now_ns);
                 self.gone(number, now_ns);
             }
-            PathNews::Broken { .. } => self.lose(number, None, now_ns),
+            PathNews::Broken { renewal, .. } => self.lost_elsewhere(number, renewal, now_ns),
             PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
             PathNews::Sick { why, .. } => self.sick_elsewhere(number, why, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
@@ -113,8 +113,9 @@ impl HostEngine {
         }
     }
 
-    /// The others must know that a path was lost; `own`: this core saw it.
-    pub(super) fn tell_lost(&mut self, number: usize, own: bool) {
+    /// The others must know that a path was lost; `own`: this core saw it; `renewal`: only to connect
+    /// it anew.
+    pub(super) fn tell_lost(&mut self, number: usize, own: bool, renewal: bool) {
         let path = &mut self.paths[number];
         let (volume, index) = (path.volume, path.index);
         if path.address().is_none() {
@@ -123,11 +124,19 @@ impl HostEngine {
         if self.settings.core == 0 {
             path.comeback.others = self.settings.cores - 1;
             let path = index;
-            let news = PathNews::Lost { volume, path };
+            let news = PathNews::Lost {
+                volume,
+                path,
+                renewal,
+            };
             self.events.push_back(HostEvent::Publish(news));
         } else if own && self.recovers(number) {
             let path = index;
-            let news = PathNews::Broken { volume, path };
+            let news = PathNews::Broken {
+                volume,
+                path,
+                renewal,
+            };
             self.events.push_back(HostEvent::Report(news));
         }
     }

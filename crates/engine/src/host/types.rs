@@ -417,6 +417,8 @@ pub enum PathNews {
         volume: u16,
         /// Path.
         path: PathIndex,
+        /// It was at rest, and is only connected anew: it is not to blame.
+        renewal: bool,
     },
     /// To core 0: the queue of one core has failed.
     Broken {
@@ -424,6 +426,8 @@ pub enum PathNews {
         volume: u16,
         /// Path.
         path: PathIndex,
+        /// It was at rest, and is only connected anew: it is not to blame.
+        renewal: bool,
     },
     /// To core 0: what is known of the path is in doubt (T26).
     Doubt {

@@ -2,9 +2,9 @@
 //! paths that lose only what is large.
 
 use crate::common::*;
-use engine::Span;
-use engine::host::{HostEvent, PathState};
+use engine::host::{HostControl, HostEvent, PathNews, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use engine::{Machine, Span};
 use nvme::wire::Status;
 use policy::{PathIndex, Policy};
 use volume::Outcome;
@@ -243,6 +243,63 @@ fn only_path_that_rests_is_renewed_without_blame() {
     }
     let tally = rig.host.borrow().path_health(0, P0).tally;
     assert_eq!(tally.times, 0);
+}
+
+fn resting_fleet() -> Fleet {
+    let mut fleet = Fleet::of(3, 2, target(2), |host| {
+        host.scratch = SCRATCH;
+        host.volumes[0].recovery.health = Limits {
+            idle_ns: 10 * SECOND,
+            ..Limits::default()
+        };
+    });
+    fleet.run(SECOND, |_| false);
+    fleet
+}
+
+/// One core connects its resting paths anew, and the others hear that it is only that.
+#[test]
+fn renewal_on_one_core_is_told_as_such() {
+    let mut fleet = resting_fleet();
+    let node = fleet.nodes[1];
+    for path in 0..2 {
+        fleet.world.mute_queue(node, path);
+    }
+    let told = |fleet: &Fleet| {
+        let is = |event: &HostEvent| {
+            matches!(
+                event,
+                HostEvent::Publish(PathNews::Lost { renewal: true, .. })
+            )
+        };
+        fleet.events[0].iter().any(is)
+    };
+    assert!(fleet.run(60 * SECOND, told), "{:?}", fleet.events);
+}
+
+/// What another core connects anew is held against no path; what it loses again and again is.
+#[test]
+fn renewals_on_another_core_are_no_losses() {
+    for renewal in [true, false] {
+        let mut fleet = resting_fleet();
+        for _ in 0..3 {
+            let news = PathNews::Broken {
+                volume: 0,
+                path: P0,
+                renewal,
+            };
+            let now_ns = fleet.world.now_ns;
+            fleet.hosts[0]
+                .borrow_mut()
+                .handle_control(HostControl::Path(news), now_ns);
+            fleet.step(); // before the others see the end of their own connections
+            fleet.run(8 * SECOND, |_| false);
+        }
+        for (core, host) in fleet.hosts.iter().enumerate() {
+            let times = host.borrow().path_health(0, P0).tally.times;
+            assert_eq!(times == 0, renewal, "core {core}: {times}");
+        }
+    }
 }
 
 /// The last path is on probation while its storage stalls: it has the time of any I/O.
