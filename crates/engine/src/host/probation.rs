@@ -454,7 +454,10 @@ impl HostEngine {
                 self.settings.core,
                 &report::well_again(took_ns),
             );
-            self.events.push_back(HostEvent::Warning(volume, line));
+            self.events.push_back(match self.judges_for_core_0(number) {
+                true => HostEvent::Trouble(volume, line),
+                false => HostEvent::Warning(volume, line),
+            });
             self.release(volume, now_ns);
         }
         self.wake_by(now_ns);

@@ -59,10 +59,14 @@ impl HostEngine {
         self.live(number, now_ns);
     }
 
-    /// Whether a volume has a live path that other cores alone use.
+    /// Whether a volume has a live path that other cores alone use, and that ANA leaves open.
     pub(super) fn is_served_elsewhere(&self, volume: u16) -> bool {
+        let head = &self.volumes[usize::from(volume)].head;
         let mut paths = self.paths_of(volume);
-        paths.any(|path| path.phase == Phase::Live && !self.has_queue(path.number))
+        paths.any(|path| {
+            let elsewhere = path.phase == Phase::Live && !self.has_queue(path.number);
+            elsewhere && head.is_open(path.index)
+        })
     }
 
     /// Whether that is so of another path than this one, as far as this core knows.
@@ -94,6 +98,13 @@ impl HostEngine {
         let line = report::line(name, path, 0, report::on_probation(path, why));
         self.events.push_back(HostEvent::Publish(news));
         self.events.push_back(HostEvent::Warning(volume, line));
+    }
+
+    /// Whether this core has a queue on a path, and core 0, whose lines about probation are the ones
+    /// that are heard, has none.
+    pub(super) fn judges_for_core_0(&self, number: usize) -> bool {
+        let device = self.paths[number].kind.device().is_some();
+        !device && self.settings.core != 0 && self.queue_of(number, 0).is_none()
     }
 
     /// Core 0: says once that a controller grants fewer queues than there are cores.

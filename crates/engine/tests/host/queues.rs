@@ -2,7 +2,10 @@
 
 use crate::common::*;
 use engine::host::{HostEvent, Io, IoOp, PathState};
-use engine::target::TargetConfig;
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
+use engine::{Machine, Span};
+use nvme::host::AnaState;
+use nvme::wire::Status;
 use volume::Outcome;
 
 /// A target of this many ports that grants `granted` I/O queues, with a volatile cache.
@@ -97,4 +100,74 @@ fn t13_path_without_a_queue_of_core_0_is_flushed_before_it_leaves() {
     assert_eq!(it.one(2, &flush(9), SECOND), Some(Outcome::Done));
     assert_eq!(it.hosts[2].borrow().counters(0, P0).ios[2], others + 1);
     assert_eq!(warned(&it, "never flushed"), 0, "{:?}", it.events);
+}
+
+/// What ANA closes serves nobody, also where another core has its queue.
+#[test]
+fn volume_whose_paths_ana_closes_is_out_on_every_core() {
+    let mut it = fleet(2, 1, 2);
+    let tell = |it: &mut Fleet, state| {
+        let now_ns = it.world.now_ns;
+        for port in 0..2 {
+            let control = TargetControl::Ana(port, state);
+            it.target.borrow_mut().handle_control(control, now_ns);
+        }
+    };
+    let told = |it: &Fleet, core: usize| {
+        let events = it.events[core].iter();
+        events
+            .filter(|it| matches!(it, HostEvent::NoPath(_)))
+            .count()
+    };
+    tell(&mut it, AnaState::Inaccessible);
+    assert!(it.run(5 * SECOND, |it| (0..3).all(|core| told(it, core) == 1)));
+    tell(&mut it, AnaState::Optimized);
+    it.run(SECOND, |_| false);
+    assert_eq!(it.one(2, &write(3, 3), SECOND), Some(Outcome::Done));
+    assert!((0..3).all(|core| told(&it, core) == 1), "{:?}", it.events);
+}
+
+/// Core 0 passes on that another core has put a path on probation; the other says that it is well
+/// again, in a line that is heard from any core.
+#[test]
+fn end_of_a_probation_is_said_where_core_0_has_no_queue() {
+    let mut it = Fleet::of(3, 2, granting(2, 1), |host| {
+        host.volumes[0].recovery.home = Some(2);
+        host.scratch = Span {
+            at: 7 << 20,
+            len: 64 << 10,
+        };
+    });
+    let fail = |it: &mut Fleet, rate| {
+        let errors = vec![ErrorRule {
+            status: Status::HOST_PATH,
+            ops: Ops::ALL,
+            blocks: None,
+            rate,
+        }];
+        let faults = Faults {
+            errors,
+            ..Faults::default()
+        };
+        let now_ns = it.world.now_ns;
+        let control = TargetControl::Faults(0, faults);
+        it.target.borrow_mut().handle_control(control, now_ns);
+    };
+    fail(&mut it, Probability::ALWAYS);
+    for n in 0..16 {
+        assert_eq!(it.one(2, &read(n, n), SECOND), Some(Outcome::Done));
+    }
+    let state = |it: &Fleet| it.hosts[2].borrow().path_state(0, P0);
+    assert_eq!(state(&it), PathState::Probation);
+    fail(&mut it, Probability::new(0).unwrap());
+    assert!(it.run(60 * SECOND, |it| state(it) == PathState::Live));
+    let said = |core: usize, part: &str| {
+        let is = |event: &&HostEvent| match event {
+            HostEvent::Warning(0, line) => core == 0 && line.contains(part),
+            HostEvent::Trouble(0, line) => line.contains(part),
+            _ => false,
+        };
+        it.events[core].iter().filter(is).count()
+    };
+    assert_eq!((said(0, "on probation"), said(2, "in use again")), (1, 1));
 }
