@@ -10,11 +10,11 @@
 //!
 //! # Limits
 //! Entries for as many writes as were asked for at construction; then [`Holds::insert`] says
-//! `Full`. No work while there are no entries. Of n entries [`Holds::insert`], [`Holds::overlaps`]
-//! and [`Holds::remove`] take O(log n) steps. [`Holds::is_first`] takes as many in most cases, since
-//! subtrees without an older entry are left out, and at worst as many for each entry that overlaps.
-//! [`Holds::freed_by`] takes the steps of `is_first` for each entry that overlaps, unless the oldest
-//! of these covers all that has ended.
+//! `Full`. No work while there are no entries. Of n entries [`Holds::insert`],
+//! [`Holds::overlaps`] and [`Holds::remove`] take O(log n) steps. [`Holds::is_first`] takes as many
+//! in most cases, since subtrees without an older entry are left out, and at worst as many for each
+//! entry that overlaps. [`Holds::freed_by`] takes the steps of `is_first` for each entry that
+//! overlaps, unless the oldest of these covers all that has ended.
 use crate::ranges::{Entry, NONE, Ranges};
 use alloc::vec::Vec;
 use canary::Bug;

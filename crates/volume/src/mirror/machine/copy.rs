@@ -7,8 +7,9 @@
 //! mend, one that is being rebuilt and does not lack it (`missed`), or else one that waits
 //! (`spare`). Where none can, the piece is cut, at last into blocks, and what remains is lost:
 //! said, and its intent kept. A piece that a leg has which is about to return is left until then,
-//! and reported as lost only if it can't be read afterwards. Reads that wait go before mending, that before making alike, that before rebuilding and checking; the first two
-//! at once, the others as the pace allows.
+//! and reported as lost only if it can't be read afterwards. Reads that wait go before mending,
+//! that before making alike, that before rebuilding and checking; the first two at once, the others
+//! as the pace allows.
 //!
 //! # Limits
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as

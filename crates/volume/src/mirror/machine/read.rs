@@ -1,9 +1,9 @@
 //! Reads of users: which legs may serve one, and what becomes of it when one could not.
 //!
 //! # Contract
-//! A read goes to a leg that has all of it: one in sync or being rebuilt, and where none of these can
-//! be read one that waits (`spare`). One that fails it is counted, and where another had the data
-//! they are rewritten there (T5). What one reads that has left meanwhile is read from another.
+//! A read goes to a leg that has all of it: one in sync or being rebuilt, and where none of these
+//! can be read one that waits (`spare`). One that fails it is counted, and where another had the
+//! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
 //! Where several could not read all of it for the medium's sake, or one could not and another that
 //! is not in sync has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
 //! read one of these, of a block. Who gave no answer in time, and was not waited for longer since

@@ -8,8 +8,8 @@
 //! leg that it was, say that it is ours, and show no older record than it has acknowledged (T50);
 //! and its history must lead to ours. Where other hosts reach it that holds for a lease from when
 //! it was read: whoever takes it over lets its own record stand for longer before it changes
-//! anything (T48). A leg that may return gets no more reads, so that it has nothing under way soon; what it
-//! was asked for before counts.
+//! anything (T48). A leg that may return gets no more reads, so that it has nothing under way soon;
+//! what it was asked for before counts.
 //!
 //! # Limits
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
