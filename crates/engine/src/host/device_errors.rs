@@ -6,8 +6,8 @@
 //! in the same time, it is this path that does badly after all, and it is put on probation. Errors
 //! about the data are the same on every path to it (T2), and are not compared.
 //!
-//! What our own system had no room for says nothing of a path, and is not compared (T6). An I/O that
-//! is repeated on a path counts once.
+//! What our own system had no room for says nothing of a path, and is not compared (T6). An I/O
+//! that is repeated on a path counts once.
 //!
 //! # Limits
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
@@ -119,8 +119,8 @@ impl HostEngine {
         })
     }
 
-    /// A path has answered the I/O in slot `index` with an error of what is behind it; `failed`: the
-    /// I/O ends with it.
+    /// A path has answered the I/O in slot `index` with an error of what is behind it; `failed`:
+    /// the I/O ends with it.
     #[cold]
     pub(super) fn device_error(
         &mut self,

@@ -100,8 +100,8 @@ impl HostEngine {
         self.events.push_back(HostEvent::Warning(volume, line));
     }
 
-    /// Whether this core has a queue on a path, and core 0, whose lines about probation are the ones
-    /// that are heard, has none.
+    /// Whether this core has a queue on a path, and core 0, whose lines about probation are the
+    /// ones that are heard, has none.
     pub(super) fn judges_for_core_0(&self, number: usize) -> bool {
         let device = self.paths[number].kind.device().is_some();
         !device && self.settings.core != 0 && self.queue_of(number, 0).is_none()

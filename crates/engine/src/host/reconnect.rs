@@ -113,8 +113,8 @@ impl HostEngine {
         }
     }
 
-    /// The others must know that a path was lost; `own`: this core saw it; `renewal`: only to connect
-    /// it anew.
+    /// The others must know that a path was lost; `own`: this core saw it; `renewal`: only to
+    /// connect it anew.
     pub(super) fn tell_lost(&mut self, number: usize, own: bool, renewal: bool) {
         let path = &mut self.paths[number];
         let (volume, index) = (path.volume, path.index);
