@@ -134,16 +134,40 @@ impl Client {
 
     /// Whatever the map calls a hole reads as zeroes, and is none by the model.
     fn check(&mut self, model: &[u8]) {
-        let mut at = 0;
+        self.holes(model);
+    }
+
+    /// The same, and how many bytes are holes.
+    fn holes(&mut self, model: &[u8]) -> u64 {
+        let (mut at, mut holes) = (0, 0);
         for (len, is_hole) in self.map(model.len() as u64) {
             if is_hole {
                 let read = self.read(at, len as u32);
                 assert!(read.iter().all(|&byte| byte == 0), "at {at}, {len} bytes");
                 let model = &model[at as usize..][..len as usize];
                 assert!(model.iter().all(|&byte| byte == 0), "at {at}, {len} bytes");
+                holes += len;
             }
             at += len;
         }
+        holes
+    }
+
+    /// A range amid data is a hole once it was trimmed, and no more when it was written.
+    fn trim_and_write(&mut self, model: &mut [u8]) {
+        const KIB_64: u32 = 64 << 10;
+        let range = KIB_64 as usize..4 * KIB_64 as usize;
+        self.write(0, &vec![3; 5 * KIB_64 as usize]);
+        model[..5 * KIB_64 as usize].fill(3);
+        self.ask((TRIM, 0), (KIB_64.into(), 3 * KIB_64), &[]);
+        model[range.clone()].fill(0);
+        let (data, hole) = ((KIB_64, false), (3 * KIB_64, true));
+        assert_eq!(self.status(0, 5 * KIB_64, 0), [data, hole, data]);
+        assert!(self.holes(model) >= u64::from(3 * KIB_64));
+        self.write(KIB_64.into(), &vec![4; 3 * KIB_64 as usize]);
+        model[range].fill(4);
+        assert_eq!(self.status(0, 5 * KIB_64, 0), [(5 * KIB_64, false)]);
+        self.check(model);
     }
 
     /// Changes of any length, each followed by a look at the map.
@@ -179,6 +203,7 @@ impl Client {
             self.check(model);
         }
         assert!(self.read(0, model.len() as u32) == model);
+        assert!(self.holes(model) > 0, "all of it is called data");
     }
 }
 
@@ -360,8 +385,34 @@ fn hole_of_a_mirror_is_one_on_all_legs_in_sync() {
     // Also while it is being rebuilt.
     client.check(&model);
     place.until_in_sync();
-    client.check(&model);
+    assert!(client.holes(&model) > bytes / 2, "most was never written");
+    client.trim_and_write(&mut model);
     client.change_at_random(&mut model, 0x5eed);
+    client.trim_and_write(&mut model);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+/// Of the one nothing is known, so the other's holes say nothing.
+#[test]
+fn mirror_of_a_file_and_memory_is_all_data() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let bytes = (LEG_BYTES - DATA_AT) / 2;
+    let engine = place.start();
+    place.until_in_sync();
+    let mut client = Client::open(&place.path("v0.sock"));
+    client.write(1 << 20, &[5; 4096]);
+    place.told(&["mirror", "remove", "v0", "1"]);
+    let leg = format!("mem:{LEG_BYTES}");
+    place.told(&["mirror", "add", "v0", &leg, "--wait"]);
+    client.write(2 << 20, &[6; 4096]);
+    assert_eq!(client.map(bytes), [(bytes, false)]);
+    let mut model = vec![0; bytes as usize];
+    model[1 << 20..(1 << 20) + 4096].fill(5);
+    model[2 << 20..(2 << 20) + 4096].fill(6);
+    assert!(client.read(0, bytes as u32) == model);
+    end(engine);
 }
