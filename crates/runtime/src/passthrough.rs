@@ -161,7 +161,7 @@ impl PassthroughDevice {
         let namespace = &self.namespace;
         let opened = namespace.blocks << namespace.block_shift.min(63);
         let bytes = self.disk.as_deref().and_then(bytes_of);
-        lies_within(request, bytes.map_or(opened, |bytes| bytes.min(opened)))
+        lies_within(request, bytes.unwrap_or(opened))
     }
 }
 
