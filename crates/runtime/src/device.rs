@@ -638,7 +638,7 @@ impl FileRequest {
                 Step::Allocate(Allocate::ZeroRange)
             }
             Step::Allocate(Allocate::ZeroRange) if refused => Step::Zeroes,
-            Step::Read | Step::Write { .. } | Step::Compare(_) if error == Errno::OPNOTSUPP => {
+            Step::Read | Step::Compare(_) if error == Errno::OPNOTSUPP => {
                 return Progress::Done(Err(IN_TRANSIT));
             }
             _ => return Progress::Done(Err(device_error(error))),

@@ -187,13 +187,10 @@ fn bytes_of(disk: &Path) -> Option<u64> {
 /// command whose data arrived damaged (data digest) with Invalid Field. Our fields are valid, and a
 /// controller that says otherwise forbids to repeat it: so the transfer has failed.
 fn on_fabrics(end: Result<(), DeviceError>, op: DeviceOp) -> Result<(), DeviceError> {
-    let moves = matches!(
-        op,
-        DeviceOp::Read | DeviceOp::Write { .. } | DeviceOp::Compare
-    );
+    let arrives = matches!(op, DeviceOp::Read | DeviceOp::Compare);
     match end {
         Err(DeviceError::Nvme(status))
-            if moves && status.is(Status::INVALID_FIELD) && !status.dnr() =>
+            if arrives && status.is(Status::INVALID_FIELD) && !status.dnr() =>
         {
             Err(DeviceError::Nvme(Status::TRANSIENT_TRANSPORT))
         }

@@ -132,12 +132,17 @@ fn not_supported_to_read_is_a_failed_transfer() {
     for (op, want) in [
         (DeviceOp::Read, Err(IN_TRANSIT)),
         (DeviceOp::Compare, Err(IN_TRANSIT)),
+        (DeviceOp::Write { fua: false }, unsupported),
         (DeviceOp::Flush, unsupported),
         (DeviceOp::Deallocate, unsupported),
     ] {
         let (mut devices, mut ring) = devices(written_file("unsupported").without_holes());
         let extent = Extent::new(0, 4096);
         devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX));
+        // Of a write the ring may say that it can't do it without waiting; a worker means it.
+        if let Some(it) = &mut devices.requests[0] {
+            it.by_workers |= op.is_change();
+        }
         let ended = devices.handle(&mut ring, 0, Err(Errno::OPNOTSUPP), NOW);
         assert_eq!(ended, Some((7, want)), "{op:?}");
     }
