@@ -101,7 +101,10 @@ impl Service {
         let (stopped, of) = {
             let state = self.state();
             let stopped = state.stopped.get(&volume).cloned();
-            (stopped, state.volumes[volume].of.clone())
+            // It may have left while another verb was waited for.
+            let it = state.volumes.get(volume);
+            let it = it.ok_or_else(|| state.volumes.unknown(&name))?;
+            (stopped, it.of.clone())
         };
         let not = || Failure::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;

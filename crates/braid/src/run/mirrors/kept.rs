@@ -96,10 +96,15 @@ impl Service {
             Failure::refused(format!("{}: {why}", self.name(volume)))
         })?;
         let changed = {
-            let before = speed_of(
-                &lasts,
-                speed_as_configured(&self.state().volumes[volume].of),
-            );
+            let configured = {
+                let state = self.state();
+                // It may have left since it was found.
+                let it = state.volumes.get(volume);
+                let it = it.filter(|it| it.of.name == params.volume);
+                let it = it.ok_or_else(|| state.volumes.unknown(&params.volume))?;
+                speed_as_configured(&it.of)
+            };
+            let before = speed_of(&lasts, configured);
             let speed = Speed {
                 floor: params.floor.unwrap_or(before.floor),
                 ceiling: params.ceiling.unwrap_or(before.ceiling),
@@ -133,7 +138,9 @@ impl Service {
                 self.senders.order(volume, order);
             }
         }
-        Ok(self.report()?.mirror(volume))
+        let report = self.report()?;
+        let volume = report.mirror_named(&params.volume)?;
+        Ok(report.mirror(volume))
     }
 
     /// Shows the policy of a mirror, or sets it: a property of the mirror, which it keeps (row B6).

@@ -120,7 +120,7 @@ impl State {
     ///
     /// # Errors
     /// There is no such volume, or it is none.
-    fn mirror(&self, name: &str) -> Result<u16, Failure> {
+    pub fn mirror(&self, name: &str) -> Result<u16, Failure> {
         let volume = self.volumes.number(name)?;
         match self.volumes[volume].of.is_mirror() {
             true => Ok(volume),
@@ -381,7 +381,7 @@ impl Service {
                 .accept_loss(volume)
                 .map(|()| terms::answer(verb, params)),
             "speed" => self.set_speed(volume, params),
-            "status" => self.status_of_mirror(volume),
+            "status" => self.status_of_mirror(volume, &params.volume),
             _ => return None,
         })
     }
@@ -447,10 +447,8 @@ impl Service {
     /// The mirrors among these volumes are taken whatever name their legs give.
     pub fn accept_names(&self, names: &[String]) {
         for name in names {
-            let number = self.state().volumes.number(name);
-            if let Ok(volume) = number
-                && self.state().volumes[volume].of.is_mirror()
-            {
+            let number = self.state().mirror(name);
+            if let Ok(volume) = number {
                 self.senders.order(volume, MirrorOrder::AcceptName(true));
             }
         }

@@ -14,11 +14,16 @@ impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless another verb
     /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
     /// and keeps no verb of another volume waiting.
-    pub(super) fn status_of_mirror(&self, volume: u16) -> Result<Value, Failure> {
-        if let Some(_alone) = self.alone_with_mirror_now(volume) {
-            self.tidy_legs(volume)?;
-        }
-        Ok(self.report()?.mirror(volume))
+    pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, Failure> {
+        let tidied = match self.alone_with_mirror_now(volume) {
+            Some(_alone) => self.tidy_legs(volume),
+            None => Ok(()),
+        };
+        let report = self.report()?;
+        // Meanwhile it may have left, and another one may have its number.
+        let volume = report.mirror_named(name)?;
+        tidied?;
+        Ok(report.mirror(volume))
     }
 
     /// Takes an order back whose answer is not waited for any more (T55); what became of it, for

@@ -1,5 +1,6 @@
 //! How mirrors and their legs are doing (rows B2, B5).
 use super::{Health, Report};
+use crate::control::rpc::Failure;
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
 use serde_json::{Value, json};
@@ -13,6 +14,14 @@ impl Report<'_> {
     pub(super) fn of_mirror(&self, volume: u16) -> Option<&MirrorReport> {
         let mut cores = self.cores.iter();
         cores.find_map(|core| core.mirrors.get(&volume))
+    }
+
+    /// Number of a mirror at the moment of this report.
+    ///
+    /// # Errors
+    /// There is no such volume, or it is none.
+    pub(in crate::run) fn mirror_named(&self, name: &str) -> Result<u16, Failure> {
+        self.state.mirror(name)
     }
 
     /// The policy in force; `None`: of a mirror that does not run, whose legs say it.
