@@ -1,5 +1,6 @@
 //! `braid run` with a mirror over files, as a process: made, written, killed, without a leg, with
 //! it again; and what it keeps others from.
+mod clones;
 mod cut;
 mod far;
 mod legs;
