@@ -2,7 +2,7 @@
 use crate::mirror::place::{DATA_AT, LEG_BYTES, Place, end};
 use crate::nbd;
 use crate::no_io_uring;
-use crate::process::{SOON, begun, wait_until};
+use crate::process::{Process, SOON, begun, wait_until};
 use rustix::fs::SeekFrom;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -240,6 +240,23 @@ fn extents_of(file: &File, from: u64, bytes: u64) -> Vec<(u64, bool)> {
     map
 }
 
+/// An engine with an export of one path; `None`: this machine has no io_uring.
+fn exported(directory: &Path, uri: &str) -> Option<Process> {
+    let text = format!(
+        "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+         [[volume.export]]\nnbd = \"unix:{}/v0.sock\"\n",
+        directory.display()
+    );
+    std::fs::write(directory.join("b.toml"), text).unwrap();
+    let mut engine = begun(directory);
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        no_io_uring::skip(&engine.seen);
+        return None;
+    }
+    Some(engine)
+}
+
 #[test]
 fn map_of_a_volume_over_a_file_is_the_files() {
     const BYTES: u64 = 64 << 20;
@@ -255,17 +272,9 @@ fn map_of_a_volume_over_a_file_is_the_files() {
         file.write_all_at(&[7; 64 << 10], (1 + number) << 20)
             .unwrap();
     }
-    let text = format!(
-        "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"file:{0}/disk\"\n\
-         [[volume.export]]\nnbd = \"unix:{0}/v0.sock\"\n",
-        directory.display()
-    );
-    std::fs::write(directory.join("b.toml"), text).unwrap();
-    let mut engine = begun(directory);
-    if engine.says("v0: ready").is_none() {
-        engine.notes("io_uring");
-        return no_io_uring::skip(&engine.seen);
-    }
+    let Some(engine) = exported(directory, &format!("file:{}/disk", directory.display())) else {
+        return;
+    };
     let mut client = Client::open(&directory.join("v0.sock"));
     let map = client.map(BYTES);
     assert_eq!(map, extents_of(&file, 0, BYTES));
@@ -292,17 +301,9 @@ fn map_of_a_volume_over_a_file_is_the_files() {
 fn map_without_knowledge_is_one_extent_of_data() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let text = format!(
-        "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:8GiB\"\n\
-         [[volume.export]]\nnbd = \"unix:{}/v0.sock\"\n",
-        directory.display()
-    );
-    std::fs::write(directory.join("b.toml"), text).unwrap();
-    let mut engine = begun(directory);
-    if engine.says("v0: ready").is_none() {
-        engine.notes("io_uring");
-        return no_io_uring::skip(&engine.seen);
-    }
+    let Some(engine) = exported(directory, "mem:8GiB") else {
+        return;
+    };
     let mut client = Client::open(&directory.join("v0.sock"));
     let most = u32::MAX - 511;
     assert_eq!(client.status(4096, most, 0), [(most, false)]);

@@ -1,5 +1,5 @@
 //! T55: path verbs whose I/O does not end in time.
-use crate::process::{Client, engine, two_ports, wait_until};
+use crate::process::{Client, Process, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -25,14 +25,11 @@ fn states(directory: &Path) -> Vec<String> {
     paths.map(state).collect()
 }
 
-#[test]
-fn t55_path_verb_that_times_out_is_pending_or_undone() {
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path();
-    let Some((target, uris)) = two_ports(directory, "late") else {
-        return;
-    };
-    let paths = uris.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
+/// An engine with a volume that has these paths, live, and writes to the first one.
+fn ready(directory: &Path, uris: &[String; 2]) -> Process {
+    let paths = uris
+        .each_ref()
+        .map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
     let text = format!(
         "io_timeout = \"60s\"\nkeep_alive_tmo = \"30s\"\ndrain_timeout = \"1s\"\n\
          [[volume]]\nname = \"v0\"\npolicy = \"devid:1\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
@@ -40,8 +37,19 @@ fn t55_path_verb_that_times_out_is_pending_or_undone() {
         directory.join("v0.sock").display()
     );
     std::fs::write(directory.join("b.toml"), text).unwrap();
-    let _engine = engine(directory);
+    let engine = engine(directory);
     wait_until(|| (states(directory) == ["live", "live"]).then_some(()));
+    engine
+}
+
+#[test]
+fn t55_path_verb_that_times_out_is_pending_or_undone() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let Some((target, uris)) = two_ports(directory, "late") else {
+        return;
+    };
+    let _engine = ready(directory, &uris);
     let mut client = Client::open(&directory.join("v0.sock"));
     assert_eq!(client.write(0, 1), 0);
     target.freeze();
@@ -147,16 +155,7 @@ fn t55_path_fail_does_not_wait_for_io() {
     let Some((target, uris)) = two_ports(directory, "fail") else {
         return;
     };
-    let paths = uris.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
-    let text = format!(
-        "io_timeout = \"60s\"\nkeep_alive_tmo = \"30s\"\ndrain_timeout = \"1s\"\n\
-         [[volume]]\nname = \"v0\"\npolicy = \"devid:1\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
-        paths.concat(),
-        directory.join("v0.sock").display()
-    );
-    std::fs::write(directory.join("b.toml"), text).unwrap();
-    let engine = engine(directory);
-    wait_until(|| (states(directory) == ["live", "live"]).then_some(()));
+    let engine = ready(directory, &uris);
     let mut client = Client::open(&directory.join("v0.sock"));
     target.freeze();
     client.send_write(0, 1);

@@ -217,9 +217,8 @@ fn a_leg_that_waits_is_the_source_of_a_rebuild() {
     assert!(mirror.facts(1).unwrap().in_sync);
 }
 
-/// A region that was given up is tried again when a leg can be reached that has it.
-#[test]
-fn a_stuck_rebuild_goes_on_when_a_spare_can_be_read() {
+/// Leg 1 lacks a region that leg 0 can't read, and leg 2, which has it, is away.
+fn one_that_is_stuck() -> Mirror {
     let (mut mirror, copies) = one_is_rebuilt();
     mirror.leg_lost(2, 7 * SECOND);
     rest(&mut mirror, 7 * SECOND, 7 * SECOND);
@@ -231,6 +230,13 @@ fn a_stuck_rebuild_goes_on_when_a_spare_can_be_read() {
     }
     let seen = with_a_bad_leg_0(&mut mirror, (7 * SECOND, 12 * SECOND), 0, vec![]);
     assert!(seen.news.contains(&News::Lost(Range::new(0, 4096))));
+    mirror
+}
+
+/// A region that was given up is tried again when a leg can be reached that has it.
+#[test]
+fn a_stuck_rebuild_goes_on_when_a_spare_can_be_read() {
+    let mut mirror = one_that_is_stuck();
     mirror.spare_found(2, 13 * SECOND);
     with_a_bad_leg_0(&mut mirror, (13 * SECOND, 20 * SECOND), 0, vec![]);
     assert!(mirror.facts(1).unwrap().in_sync);
@@ -639,17 +645,7 @@ fn a_rebuild_reads_a_spare_where_no_leg_in_sync_can() {
 /// A region that was given up is tried again when a leg returns that does not lack it.
 #[test]
 fn a_stuck_rebuild_goes_on_when_a_spare_returns() {
-    let (mut mirror, copies) = one_is_rebuilt();
-    mirror.leg_lost(2, 7 * SECOND);
-    rest(&mut mirror, 7 * SECOND, 7 * SECOND);
-    for output in copies {
-        let Output::CopyRead(ticket, ..) = output else {
-            continue;
-        };
-        mirror.handle_done(ticket, Outcome::MediaError, 7 * SECOND);
-    }
-    let seen = with_a_bad_leg_0(&mut mirror, (7 * SECOND, 12 * SECOND), 0, vec![]);
-    assert!(seen.news.contains(&News::Lost(Range::new(0, 4096))));
+    let mut mirror = one_that_is_stuck();
     assert!(!mirror.facts(1).unwrap().in_sync);
     mirror.leg_found(2, 0, 13 * SECOND);
     let seen = with_a_bad_leg_0(&mut mirror, (13 * SECOND, 20 * SECOND), 0, vec![]);
