@@ -11,9 +11,7 @@
 //! down to one. A leg that answers nothing for half a heartbeat interval, heartbeats included, gets
 //! everything at once, so that time-outs and failover are those of the host. Where it answers
 //! heartbeats and an I/O times out while no other ends, all that has waited since before that I/O
-//! was given times out with it: so what waits ends within two time-outs, and one of a read that
-//! another leg has as well. Such a read is tried for a shorter time, so where one times out only
-//! others like it do.
+//! was given times out with it: so what waits ends within two time-outs.
 //!
 //! # Limits
 //! Two windows per leg, whatever its number of paths and the sizes of its I/Os. The time in the
@@ -62,8 +60,6 @@ struct Lane {
     answered_ns: u64,
     /// All that has waited since then, or longer, has timed out, ns.
     overdue_ns: Option<u64>,
-    /// As `overdue_ns`, but only of reads that another leg has as well, ns.
-    brief_overdue_ns: Option<u64>,
     waiting: VecDeque<Waiter>,
 }
 
@@ -156,15 +152,8 @@ impl Depth {
     /// Whether the first I/O of a lane has timed out while it waited.
     pub fn is_overdue(&self, lane: usize) -> bool {
         let it = &self.lanes[lane];
-        let Some(first) = it.waiting.front() else {
-            return false;
-        };
-        let overdue_ns = if first.entry.hints.elsewhere {
-            it.overdue_ns.max(it.brief_overdue_ns)
-        } else {
-            it.overdue_ns
-        };
-        overdue_ns.is_some_and(|at_ns| first.since_ns <= at_ns)
+        let first = it.waiting.front();
+        first.is_some_and(|first| it.overdue_ns.is_some_and(|at_ns| first.since_ns <= at_ns))
     }
 
     /// How such an I/O ends. A flush was not asked for, so it says nothing of a cache.
@@ -227,15 +216,9 @@ impl Depth {
         } else {
             let took_ns = now_ns.saturating_sub(given.at_ns);
             let has_hung = part.outcome == Outcome::TimedOut || took_ns >= HANGS_NS;
-            if has_hung && it.answered_ns <= given.at_ns {
-                // A read that another leg has as well is not tried for long: that says something
-                // of other such reads only.
-                let overdue_ns = if entry.hints.elsewhere {
-                    &mut it.brief_overdue_ns
-                } else {
-                    &mut it.overdue_ns
-                };
-                *overdue_ns = (*overdue_ns).max(Some(given.at_ns));
+            // A read that another leg has as well is not tried for long.
+            if has_hung && !entry.hints.elsewhere && it.answered_ns <= given.at_ns {
+                it.overdue_ns = it.overdue_ns.max(Some(given.at_ns));
             }
         }
         if part.outcome.is_done() {
@@ -264,7 +247,6 @@ impl Lane {
             base_ns: None,
             answered_ns: 0,
             overdue_ns: None,
-            brief_overdue_ns: None,
             waiting: VecDeque::with_capacity(room),
         }
     }
@@ -609,38 +591,6 @@ mod tests {
         assert!(leg.now_ns <= end_ns, "{} s", leg.now_ns / (1000 * MS));
         assert!(dropped > 900 && !leg.depth.has_waiting(), "{dropped}");
         assert_eq!(Depth::outcome_of_overdue(DATA), Outcome::TimedOut);
-    }
-
-    /// Reads that another leg has as well, one at a time: those that wait time out with the first,
-    /// and a write behind them does not.
-    #[test]
-    fn brief_reads_that_wait_time_out_together() {
-        let mut leg = Leg::new(MS, false);
-        leg.depth.lanes[DATA].window = 1;
-        let brief = || {
-            let mut entry = entry();
-            entry.hints.elsewhere = true;
-            entry
-        };
-        let (first, _) = leg.depth.admit(brief(), io(0), true, 1).unwrap();
-        for number in 1..=8 {
-            assert!(leg.depth.admit(brief(), io(number), true, 1).is_none());
-        }
-        let write = Io {
-            op: IoOp::Write { fua: false },
-            ..io(9)
-        };
-        assert!(leg.depth.admit(entry(), write, true, 1).is_none());
-        let timed_out = part(Outcome::TimedOut, 1000 * MS);
-        leg.depth.ended(&first, &timed_out, BEAT, 1000 * MS);
-        for _ in 1..=8 {
-            assert!(leg.depth.is_overdue(DATA));
-            assert!(leg.depth.drop_first(DATA).unwrap().hints.elsewhere);
-        }
-        assert!(!leg.depth.is_overdue(DATA));
-        leg.depth.answered(Outcome::Done, 1000 * MS); // a heartbeat
-        let (_, given) = leg.depth.next(DATA, BEAT, 1000 * MS).unwrap();
-        assert_eq!(given.cookie, 9);
     }
 
     /// One I/O that takes too long says nothing of those that wait, while others end.
