@@ -155,11 +155,10 @@ pub const MIRRORS_MAX: usize = 256;
 /// Most I/Os of users that a mirror has under way: as many as several clients have with 128 each.
 pub const MIRROR_IOS_MAX: usize = 1024;
 
-/// Data I/O that a leg of a mirror may have outstanding before anything is known of its speed: of
-/// one that takes 60 ms for each, a second.
-pub const LEG_DEPTH_FIRST: u32 = 16;
-/// However slow it is.
-pub const LEG_DEPTH_MIN: u32 = 1;
+/// Data I/O that a leg of a mirror may have outstanding before anything is known of its speed.
+pub const LEG_DEPTH_FIRST: u32 = 256;
+/// However slow it is: so many, that disks behind it have something to choose from.
+pub const LEG_DEPTH_MIN: u32 = 16;
 /// However fast it is: more than users and copies have.
 pub const LEG_DEPTH_MAX: u32 = 2 * MIRROR_IOS_MAX as u32;
 

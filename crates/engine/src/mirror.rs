@@ -341,7 +341,7 @@ impl MirrorEngine {
         let (stopping, busy) = (self.stopping, self.table.has(index));
         let it = self.mirror_mut(index.into());
         let it = it.ok_or("it is not on this core")?;
-        let queued = it.legs.iter().any(|leg| leg.depth.has_waiting());
+        let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
         let waits = busy || queued || it.lacks_room() || !it.early.is_empty();
         let why = match it.state {
             _ if stopping => Some("its engine ends"),

@@ -136,11 +136,9 @@ impl Mirrored {
         };
         if let Some(there) = self.legs.get_mut(usize::from(at)) {
             // Nothing waits for a leg that was removed; if it did, it would never end.
-            for lane in 0..Depth::LANES {
-                let waiting = core::iter::from_fn(|| there.depth.drop_first(lane));
-                self.early
-                    .extend(waiting.map(|it| (it, Outcome::PathError)));
-            }
+            let waiting = core::iter::from_fn(|| there.depth.drop_first());
+            let ended = waiting.map(|it| (it.0, Outcome::PathError));
+            self.early.extend(ended);
         }
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,

@@ -142,7 +142,7 @@ impl Mirrored {
                 it.machine.handle_timeout(kit.now_ns);
             }
         }
-        let queued = self.legs.iter().any(|leg| leg.depth.has_waiting());
+        let queued = self.legs.iter().any(|leg| leg.depth.first().is_some());
         let waits = queued || self.lacks_room() || !self.scratch.has_room(PAGES_BYTES_MAX);
         while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
             self.hear(News::Lapsed(slot), kit);

@@ -417,21 +417,17 @@ impl Mirrored {
         let beat_ns = self.beat_ns();
         let runs = matches!(&self.phase, Phase::Running(it) if !it.frozen);
         let mut any = false;
-        for (at, lane) in
-            (0..self.legs.len()).flat_map(|at| (0..Depth::LANES).map(move |it| (at, it)))
-        {
-            while let Some(first) = self.legs[at].depth.first(lane) {
+        for at in 0..self.legs.len() {
+            while let Some(first) = self.legs[at].depth.first() {
                 // The mirror stops, or the leg has left or was cut off: what never went there ends.
                 let needless = self.is_needless(first) || self.legs[at].cut;
-                let overdue = self.legs[at].depth.is_overdue(lane);
-                if needless || overdue || !runs {
-                    let outcome = match (runs, needless) {
-                        (false, _) => Outcome::Stopped,
-                        (true, true) => Outcome::PathError,
-                        (true, false) => Depth::outcome_of_overdue(lane),
+                if needless || !runs {
+                    let outcome = match runs {
+                        true => Outcome::PathError,
+                        false => Outcome::Stopped,
                     };
-                    let dropped = self.legs[at].depth.drop_first(lane);
-                    self.early.extend(dropped.map(|it| (it, outcome)));
+                    let dropped = self.legs[at].depth.drop_first();
+                    self.early.extend(dropped.map(|it| (it.0, outcome)));
                     any = true;
                     continue;
                 }
@@ -439,7 +435,7 @@ impl Mirrored {
                     break;
                 }
                 let depth = &mut self.legs[at].depth;
-                let Some((entry, io)) = depth.next(lane, beat_ns, kit.now_ns) else {
+                let Some((entry, io)) = depth.next(beat_ns, kit.now_ns) else {
                     break;
                 };
                 self.give(entry, io, kit);
@@ -536,9 +532,12 @@ impl Mirrored {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
         self.legs[at].depth.answered(outcome, kit.now_ns);
-        let beat_ns = self.beat_ns();
-        let depth = &mut self.legs[at].depth;
-        depth.ended(entry, done, beat_ns, kit.now_ns);
+        if entry.counted {
+            let beat_ns = self.beat_ns();
+            let is_flush = matches!(entry.task, Task::Io(_)) && entry.part.op == IoOp::Flush;
+            let depth = &mut self.legs[at].depth;
+            depth.ended(done, is_flush, beat_ns, kit.now_ns);
+        }
         if let Task::Io(ticket) = entry.task {
             self.part_ended(at, ticket, (&entry.part, done), kit);
         }

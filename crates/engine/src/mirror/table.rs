@@ -6,7 +6,6 @@
 //!
 //! # Limits
 //! As many as the host has slots; nothing is allocated for one.
-use super::depth::Given;
 use crate::host::{Hints, IoOp};
 use crate::machine::Span;
 use alloc::vec::Vec;
@@ -31,8 +30,8 @@ pub(super) struct Entry {
     pub hints: Hints,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
-    /// How it was given, where one of its leg's windows counts it.
-    pub counted: Option<Given>,
+    /// It is one of those that its leg's window counts.
+    pub counted: bool,
 }
 
 impl Entry {
@@ -45,7 +44,7 @@ impl Entry {
             part: PartOf::default(),
             hints: Hints::default(),
             span,
-            counted: None,
+            counted: false,
         }
     }
 }

@@ -70,8 +70,8 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     plan
 }
 
-/// How long a request takes at last, ns: what is outstanding when devices become so slow ends
-/// before a lease does.
+/// How long a request takes at last, ns. A leg has 16 requests outstanding at least: a heartbeat,
+/// which is a read and a write behind as many, has to take less than its interval.
 pub(in crate::chaos) fn most_ns(fault: &Fault) -> u64 {
     (12 + fault.whom / 64 % 7) * MS
 }
