@@ -125,6 +125,9 @@ impl Course<'_> {
 
     /// Some requests of each host, none of which takes too long.
     fn do_some(&mut self) -> Result<(), Finding> {
+        // Without memory for probes an I/O is the first to find what was forgotten on the way.
+        let mut cores = self.rig.hosts.iter().flat_map(|host| &host.cores);
+        let finds = cores.any(|&node| self.rig.world.has_stale(node));
         for host in 0..self.rig.hosts.len() {
             self.rig.client(host).exercise(EXERCISES, false);
         }
@@ -134,7 +137,7 @@ impl Course<'_> {
                 continue;
             };
             let took_ns = it.end_ns - it.start_ns;
-            if took_ns > EXERCISE_NS {
+            if took_ns > EXERCISE_NS && !finds {
                 let asked = format!("{}", self.asked(host, it.home, it.start_ns, &it.request));
                 let ms = took_ns / 1_000_000;
                 let what = format!("with nothing wrong, {asked} took {ms} ms");
