@@ -636,20 +636,25 @@ mod tests {
         assert_eq!(ended.recv().unwrap().result, Ok(4096));
     }
 
-    #[test]
-    fn t49_what_waits_for_a_hung_file_is_late_afterwards() {
-        let ((file, handle), (to, ended)) = (file(), ends());
-        let workers = Workers::new(Path::new("t49_what_waits"));
-        // All threads stand in a system call: reads of pipes that nobody writes to.
+    /// All threads stand in a system call, reads of pipes that nobody writes to, until these go.
+    fn hang(workers: &Workers, to: &Arc<dyn Complete>) -> Vec<OwnedFd> {
         let mut writers = Vec::new();
         for _ in 0..FILE_WORKERS_MAX {
             let (reader, writer) = rustix::pipe::pipe().unwrap();
             let hung = Arc::new(FileHandle::new(reader, false));
-            let mut read = job(&hung, &to, Call::Read, Permit::Always);
+            let mut read = job(&hung, to, Call::Read, Permit::Always);
             read.offset = u64::MAX; // no position
             workers.submit(read);
             writers.push(writer);
         }
+        writers
+    }
+
+    #[test]
+    fn t49_what_waits_for_a_hung_file_is_late_afterwards() {
+        let ((file, handle), (to, ended)) = (file(), ends());
+        let workers = Workers::new(Path::new("t49_what_waits"));
+        let writers = hang(&workers, &to);
         let soon = Permit::Before(os::now_ns() + 50_000_000);
         workers.submit(job(&handle, &to, WRITE, soon));
         assert!(ended.recv_timeout(Duration::from_millis(100)).is_err());
@@ -664,6 +669,7 @@ mod tests {
         assert_eq!(results.iter().filter(|it| **it == Err(LATE)).count(), 1);
         assert_eq!(file.metadata().unwrap().len(), 0);
     }
+
     /// They are given up by whoever asked, and their jobs stay: without a bound these are as many
     /// as clients ask in all the time.
     #[test]
@@ -671,15 +677,7 @@ mod tests {
         let ((file, handle), (to, ended)) = (file(), ends());
         file.set_len(1 << 20).unwrap();
         let workers = Workers::new(Path::new("v0"));
-        let mut writers = Vec::new();
-        for _ in 0..FILE_WORKERS_MAX {
-            let (reader, writer) = rustix::pipe::pipe().unwrap();
-            let hung = Arc::new(FileHandle::new(reader, false));
-            let mut read = job(&hung, &to, Call::Read, Permit::Always);
-            read.offset = u64::MAX; // no position
-            workers.submit(read);
-            writers.push(writer);
-        }
+        let writers = hang(&workers, &to);
         let call = Call::Extent { length: 4096 };
         let ask = || workers.ask(job(&handle, &to, call, Permit::Always));
         let asked = (0..100).filter(|_| ask()).count();
