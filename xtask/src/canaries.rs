@@ -8,7 +8,6 @@
 //! asserted where it is compiled.
 mod book;
 
-use crate::bench::Format;
 use crate::faults::table::Table;
 use anyhow::{Context, Result, bail};
 use book::Row;
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use system::figures::Format;
 
 /// What to look for.
 #[derive(clap::Args)]

@@ -13,12 +13,13 @@
 mod readme;
 mod skips;
 
-use crate::{process, tidy};
+use crate::tidy;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+use system::process;
 
 /// Lines shown of a step that failed.
 const TAIL_LINES: usize = 120;

@@ -7,12 +7,12 @@
 //! them.
 mod coverage;
 
-use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use system::process;
 
 /// Instrumentation, as libFuzzer expects it.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -4,16 +4,14 @@
 mod bench;
 mod canaries;
 mod ci;
-mod faults;
 mod fuzz;
-mod process;
 mod tidy;
-mod vm;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use system::{faults, vm};
 
 /// Development tasks of braid.
 #[derive(Parser)]

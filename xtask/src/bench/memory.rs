@@ -6,7 +6,6 @@
 //! threads are read from `/proc`, twice: the difference is how often it woke.
 use super::Format;
 use super::program::Target;
-use crate::process::Group;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -15,6 +14,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use system::process::Group;
 
 /// Connected and settled after so long.
 const SETTLE: Duration = Duration::from_secs(2);

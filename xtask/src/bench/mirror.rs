@@ -22,11 +22,11 @@ mod intent;
 mod stage;
 
 use super::Format;
-use crate::process::is_installed;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use system::process::is_installed;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

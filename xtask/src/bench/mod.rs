@@ -8,14 +8,15 @@ mod mirror;
 mod nbd;
 mod pingpong;
 mod policy;
-pub mod program;
 mod queue;
 mod sim;
 mod wire;
 
-use anyhow::{Context, Result, ensure};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::ExitCode;
+use system::figures::{Format, load_average};
+use system::program::{self, build};
 
 /// What to measure.
 #[derive(clap::Subcommand)]
@@ -42,15 +43,6 @@ pub enum Task {
     Connections(connections::Args),
 }
 
-/// How to print.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// A table for people.
-    Text,
-    /// The same facts for programs.
-    Json,
-}
-
 /// Measures and prints.
 pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
     match task {
@@ -65,44 +57,6 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Queue(args) => queue::run(root, args),
         Task::Connections(args) => connections::run(root, args),
     }
-}
-
-/// How busy the machine was: what figures are to be read with.
-pub fn load_average() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace()
-        .take(2)
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Builds one program in release and returns its path, as cargo reports it.
-pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
-    let output = Command::new("cargo")
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--message-format=json-render-diagnostics",
-        ])
-        .args(which)
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("start cargo")?;
-    ensure!(
-        output.status.success(),
-        "cargo build --release {} failed",
-        which.join(" ")
-    );
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let mut program = messages.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message.get("executable")?.as_str().map(PathBuf::from)
-    });
-    program
-        .next_back()
-        .with_context(|| format!("cargo build {} made no program", which.join(" ")))
 }
 
 /// Processor time of all children that have ended.

@@ -10,13 +10,13 @@ mod server;
 
 use super::Format;
 use super::program::{Target, median, number, printed};
-use crate::process::is_installed;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use server::Server;
 pub use server::directory;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use system::process::is_installed;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

@@ -12,13 +12,13 @@ mod wakes;
 
 use super::Format;
 use super::program::{facts, median, number, range};
-use crate::process::Group;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+use system::process::Group;
 
 /// Which cells, how long.
 #[derive(clap::Args)]

@@ -5,11 +5,11 @@
 //! Processor time leaves out who else had the core, but not what a neighbour took of its caches and
 //! clock: the best of a few runs counts, and the load is printed.
 use super::{Format, callgrind};
-use crate::process::is_installed;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use system::process::is_installed;
 
 /// Virtual time of a timed run, and of the shorter of two counted ones; ms.
 const TIMED_MS: u64 = 40_000;

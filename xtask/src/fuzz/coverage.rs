@@ -4,13 +4,13 @@
 //! Bodies are compiled once more with the compiler's own instruments (`-C instrument-coverage`) and
 //! run over the corpus and over what was found here; nothing is fuzzed. Needs `llvm-profdata` and
 //! `llvm-cov` of the compiler's LLVM: a component of the tool chain, or the distribution's package.
-use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
+use system::process;
 
 /// Longest run of one target over its corpus.
 const REPLAY: Duration = Duration::from_secs(900);

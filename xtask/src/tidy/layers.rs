@@ -188,7 +188,9 @@ fn manifests(tree: &Tree) -> impl Iterator<Item = (&str, &File)> {
         let directory = file.path.strip_suffix("/Cargo.toml")?;
         match directory.strip_prefix("crates/") {
             Some(name) => (!name.contains('/')).then_some((name, file)),
-            None => (directory == "xtask").then_some((directory, file)),
+            None => ["xtask", "tests/system"]
+                .contains(&directory)
+                .then_some((directory, file)),
         }
     })
 }

@@ -2,7 +2,6 @@
 //! process.
 use super::peer::{Place, Wire};
 use super::socket::Address;
-use crate::process::Group;
 use anyhow::{Result, bail};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use system::process::Group;
 
 const NQN: &str = "nqn.2026-01.org.braid:connections";
 /// Longest wait for a server to listen.

@@ -1,7 +1,6 @@
 //! The processes under a measurement: targets with shaped ports, and the engine.
 use super::super::nbd::directory;
 use super::super::program::{Target, printed};
-use crate::process::Group;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use system::process::Group;
 
 /// Bytes of a leg: braid's own, and a GiB of data.
 pub const LEG_BYTES: u64 = (1 << 30) + (1 << 20);

@@ -1,5 +1,4 @@
 //! An NBD server as a measured process; ended when dropped.
-use crate::process::Group;
 use anyhow::{Result, bail};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -7,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use system::process::Group;
 
 /// Longest wait for a server to listen.
 const READY: Duration = Duration::from_secs(20);

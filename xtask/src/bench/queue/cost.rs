@@ -9,7 +9,6 @@
 use super::{Ends, Load, Server};
 use crate::bench::callgrind::{self, EVENTS, SIMULATED};
 use crate::bench::program::{facts, number};
-use crate::process::Group;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use system::process::Group;
 
 /// Seconds of the shorter run.
 const SECONDS: f64 = 1.0;

@@ -10,7 +10,7 @@ use super::Common;
 use super::stage::Stage;
 use super::table::Table;
 use super::target::own_state;
-use crate::bench::program::{facts, number};
+use crate::program::{facts, number};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::process::Command;
@@ -112,7 +112,7 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
          load average {}",
         args.policy,
         args.seconds,
-        crate::bench::load_average()
+        crate::figures::load_average()
     );
     common.show("tail", &head, &table, json!({}));
     Ok(())

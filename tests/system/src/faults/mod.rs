@@ -32,7 +32,8 @@ mod tail;
 mod target;
 mod watch;
 
-use crate::bench;
+use crate::figures::Format;
+use crate::program;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
@@ -59,7 +60,7 @@ pub struct Args {
     may_skip: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "text", global = true)]
-    output: bench::Format,
+    output: Format,
 }
 
 /// Parts.
@@ -95,7 +96,7 @@ pub struct Common {
     /// See [`Args`].
     pub seed: u64,
     loopback: bool,
-    output: bench::Format,
+    output: Format,
 }
 
 impl Common {
@@ -127,11 +128,11 @@ impl Common {
     /// A part's results.
     pub fn show(&self, part: &str, head: &str, table: &Table, more: Value) {
         match self.output {
-            bench::Format::Text => {
+            Format::Text => {
                 println!("{head}\n{}", table.text());
                 println!("{}", words(&more));
             }
-            bench::Format::Json => {
+            Format::Json => {
                 let value = json!({"part": part, "seed": self.seed, "head": head,
                                    "rows": table.json(), "more": more});
                 println!("{value}");
@@ -187,7 +188,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         program: match &args.program {
             Some(program) => program.canonicalize()?,
             None if matches!(args.part, Part::Freeze(_)) => freeze::build(root)?,
-            None => bench::build(root, &["-p", "braid", "--bin", "braid"])?,
+            None => program::build(root, &["-p", "braid", "--bin", "braid"])?,
         },
         seed,
         loopback: args.loopback,

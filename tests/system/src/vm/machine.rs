@@ -282,7 +282,7 @@ fn write_file_system(image: &Image, to: &Path, braid: &Path, run: Option<&Run<'_
         Some(run) => {
             archive.file("guest/script", false, run.script)?;
             archive.files(run.files)?;
-            let beside = super::super::root().join("tests/guest/lib");
+            let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest/lib");
             for entry in fs::read_dir(&beside).into_iter().flatten() {
                 let path = entry?.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -146,6 +146,35 @@ impl Drop for Target {
     }
 }
 
+/// Builds one program in release and returns its path, as cargo reports it.
+pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
+    let output = Command::new("cargo")
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(which)
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("start cargo")?;
+    ensure!(
+        output.status.success(),
+        "cargo build --release {} failed",
+        which.join(" ")
+    );
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let mut program = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    });
+    program
+        .next_back()
+        .with_context(|| format!("cargo build {} made no program", which.join(" ")))
+}
+
 /// Runs `command` (a `braid … -o json`) to its end and reads the facts that it prints.
 pub fn facts(command: &mut Command) -> Result<Value> {
     let text = printed(command)?;

@@ -6,8 +6,8 @@
 //! host's own speed gets into: QEMU's controller works on a thread outside of virtual time.
 use super::image::Image;
 use super::{Options, machine, suite};
-use crate::bench::Format;
-use crate::bench::program::{median, number, range};
+use crate::figures::Format;
+use crate::program::{median, number, range};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -108,7 +108,7 @@ fn run_one(
 
 /// The program that goes into guests.
 fn braid(root: &Path) -> Result<PathBuf> {
-    crate::bench::build(root, &["-p", "braid"])
+    crate::program::build(root, &["-p", "braid"])
 }
 
 /// Where everything of the guest is kept.
