@@ -195,7 +195,9 @@ fn check(common: &Common, args: &Args, events: &[Event], files: &Files) -> Resul
                 event.apply(&mut image);
             }
         }
-        let path = directory.0.join("image");
+        // A file of its own: `mount` takes a loop device that still has this file, with all that it
+        // has cached, and the one of the round before may not be detached yet.
+        let path = directory.0.join(format!("image-{number}"));
         std::fs::write(&path, &image)?;
         let checked = check_image(&directory.0, &path, *cut, files);
         compared += checked.with_context(|| {
@@ -205,6 +207,7 @@ fn check(common: &Common, args: &Args, events: &[Event], files: &Files) -> Resul
                 events.len()
             )
         })?;
+        std::fs::remove_file(&path)?;
     }
     common.progress("");
     Ok(compared)
