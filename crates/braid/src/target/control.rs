@@ -236,8 +236,9 @@ impl Control {
             // The next start would go back to it, and hosts would lose the end.
             return Err(Failure::refused(format!(
                 "namespace {nsid} has a size in its configuration, which a restart would go back \
-                 to: change its size key (or --size) and restart, or leave the key out and have \
-                 the namespace as long as its backend"
+                 to: change its size key (or --size) and restart, after its backend is as large \
+                 (truncate -s of a file), or leave the key out and have the namespace as long as \
+                 its backend"
             )));
         }
         Ok((namespace.backend.room.clone(), namespace.block_shift))
