@@ -133,8 +133,8 @@ pub(super) fn io_timed_out(timeout_ns: u64) -> String {
 }
 
 /// No answer to a probe, nor to the Abort for it.
-pub(super) const PROBE_UNANSWERED: &str = "its I/O queue answers nothing, not even a probe, while \
-    its admin connection lives: path given up; see network and target";
+pub(super) const PROBE_UNANSWERED: &str = "its I/O queue answers nothing, not even a probe: path \
+    given up; see network and target";
 
 /// As people write it: `600 s`, `1500 ms`.
 fn time(ns: u64) -> String {
