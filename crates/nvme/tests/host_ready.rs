@@ -494,6 +494,37 @@ fn t12_a_reset_overtakes_the_command_that_is_outstanding_and_has_its_own_time() 
     assert_eq!(peer.error(), HostError::TimedOut(Step::Reset));
 }
 
+/// A controller that is silent altogether has as long as without a reset: until the keep-alive that
+/// is out is missed. One that answers Property Set has the time of a reset.
+#[test]
+fn t09_reset_of_a_silent_controller_ends_with_keep_alive() {
+    for silent in [true, false] {
+        let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(move |sqe| {
+            let name = name(sqe);
+            (name == "Keep alive" || silent && name.starts_with("Set")).then(Answer::silent)
+        });
+        peer.model.csts = Csts::new(true, false, 0);
+        let sent_ns = peer.admin.poll_timeout().unwrap();
+        peer.run_until(sent_ns);
+        assert_eq!(peer.take_seen(), ["Keep alive"]);
+        let due_ns = sent_ns + 10 * SECOND;
+        peer.run_until(due_ns - SECOND / 2);
+        let until_ns = due_ns + SECOND / 2;
+        assert_eq!(peer.admin.reset(peer.now_ns), Some(until_ns));
+        peer.run();
+        peer.run_until(due_ns - 1);
+        assert!(peer.events().is_empty());
+        peer.run_until(due_ns);
+        if silent {
+            assert_eq!(peer.error(), HostError::TimedOut(Step::KeepAlive));
+            continue;
+        }
+        assert!(peer.events().is_empty());
+        peer.run_until(until_ns);
+        assert_eq!(peer.error(), HostError::TimedOut(Step::Reset));
+    }
+}
+
 #[test]
 fn a_reset_that_is_refused_or_comes_before_ready_proves_nothing() {
     let mut peer = AdminPeer::new(admin_config(), Model::default());

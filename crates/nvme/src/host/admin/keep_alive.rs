@@ -66,6 +66,11 @@ impl KeepAlive {
         self.due_at = None;
     }
 
+    /// Sends no more; the answer to the one that is out stays due.
+    pub fn send_no_more(&mut self) {
+        self.next_at = None;
+    }
+
     pub fn timeout(&self) -> Option<u64> {
         [self.next_at, self.due_at].into_iter().flatten().min()
     }

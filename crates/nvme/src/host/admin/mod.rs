@@ -208,7 +208,9 @@ impl Admin {
             Wait::Answer(at) | Wait::Until(at, _) => Some(at),
         };
         if self.resetting.is_begun() {
-            return self.resetting.timeout(); // all other work has ended
+            // All other work has ended, but for the keep-alive that is out.
+            let times = [self.resetting.timeout(), self.keep_alive.timeout()];
+            return times.into_iter().flatten().min();
         }
         let reread = self.ana.reread_at.filter(|_| self.step == Step::Idle);
         let abort = self.aborting.timeout();
@@ -223,6 +225,7 @@ impl Admin {
             return;
         }
         if self.resetting.is_begun() {
+            self.keep_alive_due(now_ns);
             return self.reset_due(now_ns);
         }
         match self.wait {

@@ -6,9 +6,11 @@
 //! # Contract
 //! The command goes out beside whatever step is under way, under a name of its own: a reset is
 //! wanted most when an answer is overdue. All other work ends with it, keep-alive too, because the
-//! controller's timer runs only while it is enabled (Base 2.0, 3.9.1). It is answered by
-//! [`AdminEvent::Reset`], or by `Failed` at the latest after what CAP.TO and CRTO grant the
-//! controller, or the association's own time-out if that is shorter.
+//! controller's timer runs only while it is enabled (Base 2.0, 3.9.1). The answer to a keep-alive
+//! that is out stays due until Property Set is answered: a silent controller is not waited for
+//! longer than without a reset. It is answered by [`AdminEvent::Reset`], or by `Failed` at the
+//! latest after what CAP.TO and CRTO grant the controller, or the association's own time-out if
+//! that is shorter.
 use super::connect::{get, set};
 use super::{Admin, RESET, Wait};
 use crate::host::transport::own_command;
@@ -55,7 +57,7 @@ impl Admin {
         let by_ns = now_ns.saturating_add(own_ns.min(self.config.timeout_ns));
         self.resetting.by_ns = Some(by_ns);
         self.wait = Wait::Nothing;
-        self.keep_alive.stop();
+        self.keep_alive.send_no_more();
         let disabled = Cc(self.facts.cc().0 & !1);
         let (sqe, data) = set(property::CC, disabled.0);
         self.submit(&own_command(&sqe, data, RESET));
@@ -65,7 +67,7 @@ impl Admin {
     /// The time for a reset, or for its next look, may have come.
     pub(super) fn reset_due(&mut self, now_ns: u64) {
         let resetting = &mut self.resetting;
-        if resetting.done {
+        if resetting.done || self.connection.error().is_some() {
             return;
         }
         if resetting.by_ns.is_some_and(|by_ns| by_ns <= now_ns) {
@@ -92,6 +94,8 @@ impl Admin {
             return self.connection.fail(HostError::Command { step, status });
         }
         if !core::mem::replace(&mut self.resetting.asked, true) {
+            // The controller lives, and what it was asked before it was disabled may never end.
+            self.keep_alive.stop();
             return self.read_status();
         }
         if Csts(end.result as u32).rdy() {
