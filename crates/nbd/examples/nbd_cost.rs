@@ -2,10 +2,10 @@
 //! excluded.
 //!
 //! ```text
-//! cargo build --release -p braid-nbd --example nbd_cost
+//! cargo build --profile dist -p braid-nbd --example nbd_cost
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
 //!     --toggle-collect='nbd_cost::measured_server*' \
-//!     target/release/examples/nbd_cost [write]
+//!     target/dist/examples/nbd_cost [write]
 //! ```
 //! The count that callgrind prints, divided by the requests that this program prints, is the
 //! result; `measured_client*` counts the other side.

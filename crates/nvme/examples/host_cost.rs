@@ -1,10 +1,10 @@
 //! Instructions that the host machine spends on one 4 KiB read, payload and driver excluded.
 //!
 //! ```text
-//! cargo build --release -p braid-nvme --example host_cost
+//! cargo build --profile dist -p braid-nvme --example host_cost
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
 //!     --toggle-collect='host_cost::measured*' \
-//!     target/release/examples/host_cost [success] [digests]
+//!     target/dist/examples/host_cost [success] [digests]
 //! ```
 //! The count that callgrind prints, divided by the reads that this program prints, is the result.
 use nvme::host::{Command, Digests, HostIdentity, IoQueue, IoQueueConfig, QueueEvent};

@@ -2,9 +2,9 @@
 //! excluded.
 //!
 //! ```text
-//! cargo build --release -p braid-nvme --example target_cost
+//! cargo build --profile dist -p braid-nvme --example target_cost
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
-//!     --toggle-collect='target_cost::measured*' target/release/examples/target_cost \
+//!     --toggle-collect='target_cost::measured*' target/dist/examples/target_cost \
 //!     [write] [success] [digests]
 //! ```
 //! The count that callgrind prints, divided by the commands that this program prints, is it.

@@ -148,10 +148,20 @@ impl Drop for Target {
 
 /// Builds one program in release and returns its path, as cargo reports it.
 pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
+    build_in(root, "release", which)
+}
+
+/// Builds one program as it is installed, with link-time optimisation, and returns its path.
+pub fn build_dist(root: &Path, which: &[&str]) -> Result<PathBuf> {
+    build_in(root, "dist", which)
+}
+
+fn build_in(root: &Path, profile: &str, which: &[&str]) -> Result<PathBuf> {
     let output = Command::new("cargo")
         .args([
             "build",
-            "--release",
+            "--profile",
+            profile,
             "--quiet",
             "--message-format=json-render-diagnostics",
         ])
@@ -162,7 +172,7 @@ pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
         .context("start cargo")?;
     ensure!(
         output.status.success(),
-        "cargo build --release {} failed",
+        "cargo build --profile {profile} {} failed",
         which.join(" ")
     );
     let messages = String::from_utf8_lossy(&output.stdout);

@@ -80,7 +80,10 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
             let files = peer::files(&image).map_err(|error| unavailable(&error))?;
             run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
         }
-        Task::Tu1(args) => tu1::run(root, &build(false)?, &braid(root)?, args),
+        Task::Tu1(args) => {
+            let braid = crate::program::build_dist(root, &["-p", "braid"])?;
+            tu1::run(root, &build(false)?, &braid, args)
+        }
         Task::All(args) => suite::run(root, args, &build),
     }
 }

@@ -160,7 +160,7 @@ impl Layer {
 
     /// Instructions per I/O.
     fn measure(&self, root: &Path) -> Result<f64> {
-        let program = super::build(root, &["-p", self.package, "--example", self.example])?;
+        let program = super::build_dist(root, &["-p", self.package, "--example", self.example])?;
         match self.count {
             Count::Iterations { alone: [] } => per_iteration(&program, self.arguments),
             Count::Iterations { alone } => {

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::ExitCode;
 use system::figures::{Format, load_average};
-use system::program::{self, build};
+use system::program::{self, build, build_dist};
 
 /// What to measure.
 #[derive(clap::Subcommand)]

@@ -46,7 +46,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         args.iterations
     );
     callgrind::check()?;
-    let program = super::build(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
+    let program = super::build_dist(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
     let cell = |policy: &str, paths| per_iteration(&program, policy, paths, args.iterations);
     let loops = PATHS
         .into_iter()

@@ -42,7 +42,7 @@ struct Row {
 
 /// Measures the world of the example `sim_cost` under every policy.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let program = super::build(root, &["-p", "braid-sim", "--example", "sim_cost"])?;
+    let program = super::build_dist(root, &["-p", "braid-sim", "--example", "sim_cost"])?;
     let mut rows = Vec::new();
     for policy in POLICIES {
         rows.push(Row {
