@@ -1,6 +1,4 @@
 //! An engine's export that does as it is told, and a broker over it.
-#![allow(dead_code, reason = "not every test binary uses all of it")]
-
 use crate::common::{Stage, finish, read, until};
 use broker::{Namespace, Store, Volume, VolumeAddress};
 use queue::{Queue, Status};

@@ -1,10 +1,6 @@
 //! Clients that ask for much, or take their time: they wait themselves, nobody beside them does.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
+use crate::common::{LONG, Stage, finish, pattern, read, until, write};
 use broker::{Grant, Namespace, NamespaceRight, Trust};
-use common::{LONG, Stage, finish, pattern, read, until, write};
 use queue::protocol::{Answer, Operation, Request};
 use queue::{Kind, Queue, Range, Status};
 use runtime::{Device, MemoryDevice};
@@ -172,7 +168,7 @@ fn all_memory_of_a_user_is_bounded_over_all_queues() {
     let stage = Stage::new(|config| {
         config.rights.others = Some(Grant {
             memory_max: 3 << 20,
-            ..common::EVERYTHING
+            ..crate::common::EVERYTHING
         });
     });
     let mut queues = [(); 2].map(|()| stage.poll());
@@ -218,7 +214,7 @@ fn two_rights_to_one_namespace_are_refused() {
                 7,
                 Grant {
                     namespaces: Some(vec![right; 2]),
-                    ..common::EVERYTHING
+                    ..crate::common::EVERYTHING
                 },
             )],
             others: None,
@@ -240,7 +236,7 @@ fn a_range_is_a_right_of_trusted_clients_too() {
         config.trust = Trust::Trusted;
         config.rights.others = Some(Grant {
             namespaces: Some(vec![right(10, 20)]),
-            ..common::EVERYTHING
+            ..crate::common::EVERYTHING
         });
     });
     let mut queue = stage.poll();

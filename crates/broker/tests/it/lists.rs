@@ -1,9 +1,5 @@
 //! Lists that turn from good to bad and back while commands that use them run.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Stage, finish, pattern, read, until};
+use crate::common::{Stage, finish, pattern, read, until};
 use queue::layout::region_address;
 use queue::{Kind, Queue, Region, Status};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,6 @@
 //! Clients that do what they like with what they share: they lose their own queue, or their own
 //! commands fail; nobody beside them notices.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{LONG, Stage, finish, next, pattern, read, until, write};
+use crate::common::{LONG, Stage, finish, next, pattern, read, until, write};
 use queue::layout::{Header, Kind, region_address};
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
 use queue::{Error, Options, Queue, Status};

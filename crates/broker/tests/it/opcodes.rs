@@ -1,10 +1,6 @@
 //! Every I/O opcode there is: what a broker doesn't do it says so.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
+use crate::common::{Stage, finish, pattern, read, write};
 use broker::Trust;
-use common::{Stage, finish, pattern, read, write};
 use queue::Status;
 
 /// Flush, Write, Read, Write Zeroes, Dataset Management, Cancel. Not Compare (05h), Verify (0Ch) or

@@ -1,5 +1,5 @@
 //! A scripted controller, and a driver that moves payload as the contract says.
-#![allow(dead_code, clippy::unwrap_used)] // each test file uses a part of it
+#![allow(clippy::unwrap_used)]
 pub mod admin;
 
 use std::collections::BTreeMap;

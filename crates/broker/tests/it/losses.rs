@@ -1,11 +1,6 @@
 //! What a volume's users are told of writes that may be lost with their engine (T13).
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-mod engine;
-
-use common::{Stage, finish, next, read, until, write};
-use engine::*;
+use crate::common::{Stage, finish, next, read, until, write};
+use crate::engine::*;
 use queue::{Queue, Range, Status};
 
 #[test]

@@ -1,8 +1,6 @@
 //! The admin association against a modelled controller: from Connect to facts and their checks.
-mod host_peer;
-
-use host_peer::CNTLID;
-use host_peer::admin::{AdminPeer, Answer, Model, SECOND, SUBSYSTEM, admin_config, name};
+use crate::host_peer::CNTLID;
+use crate::host_peer::admin::{AdminPeer, Answer, Model, SECOND, SUBSYSTEM, admin_config, name};
 use nvme::host::{AdminConfig, AdminEvent, AnaState, Digests, HostError, NamespaceInfo, Step};
 use nvme::wire::Status;
 use nvme::wire::fabrics::{Cap, Csts, DISCOVERY_NQN, Version, connect_status};

@@ -1,17 +1,14 @@
 //! The client's example, against a broker.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-#[path = "../../queue/examples/queue.rs"]
+#[path = "../../../queue/examples/queue.rs"]
 #[allow(dead_code, reason = "its words on a command line")]
-mod example;
+mod program;
 
-use common::Stage;
+use crate::common::Stage;
 use std::time::Duration;
 
 fn ran(stage: &Stage, nsid: u32) -> Result<String, String> {
     let mut said = Vec::new();
-    let ended = example::run(&stage.path(), nsid, Duration::from_millis(50), &mut said);
+    let ended = program::run(&stage.path(), nsid, Duration::from_millis(50), &mut said);
     ended.map_err(|error| error.to_string())?;
     Ok(String::from_utf8(said).unwrap())
 }

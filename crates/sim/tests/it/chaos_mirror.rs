@@ -1,5 +1,4 @@
 //! The engine with mirrors in worlds of chaos.
-#![allow(clippy::unwrap_used, reason = "tests")]
 use sim::chaos::aim;
 use sim::chaos::judged::Check;
 use sim::chaos::mirror::ample;

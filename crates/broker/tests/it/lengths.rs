@@ -1,9 +1,5 @@
 //! Memory that is not as long as what a command moves is nobody's to use.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
-use common::{Stage, finish};
+use crate::common::{Stage, finish};
 use queue::{Form, Options, Queue, SubmitError};
 
 #[test]

@@ -1,10 +1,6 @@
 //! What a client that keeps to the rules gets.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
+use crate::common::{LONG, Stage, finish, next, pattern, read, until, write};
 use broker::{Grant, NamespaceRight, Trust};
-use common::{LONG, Stage, finish, next, pattern, read, until, write};
 use queue::{Coalescing, Error, Form, Kind, Options, Parts, Queue, Range, Status, SubmitError};
 use rustix::event::{PollFd, PollFlags, epoll};
 use std::io::Write;

@@ -1,12 +1,7 @@
 //! Volumes of an engine as namespaces, before engines that end, hang, refuse and lie.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-mod engine;
-
+use crate::common::{finish, next, pattern, read, until, write};
+use crate::engine::*;
 use broker::{Volume, VolumeAddress};
-use common::{finish, next, pattern, read, until, write};
-use engine::*;
 use queue::{Queue, Range, Status};
 
 #[test]

@@ -1,7 +1,5 @@
 //! Namespaces and their ANA states as the admin association learns them.
-mod host_peer;
-
-use host_peer::admin::{AdminPeer, Answer, Disk, Model, SECOND, admin_config, name};
+use crate::host_peer::admin::{AdminPeer, Answer, Disk, Model, SECOND, admin_config, name};
 use nvme::host::{
     AdminConfig, AdminEvent, AnaState, HostError, NamespaceError, NamespaceInfo, Step,
 };

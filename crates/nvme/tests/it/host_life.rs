@@ -1,8 +1,6 @@
 //! The life of an I/O queue against a scripted controller: handshake, Connect, identifiers, flow
 //! control, end.
-mod host_peer;
-
-use host_peer::{CNTLID, Peer, Sent, config, identity, parse_sent, read, refused, write};
+use crate::host_peer::{CNTLID, Peer, Sent, config, identity, parse_sent, read, refused, write};
 use nvme::host::{Command, Digests, HostError, IoQueueConfig, QueueEvent, Step, SubmitError};
 use nvme::wire::cqe::SQHD_NONE;
 use nvme::wire::fabrics::{CATTR_DISABLE_SQ_FLOW, Connect, ConnectData, connect_status};

@@ -1,7 +1,5 @@
 //! An admin association that is ready: keep-alive, events, the discovery log, the orderly end.
-mod host_peer;
-
-use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
+use crate::host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
 use nvme::host::{AdminConfig, AdminEvent, DiscoveryLog, HostError, Step};
 use nvme::limits::{DISCOVERY_ENTRIES_MAX, DISCOVERY_REREAD_NS, LOG_RESTARTS_MAX};
 use nvme::wire::fabrics::{Csts, DISCOVERY_NQN};

@@ -1,7 +1,5 @@
 //! Retry delays come only to hosts that ask for them (Host Behavior Support).
-mod host_peer;
-
-use host_peer::admin::{AdminPeer, Answer, Model, admin_config, name};
+use crate::host_peer::admin::{AdminPeer, Answer, Model, admin_config, name};
 use nvme::host::{AdminConfig, AdminEvent, Digests};
 use nvme::wire::Status;
 use nvme::wire::identify::Controller;

@@ -1,11 +1,9 @@
 //! Controllers that say anything at any time: nothing panics, nothing grows, every command ends
 //! once, and whatever the host sends stays well-formed.
-mod host_peer;
-
 use std::collections::BTreeSet;
 
-use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config};
-use host_peer::{Peer, config};
+use crate::host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config};
+use crate::host_peer::{Peer, config};
 use nvme::host::{AdminConfig, AdminEvent, Command, Data, Digests, IoQueueConfig, QueueEvent};
 use nvme::wire::pdu::{
     DataHeader, Framing, Header, IcReq, IcResp, PduType, TermReq, flags, parse_response,

@@ -1,7 +1,5 @@
 //! Data in both directions against a scripted controller: the rules of the traps, one test each.
-mod host_peer;
-
-use host_peer::{Peer, config, pattern, read, refused, write};
+use crate::host_peer::{Peer, config, pattern, read, refused, write};
 use nvme::host::{Command, Digests, IoQueueConfig};
 use nvme::wire::pdu::{Fes, PduError, PduType, flags};
 use nvme::wire::sqe::Sgl;

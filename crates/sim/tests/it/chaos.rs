@@ -1,5 +1,4 @@
 //! The engine in worlds of chaos.
-#![allow(clippy::unwrap_used, reason = "tests")]
 use engine::host::PathState;
 use sim::chaos::aim;
 use sim::chaos::judged::Check;

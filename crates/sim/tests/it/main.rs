@@ -1,0 +1,4 @@
+//! The engine in worlds of chaos, as the simulator runs them.
+#![allow(clippy::unwrap_used, reason = "tests")]
+mod chaos;
+mod chaos_mirror;
