@@ -1,14 +1,12 @@
-//! The command line: verbs, exit codes, and how an error reaches the user.
+//! The command line: its verbs.
 //!
 //! # Contract
-//! Exit codes: 0 ok, 1 failed, 2 usage; of `check` a wrong usage is 3. An error is one chain on
-//! standard error, `braid: what: why`.
-use crate::output::OutputClosed;
-use clap::error::ErrorKind;
+//! Exit codes: 0 ok, 1 failed, 2 usage; of `check` a wrong usage is 3.
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsStr;
-use std::fmt;
 use std::process::ExitCode;
+pub use terminal::exit::{Exit, Usage};
+use terminal::exit::{USAGE, conclude, report_clap};
 
 /// User-space NVMe multipath: one device over several unequal ways to the same data
 #[derive(Debug, Parser)]
@@ -55,54 +53,13 @@ enum Verb {
     },
 }
 
-/// The user asked for something that can't be: exit code 2.
-#[derive(Clone, Debug)]
-pub struct Usage(String);
-
-impl Usage {
-    /// An error with this text.
-    pub fn error(text: impl Into<String>) -> anyhow::Error {
-        Self(text.into()).into()
-    }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
-/// The answer is the exit code; everything was said.
-#[derive(Clone, Copy, Debug)]
-pub struct Exit(pub u8);
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "exit code {}", self.0)
-    }
-}
-
-impl std::error::Error for Exit {}
-
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return report_clap(&error, std::env::args_os().nth(1).as_deref()),
+        Err(error) => return report_clap(&error, usage(std::env::args_os().nth(1).as_deref())),
     };
-    match run(cli.verb) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is::<OutputClosed>() => ExitCode::SUCCESS,
-        Err(error) => {
-            if let Some(Exit(code)) = error.downcast_ref() {
-                return ExitCode::from(*code);
-            }
-            crate::output::note(&format!("{error:#}"));
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
-        }
-    }
+    conclude(run(cli.verb))
 }
 
 fn run(verb: Verb) -> anyhow::Result<()> {
@@ -127,42 +84,21 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     }
 }
 
-/// Help and version go to standard output; a usage error reads like every other error of ours.
-fn report_clap(error: &clap::Error, verb: Option<&OsStr>) -> ExitCode {
-    // Scripts take 2 of `check` for a volume that is down.
-    let usage = match verb.is_some_and(|verb| verb == "check") {
-        true => crate::run::UNKNOWN,
-        false => 2,
-    };
-    if !error.use_stderr() {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+/// Exit code of a usage error: that of `check` is 3, since scripts take its 2 for a volume that is
+/// down.
+fn usage(verb: Option<&OsStr>) -> u8 {
+    if verb.is_some_and(|verb| verb == "check") {
+        return crate::run::UNKNOWN;
     }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = error.print();
-        return ExitCode::from(usage);
-    }
-    let text = error.render().to_string();
-    crate::output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
-    ExitCode::from(usage)
+    USAGE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn usage_is_recognised_below_context() {
-        let error = Err::<(), _>(Usage::error("no such thing"))
-            .context("--bs")
-            .unwrap_err();
-        assert!(error.is::<Usage>());
-        assert_eq!(format!("{error:#}"), "--bs: no such thing");
     }
 }

@@ -1,4 +1,5 @@
 //! All limits of this crate.
+pub use terminal::limits::{STACK_BYTES, TEXT_BYTES_MAX, THREADS_MAX};
 
 /// Most outstanding I/Os of one job (`--iodepth`).
 pub const IODEPTH_MAX: u32 = 65_535;
@@ -14,8 +15,6 @@ pub const BLOCK_MAX: u32 = engine::limits::IO_BYTES_MAX;
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
 /// Variants of one scenario.
 pub const VARIANTS_MAX: usize = 64;
-/// Largest file of text that is read whole (configuration, scenario, state), bytes.
-pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// Most blocks that `--verify` keeps a sequence number of, 4 bytes each, over all jobs.
 pub const VERIFY_BLOCKS_MAX: u64 = 1 << 26;
 /// Failures of one load that are described; the rest is only counted.
@@ -26,10 +25,6 @@ pub const SIZES_MAX: usize = 64;
 pub const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Addresses of one name that are tried.
 pub const ADDRESSES_TRIED_MAX: usize = 16;
-/// Most threads that run worlds; more than a machine has processors only cost memory.
-pub const THREADS_MAX: usize = 256;
-/// Stack of the program's first work, bytes: what systems give by default.
-pub const STACK_BYTES: usize = 8 << 20;
 /// Lines of the log that may wait to be written; more are dropped.
 pub const LINES_MAX: usize = 1024;
 /// How long the end of a service waits for lines of the log to be taken.

@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn hostile_uris_get_an_error_or_are_read_again_as_the_same() {
-        crate::hostile::attack("uri", |text| match text.parse::<PathUri>() {
+        hostile::attack("uri", |text| match text.parse::<PathUri>() {
             Ok(uri) => {
                 assert_eq!(uri.to_string().parse().as_ref(), Ok(&uri));
                 match uri.kind() {

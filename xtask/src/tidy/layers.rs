@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of docs/decisions.md and ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 14] = [
+const LAYERS: [Layer; 16] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -86,11 +86,23 @@ const LAYERS: [Layer; 14] = [
         imports: &["nbd", "nvme", "volume", "queue", "runtime", "sys"],
         pure: None,
     },
+    // What braid's programs have in common with any: output, signals, exit codes.
+    Layer {
+        name: "terminal",
+        imports: &["sys"],
+        pure: None,
+    },
+    // A dependency of tests only.
+    Layer {
+        name: "hostile",
+        imports: &[],
+        pure: None,
+    },
     Layer {
         name: "braid",
         imports: &[
             "policy", "nvme", "nbd", "volume", "shape", "engine", "sim", "runtime", "sys",
-            "canary", "queue", "broker",
+            "canary", "queue", "broker", "terminal",
         ],
         pure: None,
     },

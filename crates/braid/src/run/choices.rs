@@ -388,7 +388,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("choices.json");
         let knobs = Knobs::default();
-        crate::hostile::attack("state", |text| {
+        hostile::attack("state", |text| {
             fs::write(&path, text).unwrap();
             match Choices::read(path.clone()) {
                 Ok(mut choices) => {

@@ -782,7 +782,7 @@ mod tests {
         let path = directory.path().join("marks.json");
         let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
         let config = crate::run::config::tests::parsed(text);
-        crate::hostile::attack("state", |text| {
+        hostile::attack("state", |text| {
             std::fs::write(&path, text).unwrap();
             match Marks::read(path.clone()) {
                 Ok(mut marks) => {

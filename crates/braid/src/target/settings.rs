@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn hostile_words_are_named_or_taken() {
-        crate::hostile::attack("words", |text| {
+        hostile::attack("words", |text| {
             let words: Vec<_> = text.split_whitespace().collect();
             match Settings::from_words(words.iter().copied()) {
                 Ok(settings) => {

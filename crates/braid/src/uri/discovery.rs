@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn hostile_uris_get_an_error_or_are_read_again_as_the_same() {
-        crate::hostile::attack("uri", |text| match text.parse::<DiscoveryUri>() {
+        hostile::attack("uri", |text| match text.parse::<DiscoveryUri>() {
             Ok(uri) => assert_eq!(uri.to_string().parse(), Ok(uri)),
             Err(error) => assert!(!error.to_string().is_empty()),
         });

@@ -467,7 +467,7 @@ fn a_mirror_waits_for_its_legs_for_some_time_at_least() {
 
 #[test]
 fn hostile_files_get_an_error_with_a_place() {
-    crate::hostile::attack("run_config", |text| match Config::parse(text) {
+    hostile::attack("run_config", |text| match Config::parse(text) {
         Ok(config) => {
             assert!(!config.volumes.is_empty() && config.kato_ms() <= 3_600_000);
             let again = config.volumes.iter().all(|volume| {

@@ -95,5 +95,5 @@ fn hostile_files_get_an_error_or_are_worlds() {
         }
     };
     let run = |scenarios: Vec<Scenario>| scenarios.into_iter().for_each(|it| shortly(it.plan));
-    crate::hostile::attack_and_use("scenario", parser, run);
+    hostile::attack_and_use("scenario", parser, run);
 }

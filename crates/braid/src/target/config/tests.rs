@@ -363,7 +363,7 @@ fn a_directory_or_another_encoding_is_said_with_advice() {
 
 #[test]
 fn hostile_files_get_an_error_with_a_place_or_a_key() {
-    crate::hostile::attack("target_config", |text| match Config::parse(text) {
+    hostile::attack("target_config", |text| match Config::parse(text) {
         Ok(config) => {
             assert_eq!(config.check(), Ok(()));
             assert!(config.namespaces.iter().all(|it| it.nsid != 0));

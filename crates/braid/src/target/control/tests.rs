@@ -271,7 +271,7 @@ fn one_client_too_many_is_told_why() {
 #[test]
 fn hostile_requests_are_answered_and_change_only_what_can_be() {
     let fixture = fixture();
-    crate::hostile::attack("target_control", |text| {
+    hostile::attack("target_control", |text| {
         fixture.sent.lock().unwrap().clear();
         for line in text.lines() {
             let call = |it: rpc::Call<'_>| fixture.control.call(it.method, it.params);

@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn hostile_words_are_quoted_in_the_error_or_in_bounds() {
-        crate::hostile::attack("words", |text| {
+        hostile::attack("words", |text| {
             for parse in [parse_size, parse_rate, parse_count] {
                 let read = parse(text);
                 assert!(read.is_ok() || read.unwrap_err().to_string().contains(text));

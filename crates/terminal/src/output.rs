@@ -142,7 +142,7 @@ pub fn print_failure(
     error: &anyhow::Error,
     interrupted: bool,
 ) -> anyhow::Result<()> {
-    if format == Format::Text || error.is::<crate::cli::Usage>() || error.is::<OutputClosed>() {
+    if format == Format::Text || error.is::<crate::exit::Usage>() || error.is::<OutputClosed>() {
         return Ok(());
     }
     let error = format!("{error:#}");

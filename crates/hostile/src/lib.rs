@@ -1,19 +1,21 @@
 //! Attacks on what reads the words of users, files and other processes; for tests.
 //!
 //! # Contract
-//! A parser is given every text of its corpus (`corpus/NAME/`), then texts made of them: cut,
-//! doubled, spliced with each other, with numbers at their limits. It must not panic, and must not
-//! allocate more than in proportion to the text. A find becomes a file of the corpus.
-//! `PROPTEST_CASES=100000` attacks for longer.
+//! A parser is given every text of its corpus (`crates/braid/corpus/NAME/`), then texts made of
+//! them: cut, doubled, spliced with each other, with numbers at their limits. It must not panic, and
+//! must not allocate more than in proportion to the text. A find becomes a file of the corpus.
+//! `PROPTEST_CASES=100000` attacks for longer. A dependency of tests only: it counts allocations.
 //!
 //! # Limits
 //! Blind: nothing measures which code a text reached (docs/decisions.md says why).
+#![forbid(unsafe_code)]
+
 use allocation_counter::measure;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::{fs, io};
 
 /// Memory at a time for a text of any length, and for each of its bytes.
 const BYTES: u64 = 4 << 20;
@@ -97,23 +99,34 @@ fn number(text: &mut String, which: u32, by: &str) {
 
 fn corpus(name: &str) -> Vec<String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("corpus")
+        .join("../braid/corpus")
         .join(name);
-    let mut files: Vec<_> = fs::read_dir(&directory)
-        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let read = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
-    files.into_iter().map(read).collect()
+    let read = || -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(&directory)?.collect::<io::Result<Vec<_>>>()?;
+        let mut files: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+        files.sort();
+        let texts = files.iter().map(fs::read).collect::<io::Result<Vec<_>>>()?;
+        Ok(texts
+            .iter()
+            .map(|text| String::from_utf8_lossy(text).into_owned())
+            .collect())
+    };
+    read().unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
 }
 
 /// Attacks `parser` with the corpus of this name and what can be made of it.
+///
+/// # Panics
+/// The parser panics or takes too much memory; the corpus is not there.
 pub fn attack(name: &str, parser: impl Fn(&str)) {
     attack_and_use(name, parser, |()| ());
 }
 
-/// The same; what was made of a text is then used, which may take memory of its own.
+/// Attacks `parser` as [`attack`] does, and then uses what it made, which may take memory of its
+/// own.
+///
+/// # Panics
+/// As [`attack`]; `using` panics.
 pub fn attack_and_use<T>(name: &str, parser: impl Fn(&str) -> T, using: impl Fn(T)) {
     let texts = corpus(name);
     assert!(!texts.is_empty(), "{name} has no corpus");
@@ -121,8 +134,11 @@ pub fn attack_and_use<T>(name: &str, parser: impl Fn(&str) -> T, using: impl Fn(
         // Whatever happens the measuring has to end.
         let mut ended = None;
         let used = measure(|| ended = Some(catch_unwind(AssertUnwindSafe(|| parser(text)))));
-        let made = ended.expect("it was run");
-        let made = made.unwrap_or_else(|what| resume_unwind(what));
+        let made = match ended {
+            Some(Ok(made)) => made,
+            Some(Err(what)) => resume_unwind(what),
+            None => unreachable!("measure() runs what it measures"),
+        };
         let used = used.bytes_max;
         let most = BYTES + BYTES_PER_BYTE * text.len() as u64;
         assert!(used <= most, "{used} bytes for {}", text.len());

@@ -1,0 +1,16 @@
+//! The face of braid's programs: exit codes, output, signals, tables, quantities, files of text.
+//!
+//! * [`exit`]: how a program ends, and how a usage error reads
+//! * [`output`], [`table`]: standard output and standard error; [`advice`]: words of this program
+//! * [`signals`]: interruption by the user
+//! * [`units`], [`text`]: quantities and files that users wrote
+#![forbid(unsafe_code)]
+
+pub mod advice;
+pub mod exit;
+pub mod limits;
+pub mod output;
+pub mod signals;
+pub mod table;
+pub mod text;
+pub mod units;
