@@ -110,7 +110,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
         step(
             "sim",
             300,
-            "cargo run --release -q -- sim --check scenarios",
+            "cargo run --release -q --bin braid-sim -- --check scenarios",
         ),
         step("chaos", 360, CHAOS),
         step("canaries", 900, "cargo xtask canaries --check"),
@@ -135,10 +135,11 @@ const LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom 
 
 /// Worlds of chaos of seeds that are always the same, and of the commit's: of both families.
 const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
-     cargo run --release -q -- sim --chaos -j 2 --seed 1 --seeds 1000; \
-     cargo run --release -q -- sim --chaos -j 2 --seed $((16#$commit)) --seeds 1000; \
-     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed 1 --seeds 100; \
-     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
+     sim='cargo run --release -q --bin braid-sim --'; \
+     $sim --chaos -j 2 --seed 1 --seeds 1000; \
+     $sim --chaos -j 2 --seed $((16#$commit)) --seeds 1000; \
+     $sim --chaos --mirrors -j 2 --seed 1 --seeds 100; \
+     $sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
 
 /// That hostile connections take no more memory than is said: so many as a busy machine holds too.
 /// How fast an honest client is beside them gates nothing here.

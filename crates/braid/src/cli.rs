@@ -71,7 +71,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Discover(args) => crate::discover::run(&args),
         Verb::Mirror(verb) => crate::mirror::run(&verb),
         Verb::Queue(verb) => crate::queue::run(&verb),
-        Verb::Sim(args) => crate::sim::run(&args),
+        Verb::Sim(_) => crate::sim::run(),
         Verb::Status(args) => crate::status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)

@@ -1,5 +1,5 @@
 //! All limits of this crate.
-pub use terminal::limits::{STACK_BYTES, TEXT_BYTES_MAX, THREADS_MAX};
+pub use terminal::limits::TEXT_BYTES_MAX;
 
 /// Most outstanding I/Os of one job (`--iodepth`).
 pub const IODEPTH_MAX: u32 = 65_535;
@@ -13,8 +13,6 @@ pub const BLOCK_MAX: u32 = engine::limits::IO_BYTES_MAX;
 /// a target or an engine, its `buffers`. More than any of them can have in flight, and the books
 /// over it, 0.5 % of it, are memory at once.
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
-/// Variants of one scenario.
-pub const VARIANTS_MAX: usize = 64;
 /// Most blocks that `--verify` keeps a sequence number of, 4 bytes each, over all jobs.
 pub const VERIFY_BLOCKS_MAX: u64 = 1 << 26;
 /// Failures of one load that are described; the rest is only counted.

@@ -13,6 +13,16 @@ pub fn stdout_was_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
+/// Closes standard output again if it was closed when the program began: a program that is executed
+/// in place of this one then begins as this one did. Nothing may be written there afterwards.
+pub fn close_stdout_again() {
+    if stdout_was_closed() {
+        // SAFETY: descriptor 1 is the `/dev/null` that the standard library opened, and no value
+        // owns it: `Stdout` doesn't close it, and an error in writing to it is EBADF.
+        unsafe { libc::close(libc::STDOUT_FILENO) };
+    }
+}
+
 extern "C" fn look() {
     // SAFETY: it takes a number, which may be no descriptor, and touches no memory.
     let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };

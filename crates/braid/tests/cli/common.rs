@@ -106,10 +106,6 @@ impl Place {
 pub struct Running(Option<Child>);
 
 impl Running {
-    pub fn of(child: Child) -> Self {
-        Self(Some(child))
-    }
-
     pub fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(self.0.as_ref().unwrap())
     }

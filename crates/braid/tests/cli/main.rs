@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 mod bad_input;
 mod bench;
-mod chaos;
 mod common;
 mod demo;
 mod files;
 mod mirror;
 mod peers;
 mod same;
+mod sim;
 mod system;

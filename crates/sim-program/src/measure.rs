@@ -1,13 +1,13 @@
 //! Runs scenarios under policies, several at once, and works out what each came to.
 use super::bounds::{Bound, Kept, search};
 use super::scenario::Scenario;
-use crate::limits::THREADS_MAX;
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use sim::limits::SERIES_NS;
 use sim::{Plan, Tally, Way, bound};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use terminal::limits::THREADS_MAX;
 
 /// A policy as a column of the table: its name there, and how it is run.
 #[derive(Clone, Debug)]

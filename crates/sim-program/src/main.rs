@@ -1,14 +1,20 @@
-//! `braid sim`: the policies in a world of virtual time, scenario by scenario, against a bound.
+//! The simulator, which `braid sim` starts: the policies in a world of virtual time, scenario by
+//! scenario, against a bound.
 //!
+//! * [`args`]: its words
 //! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
 //! * [`measure`]: the runs; [`bounds`]: what could be reached
 //! * [`mod@show`], [`report`], [`plot`]: how it is told
 //! * [`chaos`]: worlds of another kind, in which the whole engine is looked at under faults
+#![forbid(unsafe_code)]
+
+mod args;
 mod bounds;
 mod catalog;
 mod chaos;
 mod family;
 mod limit;
+mod limits;
 mod measure;
 mod places;
 mod plot;
@@ -16,90 +22,39 @@ mod report;
 mod scenario;
 mod show;
 
-use crate::cli::{Exit, Usage};
-use crate::limits::THREADS_MAX;
-use crate::output::{self, Format, OutputClosed, Style};
-use crate::text;
 use anyhow::{Context, bail};
+use args::{HedgeWord, SimArgs};
 use bounds::Kept;
+use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{Column, Row};
 use policy::{Knobs, Policy};
 use scenario::Scenario;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
+use terminal::exit::{self, Exit, USAGE, Usage};
+use terminal::limits::THREADS_MAX;
+use terminal::output::{self, Format, OutputClosed, Style};
+use terminal::text;
 
-/// Compare policies in simulated worlds, against the best that could be had
-///
-/// Everything happens in virtual time: the same seed gives the same figures everywhere. A table
-/// shows, for each policy, its throughput (with --iops: its mean latency) in percent of the bound,
-/// and its 99 % latency beside that of the best static split.
-#[derive(Clone, Debug, clap::Args)]
-pub struct SimArgs {
-    /// Scenarios by name, stories (a file's name without .toml: all that it holds), or files;
-    /// train:N, validation:N and test:N are N random ones, train-7 the one that tables call so
-    /// [default: list them]
-    #[arg(value_name = "NAME")]
-    names: Vec<String>,
-    /// Every scenario that comes with braid
-    #[arg(long, conflicts_with = "names")]
-    all: bool,
-    /// Also weighted-latency with its window of 15 s; without, 50 ms
-    #[arg(long)]
-    long: bool,
-    /// Policies to compare, in this order [default:
-    /// numa,round-robin,queue-depth,weighted-latency,soonest, and what a scenario adds itself]
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse)]
-    policy: Vec<Policy>,
-    /// Also soonest with second copies of late reads: nowhere, or everywhere [default: where a
-    /// scenario says so]
-    #[arg(long, value_enum, value_name = "WORD")]
-    hedge: Option<HedgeWord>,
-    /// What chance begins with
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        allow_negative_numbers = true
-    )]
-    seed: u64,
-    /// Threads, at most 256
-    #[arg(short, long, value_name = "N", default_value_t = threads(),
-        allow_negative_numbers = true)]
-    jobs: usize,
-    /// Write a page with plots to this file
-    #[arg(long, value_name = "FILE.html")]
-    report: Option<PathBuf>,
-    /// Write a plot over all of them to this file
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Compare the tables with DIR/STORY.txt; exit code 1 if they differ
-    #[arg(long, value_name = "DIR", conflicts_with = "names")]
-    check: Option<PathBuf>,
-    /// Write the tables to DIR/STORY.txt instead
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["names", "check"])]
-    snapshot: Option<PathBuf>,
-    /// Write the bounds to a file, as scenarios/bounds.tsv
-    #[arg(long, value_name = "FILE", hide = true)]
-    keep_bounds: Option<PathBuf>,
-    /// Show results for people or for programs
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+const _: () = assert!(
+    !canary::CAN,
+    "braid-sim is never built with planted bugs: leave out the feature `canaries`"
+);
+
+/// The simulator of braid, which `braid sim` starts
+#[derive(Debug, Parser)]
+#[command(name = "braid-sim", version, max_term_width = 100)]
+struct Cli {
     #[command(flatten)]
-    chaos: chaos::ChaosArgs,
+    args: SimArgs,
 }
 
-/// Whether late reads get second copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum HedgeWord {
-    /// Nowhere
-    Off,
-    /// Wherever the policy predicts
-    On,
-}
-
-fn threads() -> usize {
-    let all = std::thread::available_parallelism().map_or(1, usize::from);
-    all.min(THREADS_MAX)
+fn main() -> ExitCode {
+    exit::run(|| match Cli::try_parse() {
+        Ok(cli) => exit::conclude(run(&cli.args)),
+        Err(error) => exit::report_clap(&error, USAGE),
+    })
 }
 
 /// Runs the verb.
@@ -107,7 +62,7 @@ fn threads() -> usize {
 /// # Errors
 /// Usage; a scenario that is none; tables that differ from the snapshots. The last line then is the
 /// command that repeats it.
-pub fn run(args: &SimArgs) -> anyhow::Result<()> {
+fn run(args: &SimArgs) -> anyhow::Result<()> {
     if args.jobs == 0 {
         return Err(Usage::error("--jobs: at least one"));
     }
@@ -420,13 +375,6 @@ fn command(args: &SimArgs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: SimArgs,
-    }
 
     fn rows(names: &[&str]) -> (Vec<Row>, Vec<Column>) {
         rows_on(names, 2)

@@ -7,8 +7,8 @@
 use super::measure::{Cell, Column, Row};
 use super::plot::{self, colour};
 use super::show;
-use crate::output::Style;
 use std::fmt::Write;
+use terminal::output::Style;
 
 const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
 <meta name=\"viewport\" content=\"width=device-width\">\n<title>braid sim</title>\n<style>\n\

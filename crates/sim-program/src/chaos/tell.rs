@@ -3,10 +3,10 @@
 //! # Contract
 //! What was found is never lost because standard output can't be written: then it goes to standard
 //! error, with what repeats it. After the first failure nothing more is written there.
-use crate::cli::Exit;
-use crate::output::{self, Format, OutputClosed};
 use anyhow::Error;
 use std::io::{self, Write};
+use terminal::exit::Exit;
+use terminal::output::{self, Format, OutputClosed};
 
 /// The exit code where nothing was found, and that could not be written.
 pub const UNTOLD: u8 = 3;

@@ -17,10 +17,7 @@ mod sums;
 mod tell;
 mod trial;
 
-use crate::cli::Usage;
-use crate::output::{self, Format};
-use crate::signals::Interrupt;
-use crate::units::parse_duration;
+use crate::args::{ChaosArgs, Faults};
 use crew::{Ended, PATIENCE, Work};
 use detail::Detail;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -31,60 +28,15 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 use sums::Sums;
 use tell::Teller;
+use terminal::exit::Usage;
+use terminal::output::{self, Format};
+use terminal::signals::Interrupt;
 use trial::{Found, Outcome};
 
 /// So many worlds if nobody says how many.
 const SEEDS: u64 = 100;
 /// After so many findings nobody needs more.
 const FINDINGS_MAX: usize = 20;
-
-/// The engine itself in worlds full of faults.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Worlds of chaos")]
-pub struct ChaosArgs {
-    /// Instead of comparing policies: run the whole engine in random worlds full of faults, one for
-    /// each seed from --seed on, and look for what no disk does. Exit code 1 on a finding; the last
-    /// line then repeats it. Exit code 130 where nothing was found until it was interrupted, 3
-    /// where it could not be told
-    #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
-        "check", "snapshot", "keep_bounds"])]
-    pub chaos: bool,
-    /// Worlds whose volume is a mirror, a family of their own
-    #[arg(long, requires = "chaos")]
-    mirrors: bool,
-    /// Worlds [default: 100; with --hours as many as there is time for]
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "chaos",
-        allow_negative_numbers = true
-    )]
-    seeds: Option<u64>,
-    /// Begin no world after so many hours
-    #[arg(long, value_name = "H", requires = "chaos", allow_negative_numbers = true,
-        value_parser = parse_hours)]
-    hours: Option<Duration>,
-    /// Of one world only these of its faults, by number: 3 or 3:250ms, which lasts no longer;
-    /// `none` for none
-    #[arg(long, value_name = "LIST", requires = "chaos", value_parser = parse_faults)]
-    faults: Option<Faults>,
-    /// Of one world only so many requests of each host, before those that look at everything in
-    /// the end
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "chaos",
-        allow_negative_numbers = true
-    )]
-    requests: Option<u64>,
-    /// Show everything that happened to what was found, not only the last 40 lines
-    #[arg(long, requires = "chaos")]
-    trace: bool,
-}
-
-/// Numbers of faults, from 1, with a duration of their own or without, ns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Faults(Vec<(usize, Option<u64>)>);
 
 /// What is asked for, apart from the worlds themselves.
 #[derive(Clone, Copy, Debug)]
@@ -299,39 +251,6 @@ impl ChaosArgs {
         }
         cut.requests = self.requests.unwrap_or(cut.requests).min(cut.requests);
         Ok(Some(cut))
-    }
-}
-
-/// Hours, with decimals.
-fn parse_hours(text: &str) -> Result<Duration, String> {
-    let hours = text.parse::<f64>().ok().filter(|hours| *hours > 0.0);
-    let hours = hours.filter(|hours| *hours <= 8760.0);
-    let hours = hours.ok_or("not a number above 0, at most 8760")?;
-    Ok(Duration::from_secs_f64(hours * 3600.0))
-}
-
-fn parse_faults(text: &str) -> Result<Faults, String> {
-    if text == "none" {
-        return Ok(Faults(Vec::new()));
-    }
-    let one = |word: &str| {
-        let (number, lasts) = match word.split_once(':') {
-            Some((number, lasts)) => (number, Some(lasts)),
-            None => (word, None),
-        };
-        let number = number.parse::<usize>();
-        let number = number.map_err(|_| format!("\"{word}\" is no fault's number, as 3"))?;
-        let lasts_ns = lasts.map(parse_duration).transpose();
-        Ok((number, lasts_ns.map_err(|why| why.to_string())?))
-    };
-    let mut faults = text
-        .split(',')
-        .map(one)
-        .collect::<Result<Vec<_>, String>>()?;
-    faults.sort_unstable();
-    match faults.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(format!("fault {} is named twice", pair[0].0)),
-        None => Ok(Faults(faults)),
     }
 }
 

@@ -1,9 +1,9 @@
 use super::*;
-use crate::output::Style;
-use crate::sim::SimArgs;
+use crate::SimArgs;
 use clap::Parser;
 use sim::chaos::plan::Kind;
 use sim::chaos::story::Line;
+use terminal::output::Style;
 
 #[derive(Parser)]
 struct Cli {
@@ -246,7 +246,7 @@ fn what_cannot_be_is_refused() {
         ("--chaos --faults 99", "has faults 1 to"),
         ("--chaos --seeds 1 -j 257", "at most 256"),
     ] {
-        let error = crate::sim::run(&asked(words).unwrap()).unwrap_err();
+        let error = crate::run(&asked(words).unwrap()).unwrap_err();
         assert!(
             error.is::<Usage>() && error.to_string().contains(why),
             "{error}"
@@ -316,7 +316,7 @@ fn told(room: usize, format: Format, world: fn(&Plan) -> Outcome) -> (u8, String
     let ended = args.drive(&work, &Interrupt::default(), teller, world);
     let code = match ended {
         Ok(()) => 0,
-        Err(why) => why.downcast_ref::<crate::cli::Exit>().unwrap().0,
+        Err(why) => why.downcast_ref::<terminal::exit::Exit>().unwrap().0,
     };
     (code, String::from_utf8(err).unwrap())
 }

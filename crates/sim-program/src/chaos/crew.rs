@@ -9,8 +9,6 @@
 //! A world that is still under way after [`Work::patience`] of this program's time ends everything:
 //! its thread can't be stopped, and is left behind.
 use super::trial::{self, Outcome};
-use crate::limits::{STACK_BYTES, THREADS_MAX};
-use crate::signals::Interrupt;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use terminal::limits::{STACK_BYTES, THREADS_MAX};
+use terminal::signals::Interrupt;
 
 /// Worlds that have ended while somebody does not come to hear of them; then threads wait.
 const WAITING_MAX: usize = 64;
@@ -234,7 +234,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::chaos::trial::Found;
+    use crate::chaos::trial::Found;
 
     fn work(count: u64, threads: usize) -> Work {
         Work {

@@ -3,9 +3,6 @@ use super::crew::Ended;
 use super::detail::{Detail, LINES};
 use super::tell::Teller;
 use super::{Course, FINDINGS_MAX};
-use crate::output::{Format, Ink, Style};
-use crate::table::Table;
-use crate::units::{format_count, format_ns, significant};
 use engine::host::PathState;
 use serde_json::{Value, json};
 use sim::chaos::START_NS;
@@ -15,6 +12,9 @@ use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::BEGIN_NS;
 use sim::chaos::shrink::Cut;
 use sim::chaos::story::Line;
+use terminal::output::{Format, Ink, Style};
+use terminal::table::Table;
+use terminal::units::{format_count, format_ns, significant};
 
 /// `1 finding`, `2 findings`.
 pub fn findings(count: usize) -> String {

@@ -1,9 +1,9 @@
 //! The tables: one line per scenario over all policies, or one table per scenario.
 use super::measure::{Cell, Column, Row};
-use crate::output::Style;
-use crate::table::Table;
-use crate::units::format_ns;
 use serde_json::{Value, json};
+use terminal::output::Style;
+use terminal::table::Table;
+use terminal::units::format_ns;
 
 /// So far above a bound, which is a run too, others may come by luck.
 const LUCK: f64 = 0.005;

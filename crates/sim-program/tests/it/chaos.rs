@@ -1,5 +1,5 @@
 //! `braid sim --chaos` as it is typed.
-use crate::common::{Place, Running, code, stderr, stdout};
+use crate::{Place, Running, code, stderr, stdout};
 use rustix::process::{Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -8,8 +8,8 @@ use std::process::{Output, Stdio};
 #[test]
 fn worlds_are_summed_up_for_people_and_for_programs() {
     let place = Place::new();
-    let args = ["sim", "--chaos", "--seed", "5", "--seeds", "3"];
-    let output = place.braid(&args);
+    let args = ["--chaos", "--seed", "5", "--seeds", "3"];
+    let output = place.run(&args);
     let text = stdout(&output);
     assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
     assert_eq!(text.lines().next(), Some("seed 5"));
@@ -65,8 +65,8 @@ fn worlds_are_summed_up_for_people_and_for_programs() {
 #[test]
 fn worlds_with_mirrors_show_the_faults_of_mirrors() {
     let place = Place::new();
-    let args = ["sim", "--chaos", "--mirrors", "--seeds", "4"];
-    let text = stdout(&place.braid(&args));
+    let args = ["--chaos", "--mirrors", "--seeds", "4"];
+    let text = stdout(&place.run(&args));
     let json = place.json(&[&args[..], &["-o", "json"]].concat());
     let cells = json["coverage"].as_array().unwrap();
     for kind in ["fail-leg", "check-mirror", "kill-host", "drain-path"] {
@@ -101,7 +101,7 @@ fn a_signal_ends_it_with_what_there_is() {
     let place = Place::new();
     let mut child = place
         .command()
-        .args(["sim", "--chaos", "--hours", "1", "-j", "2"])
+        .args(["--chaos", "--hours", "1", "-j", "2"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -124,7 +124,7 @@ fn a_signal_ends_it_with_what_there_is() {
 #[test]
 fn a_part_of_a_world_is_a_world() {
     let place = Place::new();
-    let words = "sim --chaos --seed 5 --seeds 1 --faults none --requests 10 -o json";
+    let words = "--chaos --seed 5 --seeds 1 --faults none --requests 10 -o json";
     let json = place.json(&words.split(' ').collect::<Vec<_>>());
     assert_eq!(
         (&json["worlds"], &json["faults"]["total"]),
@@ -140,9 +140,7 @@ fn what_cannot_be_written_is_said_and_is_no_finding() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let child = place
             .command()
-            .args([
-                "sim", "--chaos", "--seed", "5", "--seeds", "1", "-o", format,
-            ])
+            .args(["--chaos", "--seed", "5", "--seeds", "1", "-o", format])
             .stdout(full)
             .stderr(Stdio::piped())
             .spawn()
@@ -175,9 +173,7 @@ fn unread(place: &Place, words: &[&str]) -> Output {
 fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
     let place = Place::new();
     for format in ["text", "json"] {
-        let words = [
-            "sim", "--chaos", "--seed", "5", "--seeds", "1", "-o", format,
-        ];
+        let words = ["--chaos", "--seed", "5", "--seeds", "1", "-o", format];
         let output = unread(&place, &words);
         assert_eq!(
             (code(&output), stderr(&output).contains("nothing")),
@@ -196,7 +192,7 @@ fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
 #[test]
 fn a_report_is_written_though_nobody_reads_the_tables() {
     let place = Place::new();
-    let output = unread(&place, &["sim", "d30-qd1", "--report", "page.html"]);
+    let output = unread(&place, &["d30-qd1", "--report", "page.html"]);
     assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     assert!(place.path().join("page.html").exists());
 }

@@ -10,14 +10,14 @@
 mod sense;
 
 use crate::limits::VARIANTS_MAX;
-use crate::text;
-use crate::units::parse_size;
 use anyhow::{Context, anyhow, bail, ensure};
 use policy::{Ana, Policy};
 use serde::Deserialize;
 use sim::limits::{EVENTS_MAX, HOSTS_MAX, PATHS_MAX};
 use sim::{Change, DevicePlan, Disk, EventPlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
 use std::collections::BTreeMap;
+use terminal::text;
+use terminal::units::parse_size;
 use toml::{Table, Value};
 
 /// One scenario, ready to run.

@@ -4,11 +4,11 @@
 //! The sets never share a world: each has its own sequence. A design is tried on `train`, chosen
 //! on `validation`, and run once on `test`.
 use super::scenario::Scenario;
-use crate::cli::Usage;
 use policy::Ana;
 use shape::Random;
 use sim::{DevicePlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
 use std::collections::BTreeMap;
+use terminal::exit::Usage;
 
 /// Most worlds of one set.
 const COUNT_MAX: usize = 1000;

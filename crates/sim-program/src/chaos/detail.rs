@@ -1,11 +1,11 @@
 //! A finding, in a world that was made as small as may be.
 use super::crew;
 use super::trial::{self, Found, HANGS, Outcome};
-use crate::signals::Interrupt;
 use sim::chaos::plan::Plan;
 use sim::chaos::shrink::{Cut, Kept, shrink};
 use sim::chaos::story::Line;
 use std::time::Duration;
+use terminal::signals::Interrupt;
 
 /// Worlds that are run to make one smaller.
 const RUNS_MAX: u32 = 200;

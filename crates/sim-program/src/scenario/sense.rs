@@ -104,7 +104,7 @@ fn check_event(event: &Event, end_ms: u64) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::sim::scenario::parse;
+    use crate::scenario::parse;
 
     const TWO: &str = "title = \"t\"\n[path.a]\n[path.b]\ndelay_us = 80\n[job.j]\ndepth = 4\n";
 

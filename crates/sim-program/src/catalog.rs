@@ -1,7 +1,7 @@
 //! The scenarios that come with braid: the files of `scenarios/`, built in.
 use super::scenario::{self, Scenario};
-use crate::cli::Usage;
 use serde_json::{Value, json};
+use terminal::exit::Usage;
 
 /// One file.
 pub struct Story {
@@ -15,7 +15,7 @@ macro_rules! stories {
         /// All of them, in the order in which they are shown.
         pub const STORIES: &[Story] = &[$(Story {
             name: $name,
-            text: include_str!(concat!("../../../../scenarios/", $name, ".toml")),
+            text: include_str!(concat!("../../../scenarios/", $name, ".toml")),
         }),*];
     };
 }

@@ -18,7 +18,7 @@ const SEARCH: u64 = 3;
 const SEARCH_STREAMS: u64 = 4;
 
 /// What was kept: the file in the tree.
-const KEPT: &str = include_str!("../../../../scenarios/bounds.tsv");
+const KEPT: &str = include_str!("../../../scenarios/bounds.tsv");
 
 /// The best that a rule that knows everything could do.
 #[derive(Clone, Debug, PartialEq)]
@@ -189,7 +189,7 @@ fn words(rule: &Rule) -> String {
         Rule::Clairvoyant(weight) => format!("clairvoyant {weight}/8"),
         Rule::Replay(weight) => format!("replay {weight}/8"),
         Rule::Kinds(kinds) => format!("split of {} kinds", kinds.len()),
-        Rule::Stripe(bytes) => format!("stripe {}", crate::units::format_bytes(*bytes)),
+        Rule::Stripe(bytes) => format!("stripe {}", terminal::units::format_bytes(*bytes)),
         Rule::Region => "region".to_owned(),
         Rule::Job => "job".to_owned(),
     }
@@ -237,7 +237,7 @@ mod tests {
     /// are more than 3 % apart.
     #[test]
     fn bounds_that_differ_from_another_simulators_are_explained() {
-        let page = include_str!("../../../../docs/sim-bounds.md");
+        let page = include_str!("../../../docs/sim-bounds.md");
         let kept = Kept::of_tree();
         for scenario in super::super::catalog::all().unwrap() {
             let Some(there) = scenario.bound_elsewhere else {

@@ -1,0 +1,4 @@
+//! All limits of this crate.
+
+/// Variants of one scenario.
+pub const VARIANTS_MAX: usize = 64;
