@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of docs/decisions.md and ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 17] = [
+const LAYERS: [Layer; 18] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -103,12 +103,17 @@ const LAYERS: [Layer; 17] = [
         imports: &["policy", "shape", "engine", "sim", "canary", "terminal"],
         pure: None,
     },
+    Layer {
+        name: "load",
+        imports: &["policy", "engine", "volume", "terminal"],
+        pure: None,
+    },
     // Nothing of the simulator: that is a program of its own.
     Layer {
         name: "braid",
         imports: &[
             "policy", "nvme", "nbd", "volume", "shape", "engine", "runtime", "sys", "canary",
-            "queue", "broker", "terminal",
+            "queue", "broker", "terminal", "load",
         ],
         pure: None,
     },

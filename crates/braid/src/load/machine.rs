@@ -8,9 +8,9 @@
 //! replaces it the count would always be too low (trap T47).
 use super::board::Board;
 use super::host::{Known, What};
-use super::worker::{Device, Finished, Task, Worker};
+use super::worker::{Finished, Task, Worker};
 use engine::Machine;
-use engine::host::{HedgeStats, HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
+use engine::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use engine::machine::Memory;
 use runtime::QueueDevice;
 use std::sync::Arc;
@@ -106,18 +106,6 @@ impl Progress {
             self.ios.load(Ordering::Relaxed),
             self.bytes.load(Ordering::Relaxed),
         )
-    }
-}
-
-impl Device for HostEngine {
-    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        HostEngine::submit(self, io, now_ns)
-    }
-    fn waited_full(&self, volume: u16, path: u8) -> u64 {
-        self.counters(volume, policy::PathIndex(path)).waited_full
-    }
-    fn hedges(&self, volume: u16) -> HedgeStats {
-        self.hedge_stats(volume)
     }
 }
 

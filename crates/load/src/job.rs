@@ -100,7 +100,7 @@ impl Job {
         let Some(&slot) = self.free.last() else {
             return Err(Pause::Completion);
         };
-        let Some(step) = self.pending.take().or_else(|| self.pattern.next()) else {
+        let Some(step) = self.pending.take().or_else(|| self.pattern.next_step()) else {
             self.ended = true;
             return Err(Pause::Ended);
         };

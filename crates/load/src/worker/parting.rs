@@ -5,8 +5,8 @@
 //! What is under way is waited for, but not for ever: then it counts as failed, and the task is
 //! over. Whoever owns the buffers has to know that they may still be written to.
 use super::{Device, Phase, Worker};
-use crate::units::{format_count, format_ns};
 use engine::host::IoDone;
+use terminal::units::{format_count, format_ns};
 use volume::Outcome;
 
 /// How long I/Os may take that are under way when the user wants to end, ns.

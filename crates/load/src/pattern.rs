@@ -73,7 +73,7 @@ impl Pattern {
     }
 
     /// The next I/O; `None` at the end.
-    pub fn next(&mut self) -> Option<Step> {
+    pub fn next_step(&mut self) -> Option<Step> {
         let left = self.left.unwrap_or(u64::MAX);
         if left == 0 {
             return None;
@@ -144,7 +144,9 @@ mod tests {
     }
 
     fn steps(mut pattern: Pattern, count: usize) -> Vec<Step> {
-        std::iter::from_fn(|| pattern.next()).take(count).collect()
+        std::iter::from_fn(|| pattern.next_step())
+            .take(count)
+            .collect()
     }
 
     #[test]

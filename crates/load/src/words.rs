@@ -5,12 +5,12 @@ use super::pattern::{Region, Shape};
 use super::sizes::{SizeMix, Sizes};
 use super::verify::Stamps;
 use super::worker::{Task, buffer_bytes};
-use crate::cli::Usage;
 use crate::limits::{ARENA_BYTES_MAX, IODEPTH_MAX, JOBS_MAX, VERIFY_BLOCKS_MAX};
-use crate::units::{format_bytes, parse_count, parse_rate, parse_seconds, parse_size};
 use engine::host::VolumeInfo;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use terminal::exit::Usage;
+use terminal::units::{format_bytes, parse_count, parse_rate, parse_seconds, parse_size};
 
 /// fio's `--rw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -1,6 +1,6 @@
 //! Block sizes in proportions, as fio's `--bs` and `--bssplit` write them.
 use crate::limits::{BLOCK_MAX, SIZES_MAX};
-use crate::units::{format_bytes, parse_size};
+use terminal::units::{format_bytes, parse_size};
 
 /// Block sizes and how often each occurs; never empty, percentages add up to 100.
 #[derive(Clone, Debug, PartialEq, Eq)]

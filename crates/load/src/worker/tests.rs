@@ -1,9 +1,9 @@
 //! A worker over a device in memory, in virtual time.
 use super::*;
-use crate::load::job::Verify;
-use crate::load::pattern::{Region, Shape};
-use crate::load::sizes::Sizes;
-use crate::load::verify::Stamps;
+use crate::job::Verify;
+use crate::pattern::{Region, Shape};
+use crate::sizes::Sizes;
+use crate::verify::Stamps;
 use std::collections::VecDeque;
 
 const STEP_NS: u64 = 1_000;

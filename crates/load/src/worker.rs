@@ -7,7 +7,7 @@
 //! The owner hands in every I/O that has ended ([`Worker::handle_done`]), then calls
 //! [`Worker::turn`] once per loop turn, until [`Worker::is_over`]. I/Os that end while measuring
 //! are measured, those that end later are only checked. Nothing is allocated after construction,
-//! but words for the first failures. The buffers of failed I/Os rest ([`rest`]), and a task of
+//! but words for the first failures. The buffers of failed I/Os rest (`rest`), and a task of
 //! which nothing succeeds any more ends early.
 mod parting;
 mod rest;
@@ -15,15 +15,15 @@ mod rest;
 use super::job::{Job, JobPlan, JobRules, Pause};
 use super::pattern::Step;
 use super::stats::Stats;
-use crate::units::{format_bytes, format_ns};
 use engine::Span;
-use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
+use engine::host::{HedgeStats, HostEngine, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
 use parting::Parting;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rest::Rest;
 use std::sync::Arc;
+use terminal::units::{format_bytes, format_ns};
 use volume::Outcome;
 
 /// What takes the I/Os of a load.
@@ -37,6 +37,18 @@ pub trait Device {
     fn waited_full(&self, volume: u16, path: u8) -> u64;
     /// Second copies of reads so far.
     fn hedges(&self, volume: u16) -> HedgeStats;
+}
+
+impl Device for HostEngine {
+    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        HostEngine::submit(self, io, now_ns)
+    }
+    fn waited_full(&self, volume: u16, path: u8) -> u64 {
+        self.counters(volume, policy::PathIndex(path)).waited_full
+    }
+    fn hedges(&self, volume: u16) -> HedgeStats {
+        self.hedge_stats(volume)
+    }
 }
 
 /// What one core has to do.
