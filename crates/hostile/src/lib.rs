@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A parser is given every text of its corpus (`crates/braid/corpus/NAME/`), then texts made of
-//! them: cut, doubled, spliced with each other, with numbers at their limits. It must not panic, and
-//! must not allocate more than in proportion to the text. A find becomes a file of the corpus.
+//! them: cut, doubled, spliced with each other, with numbers at their limits. It must not panic,
+//! and must not allocate more than in proportion to the text. A find becomes a file of the corpus.
 //! `PROPTEST_CASES=100000` attacks for longer. A dependency of tests only: it counts allocations.
 //!
 //! # Limits

@@ -147,6 +147,9 @@ impl Drop for Target {
 }
 
 /// Builds one program in release and returns its path, as cargo reports it.
+///
+/// `--bin` without `-p` selects features as `cargo build --release` does, so that what it compiled
+/// is used again.
 pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
     build_in(root, "release", which)
 }

@@ -81,7 +81,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
             run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
         }
         Task::Tu1(args) => {
-            let braid = crate::program::build_dist(root, &["-p", "braid"])?;
+            let braid = crate::program::build_dist(root, &["--bin", "braid"])?;
             tu1::run(root, &build(false)?, &braid, args)
         }
         Task::All(args) => suite::run(root, args, &build),
@@ -111,7 +111,7 @@ fn run_one(
 
 /// The program that goes into guests.
 fn braid(root: &Path) -> Result<PathBuf> {
-    crate::program::build(root, &["-p", "braid"])
+    crate::program::build(root, &["--bin", "braid"])
 }
 
 /// Where everything of the guest is kept.

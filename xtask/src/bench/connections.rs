@@ -121,7 +121,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     );
     let braid = match &args.program {
         Some(program) => program.clone(),
-        None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
+        None => super::build(root, &["--bin", "braid"])?,
     };
     let mut rows: Vec<Row> = Vec::new();
     for &kind in &args.servers {

@@ -67,7 +67,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         bail!("--cpus: two of them, HOST,TARGET")
     };
     ensure!(args.pairs > 0, "--pairs: at least one");
-    let braid = super::build_dist(root, &["-p", "braid", "--bin", "braid"])?;
+    let braid = super::build_dist(root, &["--bin", "braid"])?;
     let mut rows = Vec::new();
     for &paths in &args.paths {
         ensure!(paths > 0, "--paths: at least one");

@@ -48,7 +48,7 @@ struct Look {
 
 /// Measures and prints.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let braid = super::build_dist(root, &["-p", "braid", "--bin", "braid"])?;
+    let braid = super::build_dist(root, &["--bin", "braid"])?;
     let target = Target::start(&braid, args.paths, None, false)?;
     let mut command = Command::new(&braid);
     command.arg("bench").args(&target.uris);

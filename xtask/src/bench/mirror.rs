@@ -72,7 +72,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     }
     let braid = match &args.braid {
         Some(braid) => braid.clone(),
-        None => super::build_dist(root, &["-p", "braid", "--bin", "braid"])?,
+        None => super::build_dist(root, &["--bin", "braid"])?,
     };
     let wanted = |table| args.tables.is_empty() || args.tables.contains(&table);
     let mut shown = Vec::new();

@@ -64,7 +64,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             bail!("{program} is not installed: apt-get install {package}");
         }
     }
-    let braid = super::build_dist(root, &["-p", "braid", "--bin", "braid"])?;
+    let braid = super::build_dist(root, &["--bin", "braid"])?;
     let target = Target::start(&braid, 1, None, false)?;
     let servers = [
         Server::nbdkit()?,

@@ -158,7 +158,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     };
     let braid = match &args.braid {
         Some(braid) => braid.clone(),
-        None => super::build_dist(root, &["-p", "braid", "--bin", "braid"])?,
+        None => super::build_dist(root, &["--bin", "braid"])?,
     };
     let mut rows = rows(args);
     for _ in 0..args.rounds {

@@ -77,7 +77,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 fn measure(root: &Path, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Result<()> {
     let braid = match args.bare {
         true => None,
-        false => Some(super::build_dist(root, &["-p", "braid", "--bin", "braid"])?),
+        false => Some(super::build_dist(root, &["--bin", "braid"])?),
     };
     for spin in [false, true] {
         let target = braid

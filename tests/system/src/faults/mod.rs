@@ -188,7 +188,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         program: match &args.program {
             Some(program) => program.canonicalize()?,
             None if matches!(args.part, Part::Freeze(_)) => freeze::build(root)?,
-            None => program::build(root, &["-p", "braid", "--bin", "braid"])?,
+            None => program::build(root, &["--bin", "braid"])?,
         },
         seed,
         loopback: args.loopback,
