@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub use machine::Options;
+use packages::Kernel;
 
 /// What to do with a guest.
 #[derive(clap::Subcommand)]
@@ -59,32 +60,47 @@ pub struct BuildArgs {
     /// Look for newer packages, and make everything anew.
     #[arg(long)]
     fresh: bool,
+    /// The guest's kernel.
+    #[arg(long, value_enum, default_value_t)]
+    kernel: Kernel,
 }
 
 /// Does it.
 pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
-    let build = |fresh| image::build(root, fresh).map_err(|error| unavailable(&error));
+    let build = |kernel: Option<Kernel>, fresh| {
+        let image = image::build(root, kernel.unwrap_or_default(), fresh);
+        image.map_err(|error| unavailable(&error))
+    };
     match task {
         Task::Build(args) => {
-            let image = build(args.fresh)?;
+            let image = build(Some(args.kernel), args.fresh)?;
             println!("{}: {}", image.kernel_version, image.base.display());
             Ok(ExitCode::SUCCESS)
         }
-        Task::Shell(options) => machine::shell(&build(false)?, &braid(root)?, options),
+        Task::Shell(options) => {
+            let program = braid(root, options.program.as_deref())?;
+            machine::shell(&build(options.kernel, false)?, &program, options)
+        }
         Task::Run(args) => {
             let script = suite::find(root, &args.script)?;
-            run_one(root, &build(false)?, &script, &args.options, &[])
+            let options = args.options.over(&suite::options(&script)?);
+            run_one(root, &build(options.kernel, false)?, &script, &options, &[])
         }
         Task::Peer(options) => {
-            let image = build(false)?;
+            let image = build(options.kernel, false)?;
             let files = peer::files(&image).map_err(|error| unavailable(&error))?;
-            run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
+            let script = root.join(peer::SCRIPT);
+            let options = options.over(&suite::options(&script)?);
+            run_one(root, &image, &script, &options, &files)
         }
         Task::Tu1(args) => {
-            let braid = crate::program::build_dist(root, &["--bin", "braid"])?;
-            tu1::run(root, &build(false)?, &braid, args)
+            let program = match &args.options.program {
+                Some(program) => program.clone(),
+                None => crate::program::build_dist(root, &["--bin", "braid"])?,
+            };
+            tu1::run(root, &build(args.options.kernel, false)?, &program, args)
         }
-        Task::All(args) => suite::run(root, args, &build),
+        Task::All(args) => suite::run(root, args, &|kernel| build(Some(kernel), false)),
     }
 }
 
@@ -96,11 +112,10 @@ fn run_one(
     options: &Options,
     files: &[(String, PathBuf)],
 ) -> Result<ExitCode> {
-    let options = options.over(&suite::options(script)?);
     let run = machine::Run {
         script,
-        braid: &braid(root)?,
-        options: &options,
+        braid: &braid(root, options.program.as_deref())?,
+        options,
         echo: true,
         files,
     };
@@ -109,9 +124,12 @@ fn run_one(
     Ok(ended.code())
 }
 
-/// The program that goes into guests.
-fn braid(root: &Path) -> Result<PathBuf> {
-    crate::program::build(root, &["--bin", "braid"])
+/// The program that goes into guests: this one, else one that is built for release.
+fn braid(root: &Path, program: Option<&Path>) -> Result<PathBuf> {
+    match program {
+        Some(program) => Ok(program.to_path_buf()),
+        None => crate::program::build(root, &["--bin", "braid"]),
+    }
 }
 
 /// Where everything of the guest is kept.

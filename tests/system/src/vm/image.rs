@@ -1,6 +1,7 @@
 //! The guest's file system: what every run has in common.
 use super::archive::Archive;
-use super::{libraries, packages};
+use super::libraries;
+use super::packages::{self, Kernel};
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raise it when what goes into the image changes: older ones are then made anew.
-const LAYOUT: &str = "2";
+const LAYOUT: &str = "3";
 /// Programs that scripts may use, besides busybox's.
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 17] = [
     "dash",
     "kmod",
     "ip",
@@ -22,6 +23,8 @@ const PROGRAMS: [&str; 15] = [
     "mke2fs",
     "e2fsck",
     "blkdiscard",
+    "fallocate",
+    "cmp",
     "nsenter",
     "blockdev",
     "jq",
@@ -40,10 +43,9 @@ const LINKS: [(&str, &str); 7] = [
     ("fsck.ext4", "e2fsck"),
 ];
 /// Modules that scripts may load; what they depend on comes with them.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 25] = [
     "nvme-tcp",
     "nvmet-tcp",
-    "nvme-loop",
     "nvme",
     "brd",
     "null_blk",
@@ -57,6 +59,9 @@ const MODULES: [&str; 23] = [
     "sch_netem",
     "sch_tbf",
     "sch_fq",
+    "sch_ingress",
+    "cls_u32",
+    "act_pedit",
     "virtio_net",
     "virtio_blk",
     "9pnet_virtio",
@@ -104,11 +109,11 @@ pub struct Image {
     pub directory: PathBuf,
 }
 
-/// The image, made if it isn't there (or `fresh`).
+/// The image with this kernel, made if it isn't there (or `fresh`).
 ///
 /// # Errors
 /// What is missing on this machine, with its name.
-pub fn build(root: &Path, fresh: bool) -> Result<Image> {
+pub fn build(root: &Path, kernel: Kernel, fresh: bool) -> Result<Image> {
     ensure!(
         cfg!(all(target_arch = "x86_64", target_os = "linux")),
         "this needs Linux on x86-64"
@@ -123,14 +128,28 @@ pub fn build(root: &Path, fresh: bool) -> Result<Image> {
             .with_context(|| format!("create {}", directory.display()))?;
         packages::unpack(&directory, &unpacked, fresh)?;
         let version = kernel_version(&unpacked)?;
-        index_modules(&unpacked, &directory, &version)?;
-        write(&unpacked, &version, &directory.join("base.cpio"))?;
+        index_modules(&unpacked, &unpacked, &directory, &version)?;
+        write(&unpacked, &unpacked, &version, &directory.join("base.cpio"))?;
         fs::write(&stamp, LAYOUT)?;
     }
-    let kernel_version = kernel_version(&unpacked)?;
+    let mut of_kernel = unpacked.clone();
+    let mut base = directory.join("base.cpio");
+    if kernel == Kernel::V6_1 {
+        of_kernel = directory.join("kernel-6.1");
+        base = directory.join("base-6.1.cpio");
+        packages::unpack_kernel(&directory, &of_kernel, kernel, fresh)?;
+        // Its own archive, older than the one of all programs or missing: written (again).
+        let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+        if fresh || written(&base) < written(&stamp) {
+            let version = kernel_version(&of_kernel)?;
+            index_modules(&unpacked, &of_kernel, &directory, &version)?;
+            write(&unpacked, &of_kernel, &version, &base)?;
+        }
+    }
+    let kernel_version = kernel_version(&of_kernel)?;
     Ok(Image {
-        kernel: unpacked.join(format!("boot/vmlinuz-{kernel_version}")),
-        base: directory.join("base.cpio"),
+        kernel: of_kernel.join(format!("boot/vmlinuz-{kernel_version}")),
+        base,
         kernel_version,
         unpacked,
         directory,
@@ -148,14 +167,14 @@ fn kernel_version(unpacked: &Path) -> Result<String> {
 }
 
 /// Makes modules.dep and its kin.
-fn index_modules(unpacked: &Path, directory: &Path, version: &str) -> Result<()> {
+fn index_modules(unpacked: &Path, of_kernel: &Path, directory: &Path, version: &str) -> Result<()> {
     // One program under several names: it looks at the name it is called by.
     let depmod = directory.join("depmod");
     let _ = fs::remove_file(&depmod);
     symlink(libraries::program(unpacked, "kmod")?, &depmod)?;
     let done = Command::new(&depmod)
         .arg("-b")
-        .arg(unpacked)
+        .arg(of_kernel)
         .arg(version)
         .env("LD_LIBRARY_PATH", libraries::search_path(unpacked))
         .output()
@@ -166,7 +185,7 @@ fn index_modules(unpacked: &Path, directory: &Path, version: &str) -> Result<()>
 }
 
 /// Writes the whole archive, under another name until it is complete.
-fn write(unpacked: &Path, version: &str, to: &Path) -> Result<()> {
+fn write(unpacked: &Path, of_kernel: &Path, version: &str, to: &Path) -> Result<()> {
     let unfinished = to.with_extension("new");
     let file =
         File::create(&unfinished).with_context(|| format!("create {}", unfinished.display()))?;
@@ -178,7 +197,7 @@ fn write(unpacked: &Path, version: &str, to: &Path) -> Result<()> {
         archive.link(path, to)?;
     }
     add_programs(&mut archive, unpacked)?;
-    add_modules(&mut archive, unpacked, version)?;
+    add_modules(&mut archive, of_kernel, version)?;
     for path in ["/etc/mke2fs.conf"] {
         if Path::new(path).is_file() {
             archive.file(path, false, Path::new(path))?;

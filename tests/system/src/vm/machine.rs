@@ -2,6 +2,7 @@
 use super::archive::Archive;
 use super::image::{self, Image};
 use super::libraries;
+use super::packages::Kernel;
 use crate::process::Group;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
@@ -49,6 +50,12 @@ pub struct Options {
     /// Seconds after which the guest is ended (default 600).
     #[arg(long)]
     pub limit: Option<u64>,
+    /// The guest's kernel (default 6.12).
+    #[arg(long, value_enum)]
+    pub kernel: Option<Kernel>,
+    /// Try this program; none is built.
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
 }
 
 impl Options {
@@ -62,6 +69,8 @@ impl Options {
             cpus: self.cpus.or(script.cpus),
             memory: self.memory.or(script.memory),
             limit: self.limit.or(script.limit),
+            kernel: self.kernel.or(script.kernel),
+            program: self.program.clone().or_else(|| script.program.clone()),
         }
     }
 

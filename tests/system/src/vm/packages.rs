@@ -40,8 +40,35 @@ const UNNEEDED: [&str; 8] = [
     "perl",
     "systemd",
 ];
-/// The kernel's line.
-const KERNEL: &str = "^linux-image-6[.]12[.][0-9]+[+]deb12-amd64$";
+/// A kernel of Debian 12.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kernel {
+    /// Its newer one.
+    #[default]
+    #[value(name = "6.12")]
+    V6_12,
+    /// The one it was released with.
+    #[value(name = "6.1")]
+    V6_1,
+}
+
+impl Kernel {
+    /// The names of its packages, as apt-cache searches for them.
+    const fn names(self) -> &'static str {
+        match self {
+            Self::V6_12 => "^linux-image-6[.]12[.][0-9]+[+]deb12-amd64$",
+            Self::V6_1 => "^linux-image-6[.]1[.]0-[0-9]+-amd64$",
+        }
+    }
+
+    /// What stands before the number by which its packages are told apart.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::V6_12 => "linux-image-6.12.",
+            Self::V6_1 => "linux-image-6.1.0-",
+        }
+    }
+}
 
 /// The command lines of apt, with the lists to use.
 struct Apt {
@@ -54,8 +81,30 @@ struct Apt {
 /// No Debian, no such package, or no way to a mirror: says which.
 pub fn unpack(cache: &Path, unpacked: &Path, fresh: bool) -> Result<()> {
     let stamp = unpacked.join("complete");
-    let of = format!("{GUEST:?} {QEMU:?} {KERNEL}");
-    if !fresh && fs::read_to_string(&stamp).is_ok_and(|found| found == of) {
+    let of = format!("{GUEST:?} {QEMU:?} {}", Kernel::V6_12.names());
+    unpack_if_new(&stamp, &of, cache, unpacked, fresh, &Apt::download)
+}
+
+/// Downloads another kernel than 6.12 and unpacks it alone, if it isn't there (or `fresh`).
+///
+/// # Errors
+/// As [`unpack`].
+pub fn unpack_kernel(cache: &Path, unpacked: &Path, kernel: Kernel, fresh: bool) -> Result<()> {
+    let stamp = unpacked.join("complete");
+    let download = |apt: &Apt, to: &Path| apt.fetch(&BTreeSet::from([apt.newest(kernel)?]), to);
+    unpack_if_new(&stamp, kernel.names(), cache, unpacked, fresh, &download)
+}
+
+/// Unpacks what `download` fetches, unless `stamp` says that this was done.
+fn unpack_if_new(
+    stamp: &Path,
+    of: &str,
+    cache: &Path,
+    unpacked: &Path,
+    fresh: bool,
+    download: &dyn Fn(&Apt, &Path) -> Result<Vec<PathBuf>>,
+) -> Result<()> {
+    if !fresh && fs::read_to_string(stamp).is_ok_and(|found| found == of) {
         return Ok(());
     }
     for program in ["apt-get", "apt-cache", "dpkg-deb", "dpkg-query"] {
@@ -66,9 +115,9 @@ pub fn unpack(cache: &Path, unpacked: &Path, fresh: bool) -> Result<()> {
     }
     let system = Apt { options: vec![] };
     let downloads = cache.join("packages");
-    let fetched = system.download(&downloads).or_else(|error| {
+    let fetched = download(&system, &downloads).or_else(|error| {
         eprintln!("vm: {error:#}; trying with fresh lists of packages");
-        Apt::private(&cache.join("apt"), None)?.download(&downloads)
+        download(&Apt::private(&cache.join("apt"), None)?, &downloads)
     });
     let packages = fetched?;
     let _ = fs::remove_dir_all(unpacked);
@@ -190,7 +239,7 @@ impl Apt {
 
     /// Downloads what isn't in `to` yet; the files of all packages.
     fn download(&self, to: &Path) -> Result<Vec<PathBuf>> {
-        let kernel = self.newest_kernel()?;
+        let kernel = self.newest(Kernel::V6_12)?;
         let mut wanted = self.with_dependencies(&GUEST)?;
         if !process::is_installed(super::machine::QEMU) {
             wanted.append(&mut self.with_dependencies(&QEMU)?);
@@ -198,6 +247,11 @@ impl Apt {
         let installed = installed()?;
         wanted.retain(|package| !installed.contains(package));
         wanted.insert(kernel);
+        self.fetch(&wanted, to)
+    }
+
+    /// Downloads those of these packages that aren't in `to` yet; the files of all.
+    fn fetch(&self, wanted: &BTreeSet<String>, to: &Path) -> Result<Vec<PathBuf>> {
         fs::create_dir_all(to)?;
         let names: Vec<&str> = wanted.iter().map(String::as_str).collect();
         let uris = output(
@@ -219,9 +273,11 @@ impl Apt {
         Ok(files.iter().map(|file| to.join(file)).collect())
     }
 
-    fn newest_kernel(&self) -> Result<String> {
-        let names = output(&mut self.command("apt-cache", &["search", "--names-only", KERNEL]))?;
-        newest(&names).context("the lists of packages have no linux-image-6.12.*+deb12-amd64")
+    fn newest(&self, kernel: Kernel) -> Result<String> {
+        let args = ["search", "--names-only", kernel.names()];
+        let names = output(&mut self.command("apt-cache", &args))?;
+        let none = || format!("the lists of packages have no {}", kernel.names());
+        newest(&names, kernel).with_context(none)
     }
 
     /// These packages and all they depend on.
@@ -265,11 +321,11 @@ fn dependencies(said: &str) -> Vec<String> {
 }
 
 /// The highest version among names of kernels, one per line.
-fn newest(names: &str) -> Option<String> {
+fn newest(names: &str, kernel: Kernel) -> Option<String> {
     let name = names.lines().filter_map(|line| line.split(' ').next());
     let version = |name: &str| -> Option<u32> {
-        let rest = name.strip_prefix("linux-image-6.12.")?;
-        rest.split('+').next()?.parse().ok()
+        let rest = name.strip_prefix(kernel.prefix())?;
+        rest.split(['+', '-']).next()?.parse().ok()
     };
     name.max_by_key(|name| version(name)).map(str::to_owned)
 }
@@ -306,7 +362,7 @@ fn output(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{dependencies, file_names, newest, sources_of_sources};
+    use super::{Kernel, dependencies, file_names, newest, sources_of_sources};
 
     #[test]
     fn places_of_packages_become_places_of_sources_in_both_forms() {
@@ -331,10 +387,15 @@ mod tests {
         let names = "linux-image-6.12.9+deb12-amd64 - Linux\nlinux-image-6.12.101+deb12-amd64 - L\n\
                      linux-image-6.12.38+deb12-amd64 - Linux\n";
         assert_eq!(
-            newest(names).as_deref(),
+            newest(names, Kernel::V6_12).as_deref(),
             Some("linux-image-6.12.101+deb12-amd64")
         );
-        assert_eq!(newest(""), None);
+        assert_eq!(newest("", Kernel::V6_12), None);
+        let names = "linux-image-6.1.0-9-amd64 - Linux\nlinux-image-6.1.0-53-amd64 - Linux\n";
+        assert_eq!(
+            newest(names, Kernel::V6_1).as_deref(),
+            Some("linux-image-6.1.0-53-amd64")
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! `# vm: --cpus 4`; and devices of it: `# vm-qemu: -device nvme-subsys,id=s0`.
 use super::image::Image;
 use super::machine::{self, Ended, Options, Run};
+use super::packages::Kernel;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::fs;
@@ -31,6 +32,12 @@ pub struct Args {
     /// Where no guest can be made, say so in a line `SKIP vm: …` and succeed.
     #[arg(long)]
     may_skip: bool,
+    /// The guests' kernel.
+    #[arg(long, value_enum, default_value_t)]
+    kernel: Kernel,
+    /// Try this program; none is built.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
 }
 
 /// Options of a script, as clap reads them.
@@ -42,7 +49,7 @@ struct Words {
 }
 
 /// Runs them one after the other.
-pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> Result<ExitCode> {
+pub fn run(root: &Path, args: &Args, build: &dyn Fn(Kernel) -> Result<Image>) -> Result<ExitCode> {
     let mut scripts = scripts(root)?;
     if let Some(unknown) = args
         .only
@@ -56,7 +63,7 @@ pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> R
         );
     }
     scripts.retain(|script| args.only.is_empty() || args.only.iter().any(|o| is_named(script, o)));
-    let image = match build(false) {
+    let image = match build(args.kernel) {
         Ok(image) => image,
         Err(error) if args.may_skip => {
             println!("SKIP vm: {error:#}");
@@ -64,7 +71,7 @@ pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> R
         }
         Err(error) => return Err(error),
     };
-    let braid = super::braid(root)?;
+    let braid = super::braid(root, args.program.as_deref())?;
     println!("kernel {}", image.kernel_version);
     let mut rows = Vec::new();
     for script in &scripts {

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
 }
 
 /// Runs the guests and prints the table.
