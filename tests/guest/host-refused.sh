@@ -1,4 +1,5 @@
-# A host that is not on the target's list is refused, and told nothing.
+# A host that is not on the target's list is refused, and told nothing. A refusal that can pass does
+# not make the kernel give a lost controller up.
 . ./lib.sh
 . ./host.sh
 load_host
@@ -26,4 +27,15 @@ refused allowed_host_again connect 4420
 # The same host NQN under another host identifier is another association, and the kernel refuses
 # it itself; nothing of it reaches the target.
 check disconnect nvme disconnect -n "$nqn"
+
+# A port that is withdrawn refuses Connect: without Do Not Retry, so the kernel asks again.
+check connect_again connect 4420 --reconnect-delay 1 --ctrl-loss-tmo 600
+lost=$(controller 4420)
+check withdraw shape --port 1 offer=withdrawn
+check drop braid target drop --socket "$socket" --port 1
+refused_twice() { [ "$(dmesg | grep -c 'Failed reconnect attempt')" -ge 2 ]; }
+reaches refused_and_asked_again 120 refused_twice
+check is_not_given_up [ -e "/sys/class/nvme/$lost" ]
+check offer shape --port 1 offer=subsystem
+reaches live_again 120 is_live "$lost"
 finish
