@@ -127,7 +127,7 @@ fn unpack_if_new(
         command.arg("-x").arg(&package).arg(unpacked);
         output(&mut command)?;
     }
-    fs::write(&stamp, of).context("write the stamp of unpacked packages")
+    fs::write(stamp, of).context("write the stamp of unpacked packages")
 }
 
 /// Downloads a package's source and unpacks what its authors wrote; the directory of that.
