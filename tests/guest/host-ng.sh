@@ -8,19 +8,12 @@
 # vm-qemu: -device nvme-ns,drive=d0,bus=c0,nsid=1,shared=on,uuid=10000000-0000-4000-8000-000000000001
 # vm-qemu: -device nvme-ns,drive=d1,bus=c0,nsid=2,shared=on,uuid=20000000-0000-4000-8000-000000000002
 . ./lib.sh
+. ./ng.sh
 # A device file for each controller, not one for both.
 modprobe nvme_core multipath=N
 modprobe nvme poll_queues=1
 same no_native_multipath "$(cat /sys/module/nvme_core/parameters/multipath)" N
 
-# ng CONTROLLER NSID: the character device of a namespace.
-ng() {
-    for path in /sys/class/nvme/nvme"$1"/ng*; do
-        disk=/sys/block/nvme${path##*/ng}
-        [ "$(cat "$disk/nsid" 2>/dev/null)" = "$2" ] && echo "/dev/${path##*/}" && return
-    done
-    return 1
-}
 for at in "0 1" "1 1" "1 2"; do
     reaches "device_$at" 60 ng $at
 done
