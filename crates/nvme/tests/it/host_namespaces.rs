@@ -195,6 +195,18 @@ fn a_wanted_namespace_is_the_only_one_asked_for() {
     }
 }
 
+/// Without a wanted one a few are asked for too: enough to say that there are several.
+#[test]
+fn many_unwanted_namespaces_cost_a_few_commands() {
+    let mut peer = ready(Model {
+        disks: (1..=1024).map(Disk::new).collect(),
+        ..Model::default()
+    });
+    assert_eq!(told(&mut peer).len(), NAMESPACES_ASKED_MAX);
+    assert_eq!(peer.admin.unasked(), 1024 - NAMESPACES_ASKED_MAX);
+    assert!(peer.take_seen().len() < 100);
+}
+
 /// One that is not listed: some of those that are there are named.
 #[test]
 fn an_absent_wanted_namespace_asks_for_a_few() {
