@@ -112,6 +112,8 @@ where
         let address = self.addresses[address as usize];
         let socket = if self.stopping {
             Err(Errno::CANCELED)
+        } else if address == crate::NOWHERE {
+            Err(Errno::DESTADDRREQ)
         } else {
             os::tcp_socket(&address)
         };

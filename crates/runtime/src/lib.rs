@@ -60,7 +60,7 @@ pub use queues::{Doubt, QueueDevice};
 pub use sys::os::{now_ns, raise_open_files};
 pub use thread::{Handle, spawn};
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 /// A block device in this process or below it.
@@ -78,6 +78,10 @@ pub enum Device {
     Queue(Arc<QueueDevice>),
 }
 
+/// Stands for an address that is not known yet: a connection that is opened there ends at once with
+/// EDESTADDRREQ.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// How to run one reactor.
 pub struct ReactorConfig {
     /// Thread name.
@@ -90,7 +94,7 @@ pub struct ReactorConfig {
     pub arena_bytes: u64,
     /// Most connections from one address to this reactor; `None`: no bound but the machine's.
     pub per_peer_max: Option<u32>,
-    /// What `Output::Open` refers to.
+    /// What `Output::Open` refers to; [`NOWHERE`]: not known yet.
     pub addresses: Vec<SocketAddr>,
     /// Listeners, already bound.
     pub listeners: Vec<TcpListener>,

@@ -68,6 +68,21 @@ fn a_refused_connect_is_reported_and_the_id_is_free_again() {
 }
 
 #[test]
+fn address_that_is_not_known_yet_ends_a_connect() {
+    let recording = Recording::start(Options {
+        addresses: vec![runtime::NOWHERE],
+        ..Options::default()
+    });
+    for _ in 0..3 {
+        recording.output(Output::Open {
+            conn: C0,
+            address: 0,
+        });
+        recording.expect(Event::Closed(C0, Closed::Error(89)));
+    }
+}
+
+#[test]
 fn a_connect_that_takes_too_long_can_be_closed() {
     // Documentation addresses (RFC 5737) answer nothing, or are unreachable at once.
     let address: SocketAddr = "192.0.2.1:9".parse().unwrap();
