@@ -244,7 +244,7 @@ impl DiscoveryEngine {
         peer.poll_ns = (persistent && !tells).then(|| now_ns.saturating_add(poll_ns));
         let stale = canary::has(Bug::StaleLog) && peer.failures > 0;
         if peer.known.is_none() || !stale {
-            peer.known = Some(super::tree::known(&log));
+            peer.known = Some(super::tree::known(&log, peer.endpoint.address));
         }
         peer.failures = 0;
         peer.line.clear();

@@ -5,22 +5,38 @@ use crate::limits::{DISCOVERY_CONTROLLERS_MAX, DISCOVERY_DEPTH_MAX};
 use crate::machine::ConnId;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use nvme::host::DiscoveryLog;
 
-/// What can be used of a log.
-pub(super) fn known(log: &DiscoveryLog) -> Known {
+/// What can be used of a log of the controller at `from`.
+pub(super) fn known(log: &DiscoveryLog, from: SocketAddr) -> Known {
     let mut known = Known::default();
     for entry in &log.entries {
         match offer(entry) {
             Ok(Found::Subsystem(address)) => known.offers.push(Offer {
                 nqn: entry.subnqn.clone(),
-                address,
+                address: in_zone(address, from),
             }),
-            Ok(Found::Referral(endpoint)) => known.referrals.push(endpoint),
+            Ok(Found::Referral(mut endpoint)) => {
+                endpoint.address = in_zone(endpoint.address, from);
+                known.referrals.push(endpoint);
+            }
             Ok(Found::Itself) | Err(_) => {}
         }
     }
     known
+}
+
+/// A link-local address that is told has no zone, for the zone is the host's own: it is that of the
+/// controller that tells, where this has one.
+fn in_zone(mut address: SocketAddr, from: SocketAddr) -> SocketAddr {
+    if let (SocketAddr::V6(it), SocketAddr::V6(from)) = (&mut address, from)
+        && it.ip().is_unicast_link_local()
+        && it.scope_id() == 0
+    {
+        it.set_scope_id(from.scope_id());
+    }
+    address
 }
 
 /// What a source leads to, nearest first; controllers as far away refer in turns.
@@ -219,5 +235,22 @@ impl DiscoveryEngine {
             self.finished = true;
             self.events.push_back(DiscoveryEvent::Finished);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_local_offer_has_the_zone_of_its_teller() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let zoned = at("[fe80::1%3]:8009");
+        assert_eq!(in_zone(at("[fe80::2]:4420"), zoned), at("[fe80::2%3]:4420"));
+        for other in ["[fd00::2]:4420", "10.0.0.1:4420"] {
+            assert_eq!(in_zone(at(other), zoned), at(other));
+        }
+        let without = at("[fe80::2]:4420");
+        assert_eq!(in_zone(without, at("10.0.0.1:8009")), without);
     }
 }
