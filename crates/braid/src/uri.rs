@@ -13,12 +13,15 @@
 pub mod discovery;
 mod keys;
 mod resolve;
+pub mod zone;
 
 pub use keys::PathKeys;
+pub use resolve::{Found, Start};
 
 use crate::units::parse_size;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use policy::limits::THROUGHPUT_MAX;
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -203,20 +206,25 @@ fn malformed<T>(why: impl Into<String>) -> Result<T, UriError> {
 }
 
 fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Parameters), UriError> {
-    let url = match url::Url::parse(text) {
+    let (text, zoned) = without_zone(text)?;
+    let url = match url::Url::parse(&text) {
         Ok(url) => url,
         Err(url::ParseError::InvalidIpv6Address) => {
-            return malformed("invalid IPv6 address (write [ADDRESS]:PORT, without a zone)");
+            return malformed(
+                "invalid IPv6 address (write [ADDRESS]:PORT, or [ADDRESS%25INTERFACE]:PORT)",
+            );
         }
         Err(url::ParseError::InvalidPort) => {
             return malformed("invalid port number (an IPv6 address stands in brackets)");
         }
         Err(error) => return malformed(error.to_string()),
     };
-    let host = match url.host() {
-        Some(url::Host::Ipv6(address)) => IpAddr::V6(address).to_string(),
-        Some(url::Host::Ipv4(address)) => IpAddr::V4(address).to_string(),
-        Some(url::Host::Domain(name)) if !name.is_empty() => host_name(name)?,
+    let host = match (url.host(), zoned) {
+        (Some(url::Host::Ipv6(it)), Some(zoned)) if zoned.starts_with(&format!("{it}%")) => zoned,
+        (_, Some(_)) => return malformed("only an IPv6 address has a zone"),
+        (Some(url::Host::Ipv6(address)), None) => IpAddr::V6(address).to_string(),
+        (Some(url::Host::Ipv4(address)), None) => IpAddr::V4(address).to_string(),
+        (Some(url::Host::Domain(name)), None) if !name.is_empty() => host_name(name)?,
         _ => return malformed("no host; write nvme-tcp://host:port/NQN"),
     };
     if !url.username().is_empty() || url.password().is_some() {
@@ -238,6 +246,25 @@ fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Parameters), UriError> {
         nsid: parameters.nsid,
     };
     Ok((tcp, parameters))
+}
+
+/// A URI without the zone of its host, which its grammar does not know; and the host with it.
+fn without_zone(text: &str) -> Result<(Cow<'_, str>, Option<String>), UriError> {
+    let none = Ok((Cow::Borrowed(text), None));
+    let Some((scheme, rest)) = text.split_once("://[") else {
+        return none;
+    };
+    let Some((host, behind)) = rest.split_once(']') else {
+        return none;
+    };
+    let Some((address, _)) = host.split_once('%').filter(|_| !scheme.contains('/')) else {
+        return none;
+    };
+    let zoned = zone::host(host).map_err(UriError::Malformed)?;
+    Ok((
+        Cow::Owned(format!("{scheme}://[{address}]{behind}")),
+        Some(zoned),
+    ))
 }
 
 /// With a colon it would read like an address, and isn't one.
@@ -397,7 +424,25 @@ mod tests {
     fn ipv6_addresses_stand_in_brackets() {
         let path = tcp("nvme-tcp://[fd00::1]:4420/nqn.2026-01.org.example:v0");
         assert_eq!(path.host, "fd00::1");
-        assert_eq!(path.resolve().unwrap(), "[fd00::1]:4420".parse().unwrap());
+        let found = path.resolve().unwrap();
+        assert_eq!(found.address, "[fd00::1]:4420".parse().unwrap());
+    }
+
+    #[test]
+    fn zone_of_a_link_local_address_is_its_interface() {
+        let encoded = "nvme-tcp://[fe80::1%25eth0]:4420/nqn.2026-01.org.example:v0?nsid=1";
+        let plain = encoded.replace("%25", "%");
+        let path = tcp(encoded);
+        assert_eq!((path.host.as_str(), path.port), ("fe80::1%eth0", 4420));
+        assert_eq!(tcp(&plain), path);
+        for text in [encoded, &plain] {
+            let uri: PathUri = text.parse().unwrap();
+            assert_eq!(uri.to_string(), text);
+        }
+        let long = tcp("nvme-tcp://[fe80:0:0::1%25br-lan.7]/nqn.x");
+        assert_eq!(long.host, "fe80::1%br-lan.7");
+        // What stands behind the host is no zone.
+        assert_eq!(tcp("nvme-tcp://[fd00::1]/nqn.a%5D").host, "fd00::1");
     }
 
     #[test]
@@ -473,6 +518,9 @@ mod tests {
             ("nvme-tcp://10.0.0%3A.1/nqn.x", "host name"),
             ("nvme-tcp://fd00::1:4420/nqn.x", "in brackets"),
             ("nvme-tcp://[fd00::zz]:4420/nqn.x", "invalid IPv6"),
+            ("nvme-tcp://[fd00::1%25eth0]/nqn.x", "no link-local address"),
+            ("nvme-tcp://[fe80::1%25]x/nqn.x", "invalid port"),
+            ("nvme-tcp://[fe80::1%25a%20b]/nqn.x", "can't be the name"),
             ("nvme-tcp://h/nqn.x?nsid=0", "nsid \"0\""),
             ("nvme-tcp://h/nqn.x?nsid=one", "nsid \"one\""),
             ("nvme-tcp://h/nqn.x?nsid=1&nsid=2", "given twice"),

@@ -8,11 +8,12 @@ use super::board::{Board, node_of};
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress, Queues};
 use super::worker::{Finished, Task};
 use crate::cli::Usage;
+use crate::log;
 use crate::mirror::holder;
 use crate::output;
 use crate::progress;
 use crate::signals::Interrupt;
-use crate::uri::{NvmeNg, PathKeys, PathUri, UriKind};
+use crate::uri::{Found, NvmeNg, NvmeTcp, PathKeys, PathUri, Start, UriKind};
 use anyhow::{Context, anyhow, bail};
 use engine::host::{
     Attached, HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig,
@@ -21,7 +22,8 @@ use engine::host::{
 use engine::limits::{IO_MAX, SCRATCH_BYTES};
 use engine::{DeviceId, Span};
 use runtime::{
-    Device, FileDevice, MemoryDevice, PassthroughDevice, QueueDevice, ReactorConfig, ReactorStats,
+    Device, FileDevice, MemoryDevice, NOWHERE, PassthroughDevice, QueueDevice, ReactorConfig,
+    ReactorStats,
 };
 use std::net::SocketAddr;
 use std::path::Path;
@@ -363,6 +365,9 @@ pub struct Resources {
     pub devices: Vec<Device>,
     /// What is known of where each path leads.
     pub known: Vec<Known>,
+    /// Names that are not resolved by then leave their paths without an address; `None`: they are
+    /// an error, as where a measurement is made.
+    pub patience: Option<Instant>,
 }
 
 /// What is known of where a path leads.
@@ -375,10 +380,41 @@ pub struct Known {
     pub what: What,
 }
 
+/// Where a path over TCP leads.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// As it is written.
+    pub tcp: NvmeTcp,
+    /// The address in use; `None`: its name was not resolved yet.
+    pub address: Option<SocketAddr>,
+    /// All that its name stands for.
+    pub all: Vec<SocketAddr>,
+    /// Why its name can't be resolved now.
+    pub why: Option<String>,
+    /// It is being looked up.
+    pub looked_up: bool,
+}
+
+impl Place {
+    fn new(tcp: &NvmeTcp, found: anyhow::Result<Found>) -> Self {
+        let (address, all, why) = match found {
+            Ok(found) => (Some(found.address), found.all, None),
+            Err(why) => (None, Vec::new(), Some(format!("{why:#}"))),
+        };
+        Self {
+            tcp: tcp.clone(),
+            address,
+            all,
+            why,
+            looked_up: false,
+        }
+    }
+}
+
 /// See [`Known`].
 pub enum What {
-    /// All addresses that its name stood for.
-    Addresses(Vec<SocketAddr>),
+    /// A port of a subsystem.
+    Port(Place),
     /// A queue server's namespace.
     Queue(Arc<QueueDevice>),
     /// A file.
@@ -413,9 +449,22 @@ impl Resources {
     }
 
     fn path(&mut self, uri: &PathUri, plan: &VolumePlan) -> anyhow::Result<PathKind> {
-        let end = End::of(uri, plan.access, plan.quiesce_ns)?;
+        let end = match (uri.kind(), self.patience) {
+            (UriKind::NvmeTcp(tcp), Some(until)) => {
+                let wait = until.saturating_duration_since(Instant::now());
+                let place = Place::new(tcp, tcp.find_within(Start::default(), wait));
+                if let Some(why) = &place.why {
+                    log::say(format!(
+                        "{}: path {uri}: waits for its name: {why}; it is tried again",
+                        plan.name
+                    ));
+                }
+                End::Port(place)
+            }
+            _ => End::of(uri, plan.access, plan.quiesce_ns)?,
+        };
         let number = match &end {
-            End::Address { .. } => self.addresses.len(),
+            End::Port(_) => self.addresses.len(),
             End::Passthrough(_) | End::Device { .. } => self.devices.len(),
         };
         let number = u16::try_from(number).context("too many paths")?;
@@ -425,8 +474,8 @@ impl Resources {
             number,
             what: end.what(),
         });
-        if let End::Address { address, .. } = end {
-            self.addresses.push(address);
+        if let End::Port(place) = &end {
+            self.addresses.push(place.address.unwrap_or(NOWHERE));
         }
         self.devices.extend(end.device());
         Ok(kind)
@@ -436,16 +485,7 @@ impl Resources {
 /// Where a path leads: resolved, or opened.
 pub enum End {
     /// A port of a subsystem.
-    Address {
-        /// Where it is.
-        address: SocketAddr,
-        /// All that its name stood for.
-        all: Vec<SocketAddr>,
-        /// Subsystem NQN.
-        subsystem: String,
-        /// NSID.
-        nsid: Option<u32>,
-    },
+    Port(Place),
     /// A namespace that the kernel drives.
     Passthrough(Arc<PassthroughDevice>),
     /// A local device.
@@ -469,13 +509,7 @@ impl End {
     pub fn of(uri: &PathUri, access: FileAccess, quiesce_ns: u64) -> anyhow::Result<Self> {
         let (device, bytes, block_shift) = match uri.kind() {
             UriKind::NvmeTcp(tcp) => {
-                let (address, all) = tcp.resolve_all()?;
-                return Ok(Self::Address {
-                    address,
-                    all,
-                    subsystem: tcp.subsystem.clone(),
-                    nsid: tcp.nsid,
-                });
+                return Ok(Self::Port(Place::new(tcp, Ok(tcp.resolve()?))));
             }
             UriKind::NvmeNg(NvmeNg { device, poll }) => {
                 let read_only = match access {
@@ -529,7 +563,7 @@ impl End {
     /// What the reactors call it; none is an address.
     pub fn device(&self) -> Option<Device> {
         match self {
-            Self::Address { .. } => None,
+            Self::Port(_) => None,
             Self::Passthrough(opened) => Some(Device::Passthrough(Arc::clone(opened))),
             Self::Device { device, .. } => Some(device.clone()),
         }
@@ -538,7 +572,7 @@ impl End {
     /// What is to be known of it.
     pub fn what(&self) -> What {
         match self {
-            Self::Address { all, .. } => What::Addresses(all.clone()),
+            Self::Port(place) => What::Port(place.clone()),
             Self::Device {
                 device: Device::Queue(queue),
                 ..
@@ -554,12 +588,10 @@ impl End {
     /// What the engine calls it, under this number of the reactors' addresses or devices.
     pub fn kind(&self, number: u16) -> PathKind {
         match self {
-            Self::Address {
-                subsystem, nsid, ..
-            } => PathKind::NvmeTcp {
+            Self::Port(place) => PathKind::NvmeTcp {
                 address: number.into(),
-                subsystem: subsystem.clone(),
-                nsid: *nsid,
+                subsystem: place.tcp.subsystem.clone(),
+                nsid: place.tcp.nsid,
             },
             Self::Passthrough(opened) => PathKind::Passthrough {
                 device: DeviceId(number),

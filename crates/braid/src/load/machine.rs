@@ -173,6 +173,7 @@ impl LoadMachine {
                 | HostEvent::Opened(..)
                 | HostEvent::Unflushed(..)
                 | HostEvent::Loss(..)
+                | HostEvent::Disconnected(_)
                 | HostEvent::Unfinished { .. } => {}
                 // Nor does anything change.
                 HostEvent::Changed(..)

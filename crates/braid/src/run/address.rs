@@ -6,6 +6,7 @@
 //! answers on it. TCP is loopback unless the address says otherwise.
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
+use crate::uri::zone;
 use anyhow::{Context, bail};
 use broker::VolumeAddress;
 use runtime::Sender;
@@ -42,10 +43,10 @@ impl FromStr for NbdAddress {
                 let (host, port) = rest.rsplit_once(':').ok_or_else(wanted)?;
                 let port = port.parse().map_err(|_| wanted())?;
                 let host = match host.trim_start_matches('[').trim_end_matches(']') {
-                    "" => "127.0.0.1",
-                    host => host,
+                    "" => "127.0.0.1".to_owned(),
+                    host => zone::host(host)?,
                 };
-                Ok(Self::Tcp(host.into(), port))
+                Ok(Self::Tcp(host, port))
             }
             _ => Err(wanted()),
         }
@@ -105,7 +106,7 @@ impl Bound {
     pub fn uri(&self, address: &NbdAddress) -> String {
         match (self, address) {
             (Self::Tcp(listener), _) => match listener.local_addr() {
-                Ok(address) => format!("nbd://{address}"),
+                Ok(address) => format!("nbd://{}", zone::authority(&address)),
                 Err(_) => address.to_string(),
             },
             (_, NbdAddress::Unix(path)) => format!("nbd+unix:///?socket={}", path.display()),
@@ -263,6 +264,8 @@ mod tests {
             ("tcp:10.0.0.1:10809", "tcp:10.0.0.1:10809"),
             ("tcp::10809", "tcp:127.0.0.1:10809"),
             ("tcp:[::1]:10809", "tcp:[::1]:10809"),
+            ("tcp:[fe80::1%eth0]:10809", "tcp:[fe80::1%eth0]:10809"),
+            ("tcp:[fe80::1%25eth0]:10809", "tcp:[fe80::1%eth0]:10809"),
             ("nbd:unix:/run/v0.sock", "unix:/run/v0.sock"),
             ("nbd:tcp::10809", "tcp:127.0.0.1:10809"),
         ] {

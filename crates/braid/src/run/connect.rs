@@ -28,7 +28,7 @@ use crate::control::server::Caller;
 use crate::discover::{FromArgs, apart, session, show};
 use crate::output;
 use crate::uri::discovery::{DiscoveryUri, in_words};
-use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
+use crate::uri::{NvmeTcp, PathUri, UriKind, escaped, zone};
 use anyhow::bail;
 use clap::Args;
 use engine::discovery::Offer;
@@ -56,9 +56,9 @@ pub struct ConnectArgs {
     /// Transport
     #[arg(short, long, value_name = "TRANSPORT", default_value = "tcp")]
     transport: String,
-    /// Address, in numbers
+    /// Address, in numbers; a link-local one with its interface, fe80::1%eth0
     #[arg(short = 'a', long, value_name = "ADDRESS", value_parser = parse_address)]
-    traddr: IpAddr,
+    traddr: SocketAddr,
     /// TCP port
     #[arg(short = 's', long, value_name = "PORT", default_value_t = PORT,
         allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
@@ -79,9 +79,16 @@ pub struct ConnectAllArgs {
     common: Common,
 }
 
-fn parse_address(text: &str) -> Result<IpAddr, String> {
+/// The address, without a port.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |error: std::net::AddrParseError| error.to_string();
-    text.parse()
+    if text.contains('%') {
+        zone::host(text)?;
+        let found = zone::address(text).map(SocketAddr::V6);
+        return found.ok_or_else(|| format!("{text}: there is no such interface"));
+    }
+    let ip = text.parse::<IpAddr>();
+    ip.map(|ip| SocketAddr::new(ip, 0))
         .map_err(|error| apart(text).unwrap_or_else(|| wrong(error)))
 }
 
@@ -202,7 +209,8 @@ impl Service {
                 }));
             }
             if !any {
-                let uri = format!("nvme-tcp://{}/{}", offer.address, escaped(&offer.nqn));
+                let at = zone::authority(&offer.address);
+                let uri = format!("nvme-tcp://{at}/{}", escaped(&offer.nqn));
                 others.entry(&offer.nqn).or_default().push(uri);
             }
         }
@@ -321,7 +329,8 @@ pub fn ask(args: &ConnectArgs) -> anyhow::Result<()> {
         let text = format!("--transport {}: only tcp is supported", args.transport);
         return Err(Usage::error(text));
     }
-    let address = SocketAddr::new(args.traddr, args.trsvcid);
+    let mut address = args.traddr;
+    address.set_port(args.trsvcid);
     let params = json!({"address": address, "nqn": args.nqn});
     tell(
         &args.common,

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
@@ -36,6 +36,10 @@ const PATHS_MIN: usize = 256;
 const PATHS_MORE: usize = 64;
 /// How long a core may take to answer the control thread.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+/// Longest wait at the start for the names of all hosts together: a name server that is down must not
+/// keep what needs none.
+const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 /// Running cores.
 pub struct Cores {
@@ -259,7 +263,11 @@ fn opened(
     chosen: impl Fn(&Volume) -> (Policy, Knobs),
     before: impl Fn(&Volume) -> Before,
 ) -> anyhow::Result<(Resources, Vec<VolumeConfig>)> {
-    let (mut resources, mut volumes) = (Resources::default(), Vec::new());
+    let mut resources = Resources {
+        patience: Some(Instant::now() + RESOLVE_MAX),
+        ..Resources::default()
+    };
+    let mut volumes = Vec::new();
     let numbers = mirrors::numbers(config.volumes.iter());
     let mirror = |name: &str| {
         let mut all = config.volumes.iter().zip(&numbers);

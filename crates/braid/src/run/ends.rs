@@ -6,11 +6,12 @@
 //! any core leads there (`HostEvent::Released`), whether the path left or was refused. All cores
 //! know an end before the engine hears of its path.
 //!
-//! A name counts for all addresses that it stood for when its path was connected: what it stands
-//! for later is of no meaning for a path that is there.
+//! A name counts for all addresses that it stood for when it was resolved last: at the start, and
+//! whenever its path is to be connected again ([`names`](super::names)). A path that is connected
+//! keeps its address.
 use super::config::PathKeys;
 use super::service::Service;
-use crate::load::host::{End, FileAccess, Known, What};
+use crate::load::host::{End, FileAccess, Known, Place, What};
 use crate::uri::PathUri;
 use engine::host::{PathConfig, PathKind};
 use runtime::{FileDevice, QueueDevice};
@@ -70,10 +71,37 @@ impl Ends {
     /// All addresses that the host of a path stood for when it was connected; none: it is not.
     pub fn addresses(&self, uri: &PathUri) -> Vec<SocketAddr> {
         let found = self.find(uri, |what| match what {
-            What::Addresses(all) => Some(all.clone()),
+            What::Port(place) => Some(place.all.clone()),
             _ => None,
         });
         found.unwrap_or_default()
+    }
+
+    /// Why the name in a path can't be resolved now, and whether the path has no address at all.
+    pub fn unresolved(&self, uri: &PathUri) -> Option<(String, bool)> {
+        self.find(uri, |what| match what {
+            What::Port(place) => Some((place.why.clone()?, place.address.is_none())),
+            _ => None,
+        })
+    }
+
+    /// What is known of the path under an address number, to be changed; `None`: nothing leads
+    /// there.
+    pub fn with_port<T>(
+        &self,
+        number: u32,
+        change: impl FnOnce(&str, &mut Place) -> T,
+    ) -> Option<T> {
+        let mut both = self.both();
+        let mut known = both.known.iter_mut();
+        known
+            .find_map(|it| match &mut it.what {
+                What::Port(place) if u32::from(it.number) == number => {
+                    Some((it.uri.as_str(), place))
+                }
+                _ => None,
+            })
+            .map(|(uri, place)| change(uri, place))
     }
 
     /// The queue server's namespace that a path leads to.
@@ -106,7 +134,7 @@ impl Ends {
 
 impl Known {
     fn is_device(&self) -> bool {
-        !matches!(self.what, What::Addresses(_))
+        !matches!(self.what, What::Port(_))
     }
 }
 
@@ -126,7 +154,7 @@ impl Service {
         let end =
             End::of(&keys.uri, access, quiesce_ns).map_err(|error| format!("{uri}: {error:#}"))?;
         let number = match &end {
-            End::Address { .. } => self.ends.both().addresses.take()?,
+            End::Port(_) => self.ends.both().addresses.take()?,
             End::Passthrough(_) | End::Device { .. } => self.ends.both().devices.take()?,
         };
         let kind = end.kind(number);
@@ -135,8 +163,9 @@ impl Service {
             number,
             what: end.what(),
         });
-        if let End::Address { address, .. } = &end {
-            self.senders.set_address(number.into(), *address);
+        if let End::Port(place) = &end {
+            let address = place.address.unwrap_or(runtime::NOWHERE);
+            self.senders.set_address(number.into(), address);
         }
         if let Some(device) = end.device()
             && let Err(error) = self.senders.set_device(number, Some(&device))

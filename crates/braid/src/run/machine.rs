@@ -8,8 +8,8 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    Changed, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters, PathHealth,
-    PathKind, PathNews, PathState, VolumeInfo, Wanted,
+    Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
+    PathHealth, PathKind, PathNews, PathState, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
@@ -78,6 +78,8 @@ pub enum RunEvent {
     Signal(i32),
     /// An address or device number is free.
     Released(PathKind),
+    /// See [`HostEvent::Disconnected`].
+    Disconnected(Disconnected),
     /// A withdrawn export has no client left.
     Vacated(u32),
     /// The answer to a change.
@@ -217,6 +219,9 @@ impl RunMachine {
                 }
                 ExportEvent::Host(HostEvent::Released(kind)) => {
                     self.tell(RunEvent::Released(kind));
+                }
+                ExportEvent::Host(HostEvent::Disconnected(it)) => {
+                    self.tell(RunEvent::Disconnected(it));
                 }
                 ExportEvent::Host(
                     HostEvent::NoPath(_)

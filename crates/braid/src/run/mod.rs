@@ -11,6 +11,7 @@
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`mod@mirrors`]: volumes over legs
+//! * [`names`]: hosts that are looked up
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`], [`exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
@@ -35,6 +36,7 @@ mod machine;
 mod marked;
 mod marks;
 mod mirrors;
+mod names;
 mod notes;
 mod paths;
 mod reach;
@@ -214,7 +216,7 @@ type Unfinished = BTreeMap<u16, (u32, u32)>;
 /// I/O of a path lost now would wait until its time is over.
 fn attend_drain(
     events: &mpsc::Receiver<RunEvent>,
-    service: &Service,
+    service: &Arc<Service>,
     keeper: &Keeper,
 ) -> (anyhow::Result<()>, Unfinished) {
     let mut lost = Unfinished::new();
@@ -306,7 +308,7 @@ fn attend(
 
 /// What is done about it whether or not the engine drains. Nothing here waits for a file: news
 /// between cores pass through this thread.
-fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
+fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
     match event {
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
@@ -334,6 +336,7 @@ fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
         | RunEvent::Changed(..)) => keeper.keep(event),
         RunEvent::Refused(volume, why) => service.senders.refuse_clients(volume, why),
         RunEvent::Released(kind) => service.released(&kind),
+        RunEvent::Disconnected(of) => service.look_up_host(of),
         RunEvent::Vacated(export) => service.vacated(export),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for
         // the end of the time to drain only once it drains. A volume that is being opened is

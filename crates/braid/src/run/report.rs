@@ -232,19 +232,32 @@ impl<'a> Report<'a> {
 
     /// Why a path takes no I/O, on some core at least: it isn't whole then.
     fn hindrance(&self, volume: u16, path: usize) -> Option<String> {
+        let of = &self.state.volumes[volume].of;
+        let uri = &of.paths.get(path)?.uri;
         let mut reports = self.reports(volume, path).peekable();
         if reports.peek().is_none() {
             return Some("nothing is known of it yet".into());
         }
         let of_engine = reports.find_map(|report| report.hindrance.clone());
-        let uri = &self.state.volumes[volume].of.paths.get(path)?.uri;
+        let of_name = of_engine
+            .is_some()
+            .then(|| self.service.name_hindrance(uri));
+        if let Some(why) = of_name.flatten() {
+            return Some(why);
+        }
         // What the engine sees of a queue that is gone is only that its I/O fails.
         let queue = match self.path_state(volume, path) {
             "live" | "probation" | "reconnecting" => self.service.ends.queue(uri),
             _ => None,
         };
         let of_queue = queue.and_then(|queue| queue.hindrance());
-        let of_engine = of_engine.map(|why| advice::of_target(&why, &uri.to_string()));
+        let of_engine = of_engine.map(|why| {
+            let why = advice::of_target(&why, &uri.to_string());
+            match self.service.name_doubt(uri) {
+                Some(doubt) => format!("{why}; {doubt}"),
+                None => why,
+            }
+        });
         of_queue.or(of_engine)
     }
 

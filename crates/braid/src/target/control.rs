@@ -19,7 +19,7 @@ use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
 use crate::control::server::{Caller, Methods};
-use crate::uri::{UriKind, escaped};
+use crate::uri::{UriKind, escaped, zone};
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::controller::{DiscoveryChange, PortOffer};
 use nvme::host::AnaState;
@@ -375,8 +375,8 @@ fn show_faults(faults: &Faults, injected: &FaultStats) -> Value {
 /// is for that alone.
 pub fn uri(address: SocketAddr, nqn: &str, offer: Offer) -> String {
     match offer.0 {
-        PortOffer::Discovery => format!("nvme-tcp://{address}"),
-        _ => format!("nvme-tcp://{address}/{}", escaped(nqn)),
+        PortOffer::Discovery => format!("nvme-tcp://{}", zone::authority(&address)),
+        _ => format!("nvme-tcp://{}/{}", zone::authority(&address), escaped(nqn)),
     }
 }
 

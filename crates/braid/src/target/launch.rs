@@ -7,6 +7,7 @@ use super::faults::FaultSettings;
 use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
 use crate::output;
+use crate::uri::zone;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::machine::{Machine, Memory};
@@ -200,9 +201,13 @@ fn open_backends(config: &Config) -> anyhow::Result<Vec<Backend>> {
 /// A listening socket.
 fn bind(listen: &str) -> anyhow::Result<TcpListener> {
     let wanted = "write ADDRESS:PORT, an IPv6 address in brackets, port 0 for any free one";
-    let mut addresses = listen
-        .to_socket_addrs()
-        .with_context(|| format!("cannot listen on \"{listen}\" ({wanted})"))?;
+    let context = || format!("cannot listen on \"{listen}\" ({wanted})");
+    let in_brackets = zone::host_and_port(listen).map_err(anyhow::Error::msg);
+    let mut addresses = match in_brackets.with_context(context)? {
+        Some(parts) => parts.to_socket_addrs(),
+        None => listen.to_socket_addrs(),
+    }
+    .with_context(context)?;
     let Some(address) = addresses.next() else {
         bail!("cannot listen on \"{listen}\": it stands for no address");
     };
@@ -246,6 +251,9 @@ fn advertised(port: &Port, bound: SocketAddr) -> anyhow::Result<SocketAddr> {
              listen on that address",
             port.listen
         );
+    }
+    if ip == bound.ip() {
+        return Ok(bound); // with its zone
     }
     Ok(SocketAddr::new(ip, bound.port()))
 }

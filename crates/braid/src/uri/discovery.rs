@@ -1,6 +1,6 @@
 //! Where a discovery controller is: `nvme-tcp://HOST[:PORT][/NQN]`, port 8009 and the well-known
 //! discovery NQN unless given.
-use super::{NvmeTcp, PathUri, UriError, UriKind, escaped, malformed};
+use super::{NvmeTcp, PathUri, UriError, UriKind, escaped, malformed, without_zone, zone};
 use engine::discovery::Endpoint;
 use nvme::wire::fabrics::DISCOVERY_NQN;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -21,8 +21,10 @@ impl DiscoveryUri {
     /// # Errors
     /// One of them can't be.
     pub fn new(host: &str, port: u16, nqn: Option<&str>) -> Result<Self, UriError> {
+        let zoned = zone::host(host).map_err(UriError::Malformed);
         let host = match host.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ if host.contains('%') => format!("[{}]", encoded(&zoned?)),
             _ => host.to_owned(),
         };
         let nqn = nqn.map_or(String::new(), |nqn| format!("/{}", escaped(nqn)));
@@ -35,7 +37,7 @@ impl DiscoveryUri {
     /// As [`NvmeTcp::resolve`].
     pub fn resolve(&self) -> anyhow::Result<Endpoint> {
         Ok(Endpoint {
-            address: self.0.resolve()?,
+            address: self.0.resolve()?.address,
             nqn: self.0.subsystem.clone(),
         })
     }
@@ -46,7 +48,8 @@ impl FromStr for DiscoveryUri {
 
     fn from_str(text: &str) -> Result<Self, UriError> {
         let wanted = "write nvme-tcp://HOST:PORT, where a discovery controller listens";
-        let Ok(url) = url::Url::parse(text) else {
+        let (bare, _) = without_zone(text)?;
+        let Ok(url) = url::Url::parse(&bare) else {
             return malformed(wanted);
         };
         if url.scheme() != "nvme-tcp" {
@@ -78,7 +81,7 @@ impl fmt::Display for DiscoveryUri {
             ..
         } = &self.0;
         match host.contains(':') {
-            true => write!(f, "nvme-tcp://[{host}]:{port}")?,
+            true => write!(f, "nvme-tcp://[{}]:{port}", encoded(host))?,
             false => write!(
                 f,
                 "nvme-tcp://{}:{port}",
@@ -89,6 +92,11 @@ impl fmt::Display for DiscoveryUri {
     }
 }
 
+/// An address as a URI has it: `%25` stands before its zone (RFC 6874).
+fn encoded(host: &str) -> String {
+    host.replace('%', "%25")
+}
+
 /// What no name of a host has.
 const NO_HOST: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
@@ -97,7 +105,7 @@ pub fn in_words(endpoint: &Endpoint) -> String {
     struct Words<'a>(&'a SocketAddr, &'a str);
     impl fmt::Display for Words<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "nvme-tcp://{}", self.0)?;
+            write!(f, "nvme-tcp://{}", zone::authority(self.0))?;
             name(f, self.1)
         }
     }
@@ -126,6 +134,12 @@ mod tests {
             let uri: DiscoveryUri = text.parse().unwrap();
             assert_eq!(uri.to_string(), shown);
             assert_eq!(shown.parse(), Ok(uri));
+        }
+        for host in ["fe80::1%lo", "fe80::1%25lo"] {
+            let uri = DiscoveryUri::new(host, 8009, None).unwrap();
+            assert_eq!(uri.to_string(), "nvme-tcp://[fe80::1%25lo]:8009");
+            assert_eq!(uri.to_string().parse(), Ok(uri.clone()));
+            assert_eq!(in_words(&uri.resolve().unwrap()), uri.to_string());
         }
         let uri = DiscoveryUri::new("fd00::1", 8009, Some("nqn.a b")).unwrap();
         assert_eq!(uri.to_string(), "nvme-tcp://[fd00::1]:8009/nqn.a%20b");

@@ -1,46 +1,157 @@
 //! Where the host of a path is.
-use super::NvmeTcp;
+//!
+//! # Contract
+//! Looking up a name may block for as long as the system's resolver does, and trying addresses
+//! takes [`PROBE`] for each: neither is done on a reactor's thread. [`NvmeTcp::find_within`] bounds
+//! how long its caller waits.
+use super::{NvmeTcp, zone};
 use crate::limits::ADDRESSES_TRIED_MAX;
-use anyhow::{Context, bail};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use anyhow::{Context, anyhow, bail};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Longest wait for each of several addresses of one name.
 const PROBE: Duration = Duration::from_secs(2);
 
+const ADVICE: &str = "check the name, or write the address";
+
+/// Where to begin with the addresses of a name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// The address before, where there was one.
+    pub before: Option<SocketAddr>,
+    /// It failed again: the one behind it is tried first.
+    pub failed: bool,
+    /// It is kept for as long as the name stands for it.
+    pub kept: bool,
+}
+
+/// Where a host is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The address to connect to.
+    pub address: SocketAddr,
+    /// All that its name stands for.
+    pub all: Vec<SocketAddr>,
+    /// Why none of several addresses accepts a connection; then `address` is the first in turn.
+    pub refused: Option<String>,
+}
+
 impl NvmeTcp {
-    /// The address to connect to. Where the name stands for several, each is tried in turn and the
+    /// Where to connect. Where the name stands for several addresses, each is tried in turn and the
     /// first that accepts a connection is taken; this blocks.
     ///
     /// # Errors
     /// The name can't be resolved; none of several addresses accepts.
-    pub fn resolve(&self) -> anyhow::Result<SocketAddr> {
-        Ok(self.resolve_all()?.0)
+    pub fn resolve(&self) -> anyhow::Result<Found> {
+        let mut found = self.find(Start::default())?;
+        match found.refused.take() {
+            None => Ok(found),
+            Some(why) => {
+                Err(anyhow!(why).context(format!("cannot connect to the host \"{}\"", self.host)))
+            }
+        }
     }
 
-    /// The same, and all addresses that the name stands for.
+    /// Whether its address has to be looked up: a name, or an interface's.
+    pub fn is_named(&self) -> bool {
+        self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// Looks the name up, and chooses among its addresses.
     ///
     /// # Errors
-    /// As [`Self::resolve`].
-    pub fn resolve_all(&self) -> anyhow::Result<(SocketAddr, Vec<SocketAddr>)> {
-        let advice = "check the name, or write the address";
-        let mut addresses: Vec<_> = (self.host.as_str(), self.port)
+    /// The name can't be resolved.
+    pub fn find(&self, start: Start) -> anyhow::Result<Found> {
+        let all = self.look_up()?;
+        Ok(choose(all, start))
+    }
+
+    /// The same, waiting no longer than `wait`.
+    ///
+    /// # Errors
+    /// The name can't be resolved, or is not by then.
+    pub fn find_within(&self, start: Start, wait: Duration) -> anyhow::Result<Found> {
+        if !self.is_named() {
+            return self.find(start);
+        }
+        let (to, found) = mpsc::sync_channel(1);
+        let it = self.clone();
+        let find = move || drop(to.try_send(it.find(start)));
+        let builder = std::thread::Builder::new().name("resolve".into());
+        builder.spawn(find).context("cannot start a thread")?;
+        found.recv_timeout(wait).unwrap_or_else(|_| {
+            let host = &self.host;
+            Err(anyhow!(
+                "the host \"{host}\" is not resolved yet: no answer so far ({ADVICE})"
+            ))
+        })
+    }
+
+    fn look_up(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        if let Ok(IpAddr::V6(ip)) = self.host.parse()
+            && ip.is_unicast_link_local()
+        {
+            bail!("{ip} is a link-local address: say which interface, as in [{ip}%25eth0]");
+        }
+        let mut all: Vec<_> = (self.host.as_str(), self.port)
             .to_socket_addrs()
-            .with_context(|| format!("cannot resolve the host \"{}\" ({advice})", self.host))?
+            .with_context(|| format!("cannot resolve the host \"{}\" ({ADVICE})", self.host))?
             .take(ADDRESSES_TRIED_MAX)
             .collect();
-        addresses.dedup();
-        match addresses[..] {
-            [] => bail!("the host \"{}\" has no address ({advice})", self.host),
-            [only] => Ok((only, addresses)),
-            _ => first_to_accept(&addresses)
-                .map(|first| (first, addresses))
-                .with_context(|| format!("cannot connect to the host \"{}\"", self.host)),
+        all.dedup();
+        if all.is_empty() {
+            bail!("the host \"{}\" has no address ({ADVICE})", self.host);
+        }
+        Ok(all)
+    }
+
+    /// Where it is, if that is written in numbers, or with an interface that is there.
+    pub fn written(&self) -> Option<SocketAddr> {
+        match self.host.parse::<IpAddr>() {
+            Ok(ip) => Some(SocketAddr::new(ip, self.port)),
+            Err(_) => {
+                let mut it = zone::address(&self.host)?;
+                it.set_port(self.port);
+                Some(it.into())
+            }
         }
     }
 }
 
-fn first_to_accept(addresses: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
+/// The one of several addresses that is tried next; not empty.
+fn choose(mut all: Vec<SocketAddr>, start: Start) -> Found {
+    let before = start
+        .before
+        .and_then(|it| all.iter().position(|at| *at == it));
+    let at = |address, all| Found {
+        address,
+        all,
+        refused: None,
+    };
+    match before {
+        Some(place) if start.kept => return at(all[place], all),
+        Some(place) => all.rotate_left(place),
+        None => {}
+    }
+    if start.failed && before.is_some() {
+        all.rotate_left(1);
+    }
+    let first = all[0];
+    if all.len() == 1 {
+        return at(first, all);
+    }
+    match first_to_accept(&all) {
+        Ok(address) => at(address, all),
+        Err(why) => Found {
+            refused: Some(why),
+            ..at(first, all)
+        },
+    }
+}
+
+fn first_to_accept(addresses: &[SocketAddr]) -> Result<SocketAddr, String> {
     let mut refusals = Vec::new();
     for address in addresses {
         match TcpStream::connect_timeout(address, PROBE) {
@@ -48,10 +159,10 @@ fn first_to_accept(addresses: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
             Err(error) => refusals.push(format!("{address}: {error}")),
         }
     }
-    bail!(
+    Err(format!(
         "none of its addresses accepts (check the port, and that the target runs): {}",
         refusals.join("; ")
-    )
+    ))
 }
 
 #[cfg(test)]
@@ -66,10 +177,79 @@ mod tests {
         // Loopback has the whole of 127.0.0.0/8; on this port only the first listens.
         let deaf = [2, 3].map(|last| SocketAddr::from(([127, 0, 0, last], accepts.port())));
         let found = first_to_accept(&[deaf[0], accepts, deaf[1]]);
-        assert_eq!(found.unwrap(), accepts);
-        let error = format!("{:#}", first_to_accept(&deaf).unwrap_err());
+        assert_eq!(found, Ok(accepts));
+        let error = first_to_accept(&deaf).unwrap_err();
         for address in deaf {
             assert!(error.contains(&address.to_string()), "{error}");
         }
+    }
+
+    #[test]
+    fn all_addresses_are_tried_in_turn() {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = first.local_addr().unwrap().port();
+        let of = |last| SocketAddr::from(([127, 0, 0, last], port));
+        let Ok(second) = TcpListener::bind(of(2)) else {
+            return; // somebody else has the port there
+        };
+        let all = vec![of(1), of(2), of(3)];
+        let next = |before, failed, kept| {
+            let start = Start {
+                before: Some(before),
+                failed,
+                kept,
+            };
+            choose(all.clone(), start).address
+        };
+        assert_eq!(choose(all.clone(), Start::default()).address, of(1));
+        assert_eq!(next(of(2), false, false), of(2), "the one before accepts");
+        assert_eq!(
+            next(of(1), true, false),
+            of(2),
+            "another attempt there failed"
+        );
+        assert_eq!(
+            next(of(2), true, false),
+            of(1),
+            "the third one does not accept"
+        );
+        assert_eq!(
+            next(of(9), true, false),
+            of(1),
+            "no longer an address of the name"
+        );
+        drop(second);
+        assert_eq!(next(of(2), false, false), of(1));
+        assert_eq!(
+            next(of(2), true, true),
+            of(2),
+            "kept for what it may have in its cache"
+        );
+        drop(first);
+        let found = choose(
+            all.clone(),
+            Start {
+                before: Some(of(1)),
+                failed: true,
+                kept: false,
+            },
+        );
+        assert_eq!(found.address, of(2), "none accepts: the next in turn");
+        assert!(found.refused.is_some_and(|why| why.contains("127.0.0.3")));
+    }
+
+    #[test]
+    fn link_local_address_without_an_interface_is_refused() {
+        let host = |host: &str| NvmeTcp {
+            host: host.into(),
+            port: 4420,
+            subsystem: "nqn.x".into(),
+            nsid: None,
+        };
+        let error = host("fe80::1").resolve().unwrap_err().to_string();
+        assert!(error.contains("[fe80::1%25eth0]"), "{error}");
+        let found = host("fe80::1%lo").resolve().unwrap().address;
+        assert_eq!(Some(found), host("fe80::1%lo").written());
+        assert!(matches!(found, SocketAddr::V6(it) if it.scope_id() == 1 && it.port() == 4420));
     }
 }

@@ -12,6 +12,7 @@ mod hangfs;
 mod hung;
 mod knobs;
 mod mirror;
+mod names;
 mod nbd;
 mod no_io_uring;
 mod places;

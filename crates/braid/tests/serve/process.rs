@@ -36,9 +36,15 @@ impl Process {
     /// With another place for its notes.
     pub fn start_with(directory: &Path, words: &[&str], notes: Stdio) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(words);
+        Self::spawn(directory, command, notes)
+    }
+
+    /// Of a command that becomes ours.
+    pub fn spawn(directory: &Path, mut command: Command, notes: Stdio) -> Self {
         command.env("XDG_STATE_HOME", directory.join("state"));
         command.stdout(Stdio::piped()).stderr(notes);
-        let mut child = command.args(words).spawn().unwrap();
+        let mut child = command.spawn().unwrap();
         let out = lines(child.stdout.take().unwrap());
         let notes = match child.stderr.take() {
             Some(notes) => lines(notes),

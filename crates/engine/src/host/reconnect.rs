@@ -10,7 +10,7 @@
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::path::{Comeback, Path, Phase};
 use super::slots::Slot;
-use super::types::{Doubt, HostEvent, PathNews};
+use super::types::{Disconnected, Doubt, HostEvent, PathNews};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
 
@@ -173,8 +173,20 @@ impl HostEngine {
             .checked_shl(comeback.failures.min(32))
             .unwrap_or(u64::MAX)
             .min(recovery.reconnect_max_ns);
+        let failures = comeback.failures;
         comeback.failures = comeback.failures.saturating_add(1);
         let returns = path.will.returns();
+        let (volume, path, address) = (path.volume, path.index, path.address());
+        if let Some(address) = address.filter(|_| returns) {
+            let seen = self.paths[number].was_seen();
+            self.events.push_back(HostEvent::Disconnected(Disconnected {
+                volume,
+                path,
+                address,
+                failures,
+                in_doubt: seen && self.is_in_doubt(number),
+            }));
+        }
         let at_ns = match returns {
             true => now_ns
                 .saturating_add(wait_ns)

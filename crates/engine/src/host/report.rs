@@ -73,6 +73,10 @@ fn os_error(errno: i32) -> (&'static str, &'static str) {
             "the whole system has too many open files",
             "raise the sysctl fs.file-max, or end what holds them",
         ),
+        89 => (
+            "no address yet",
+            "its host name is not resolved; the log says why",
+        ),
         103 => ("aborted", "check network and target"),
         32 | 104 => ("reset by the target", "see the target's log"),
         97 => (

@@ -306,6 +306,22 @@ pub struct VolumeInfo {
     pub transfer_max: u32,
 }
 
+/// A path between two attempts to connect it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnected {
+    /// Volume index.
+    pub volume: u16,
+    /// Path.
+    pub path: PathIndex,
+    /// The number of its address.
+    pub address: u32,
+    /// Attempts that have failed since it lived as long as the longest wait.
+    pub failures: u32,
+    /// Its controller has acknowledged writes that were not flushed, and nothing else flushes
+    /// them: a flush elsewhere is none for these (T13).
+    pub in_doubt: bool,
+}
+
 /// What a host engine tells its owner.
 #[derive(Clone, Debug)]
 pub enum HostEvent {
@@ -376,6 +392,9 @@ pub enum HostEvent {
     /// Core 0: no path on any core leads there, because one left or was refused; the address or
     /// device number may stand for something else from now on.
     Released(PathKind),
+    /// Core 0: no connection of a path is left, and it is connected again after its wait: its
+    /// address may stand for another one by then.
+    Disconnected(Disconnected),
     /// A volume is gone from this core.
     Removed(u16),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to all in one order.

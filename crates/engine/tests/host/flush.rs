@@ -198,6 +198,30 @@ fn t13_a_lost_controller_with_unflushed_writes_holds_the_flush_up_until_it_has_f
     at_rest(&rig, 2);
 }
 
+/// Its address is to stay what it is meanwhile: another controller's flush would not cover it.
+#[test]
+fn t13_lost_path_is_in_doubt_until_a_flush_failed() {
+    let mut rig = both_written();
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.world.pass(3 * SECOND);
+    rig.poll();
+    let said = |rig: &Rig| {
+        let events = rig.events.iter();
+        let of = events.filter_map(|event| match event {
+            HostEvent::Disconnected(it) => Some((it.address, it.failures, it.in_doubt)),
+            _ => None,
+        });
+        of.collect::<Vec<_>>()
+    };
+    assert_eq!(said(&rig)[..2], [(0, 0, true), (0, 1, true)]);
+    assert_eq!(rig.one(&flush(3), 61 * SECOND).outcome, Outcome::PathError);
+    rig.world.pass(20 * SECOND);
+    rig.poll();
+    let (address, failures, in_doubt) = said(&rig).pop().unwrap();
+    assert!(address == 0 && failures > 5 && !in_doubt, "{failures}");
+}
+
 #[test]
 fn t13_a_flush_that_a_lost_controller_never_does_fails_once_and_says_why() {
     let mut rig = cached(2, |_| ());

@@ -1,10 +1,10 @@
 //! What discovery wants of a volume's paths: which are to join, and which are not told any more.
 use crate::run::config::{PathKeys, Volume};
 use crate::uri::discovery::in_words;
-use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
+use crate::uri::{PathUri, UriKind, escaped, zone};
 use engine::discovery::{Endpoint, Offer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// All that is told, and who tells of each.
 pub type Offers = BTreeMap<Offer, Vec<Endpoint>>;
@@ -109,23 +109,17 @@ pub fn offered(of: &Volume, text: &str) -> Option<PathUri> {
 /// The path that an offer stands for.
 pub fn uri(offer: &Offer, nsid: Option<u32>) -> Option<PathUri> {
     let nsid = nsid.map_or(String::new(), |nsid| format!("?nsid={nsid}"));
-    let text = format!("nvme-tcp://{}/{}{nsid}", offer.address, escaped(&offer.nqn));
+    let at = zone::authority(&offer.address);
+    let text = format!("nvme-tcp://{at}/{}{nsid}", escaped(&offer.nqn));
     text.parse().ok()
 }
 
 /// Where a path to this subsystem leads, if that is written in numbers.
 pub fn address(uri: &PathUri, nqn: &str) -> Option<SocketAddr> {
-    let UriKind::NvmeTcp(NvmeTcp {
-        host,
-        port,
-        subsystem,
-        ..
-    }) = uri.kind()
-    else {
-        return None;
-    };
-    let ip: IpAddr = host.parse().ok()?;
-    (subsystem == nqn).then_some(SocketAddr::new(ip, *port))
+    match uri.kind() {
+        UriKind::NvmeTcp(tcp) if tcp.subsystem == nqn => tcp.written(),
+        _ => None,
+    }
 }
 
 /// Where a path to this subsystem leads, also by a name: to each address that this stands for.
