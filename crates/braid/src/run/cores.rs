@@ -1,6 +1,7 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
 use super::known;
+use super::late;
 use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
@@ -41,11 +42,16 @@ const REPORT_WAIT: Duration = Duration::from_secs(5);
 /// keep what needs none.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
+/// What was opened for the cores: see [`opened`].
+type Opened = (Resources, Vec<VolumeConfig>, Vec<(u16, String)>);
+
 /// Running cores.
 pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
     /// Where the paths lead.
     pub known: Vec<Known>,
+    /// Volumes that begin without their paths, by number, and why.
+    pub absent: Vec<(u16, String)>,
 }
 
 /// For speaking to them.
@@ -68,7 +74,7 @@ impl Cores {
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
-        let (resources, volumes) = opened(config, chosen, before)?;
+        let (resources, volumes, absent) = opened(config, chosen, before)?;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
@@ -112,6 +118,7 @@ impl Cores {
         Ok(Self {
             handles,
             known: resources.known,
+            absent,
         })
     }
 
@@ -254,7 +261,8 @@ impl Senders {
     }
 }
 
-/// What the paths of all volumes lead to, and what the engine is to know of them.
+/// What the paths of all volumes lead to, and what the engine is to know of them; and which of them
+/// begin without paths, and why.
 ///
 /// # Errors
 /// A path or file that can't be.
@@ -262,19 +270,20 @@ fn opened(
     config: &Config,
     chosen: impl Fn(&Volume) -> (Policy, Knobs),
     before: impl Fn(&Volume) -> Before,
-) -> anyhow::Result<(Resources, Vec<VolumeConfig>)> {
+) -> anyhow::Result<Opened> {
     let mut resources = Resources {
         patience: Some(Instant::now() + RESOLVE_MAX),
         ..Resources::default()
     };
-    let mut volumes = Vec::new();
+    let (mut volumes, mut absent) = (Vec::new(), Vec::new());
     let numbers = mirrors::numbers(config.volumes.iter());
     let mirror = |name: &str| {
         let mut all = config.volumes.iter().zip(&numbers);
         all.find(|(it, _)| it.name == name)
             .map(|(_, number)| number)
     };
-    for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
+    let plain = config.volumes.iter().zip(&numbers);
+    for (volume, number) in plain.filter(|(it, _)| !it.is_mirror()) {
         let (policy, knobs) = chosen(volume);
         let plan = VolumePlan {
             name: volume.name.clone(),
@@ -284,10 +293,11 @@ fn opened(
             access: FileAccess::Shared,
             quiesce_ns: volume.queue_quiesce_ns(),
         };
-        let made = match volume.leg_of.is_some() {
+        let (made, why) = match volume.leg_of.is_some() {
             true => mirrors::leg(&mut resources, plan)?,
-            false => resources.volume(&plan)?,
+            false => late::volume(&mut resources, plan)?,
         };
+        absent.extend(why.map(|why| (*number, why)));
         let home = volume.leg_of.as_deref().and_then(mirror).copied();
         volumes.push(VolumeConfig {
             recovery: Recovery {
@@ -297,7 +307,7 @@ fn opened(
             ..made
         });
     }
-    Ok((resources, volumes))
+    Ok((resources, volumes, absent))
 }
 
 /// What is done about the failing paths of a volume, of which an earlier engine has left this.

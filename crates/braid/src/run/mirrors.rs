@@ -4,8 +4,8 @@
 //! A leg is a volume of the engine that no user sees by itself; a mirror has a number from
 //! [`MIRRORS_FROM`] on, and is on the core of its clients. Legs are files and block devices that
 //! nobody else writes meanwhile (T48), or namespaces. One that isn't there at the start is left
-//! out, and the engine decides whether the mirror may go on without; one that somebody else has
-//! ends the start.
+//! out and looked for again ([`late`](super::late)), and the engine decides whether the mirror may go
+//! on without; one that somebody else has ends the start.
 mod again;
 mod kept;
 mod legs;
@@ -52,28 +52,37 @@ pub fn numbers<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Vec<u16> {
     volumes.filter_map(number).collect()
 }
 
-/// What a leg's paths lead to. A file that isn't there leaves a leg without paths.
+/// What a leg's paths lead to. A file that isn't there leaves a leg without paths, and why.
 ///
 /// # Errors
-/// Somebody else has it; a name that can't be resolved.
-pub fn leg(resources: &mut Resources, plan: VolumePlan) -> anyhow::Result<VolumeConfig> {
+/// Somebody else has it.
+pub fn leg(
+    resources: &mut Resources,
+    plan: VolumePlan,
+) -> anyhow::Result<(VolumeConfig, Option<String>)> {
     let plan = VolumePlan {
         access: FileAccess::Alone,
         ..plan
     };
-    resources.volume(&plan).or_else(|error| {
-        let in_use = |it: &RuntimeError| matches!(it, RuntimeError::InUse { .. });
-        let at_file = error.downcast_ref::<RuntimeError>();
-        if at_file.is_none_or(in_use) {
-            return Err(error);
-        }
-        log::say(format!("{}: this leg is left out: {error:#}", plan.name));
-        let none = VolumePlan {
-            paths: Vec::new(),
-            ..plan
-        };
-        resources.volume(&none)
-    })
+    let error = match resources.volume(&plan) {
+        Ok(made) => return Ok((made, None)),
+        Err(error) => error,
+    };
+    let in_use = |it: &RuntimeError| matches!(it, RuntimeError::InUse { .. });
+    let at_file = error.downcast_ref::<RuntimeError>();
+    if at_file.is_none_or(in_use) {
+        return Err(error);
+    }
+    let why = format!("{error:#}");
+    log::say(format!(
+        "{}: this leg is left out: {why}; it is tried again",
+        plan.name
+    ));
+    let none = VolumePlan {
+        paths: Vec::new(),
+        ..plan
+    };
+    Ok((resources.volume(&none)?, Some(why)))
 }
 
 /// Whether what is written to one of these volumes shows on another one, which is a leg and its

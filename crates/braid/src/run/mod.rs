@@ -11,7 +11,7 @@
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`mod@mirrors`]: volumes over legs
-//! * [`names`]: hosts that are looked up
+//! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`], [`exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
@@ -30,6 +30,7 @@ mod ends;
 mod explain;
 mod exports;
 mod known;
+mod late;
 mod live;
 mod locks;
 mod machine;
@@ -173,10 +174,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         known,
         registry,
     };
+    let absent = std::mem::take(&mut cores.absent);
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.put_aside();
     service.accept_names(&args.accept);
+    service.look_for_late(absent);
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {

@@ -236,7 +236,9 @@ impl<'a> Report<'a> {
         let uri = &of.paths.get(path)?.uri;
         let mut reports = self.reports(volume, path).peekable();
         if reports.peek().is_none() {
-            return Some("nothing is known of it yet".into());
+            let late = self.service.late.why(&of.name);
+            let late = late.map(|why| format!("not there since the start, and tried again: {why}"));
+            return Some(late.unwrap_or_else(|| "nothing is known of it yet".into()));
         }
         let of_engine = reports.find_map(|report| report.hindrance.clone());
         let of_name = of_engine

@@ -17,6 +17,7 @@ use super::discovery::Discovery;
 use super::ends::Ends;
 use super::explain::Asked;
 use super::known::Known;
+use super::late::Late;
 use super::live;
 use super::machine::RunControl;
 use super::marked::Unanswered;
@@ -53,6 +54,8 @@ pub struct Service {
     pub file: PathBuf,
     /// Where paths lead.
     pub ends: Ends,
+    /// Volumes whose files were not there at the start.
+    pub late: Late,
     /// Paths that come and go by themselves.
     pub discovery: Discovery,
     /// Volumes that somebody asks about.
@@ -216,6 +219,7 @@ impl Service {
             senders,
             changes: Changes::default(),
             ends: Ends::new(known),
+            late: Late::default(),
             asked: Asked::default(),
             discovery: Discovery::default(),
             file,

@@ -3,6 +3,7 @@
 mod clones;
 mod cut;
 mod far;
+mod late;
 mod legs;
 mod names;
 pub mod place;
@@ -194,9 +195,9 @@ fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_wor
     let mut client = place.client();
     assert_eq!(client.read(0), [7; 4096]);
     assert_eq!(client.write(4096, 8), 0);
-    // It is there again.
-    std::fs::rename(place.path("away"), place.path("b")).unwrap();
     assert_eq!(place.legs(), ["in-sync", "missing"], "each once");
+    // It is there again, and may be noticed before it is said.
+    std::fs::rename(place.path("away"), place.path("b")).unwrap();
     place.told(&["mirror", "restore", "v0", "1"]);
     place.until_in_sync();
     end(engine);

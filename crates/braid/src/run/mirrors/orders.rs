@@ -16,7 +16,7 @@ use super::terms;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
 use crate::load::host::FileAccess;
-use crate::run::config::leg_name;
+use crate::run::config::{PathKeys, leg_name};
 use crate::run::paths::Undo;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
@@ -454,7 +454,7 @@ impl Service {
         }
     }
 
-    pub(super) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
+    pub(in crate::run) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let mut found = cores
@@ -570,13 +570,25 @@ impl Service {
         if there.is_some_and(|paths| !paths.is_empty()) {
             return Ok(());
         }
-        for keys in keys {
-            let path = self
-                .lead(&keys, FileAccess::Alone, quiesce_ns)
-                .map_err(Failure::refused)?;
+        let made = self.open_paths(volume, &keys, FileAccess::Alone, quiesce_ns);
+        made.map_err(Failure::refused)
+    }
+
+    /// The engine gets the paths of a volume for which it has none yet.
+    ///
+    /// # Errors
+    /// One can't be opened, or the engine does not take it.
+    pub fn open_paths(
+        &self,
+        volume: u16,
+        paths: &[PathKeys],
+        access: FileAccess,
+        quiesce_ns: u64,
+    ) -> Result<(), String> {
+        for keys in paths {
+            let path = self.lead(keys, access, quiesce_ns)?;
             let change = Change::AddPath(volume, Box::new(path));
-            let made = self.ask_or(Undo::Join, change, WAIT_NS, Duration::from_secs(1));
-            made.map_err(Failure::refused)?;
+            self.ask_or(Undo::Join, change, WAIT_NS, Duration::from_secs(1))?;
         }
         Ok(())
     }

@@ -157,6 +157,10 @@ impl Report<'_> {
             .why
             .as_deref()
             .map(|why| if unused { NOT_READ } else { why });
+        let late = name.as_deref().filter(|_| leg.status == LegStatus::Missing);
+        let late = late.and_then(|name| self.service.late.why(name));
+        let late = late.map(|why| format!("not there since the start, and tried again: {why}"));
+        let why = late.as_deref().or(why);
         let it = &leg.counters;
         json!({
             "slot": leg.slot,

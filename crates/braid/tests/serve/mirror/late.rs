@@ -1,0 +1,131 @@
+//! Files that are not there at the start and come by themselves.
+use super::place::{LEG_BYTES, Place, end};
+use crate::process::{Client, begun, wait_until};
+use std::fs::File;
+
+impl Place {
+    fn rename(&self, from: &str, to: &str) {
+        std::fs::rename(self.path(from), self.path(to)).unwrap();
+    }
+
+    /// What is said of the leg with this number, or of the one that is not there.
+    fn why(&self, leg: usize) -> String {
+        let status = self.told(&["mirror", "status", "v0"]);
+        let why = status["legs"][leg]["why"].as_str();
+        why.unwrap_or_default().to_owned()
+    }
+}
+
+#[test]
+fn late_leg_returns_by_itself_and_no_other_file_does() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 1), 0);
+    end(engine);
+    place.config("assemble_wait = \"100ms\"\n");
+    place.rename("b", "away");
+    let mut engine = begun(place.0.path());
+    engine.notes("it is tried again");
+    engine.notes("not started");
+    place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+    assert!(engine.says("v0: ready").is_some());
+    assert_eq!(place.client().write(4096, 2), 0);
+    let why = place.why(1);
+    assert!(
+        why.contains("not there since the start, and tried again"),
+        "{why}"
+    );
+    // Neither what is no leg, nor one of another mirror, is taken or locked.
+    for name in ["b", "c"] {
+        File::create(place.path(name))
+            .unwrap()
+            .set_len(LEG_BYTES)
+            .unwrap();
+    }
+    engine.notes("is no leg");
+    let (b, c) = (place.leg("b"), place.leg("c"));
+    let made = place.braid(&["mirror", "create", "v1", &b, &c]);
+    assert!(made.status.success(), "{made:?}");
+    engine.notes("is a leg of another mirror");
+    assert_eq!(place.legs(), ["in-sync", "missing"]);
+    let why = place.why(1);
+    assert!(why.contains("is a leg of another mirror"), "{why}");
+    let check = place.ask(&["check", "v0"]);
+    assert_eq!(check.status.code(), Some(1), "{check:?}");
+    let text = String::from_utf8_lossy(&check.stdout);
+    assert!(text.contains("is a leg of another mirror"), "{text}");
+    std::fs::remove_file(place.path("b")).unwrap();
+    place.rename("away", "b");
+    engine.notes("this leg is there now");
+    place.until_in_sync();
+    assert_eq!(place.why(1), "");
+    let mut client = place.client();
+    assert_eq!((client.read(0)[0], client.read(4096)[0]), (1, 2));
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn mirror_starts_with_a_leg_that_comes_late() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 1), 0);
+    end(engine);
+    for wait in ["100ms", "30s"] {
+        place.config(&format!("assemble_wait = \"{wait}\"\n"));
+        place.rename("b", "away");
+        let mut engine = begun(place.0.path());
+        engine.notes("it is tried again");
+        if wait == "100ms" {
+            engine.notes("not started");
+        }
+        place.rename("away", "b");
+        assert!(engine.says("v0: ready").is_some());
+        place.until_in_sync();
+        assert_eq!(place.client().read(0)[0], 1);
+        end(engine);
+    }
+}
+
+#[test]
+fn file_of_a_volume_that_comes_late_is_opened() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (file, nbd) = (place.path("late.img"), place.path("v0.sock"));
+    let text = format!(
+        "drain_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"file:{}\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n[[volume]]\nname = \"v1\"\n\
+         [[volume.path]]\nuri = \"mem:1MiB\"\n",
+        file.display(),
+        nbd.display()
+    );
+    std::fs::write(place.path("b.toml"), text).unwrap();
+    let mut engine = begun(place.0.path());
+    engine.notes("it begins without its path");
+    assert!(engine.says("v1: ready").is_some());
+    wait_until(|| place.path("c.sock").exists().then_some(()));
+    let check = place.ask(&["check"]);
+    let text = String::from_utf8_lossy(&check.stdout);
+    assert_eq!(check.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("not there since the start, and tried again"),
+        "{text}"
+    );
+    File::create(place.path("made"))
+        .unwrap()
+        .set_len(LEG_BYTES)
+        .unwrap();
+    std::fs::rename(place.path("made"), &file).unwrap();
+    assert!(engine.says("v0: ready, 16 MiB").is_some());
+    let mut client = Client::open(&nbd);
+    assert_eq!(client.write(0, 7), 0);
+    assert_eq!(client.read(0)[0], 7);
+    let check = place.ask(&["check"]);
+    assert_eq!(check.status.code(), Some(0), "{check:?}");
+    end(engine);
+}
