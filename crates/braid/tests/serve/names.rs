@@ -110,7 +110,10 @@ fn path_waits_for_its_name_and_others_serve() {
         "{line}"
     );
     assert!(engine.says("v1: ready").is_some());
-    assert_eq!(Client::open(&place.path("v1.sock")).write(0, 1), 0);
+    assert_eq!(
+        Client::open_named(&place.path("v1.sock"), "v1").write(0, 1),
+        0
+    );
     wait_until(|| place.path("c.sock").exists().then_some(()));
     assert_eq!(place.check(&["v1"]).0, 0);
     let (code, text) = place.check(&[]);
