@@ -1,5 +1,6 @@
 //! What a namespace's blocks lie in: opened, checked against the configuration, and later resized.
 use super::config::Namespace;
+use super::limits::{FILE_QUIESCE_NS, MEMORY_QUIESCE_NS};
 use super::quantity::Size;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
@@ -87,6 +88,18 @@ impl Backend {
             room,
             made,
         })
+    }
+
+    /// After which time nothing changes its data any more that a lost association has left, ns:
+    /// from when keep-alive expires, as changes start only before that (T49). A reset is answered
+    /// when all of them have ended (T9), however long that takes. `None`: what its file system
+    /// has been given may take any time, as the server of a FUSE file system may hang.
+    pub fn quiesce_ns(&self) -> Option<u64> {
+        match &self.device {
+            Device::File(file) if file.blocks() => None,
+            Device::File(_) => Some(FILE_QUIESCE_NS),
+            _ => Some(MEMORY_QUIESCE_NS),
+        }
     }
 
     /// A file that was made stays.

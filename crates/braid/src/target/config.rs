@@ -82,8 +82,8 @@ pub struct Config {
     #[serde(default = "default_buffers")]
     pub buffers: Size,
     /// Command quiesce time reported: until then what a lost connection left may still be executed.
-    #[serde(default)]
-    pub cqt: Duration,
+    /// None = what the backends can promise; 0 = not reported.
+    pub cqt: Option<Duration>,
     /// Control socket.
     pub socket: Option<PathBuf>,
     /// Whose it is.
@@ -288,7 +288,7 @@ impl Config {
             connections: default_connections(),
             connections_per_host: None,
             buffers: default_buffers(),
-            cqt: Duration::default(),
+            cqt: None,
             socket: None,
             socket_owner: None,
             socket_group: None,

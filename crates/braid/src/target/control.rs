@@ -15,6 +15,7 @@ use super::backend::{Backend, Room};
 use super::config::Config;
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::{show_chance, show_rule};
+use super::launch::cqt_ns;
 use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
@@ -104,6 +105,7 @@ impl Control {
         send: Send,
     ) -> Self {
         let groups = config.groups();
+        let cqt_ns = cqt_ns(config, &backends);
         let ports = config.ports.iter().zip(addresses).map(|(port, address)| {
             let mut faults = Faults::default();
             port.faults.apply(&mut faults, runtime::now_ns());
@@ -135,7 +137,7 @@ impl Control {
             serial: config.serial(),
             model: config.model.clone(),
             cntlid: config.cntlid,
-            cqt_ns: config.cqt.0,
+            cqt_ns,
             discovery_nqn: config.discovery_nqn.clone(),
             board,
             send,

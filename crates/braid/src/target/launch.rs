@@ -188,6 +188,19 @@ fn key(field: &str) -> &str {
     }
 }
 
+/// The command quiesce time that is reported, ns: as configured, else the longest that a backend
+/// needs. 0: not reported, also where one backend can't promise any.
+pub fn cqt_ns(config: &Config, backends: &[Backend]) -> u64 {
+    let promised = || {
+        let each = backends.iter().map(Backend::quiesce_ns);
+        each.collect::<Option<Vec<u64>>>()?.into_iter().max()
+    };
+    match config.cqt {
+        Some(configured) => configured.0,
+        None => promised().unwrap_or(0),
+    }
+}
+
 fn open_backends(config: &Config) -> anyhow::Result<Vec<Backend>> {
     if config.namespaces.len() > usize::from(u16::MAX) {
         bail!("{} namespaces are too many", config.namespaces.len());
@@ -267,7 +280,7 @@ fn subsystem(
     if !transfer.is_power_of_two() || !(8192..=1 << 20).contains(&transfer) {
         bail!("transfer_size {transfer} is not a power of two from 8 KiB to 1 MiB");
     }
-    let cqt_ms = config.cqt.0.div_ceil(1_000_000);
+    let cqt_ms = cqt_ns(config, backends).div_ceil(1_000_000);
     if cqt_ms > CQT_MS_MAX {
         bail!("cqt {cqt_ms} ms is more than the {CQT_MS_MAX} ms that can be reported");
     }

@@ -54,7 +54,7 @@ pub struct ServeArgs {
     /// Delay of every port that names none
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
-    /// Command quiesce time that the target reports [default: 0, not reported]
+    /// Command quiesce time that the target reports; 0 = none [default: what the backend can promise]
     #[arg(long, value_name = "DURATION")]
     cqt: Option<String>,
     /// Subsystem NQN
@@ -161,7 +161,7 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
     let mut config = Config::quick(nqn, backend, ports);
     let cqt = args.cqt.as_deref().map(Duration::from_text).transpose();
     let cqt = cqt.map_err(|error| Usage::error(format!("--cqt: {error}")))?;
-    config.cqt = cqt.unwrap_or_default();
+    config.cqt = cqt;
     config.namespaces[0].size = size.map_err(|error| Usage::error(format!("--size: {error}")))?;
     config.check().map_err(|error| {
         // The keys that can be wrong here are options too; there is only one namespace.

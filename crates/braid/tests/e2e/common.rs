@@ -172,13 +172,13 @@ impl Target {
         }
     }
 
-    /// One of two over the file `v0` of so many bytes.
+    /// One of two over the file `v0` of so many bytes; its hosts wait for their `quiesce_time`.
     pub fn of_file(directory: &Path, name: &'static str, cntlid: u16, bytes: u64) -> Self {
         let file = directory.join("v0");
         let namespace = format!("backend = \"file:{}\"\nsize = \"{bytes}\"", file.display());
         let offer = Offer {
             cntlid: [cntlid, cntlid + 99],
-            target: "",
+            target: "cqt = \"0\"",
             namespace: &namespace,
             port: "",
         };

@@ -87,14 +87,18 @@ fn t52_hung_file_costs_its_own_queues() {
     assert_eq!(server.ended().code(), Some(1));
 }
 
-/// How large the first namespace of a target is.
-fn bytes(socket: &Path) -> Value {
+/// What a target shows of itself.
+fn shown(socket: &Path) -> Value {
     let mut show = Command::new(env!("CARGO_BIN_EXE_braid"));
     show.args(["target", "show", "-o", "json", "--socket"]);
     let output = show.arg(socket).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
-    shown["namespaces"][0]["bytes"].clone()
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// How large the first namespace of a target is.
+fn bytes(socket: &Path) -> Value {
+    shown(socket)["namespaces"][0]["bytes"].clone()
 }
 
 #[test]
@@ -113,6 +117,8 @@ fn t52_hung_file_costs_its_own_namespace() {
         target.notes("io_uring");
         return no_io_uring::skip(&target.seen);
     };
+    // T9: nothing bounds what a FUSE server was given.
+    assert_eq!(shown(&control)["subsystem"]["cqt_ns"], 0);
     let uri = line.split_whitespace().nth(2).unwrap();
     let [first, second] = [1, 2].map(|nsid| format!("{uri}?nsid={nsid}"));
     is_well(place.load(&["bench", &first]));

@@ -262,7 +262,7 @@ fn b6_the_policy_is_the_mirrors_and_goes_with_it() {
 /// `port`, or any, and its URI.
 fn target(place: &Place, leg: &str, port: &str) -> (Process, String) {
     let text = format!(
-        "nqn = \"nqn.2026-01.org.braid:{leg}\"\n[[namespace]]\nbackend = \"{}\"\n\
+        "nqn = \"nqn.2026-01.org.braid:{leg}\"\ncqt = \"0\"\n[[namespace]]\nbackend = \"{}\"\n\
          block_size = 512\n[[port]]\nlisten = \"127.0.0.1:{port}\"\n",
         place.leg(leg)
     );

@@ -425,6 +425,17 @@ fn ports_drop_refuse_and_fall_silent_while_they_are_told_to() {
 }
 
 #[test]
+fn t09_memory_promises_a_quiesce_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["--mem", "1MiB", "--listen", "127.0.0.1:0"];
+    let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+        return;
+    };
+    assert_eq!(target.show()["subsystem"]["cqt_ns"], 100_000_000u64);
+    target.end();
+}
+
+#[test]
 fn t09_a_write_that_its_host_gave_up_is_executed_late() {
     let directory = tempfile::tempdir().unwrap();
     let quick = ["--mem", "1MiB", "--cqt", "3s", "--listen"];

@@ -24,7 +24,8 @@ pub struct Offer<'a> {
     pub backend: &'a str,
     /// Of the namespace.
     pub size: &'a str,
-    /// Further keys of the target.
+    /// Further keys of the target; without `cqt` it reports none, so that the engine's own
+    /// `quiesce_time` counts.
     pub keys: &'a str,
     /// Further keys of the namespace.
     pub namespace: &'a str,
@@ -59,8 +60,14 @@ impl Target {
         let file = |ending: &str| directory.join(format!("target{way}.{ending}"));
         let address = net.address(way);
         let first = 1 + 1000 * way;
+        let cqt = if offer.keys.contains("cqt") {
+            ""
+        } else {
+            "cqt = \"0\""
+        };
         let text = format!(
-            "nqn = \"{NQN}{}\"\ncntlid = [{first}, {}]\n{}\n[[namespace]]\nbackend = \"{}\"\n\
+            "nqn = \"{NQN}{}\"\ncntlid = [{first}, {}]\n{cqt}\n{}\n\
+             [[namespace]]\nbackend = \"{}\"\n\
              size = \"{}\"\n{}\n[[port]]\nlisten = \"{address}\"\n",
             offer.name,
             first + 999,

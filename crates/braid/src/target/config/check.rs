@@ -51,7 +51,7 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         ));
     }
     check_memory(config)?;
-    let cqt_ms = config.cqt.0.div_ceil(1_000_000);
+    let cqt_ms = config.cqt.unwrap_or_default().0.div_ceil(1_000_000);
     if cqt_ms > CQT_MS_MAX {
         return Err(format!(
             "cqt {cqt_ms} ms is more than the {CQT_MS_MAX} ms that can be reported"

@@ -60,7 +60,7 @@ fn every_key_is_taken() {
     assert_eq!((namespace.nsid, namespace.block_shift().unwrap()), (2, 9));
     assert_eq!(namespace.nguid("")[..3], [0, 0x11, 0x22]);
     let port = &config.ports[0];
-    assert_eq!(config.cqt, Duration(3_000_000_000));
+    assert_eq!(config.cqt, Some(Duration(3_000_000_000)));
     let mut faults = engine::target::Faults::default();
     port.faults.apply(&mut faults, 0);
     assert!(faults.until_keep_alive && faults.errors.len() == 1);
