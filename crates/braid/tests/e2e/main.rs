@@ -6,7 +6,7 @@ mod clients;
 mod common;
 mod faults;
 mod filesystem;
+mod guide;
 mod late_write;
-mod readme;
 #[path = "../shared/tmpfs.rs"]
 mod tmpfs;

@@ -1,4 +1,4 @@
-//! README.md's walks through `braid run`, typed in as they stand there.
+//! The walks of docs/guide.md, typed in as they stand there.
 use crate::common::{Process, have, run};
 use crate::filesystem::can_mount;
 use std::collections::BTreeSet;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The blocks behind `<!-- WALK -->` or `<!-- WALK:NAME -->`: the name and the text of each.
-fn blocks<'a>(readme: &'a str, walk: &str) -> Vec<(&'a str, String)> {
+fn blocks<'a>(guide: &'a str, walk: &str) -> Vec<(&'a str, String)> {
     let mark = format!("<!-- {walk}");
     let mut blocks = Vec::new();
-    let mut lines = readme.lines();
+    let mut lines = guide.lines();
     while let Some(line) = lines.next() {
         let Some(rest) = line.strip_prefix(&mark) else {
             continue;
@@ -48,7 +48,7 @@ impl Drop for Left {
     }
 }
 
-/// README's words with another directory and free ports.
+/// The guide's words with another directory and free ports.
 fn transposed(text: &str, directory: &Path, ports: [u16; 2]) -> String {
     let text = text.replace("/tmp/walk", directory.to_str().unwrap());
     let text = text.replace("4420", &ports[0].to_string());
@@ -56,17 +56,17 @@ fn transposed(text: &str, directory: &Path, ports: [u16; 2]) -> String {
 }
 
 #[test]
-fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
-    let name = "the_walk_through_braid_run_is_as_it_stands_in_the_readme";
+fn two_paths_walk_works_as_typed() {
+    let name = "two_paths_walk_works_as_typed";
     if !have(name, &["bash", "nbdinfo", "nbdcopy"]) {
         return;
     }
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let blocks = blocks(&readme, "walk");
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let blocks = blocks(&guide, "walk");
     let names: BTreeSet<&str> = blocks.iter().map(|(name, _)| *name).collect();
     assert!(names.iter().eq(&["", "braid.toml", "one.toml", "root"]));
-    let mounts = can_mount("readme-walk-mount");
+    let mounts = can_mount("guide-walk-mount");
 
     let directory = tempfile::tempdir().unwrap();
     let free = || TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,16 +103,16 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
 }
 
 #[test]
-fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
-    let name = "the_walk_through_a_mirror_is_as_it_stands_in_the_readme";
+fn mirror_walk_works_as_typed() {
+    let name = "mirror_walk_works_as_typed";
     if !have(name, &["bash", "nbdcopy", "mkfs.ext4"]) {
         return;
     }
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut script = String::new();
-    for (name, text) in blocks(&readme, "mirror") {
+    for (name, text) in blocks(&guide, "mirror") {
         let text = text.replace("/tmp/walk", directory.path().to_str().unwrap());
         match name {
             "" => script.push_str(&text),
@@ -138,15 +138,15 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn the_queue_example_is_as_it_stands_in_the_readme() {
-    let name = "the_queue_example_is_as_it_stands_in_the_readme";
+fn queue_example_works_as_typed() {
+    let name = "queue_example_works_as_typed";
     if !have(name, &["bash", "cc"]) {
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let guide = std::fs::read_to_string(root.join("docs/guide.md")).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let blocks = blocks(&readme, "queue");
+    let blocks = blocks(&guide, "queue");
     let [("", typed)] = &blocks[..] else {
         panic!("not one block: {blocks:?}")
     };
