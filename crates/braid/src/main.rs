@@ -16,6 +16,8 @@ mod log;
 mod mirror;
 mod progress;
 mod queue;
+#[cfg(test)]
+mod reference;
 mod run;
 mod service_manager;
 mod signals;

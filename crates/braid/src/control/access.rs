@@ -29,7 +29,7 @@ pub enum Name {
 pub struct Mode(pub u32);
 
 /// For its owner alone.
-const PRIVATE: Mode = Mode(0o600);
+pub const PRIVATE: Mode = Mode(0o600);
 
 /// Who may use a socket; what is not said stays: ours, 0600.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

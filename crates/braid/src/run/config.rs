@@ -418,4 +418,6 @@ impl Volume {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 pub mod tests;

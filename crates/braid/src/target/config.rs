@@ -433,4 +433,6 @@ pub(super) fn in_words(error: &str) -> String {
 }
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests;
