@@ -98,11 +98,11 @@ echo "hits $(hits), damaged $damaged"
 check damage_is_counted [ "$damaged" -gt 0 ]
 check damage_is_told grep -q 'damaged' /tmp/run.log
 refused kernel_cannot_read dd if="$(block 0 1)" of=/dev/null bs=4096 count=1 iflag=direct
-check degraded is degraded
+reaches degraded 60 is degraded
 heal
 # The only way, damaged for a while: repeated until it passes.
 damage 4420
-timeout -s KILL 100 fio --name=one --ioengine=nbd --uri="nbd+unix:///?socket=/run/v1.sock" --rw=read \
+timeout -s KILL 300 fio --name=one --ioengine=nbd --uri="nbd+unix:///?socket=/run/v1.sock" --rw=read \
     --bs=4k --size=4k --offset=1m --output=/tmp/fio.out --eta=never &
 reader=$!
 reaches only_way_is_hit 60 is_hit

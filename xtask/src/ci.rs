@@ -125,7 +125,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             needs: Some("valgrind"),
             ..step("cost", 300, "cargo xtask bench policy")
         },
-        step("vm", 900, "cargo xtask vm all --may-skip"),
+        step("vm", 1800, "cargo xtask vm all --may-skip"),
     ])
 }
 

@@ -36,8 +36,8 @@ pub struct Recovery {
     pub fast_io_fail_ns: u64,
     /// Whether writes wait for proof or bound. Fenced: acknowledged data are never lost.
     pub write_failover: WriteFailover,
-    /// Stands in for a Command Quiesce Time that the controller doesn't report. 5 s: longer than a
-    /// disk's own error recovery usually takes.
+    /// Stands in for a Command Quiesce Time that the controller doesn't report, and for a shorter one
+    /// where it is longer than [`Recovery::QUIESCE_NS`].
     pub quiesce_ns: u64,
     /// All controllers share their write cache, so that any of them can flush for all.
     pub shared_write_cache: bool,
@@ -75,6 +75,9 @@ pub struct Recovery {
 }
 
 impl Recovery {
+    /// 5 s: longer than a disk's own error recovery usually takes.
+    pub const QUIESCE_NS: u64 = 5_000_000_000;
+
     /// A lost path stays lost and its I/O fails: for measurements that want to see every error.
     pub const NONE: Self = Self {
         enabled: false,
@@ -83,7 +86,7 @@ impl Recovery {
         ctrl_loss_ns: 600_000_000_000,
         fast_io_fail_ns: u64::MAX,
         write_failover: WriteFailover::Fenced,
-        quiesce_ns: 5_000_000_000,
+        quiesce_ns: Self::QUIESCE_NS,
         shared_write_cache: false,
         flush_timeout_ns: 60_000_000_000,
         health: Limits::OFF,

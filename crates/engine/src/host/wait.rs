@@ -25,7 +25,7 @@ use super::explain::Wait;
 use super::path::Phase;
 use super::slots::{Lane, Slot};
 use super::types::{Io, IoOp, NO_PATH};
-use super::{HostEngine, WriteFailover};
+use super::{HostEngine, Recovery, WriteFailover};
 use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
@@ -359,7 +359,13 @@ impl HostEngine {
         }
         // The controller may round the time-out up to its granularity (Base 2.0, 3.9).
         let kato_ms = self.settings.kato_ms.next_multiple_of(grain_ms);
-        let cqt_ns = u64::from(controller.cqt_ms) * 1_000_000;
+        let reported_ns = u64::from(controller.cqt_ms) * 1_000_000;
+        // Who asks for more than the default knows disks that take longer than a target may think.
+        let is_longer = quiesce_ns > Recovery::QUIESCE_NS;
+        let cqt_ns = match reported_ns {
+            1.. if is_longer => reported_ns.max(quiesce_ns),
+            _ => reported_ns,
+        };
         let traffic = controller.traffic_keep_alive;
         bound_ns(u64::from(kato_ms) * 1_000_000, traffic, cqt_ns, quiesce_ns)
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages of the guest, besides the kernel.
-const GUEST: [&str; 13] = [
+const GUEST: [&str; 14] = [
     "busybox-static",
     "dash",
     "kmod",
@@ -23,6 +23,7 @@ const GUEST: [&str; 13] = [
     "util-linux",
     "jq",
     "coreutils",
+    "diffutils",
     "nbd-client",
     "python3-minimal",
     "libpython3-stdlib",
