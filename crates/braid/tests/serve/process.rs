@@ -128,6 +128,22 @@ impl Drop for Process {
     }
 }
 
+/// Of the connections that lead to this address, in how many ticks the kernel asks whether the peer
+/// is still there; 0: it does not, or the connection waits for something else just now.
+pub fn ask_in_ticks(address: &str) -> Vec<u64> {
+    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|row| row.split_whitespace());
+    let rows = rows.map(|row| row.collect::<Vec<_>>());
+    let to = format!(":{port:04X}");
+    let open = rows.filter(|row| row[2].ends_with(&to) && row[3] == "01");
+    let ticks = open.map(|row| {
+        let when = row[5].strip_prefix("02:");
+        when.map_or(0, |when| u64::from_str_radix(when, 16).unwrap())
+    });
+    ticks.collect()
+}
+
 /// Asks until there is an answer.
 pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + SOON;

@@ -44,22 +44,6 @@ fn a_path_that_is_told_is_not_removed_whoever_added_it() {
     rig.stop();
 }
 
-/// Of the connections that lead to this address, in how many ticks the kernel asks whether the peer
-/// is still there; 0: it does not, or the connection waits for something else just now.
-fn ask_in_ticks(address: &str) -> Vec<u64> {
-    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let rows = table.lines().skip(1).map(|row| row.split_whitespace());
-    let rows = rows.map(|row| row.collect::<Vec<_>>());
-    let to = format!(":{port:04X}");
-    let open = rows.filter(|row| row[2].ends_with(&to) && row[3] == "01");
-    let ticks = open.map(|row| {
-        let when = row[5].strip_prefix("02:");
-        when.map_or(0, |when| u64::from_str_radix(when, 16).unwrap())
-    });
-    ticks.collect()
-}
-
 /// On the admin connection, the I/O queues of both cores, and that of discovery.
 #[test]
 fn tcp_keep_alive_is_that_of_every_opened_connection() {
@@ -76,7 +60,7 @@ fn tcp_keep_alive_is_that_of_every_opened_connection() {
         rig.start();
         for (port, count) in [(1, 3), (3, 1)] {
             wait_until(|| {
-                let found = ask_in_ticks(target.address(port));
+                let found = process::ask_in_ticks(target.address(port));
                 let right = found.len() == count && found.iter().all(|it| ticks.contains(it));
                 right.then_some(())
             });

@@ -5,6 +5,7 @@ use crate::process::{Client, Process, SOON, engine, wait_until};
 use ::queue::{Options, Queue, Range, Status};
 use rustix::process::Signal;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
@@ -80,6 +81,53 @@ fn read(queue: &mut Queue, block: u64) -> Result<u8, Status> {
 fn flush(queue: &mut Queue) -> Status {
     queue.flush(Some(1), 0).unwrap();
     finish(queue)
+}
+
+/// Leads every connection that is opened to the returned address on to a socket.
+fn relay(to: &Path) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let to = to.to_path_buf();
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = UnixStream::connect(&to).unwrap();
+            let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let (mut near, mut far) = (near, far);
+            std::thread::spawn(move || std::io::copy(&mut from, &mut far));
+            std::thread::spawn(move || std::io::copy(&mut back, &mut near));
+        }
+    });
+    address
+}
+
+/// On every connection to the engine.
+#[test]
+fn tcp_keep_alive_is_that_of_an_nbd_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let Some(_target) = target(root) else {
+        return;
+    };
+    let _engine = engine(root);
+    for (seconds, ticks) in [("3000", 250_000..300_001), ("0", 0..1)] {
+        let address = relay(&root.join("v0.sock"));
+        let volume = format!("nbd:tcp:{address}");
+        let socket = root.join(format!("q{seconds}.sock"));
+        let words = ["queue", "serve", &volume, "--tcp-keep-alive", seconds];
+        let words = [&words[..], &["--socket", socket.to_str().unwrap()]].concat();
+        let mut server = Process::start(root, &words);
+        server.says("sock").unwrap();
+        let mut queue = Queue::open(&socket, &Options::default()).unwrap();
+        assert!(write(&mut queue, 0, 1, false).is_success());
+        wait_until(|| {
+            let found = process::ask_in_ticks(&address);
+            let right = !found.is_empty() && found.iter().all(|it| ticks.contains(it));
+            right.then_some(())
+        });
+        drop(queue);
+        server.signal(Signal::TERM);
+        assert!(server.ended().success(), "{}", server.seen);
+    }
 }
 
 #[test]
