@@ -144,16 +144,21 @@ impl Identity {
     }
 
     /// Whether `self` may exist beside `there`, a path of *another* volume (T31).
+    /// `can_share_controller`: other software drives the controllers of both paths, so two
+    /// namespaces may have one; false: a path opens its own association, with a controller of its
+    /// own.
     ///
     /// # Errors
     /// [`Conflict::TwoSubsystems`] if two subsystems show one identifier, [`Conflict::Controller`]
-    /// if two paths into one subsystem claim to be the same controller.
-    pub fn coexists(&self, there: &Self) -> Result<(), Conflict> {
+    /// if two paths into one subsystem show the same controller and may not.
+    pub fn coexists(&self, there: &Self, can_share_controller: bool) -> Result<(), Conflict> {
         let (Self::Namespace(a), Self::Namespace(b)) = (self, there) else {
             return Ok(());
         };
         if a.subsystem == b.subsystem {
-            if a.controller == b.controller {
+            // One namespace through one controller is one path, whichever software drives it.
+            let is_shared = can_share_controller && a.nsid != b.nsid;
+            if a.controller == b.controller && !is_shared {
                 return Err(Conflict::Controller(a.controller));
             }
         } else if shown_twice(&a.nguid, &b.nguid)

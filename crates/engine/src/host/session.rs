@@ -352,6 +352,7 @@ impl HostEngine {
     /// Why what a path shows can't be beside another volume's paths (T31).
     fn foreign(&self, number: usize, shown: &Shown) -> Option<String> {
         let own = self.paths[number].volume;
+        let is_driven = |path: usize| self.paths[path].kind.device().is_some();
         for (_, it) in (0_u16..)
             .zip(&self.volumes)
             .filter(|(volume, _)| *volume != own)
@@ -359,11 +360,13 @@ impl HostEngine {
             for (there, other) in it.head.admitted() {
                 // The number of a controller that is gone may be in use again.
                 let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
-                if let Err(why) = shown.identity.coexists(&other.identity)
+                let beside = it.place(there);
+                // A driver has one controller for all its namespaces; an association is one path.
+                let can_share = is_driven(number) && is_driven(beside);
+                if let Err(why) = shown.identity.coexists(&other.identity, can_share)
                     && !(it.head.is_lost(there) && gone(&why))
                 {
-                    let uri = &self.paths[it.place(there)].uri;
-                    return Some(report::refused(uri, why));
+                    return Some(report::refused(&self.paths[beside].uri, why));
                 }
             }
         }

@@ -71,14 +71,31 @@ struct Rig {
 
 impl Rig {
     fn new(all: &[Attached]) -> Self {
-        let path = |(number, facts): (u16, &Attached)| PathConfig {
-            uri: format!("nvme-ng:/dev/ng{number}n1"),
-            kind: PathKind::Passthrough {
-                device: DeviceId(number),
-                facts: Box::new(facts.clone()),
-            },
-            distance: 0,
-            throughput: 1,
+        Self::of(&[all])
+    }
+
+    /// With the paths of each volume.
+    fn of(volumes: &[&[Attached]]) -> Self {
+        let mut number = 0;
+        let mut path = |facts: &Attached| {
+            let device = DeviceId(number);
+            number += 1;
+            PathConfig {
+                uri: format!("nvme-ng:/dev/ng{}n1", device.0),
+                kind: PathKind::Passthrough {
+                    device,
+                    facts: Box::new(facts.clone()),
+                },
+                distance: 0,
+                throughput: 1,
+            }
+        };
+        let volume = |(name, all): (u16, &&[Attached])| VolumeConfig {
+            name: format!("v{name}"),
+            policy: policy::Policy::RoundRobin { bytes: 0 },
+            knobs: policy::Knobs::default(),
+            paths: all.iter().map(&mut path).collect(),
+            recovery: Recovery::default(),
         };
         let config = HostConfig {
             core: 0,
@@ -93,13 +110,7 @@ impl Rig {
             io_timeout_ns: 30 * SECOND,
             io_max: 64,
             scratch: Span::default(),
-            volumes: vec![VolumeConfig {
-                name: "v0".into(),
-                policy: policy::Policy::RoundRobin { bytes: 0 },
-                knobs: policy::Knobs::default(),
-                paths: (0..).zip(all).map(path).collect(),
-                recovery: Recovery::default(),
-            }],
+            volumes: (0..).zip(volumes).map(volume).collect(),
         };
         let mut rig = Self {
             host: HostEngine::new(config),
@@ -238,6 +249,23 @@ fn t31_another_namespace_and_the_same_controller_twice_are_refused() {
         assert_eq!(rig.state(0), PathState::Live);
         assert_ne!(rig.state(1), PathState::Live);
     }
+}
+
+/// Two paths of one volume may not have one controller, and two volumes not one path.
+#[test]
+fn t31_one_controller_below_two_volumes_is_admitted() {
+    let states = |nsid| {
+        let rig = Rig::of(&[&[attached(1, 1)], &[attached(1, nsid)]]);
+        let states = [0, 1].map(|volume| rig.host.path_state(volume, PathIndex(0)));
+        (states, rig.said)
+    };
+    let (both, said) = states(2);
+    assert_eq!((both, said), ([PathState::Live; 2], Vec::new()));
+    let (both, said) = states(1);
+    assert_eq!(both[0], PathState::Live);
+    assert_ne!(both[1], PathState::Live);
+    let line = "refused beside nvme-ng:/dev/ng0n1: both claim to be controller 1";
+    assert!(said.iter().any(|it| it.contains(line)), "{said:?}");
 }
 
 /// A device that is given up may never answer: its flush has nothing that it may still use.

@@ -100,18 +100,21 @@ fn t31_one_identifier_in_two_subsystems_is_refused() {
     let mut other = namespace(1);
     other.subsystem.push('x');
     assert_eq!(
-        Identity::Namespace(other.clone()).coexists(&one),
+        Identity::Namespace(other.clone()).coexists(&one, false),
         Err(Conflict::TwoSubsystems)
     );
     other.nguid = [7; 16];
     other.eui64 = [0; 8];
     other.uuid = [0; 16];
-    assert_eq!(Identity::Namespace(other.clone()).coexists(&one), Ok(()));
+    assert_eq!(
+        Identity::Namespace(other.clone()).coexists(&one, false),
+        Ok(())
+    );
     // Two that show nothing share nothing.
     other.nguid = [0; 16];
     let silent = Identity::Namespace(other.clone());
     other.subsystem.push('y');
-    assert_eq!(Identity::Namespace(other).coexists(&silent), Ok(()));
+    assert_eq!(Identity::Namespace(other).coexists(&silent, false), Ok(()));
 }
 
 #[test]
@@ -120,11 +123,35 @@ fn t31_a_controller_id_may_be_seen_once_per_subsystem() {
     let mut other = namespace(1);
     other.nsid = 2;
     assert_eq!(
-        Identity::Namespace(other.clone()).coexists(&one),
+        Identity::Namespace(other.clone()).coexists(&one, false),
         Err(Conflict::Controller(1))
     );
     other.controller = 2;
-    assert_eq!(Identity::Namespace(other).coexists(&one), Ok(()));
+    assert_eq!(Identity::Namespace(other).coexists(&one, false), Ok(()));
+}
+
+/// Of a driver's controller, which has one association for all its namespaces.
+#[test]
+fn t31_namespaces_of_a_driven_controller_coexist() {
+    let one = Identity::Namespace(namespace(1));
+    let mut other = namespace(1);
+    // The same namespace through the same controller is the same path.
+    assert_eq!(
+        Identity::Namespace(other.clone()).coexists(&one, true),
+        Err(Conflict::Controller(1))
+    );
+    other.nsid = 2;
+    other.uuid = [9; 16];
+    assert_eq!(
+        Identity::Namespace(other.clone()).coexists(&one, true),
+        Ok(())
+    );
+    // The exception covers controller numbers only.
+    other.subsystem.push('x');
+    assert_eq!(
+        Identity::Namespace(other).coexists(&one, true),
+        Err(Conflict::TwoSubsystems)
+    );
 }
 
 #[test]
@@ -148,7 +175,7 @@ fn devices_are_one_only_with_themselves() {
         Identity::Namespace(namespace(1)).joins(&device),
         Err(Conflict::Kind)
     );
-    assert_eq!(device.coexists(&Identity::Device(1)), Ok(()));
+    assert_eq!(device.coexists(&Identity::Device(1), false), Ok(()));
 }
 
 #[test]
