@@ -459,7 +459,9 @@ impl Mirrored {
             return None;
         };
         let machine = it.machine.poll_timeout().filter(|_| !it.frozen);
-        let away = self.legs.iter().filter_map(|leg| leg.away);
+        // A leg whose superblocks are being read is tried again when that read ends.
+        let away = self.legs.iter().filter(|leg| leg.look.is_none());
+        let away = away.filter_map(|leg| leg.away);
         let away = away.filter(|it| !it.told).map(|it| it.at_ns);
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
         let beat_ns = self.beat_ns();

@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! A leg that has left is told of again when it can be reached, after a pause that doubles while it
-//! goes on leaving. What it was given before has ended by then; where its volume doesn't fence its
-//! writes, it waits `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a
-//! one has failed something, changes wait as long.
+//! goes on leaving. If its superblocks are being read then, it is told of when that read ends. What
+//! it was given before has ended by then; where its volume doesn't fence its writes, it waits
+//! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
+//! something, changes wait as long.
 use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::sizes::LegSize;
 use super::types::MirrorState;
@@ -364,15 +365,19 @@ impl Mirrored {
             };
             let reachable = kit.host.usability(leg.config.volume).0;
             let here = leg.info.is_some() && reachable && leg.look.is_none();
-            // Its superblocks are read since it is a spare.
+            // The superblocks of a spare are read in each heartbeat interval.
             let here_later = leg.info.is_some() && reachable && leg.look.is_some();
             let returns = here && !leg.stays_away();
             if returns && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
                 away.asked &= here_later;
-                // Not at once: who waits would be busy with that.
-                away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                // The end of the read drives the mirror, so a leg that is being read stays due: a
+                // pause of one second would fall into the next read of a one second heartbeat.
+                if !here_later {
+                    // Not at once: the mirror would be busy with that while it waits.
+                    away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                }
             }
         }
         any

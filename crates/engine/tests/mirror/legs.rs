@@ -1,12 +1,12 @@
 //! Legs that fail, and come back.
 use super::common::{MS, SECOND};
-use super::rig::{LEG_BYTES, Rig, data, io, made, superblock};
+use super::rig::{LEG_BYTES, Rig, data, io, made, say, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use nvme::wire::Status;
 use volume::Outcome;
-use volume::mirror::superblock::LegState;
+use volume::mirror::superblock::{LegState, Superblock};
 
 const EIO: DeviceError = DeviceError::Os(5);
 
@@ -34,6 +34,24 @@ fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and
     assert_eq!(data(&disks[0]), data(&disks[1]));
     rig.stop();
     assert!(superblock(&disks[1]).superblock.clean);
+}
+
+/// The superblocks of a leg that was taken out are read once in each heartbeat interval, and here
+/// that takes almost as long. It is ordered to return at different times of that.
+#[test]
+fn leg_whose_superblocks_are_read_slowly_returns() {
+    for later in 0..4 {
+        let disks = made(2, true);
+        say(&disks, |it| Superblock {
+            beat_interval_ms: 1000,
+            ..it
+        });
+        let mut rig = Rig::with_last_leg(&disks, &[1], 0);
+        rig.disk(1).delay_ns = 960 * MS;
+        rig.run((2000 + later * 250) * MS, |_| false);
+        rig.order(MirrorOrder::Return(1));
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    }
 }
 
 #[test]
