@@ -1,24 +1,44 @@
-//! Requests and answers on the socket, 32 bytes each; the tables are in docs/queues.md.
+//! Requests and answers on the socket (a Unix stream socket), 32 bytes each, little-endian:
+//!
+//! ```text
+//! at  bytes  request       answer
+//!  0      4  operation     its number; 0 of a connection that is turned away
+//!  4      4  version, 1    0, or an error number as of errno
+//!  8      4  a             a
+//! 12      4  b             b
+//! 16      8  c             c
+//! 24      8  d             d; with an error, bytes of text that follow
+//! ```
+//!
+//! Memory files and eventfds come with the first byte (`SCM_RIGHTS`). A connection is turned away,
+//! and closed, with EUSERS (as many are open as may be) or EAGAIN.
 
 /// Bytes of a request, and of an answer without its text.
 pub const MESSAGE: usize = 32;
 /// The version of all of it.
 pub const VERSION: u32 = 1;
 
-/// What is asked.
+/// Operation of a request, numbered from 1. The fields that it uses:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A queue.
+    /// Opens a queue. Request: a kind, b entries, c bytes of data memory, d [`Coalescing`].
+    /// Answer: a number of the queue, b namespaces, c bytes of the queue's memory, d address of the
+    /// data memory or 0; descriptors: queue memory, kick, interrupt (`user_irq`), data memory (if
+    /// any).
     Open,
-    /// Memory for it.
+    /// Registers memory. Request: c bytes; descriptor: a memory file. Answer: c its address.
     Register,
-    /// That memory is not used any more.
+    /// Unregisters memory. Request: c its address.
     Unregister,
-    /// What a namespace is like.
+    /// Describes a namespace. Request: a NSID. Answer: a log2 of the block size, b flags (1:
+    /// read-only), c blocks.
     Namespace,
-    /// All queues, as JSON.
+    /// Lists namespaces, queues and threads, as far as the user may see them. Answer: d bytes of
+    /// JSON follow.
     List,
-    /// What a namespace shows, so that it is known on other paths.
+    /// Identifies a namespace, so that it is known on other paths. Request: a NSID. Answer: a
+    /// number of the controller, d bytes of text follow: NGUID and UUID (32 hexadecimal digits each)
+    /// and the NQN, with blanks between. ENODATA: it shows nothing.
     Identity,
 }
 
