@@ -37,8 +37,8 @@ pub enum Operation {
     /// JSON follow.
     List,
     /// Identifies a namespace, so that it is known on other paths. Request: a NSID. Answer: a
-    /// number of the controller, d bytes of text follow: NGUID and UUID (32 hexadecimal digits each)
-    /// and the NQN, with blanks between. ENODATA: it shows nothing.
+    /// number of the controller, d bytes of text follow: NGUID and UUID (32 hexadecimal digits
+    /// each) and the NQN, with blanks between. ENODATA: it shows nothing.
     Identity,
 }
 

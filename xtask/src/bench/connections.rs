@@ -5,8 +5,8 @@
 //! in windows, alternately without and with the hostile load; each window with it is compared to
 //! the mean of its two neighbours without, since absolute rates of a shared machine drift. Memory,
 //! descriptors and processor time are the server process's own. The load runs on the same machine:
-//! what it costs the processor is part of the ratio. More memory than docs/hostile.md allows for so
-//! many connections is a failure, and so is a median of these ratios below `--least`.
+//! what it costs the processor is part of the ratio. More memory than docs/security.md allows for
+//! so many connections is a failure, and so is a median of these ratios below `--least`.
 //!
 //! # Limits
 //! Descriptors: a few thousand hostile clients more than half of `ulimit -Hn` don't fit.
@@ -37,7 +37,7 @@ const EMPTY: Duration = Duration::from_secs(30);
 /// Descriptors that are needed beside those of connections.
 const SPARE: u64 = 64;
 
-/// Terms of the bound on memory (docs/hostile.md): a connection's tables; its pages lent to the
+/// Terms of the bound on memory (docs/security.md): a connection's tables; its pages lent to the
 /// kernel and its messages on their way; room for the requests of one; and what all share. KiB.
 const TABLES_KIB: u64 = 4;
 const PAGES_KIB: u64 = 4 + 32;
@@ -141,7 +141,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         let (most, bound) = (row.peak(), row.bound(args.slow));
         ensure!(
             most <= bound,
-            "{}: {most} KiB of memory, and docs/hostile.md allows {bound} KiB",
+            "{}: {most} KiB of memory, and docs/security.md allows {bound} KiB",
             row.kind.name()
         );
         let held = row.loaded.iter().map(|it| it.held).min().unwrap_or(0);
@@ -284,7 +284,7 @@ impl Row {
         peaks.max().unwrap_or(0)
     }
 
-    /// What docs/hostile.md allows for as many connections as were held, KiB. Idle ones have no
+    /// What docs/security.md allows for as many connections as were held, KiB. Idle ones have no
     /// requests, and are sent next to nothing.
     fn bound(&self, slow: usize) -> u64 {
         let held = self.loaded.iter().map(|of| of.held).max().unwrap_or(0);

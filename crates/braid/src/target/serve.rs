@@ -30,7 +30,7 @@ const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 /// Options of serving.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Configuration file in TOML (docs/target.md has every key); or, without one:
+    /// Configuration file in TOML (docs/configuration.md has every key); or, without one:
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "size",
         "listen", "delay", "nqn", "cqt"])]
     config: Option<PathBuf>,

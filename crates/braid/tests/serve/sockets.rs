@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// `SO_RCVBUF` of a deaf client: little is received for it.
 const NARROW: usize = 4096;
-/// What docs/hostile.md states: bytes that wait to be sent, and one piece on top.
+/// What docs/security.md states: bytes that wait to be sent, and one piece on top.
 const UNSENT_MAX: u64 = (256 << 10) + (64 << 10);
 /// Looks in a row that show the same.
 const STILL: usize = 20;

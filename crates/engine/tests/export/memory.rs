@@ -1,5 +1,5 @@
 //! What clients take of an engine's memory beside payload, whatever they say, ask for and leave
-//! lying: no more than docs/hostile.md says.
+//! lying: no more than docs/security.md says.
 use super::common::{MS, NoMemory, SECOND, host_config, volume};
 use super::rig::{Plain, offer};
 use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent};

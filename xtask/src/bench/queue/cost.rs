@@ -5,7 +5,7 @@
 //! side always finds a full batch, and nothing is counted for waiting. What a start costs is taken
 //! off by a second run of twice the time. Cache misses are those of callgrind's model of one
 //! core's caches, in which nobody else writes: lines that travel between two cores are not in
-//! them, and docs/queues.md counts those.
+//! them.
 use super::{Ends, Load, Server};
 use crate::bench::callgrind::{self, EVENTS, SIMULATED};
 use crate::bench::program::{facts, number};
