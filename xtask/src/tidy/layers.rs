@@ -13,7 +13,7 @@ struct Layer {
     pure: Option<&'static [&'static str]>,
 }
 
-/// The table of docs/decisions.md and ARCHITECTURE.md, lowest first.
+/// The table of ARCHITECTURE.md, lowest first.
 const LAYERS: [Layer; 18] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
