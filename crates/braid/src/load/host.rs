@@ -28,6 +28,7 @@ use runtime::{
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -389,14 +390,22 @@ pub struct Place {
     pub address: Option<SocketAddr>,
     /// All that its name stands for.
     pub all: Vec<SocketAddr>,
-    /// Why its name can't be resolved now.
+    /// Why its name can't be resolved now, or is not followed.
     pub why: Option<String>,
     /// It is being looked up.
     pub looked_up: bool,
+    /// The path was lost again while it was looked up.
+    pub lost_again: bool,
+    /// Addresses that the log named since the path was lost, or its name changed.
+    pub logged: Vec<SocketAddr>,
+    /// No other place has it, also not of the same URI: numbers of addresses are used again.
+    pub generation: u64,
 }
 
 impl Place {
-    fn new(tcp: &NvmeTcp, found: anyhow::Result<Found>) -> Self {
+    /// A new path's.
+    pub fn new(tcp: &NvmeTcp, found: anyhow::Result<Found>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (address, all, why) = match found {
             Ok(found) => (Some(found.address), found.all, None),
             Err(why) => (None, Vec::new(), Some(format!("{why:#}"))),
@@ -407,6 +416,9 @@ impl Place {
             all,
             why,
             looked_up: false,
+            lost_again: false,
+            logged: Vec::new(),
+            generation: NEXT.fetch_add(1, Ordering::Relaxed),
         }
     }
 }
@@ -450,7 +462,8 @@ impl Resources {
 
     fn path(&mut self, uri: &PathUri, plan: &VolumePlan) -> anyhow::Result<PathKind> {
         let end = match (uri.kind(), self.patience) {
-            (UriKind::NvmeTcp(tcp), Some(until)) => {
+            // Without a name there is nothing to wait for: an address that can't be is an error.
+            (UriKind::NvmeTcp(tcp), Some(until)) if tcp.is_named() => {
                 let wait = until.saturating_duration_since(Instant::now());
                 let place = Place::new(tcp, tcp.find_within(Start::default(), wait));
                 if let Some(why) = &place.why {

@@ -9,7 +9,7 @@ use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
-    PathHealth, PathKind, PathNews, PathState, VolumeInfo, Wanted,
+    PathHealth, PathKind, PathNews, PathState, ReconnectWait, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
@@ -118,6 +118,8 @@ pub struct PathReport {
     pub health: PathHealth,
     /// Why it takes no I/O, if it doesn't.
     pub hindrance: Option<String>,
+    /// While it is lost and waits for its next attempt; of core 0.
+    pub reconnect_wait: Option<ReconnectWait>,
     /// I/Os that it answered with errors of what is behind it, of late: repeated, and failed.
     pub device_errors: [u32; 2],
     /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
@@ -321,6 +323,7 @@ impl RunMachine {
             facts: host.path_facts(volume, path).cloned(),
             health: host.path_health(volume, path),
             hindrance: host.path_hindrance(volume, path),
+            reconnect_wait: host.reconnect_wait(volume, path, now_ns),
             device_errors: host.recent_device_errors(volume, path, now_ns),
             oldest_ns: host.oldest_in_flight(volume, path),
         };

@@ -8,59 +8,118 @@
 //! it had, if any, and `status`, `check` and the log say why. Of several addresses the next one is
 //! tried after each failed attempt. What is found there is checked as after every reconnect (T32).
 //!
-//! A path whose controller may have unflushed writes keeps its address for as long as its name
-//! stands for it: another controller's flush would not cover them (T13).
+//! Core 0 is asked after the look-up: the address changes only if the path waits for its next
+//! attempt, and at least half of that wait is left. Otherwise the look-up is repeated.
+//!
+//! A path whose controller may have unflushed writes keeps its address, whatever its name stands
+//! for: another controller's flush would not cover them (T13).
 //!
 //! [`HostEvent::Disconnected`]: engine::host::HostEvent::Disconnected
+use super::machine::CoreReport;
 use super::service::Service;
 use crate::load::host::Place;
 use crate::log;
 use crate::uri::{Found, NvmeTcp, PathUri, Start, zone};
-use engine::host::Disconnected;
+use engine::host::{Disconnected, PathState, ReconnectWait};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// First and longest pause before a name that can't be resolved is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest time that an answer of core 0 is relied on.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// What is to be looked up.
 struct LookUp {
     of: Disconnected,
     uri: String,
     tcp: NvmeTcp,
-    start: Start,
+    /// The place's.
+    generation: u64,
+}
+
+/// A path's state on core 0, as far as its address depends on it.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// Lost, and not connected again before `until`.
+    Waits { until: Instant, of: ReconnectWait },
+    /// Being connected, or unknown.
+    Busy,
+    /// Connected, or not to be connected again.
+    Settled,
 }
 
 /// What has come of one attempt to resolve a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     /// The path is connected at this address from now on.
-    Moved(SocketAddr),
+    Moved { to: SocketAddr, is_news: bool },
     /// It stays at its address.
     Same,
-    /// It has none; true: for another reason than before.
-    Waits(bool),
+    /// It stays, though its name stands for others; `is_news`: the log has not said so.
+    Kept { is_news: bool },
+    /// Its address can't be changed now.
+    Later,
+    /// It has none; `is_news`: for another reason than before.
+    Waits { is_news: bool },
+}
+
+impl Outcome {
+    /// Whether the look-up is over.
+    fn is_final(&self) -> bool {
+        !matches!(self, Self::Later | Self::Waits { .. })
+    }
+}
+
+impl Standing {
+    /// Of the reports that were `asked` for then; none: core 0 did not answer.
+    fn of(cores: Option<&[CoreReport]>, at: &Disconnected, asked: Instant) -> Self {
+        let path = || {
+            let volume = cores?.first()?.volumes.get(usize::from(at.volume))?;
+            let path = volume.get(usize::from(at.path.0))?;
+            Some((path.reconnect_wait, path.state))
+        };
+        path().map_or(Self::Busy, |(wait, state)| Self::new(wait, state, asked))
+    }
+
+    fn new(wait: Option<ReconnectWait>, state: PathState, asked: Instant) -> Self {
+        match (wait, state) {
+            (Some(of), _) => Self::Waits {
+                // The answer came after it was asked for, so this is early. The other half is for
+                // the way of the address to the reactors.
+                until: asked + Duration::from_nanos(of.left_ns / 2).min(ANSWER_MAX),
+                of,
+            },
+            (None, PathState::Connecting | PathState::Reconnecting) => Self::Busy,
+            (None, _) => Self::Settled,
+        }
+    }
 }
 
 impl Service {
     /// A path is to be connected again: where its host is written as a name, that is looked up.
     pub fn look_up_host(self: &Arc<Self>, of: Disconnected) {
         let begun = self.ends.with_port(of.address, |uri, place| {
-            if place.looked_up || !place.tcp.is_named() {
+            if !place.tcp.is_named() {
+                return None;
+            }
+            if of.failures == 0 {
+                place.logged.clear();
+            }
+            if place.looked_up {
+                place.lost_again = true;
                 return None;
             }
             place.looked_up = true;
+            place.lost_again = false;
             Some(LookUp {
                 of,
                 uri: uri.to_owned(),
                 tcp: place.tcp.clone(),
-                start: Start {
-                    before: place.address,
-                    failed: of.failures > 0,
-                    kept: of.in_doubt,
-                },
+                generation: place.generation,
             })
         });
         let Some(it) = begun.flatten() else {
@@ -79,52 +138,94 @@ impl Service {
 
     /// Until the path has an address, has left, or the engine ends.
     fn resolve_until_found(&self, it: &LookUp) {
-        let number = it.of.address;
         let mut pause = PAUSE_MIN;
         loop {
-            let found = it.tcp.find(it.start);
+            let Some(start) = self.start_of(it) else {
+                return;
+            };
+            let found = it.tcp.find(start);
             if self.state().is_closed() {
                 return;
             }
-            let live = self.is_live(it.of.volume, it.of.path);
-            let outcome = self.ends.with_port(number, |uri, place| {
-                // The number may be another path's by now.
-                let is_it = uri == it.uri && place.looked_up;
-                is_it.then(|| {
-                    let outcome = take(place, found, live);
-                    // Here, while the number is this path's. All cores know the address before the
-                    // engine's next attempt.
-                    if let Outcome::Moved(address) = outcome {
-                        self.senders.set_address(number, address);
-                    }
-                    outcome
-                })
-            });
-            let line = |what: String| {
-                let name = self.name(it.of.volume);
-                log::say(format!("{name}: path {}: {what}", it.uri));
+            // After the look-up, which may take long.
+            let standing = self.standing(&it.of);
+            let Some((outcome, is_over)) = self.take_found(it, found, standing) else {
+                return;
             };
-            match outcome.flatten() {
-                None => return,
-                Some(Outcome::Same) => break,
-                Some(Outcome::Moved(address)) => {
-                    line(format!("its host is {} now", zone::authority(&address)));
-                    break;
-                }
-                Some(Outcome::Waits(is_news)) => {
-                    let why = self.waits_for_name(&it.uri).filter(|_| is_news);
-                    why.into_iter()
-                        .for_each(|why| line(format!("{why}; it is tried again")));
-                }
+            self.log_outcome(it, &outcome);
+            if is_over {
+                return;
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
-        self.ends.with_port(number, |uri, place| {
-            if uri == it.uri {
-                place.looked_up = false;
+    }
+
+    /// Where a look-up begins; `None`: the path has left.
+    fn start_of(&self, it: &LookUp) -> Option<Start> {
+        let (failures, in_doubt) = match self.standing(&it.of) {
+            Standing::Waits { of, .. } => (of.failures, of.in_doubt),
+            Standing::Busy | Standing::Settled => (it.of.failures, it.of.in_doubt),
+        };
+        self.with_place(it, |place| Start {
+            before: place.address,
+            failed: failures > 0,
+            kept: in_doubt,
+        })
+    }
+
+    /// Changes the place as [`take`] says, and the reactors' address; also whether the look-up is
+    /// over. `None`: the path has left.
+    fn take_found(
+        &self,
+        it: &LookUp,
+        found: anyhow::Result<Found>,
+        standing: Standing,
+    ) -> Option<(Outcome, bool)> {
+        self.with_place(it, |place| {
+            let outcome = take(place, found, standing);
+            // Here, while the number is this path's. All cores know the address before the
+            // engine's next attempt.
+            if let Outcome::Moved { to, .. } = outcome {
+                self.senders.set_address(it.of.address, to);
             }
+            let is_over = outcome.is_final() && !std::mem::take(&mut place.lost_again);
+            place.looked_up = !is_over;
+            (outcome, is_over)
+        })
+    }
+
+    fn with_place<T>(&self, it: &LookUp, change: impl FnOnce(&mut Place) -> T) -> Option<T> {
+        let changed = self.ends.with_port(it.of.address, |_, place| {
+            // The number may be another path's by now.
+            (place.generation == it.generation).then(|| change(place))
         });
+        changed.flatten()
+    }
+
+    fn standing(&self, of: &Disconnected) -> Standing {
+        let asked = Instant::now();
+        let cores = self.senders.report().ok();
+        Standing::of(cores.as_deref(), of, asked)
+    }
+
+    fn log_outcome(&self, it: &LookUp, outcome: &Outcome) {
+        let what = match outcome {
+            Outcome::Moved { to, is_news: true } => {
+                Some(format!("its host is {} now", zone::authority(to)))
+            }
+            Outcome::Kept { is_news: true } => {
+                self.with_place(it, |place| place.why.clone()).flatten()
+            }
+            Outcome::Waits { is_news: true } => self
+                .waits_for_name(&it.uri)
+                .map(|why| format!("{why}; it is tried again")),
+            _ => None,
+        };
+        if let Some(what) = what {
+            let name = self.name(it.of.volume);
+            log::say(format!("{name}: path {}: {what}", it.uri));
+        }
     }
 
     fn waits_for_name(&self, uri: &str) -> Option<String> {
@@ -137,35 +238,93 @@ impl Service {
         waits.then(|| format!("waits for its name: {why}"))
     }
 
-    /// Why the name of a path that has an address can't be resolved any more.
+    /// Why a path that has an address does not follow its name now.
     pub fn name_doubt(&self, uri: &PathUri) -> Option<String> {
         let (why, waits) = self.ends.unresolved(uri)?;
-        (!waits).then(|| format!("its name could not be resolved again: {why}"))
+        (!waits).then_some(why)
     }
 }
 
-/// Takes what was found for a path; one that is `live` by now keeps its address.
-fn take(place: &mut Place, found: anyhow::Result<Found>, live: bool) -> Outcome {
-    match found {
-        Err(why) => {
-            let why = Some(format!("{why:#}"));
-            let is_news = place.why != why;
-            place.why = why;
-            match place.address {
-                Some(_) => Outcome::Same,
-                None => Outcome::Waits(is_news),
-            }
-        }
-        Ok(found) => {
-            place.why = None;
-            place.all = found.all;
-            if live || place.address == Some(found.address) {
-                return Outcome::Same;
-            }
-            place.address = Some(found.address);
-            Outcome::Moved(found.address)
-        }
+/// Takes what was found for a path. Its address changes only while it waits for its next attempt,
+/// and not while its controller has unflushed writes (T13).
+fn take(place: &mut Place, found: anyhow::Result<Found>, standing: Standing) -> Outcome {
+    let Found { address, all, .. } = match found {
+        Ok(found) => found,
+        Err(why) => return not_found(place, &why),
+    };
+    let before = place.address;
+    let is_its = before.is_some_and(|it| all.contains(&it));
+    if is_its && before == Some(address) {
+        (place.why, place.all) = (None, all);
+        return Outcome::Same;
     }
+    let in_doubt = match standing {
+        Standing::Settled => {
+            place.why = None;
+            return Outcome::Same;
+        }
+        Standing::Waits { until, of } if Instant::now() < until => of.in_doubt,
+        Standing::Waits { .. } | Standing::Busy => return Outcome::Later,
+    };
+    match before {
+        Some(before) if in_doubt && !is_its => {
+            let why = kept(before, &all);
+            place.all = all;
+            place.all.push(before);
+            let is_news = place.why.as_ref() != Some(&why);
+            place.why = Some(why);
+            return Outcome::Kept { is_news };
+        }
+        Some(before) if in_doubt || before == address => {
+            place.why = None;
+            return Outcome::Same;
+        }
+        _ => {}
+    }
+    place.why = None;
+    if sorted(&place.all) != sorted(&all) {
+        place.logged.clear();
+    }
+    let is_news = !place.logged.contains(&address);
+    if is_news {
+        place.logged.push(address);
+    }
+    place.all = all;
+    place.address = Some(address);
+    Outcome::Moved {
+        to: address,
+        is_news,
+    }
+}
+
+fn not_found(place: &mut Place, why: &anyhow::Error) -> Outcome {
+    let why = match place.address {
+        Some(_) => format!("its name could not be resolved again: {why:#}"),
+        None => format!("{why:#}"),
+    };
+    let is_news = place.why.as_ref() != Some(&why);
+    place.why = Some(why);
+    match place.address {
+        Some(_) => Outcome::Same,
+        None => Outcome::Waits { is_news },
+    }
+}
+
+/// Says that a path keeps its address though its name stands for others.
+fn kept(address: SocketAddr, all: &[SocketAddr]) -> String {
+    let all: Vec<String> = sorted(all).iter().map(zone::authority).collect();
+    format!(
+        "its name stands for {} now; it keeps {}, whose writes are not flushed",
+        all.join(", "),
+        zone::authority(&address)
+    )
+}
+
+/// Name servers change the order.
+fn sorted(all: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut all = all.to_vec();
+    all.sort_unstable();
+    all
 }
 
 #[cfg(test)]
@@ -173,54 +332,130 @@ mod tests {
     use super::*;
     use anyhow::anyhow;
 
-    fn found(address: &str) -> anyhow::Result<Found> {
-        let address = address.parse().unwrap();
+    const A: &str = "10.0.0.1:4420";
+    const B: &str = "10.0.0.2:4420";
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn found(address: &str, all: &[&str]) -> anyhow::Result<Found> {
         Ok(Found {
-            address,
-            all: vec![address],
+            address: at(address),
+            all: all.iter().map(|it| at(it)).collect(),
             refused: None,
         })
     }
 
-    #[test]
-    fn live_path_keeps_its_address() {
+    fn place() -> Place {
         let uri: PathUri = "nvme-tcp://there/nqn.x".parse().unwrap();
         let crate::uri::UriKind::NvmeTcp(tcp) = uri.kind() else {
             unreachable!()
         };
-        let mut place = Place {
-            tcp: tcp.clone(),
-            address: None,
-            all: Vec::new(),
-            why: None,
-            looked_up: true,
+        Place::new(tcp, Err(anyhow!("not yet")))
+    }
+
+    fn waits(left: Duration, in_doubt: bool) -> Standing {
+        let of = ReconnectWait {
+            left_ns: left.as_nanos() as u64,
+            failures: 0,
+            in_doubt,
         };
-        assert_eq!(
-            take(&mut place, Err(anyhow!("no")), false),
-            Outcome::Waits(true)
-        );
-        assert_eq!(
-            take(&mut place, Err(anyhow!("no")), false),
-            Outcome::Waits(false)
-        );
-        let first = "10.0.0.1:4420";
-        let moved = Outcome::Moved(first.parse().unwrap());
-        assert_eq!(take(&mut place, found(first), false), moved);
+        Standing::new(Some(of), PathState::Reconnecting, Instant::now())
+    }
+
+    fn lost() -> Standing {
+        waits(Duration::from_secs(60), false)
+    }
+
+    fn moved(to: &str, is_news: bool) -> Outcome {
+        let to = at(to);
+        Outcome::Moved { to, is_news }
+    }
+
+    #[test]
+    fn path_waits_until_its_name_is_found() {
+        let mut place = place();
+        let none = || Err(anyhow!("no"));
+        let waits = |is_news| Outcome::Waits { is_news };
+        assert_eq!(take(&mut place, none(), lost()), waits(true));
+        assert_eq!(take(&mut place, none(), lost()), waits(false));
+        assert_eq!(take(&mut place, found(A, &[A]), lost()), moved(A, true));
         assert_eq!((&place.why, place.all.len()), (&None, 1));
-        assert_eq!(take(&mut place, found(first), false), Outcome::Same);
-        assert_eq!(
-            take(&mut place, found("10.0.0.2:4420"), true),
-            Outcome::Same
-        );
-        assert_eq!(place.address, Some(first.parse().unwrap()));
-        assert_eq!(take(&mut place, Err(anyhow!("no")), false), Outcome::Same);
+        assert_eq!(take(&mut place, found(A, &[A]), lost()), Outcome::Same);
+        assert_eq!(take(&mut place, none(), lost()), Outcome::Same);
+        let why = place.why.as_deref().unwrap();
+        assert!(why.starts_with("its name could not"), "{why}");
+        assert_eq!(place.address, Some(at(A)), "kept");
+    }
+
+    #[test]
+    fn only_a_path_that_waits_changes_its_address() {
+        let mut place = place();
+        take(&mut place, found(A, &[A]), lost()).is_final();
+        let asked = Instant::now();
+        let new = |state| Standing::new(None, state, asked);
+        let of = Disconnected {
+            volume: 0,
+            path: policy::PathIndex(0),
+            address: 0,
+            failures: 0,
+            in_doubt: false,
+        };
+        for standing in [
+            new(PathState::Connecting),
+            new(PathState::Reconnecting),
+            Standing::of(None, &of, asked),
+            Standing::of(Some(&[]), &of, asked),
+            waits(Duration::ZERO, false),
+        ] {
+            let outcome = take(&mut place, found(B, &[B]), standing);
+            assert_eq!(outcome, Outcome::Later, "{standing:?}");
+        }
+        for state in [PathState::Live, PathState::Failed, PathState::Draining] {
+            assert_eq!(take(&mut place, found(B, &[B]), new(state)), Outcome::Same);
+        }
+        assert_eq!((place.address, &place.all[..]), (Some(at(A)), &[at(A)][..]));
+        assert_eq!(take(&mut place, found(B, &[B]), lost()), moved(B, true));
+    }
+
+    #[test]
+    fn t13_path_in_doubt_keeps_its_address() {
+        let mut place = place();
+        take(&mut place, found(A, &[A]), lost()).is_final();
+        let in_doubt = waits(Duration::from_secs(60), true);
+        // Also where the look-up began before the path came to be in doubt.
+        for (address, is_news) in [(B, true), (A, false), (B, false)] {
+            let outcome = take(&mut place, found(address, &[B]), in_doubt);
+            assert_eq!(outcome, Outcome::Kept { is_news });
+        }
+        assert_eq!(place.address, Some(at(A)));
+        assert!(place.all.contains(&at(A)) && place.all.contains(&at(B)));
         assert_eq!(
             place.why.as_deref(),
-            Some("no"),
-            "said, and the address is kept"
+            Some(
+                "its name stands for 10.0.0.2:4420 now; it keeps 10.0.0.1:4420, whose writes are \
+                 not flushed"
+            )
         );
-        let next = "10.0.0.2:4420";
-        let moved = Outcome::Moved(next.parse().unwrap());
-        assert_eq!(take(&mut place, found(next), false), moved);
+        let both = || found(B, &[B, A]);
+        assert_eq!(take(&mut place, both(), in_doubt), Outcome::Same);
+        assert_eq!(take(&mut place, found(A, &[B]), lost()), Outcome::Same);
+        assert_eq!(place.address, Some(at(A)));
+        assert_eq!(take(&mut place, both(), lost()), moved(B, true));
+    }
+
+    #[test]
+    fn each_address_is_logged_once_for_a_loss() {
+        let mut place = place();
+        for (address, is_news) in [(A, true), (B, true), (A, false), (B, false)] {
+            let all = if is_news { [A, B] } else { [B, A] };
+            let outcome = take(&mut place, found(address, &all), lost());
+            assert_eq!(outcome, moved(address, is_news));
+        }
+        let all = [A, B, "10.0.0.3:4420"];
+        assert_eq!(take(&mut place, found(A, &all), lost()), moved(A, true));
+        assert_eq!(take(&mut place, found(B, &all), lost()), moved(B, true));
+        assert_eq!(take(&mut place, found(A, &all), lost()), moved(A, false));
     }
 }

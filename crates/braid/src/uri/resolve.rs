@@ -23,7 +23,7 @@ pub struct Start {
     pub before: Option<SocketAddr>,
     /// It failed again: the one behind it is tried first.
     pub failed: bool,
-    /// It is kept for as long as the name stands for it.
+    /// It is kept, also where the name doesn't stand for it any more.
     pub kept: bool,
 }
 
@@ -122,18 +122,20 @@ impl NvmeTcp {
 
 /// The one of several addresses that is tried next; not empty.
 fn choose(mut all: Vec<SocketAddr>, start: Start) -> Found {
-    let before = start
-        .before
-        .and_then(|it| all.iter().position(|at| *at == it));
     let at = |address, all| Found {
         address,
         all,
         refused: None,
     };
-    match before {
-        Some(place) if start.kept => return at(all[place], all),
-        Some(place) => all.rotate_left(place),
-        None => {}
+    // T13: a flush at another address is none for the writes of this one's controller.
+    if let Some(address) = start.before.filter(|_| start.kept) {
+        return at(address, all);
+    }
+    let before = start
+        .before
+        .and_then(|it| all.iter().position(|at| *at == it));
+    if let Some(place) = before {
+        all.rotate_left(place);
     }
     if start.failed && before.is_some() {
         all.rotate_left(1);
@@ -224,6 +226,11 @@ mod tests {
             next(of(2), true, true),
             of(2),
             "kept for what it may have in its cache"
+        );
+        assert_eq!(
+            next(of(9), true, true),
+            of(9),
+            "also where the name stands for it no more"
         );
         drop(first);
         let found = choose(

@@ -10,9 +10,10 @@
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::path::{Comeback, Path, Phase};
 use super::slots::Slot;
-use super::types::{Disconnected, Doubt, HostEvent, PathNews};
+use super::types::{Disconnected, Doubt, HostEvent, PathNews, ReconnectWait};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
+use policy::PathIndex;
 
 impl Comeback {
     /// A path is lost, or could not be connected; `live`: it was in use.
@@ -201,6 +202,24 @@ impl HostEngine {
         }
         self.heard(number, now_ns);
         self.fence(number, now_ns);
+    }
+
+    /// Core 0: how long a lost path still waits before it is connected again; `None`: it does not
+    /// wait.
+    pub fn reconnect_wait(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        now_ns: u64,
+    ) -> Option<ReconnectWait> {
+        let number = self.number(volume, path)?;
+        let path = &self.paths[number];
+        let at_ns = path.comeback.at_ns.filter(|_| path.phase == Phase::Lost)?;
+        Some(ReconnectWait {
+            left_ns: at_ns.saturating_sub(now_ns),
+            failures: path.comeback.failures.saturating_sub(1),
+            in_doubt: path.was_seen() && self.is_in_doubt(number),
+        })
     }
 
     /// It is known of a lost path whether any core had unflushed writes there.

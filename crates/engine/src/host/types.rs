@@ -322,6 +322,18 @@ pub struct Disconnected {
     pub in_doubt: bool,
 }
 
+/// A lost path between two attempts to connect it, as core 0 sees it: no core has a connection of
+/// it, and none is made before `left_ns` have passed, unless a verb asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReconnectWait {
+    /// Time until the next attempt, ns.
+    pub left_ns: u64,
+    /// As of [`Disconnected::failures`].
+    pub failures: u32,
+    /// As of [`Disconnected::in_doubt`].
+    pub in_doubt: bool,
+}
+
 /// What a host engine tells its owner.
 #[derive(Clone, Debug)]
 pub enum HostEvent {

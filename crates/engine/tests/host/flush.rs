@@ -6,6 +6,7 @@ use engine::Machine;
 use engine::host::{Change, HostEngine, HostEvent, IoOp, PathState, Recovery};
 use engine::target::{Faults, TargetControl};
 use nvme::wire::Status;
+use policy::PathIndex;
 use std::cell::RefCell;
 use volume::Outcome;
 
@@ -215,11 +216,19 @@ fn t13_lost_path_is_in_doubt_until_a_flush_failed() {
         of.collect::<Vec<_>>()
     };
     assert_eq!(said(&rig)[..2], [(0, 0, true), (0, 1, true)]);
+    let waits = |rig: &Rig, path| {
+        let host = rig.host.borrow();
+        let wait = host.reconnect_wait(0, PathIndex(path), 0);
+        wait.map(|it| (it.failures > 0, it.in_doubt))
+    };
+    assert_eq!(waits(&rig, 0), Some((true, true)));
+    assert_eq!(waits(&rig, 1), None);
     assert_eq!(rig.one(&flush(3), 61 * SECOND).outcome, Outcome::PathError);
     rig.world.pass(20 * SECOND);
     rig.poll();
     let (address, failures, in_doubt) = said(&rig).pop().unwrap();
     assert!(address == 0 && failures > 5 && !in_doubt, "{failures}");
+    assert_eq!(waits(&rig, 0), Some((true, false)));
 }
 
 #[test]
