@@ -260,7 +260,7 @@ fn without_zone(text: &str) -> Result<(Cow<'_, str>, Option<String>), UriError> 
     let Some((address, _)) = host.split_once('%').filter(|_| !scheme.contains('/')) else {
         return none;
     };
-    let zoned = zone::host(host).map_err(UriError::Malformed)?;
+    let zoned = zone::host_in_uri(host).map_err(UriError::Malformed)?;
     Ok((
         Cow::Owned(format!("{scheme}://[{address}]{behind}")),
         Some(zoned),

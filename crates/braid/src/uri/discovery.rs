@@ -135,8 +135,11 @@ mod tests {
             assert_eq!(uri.to_string(), shown);
             assert_eq!(shown.parse(), Ok(uri));
         }
-        for host in ["fe80::1%lo", "fe80::1%25lo"] {
-            let uri = DiscoveryUri::new(host, 8009, None).unwrap();
+        for uri in [
+            DiscoveryUri::new("fe80::1%lo", 8009, None).unwrap(),
+            "nvme-tcp://[fe80::1%25lo]".parse().unwrap(),
+            "nvme-tcp://[fe80::1%lo]".parse().unwrap(),
+        ] {
             assert_eq!(uri.to_string(), "nvme-tcp://[fe80::1%25lo]:8009");
             assert_eq!(uri.to_string().parse(), Ok(uri.clone()));
             assert_eq!(in_words(&uri.resolve().unwrap()), uri.to_string());

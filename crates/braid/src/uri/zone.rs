@@ -1,5 +1,5 @@
-//! Zones of IPv6 link-local addresses: `[fe80::1%25eth0]` in a URI (RFC 6874), `fe80::1%eth0`
-//! elsewhere; each is read in both places.
+//! Zones of IPv6 link-local addresses: `[fe80::1%25eth0]` in a URI (RFC 6874), where
+//! `[fe80::1%eth0]` is read too; `fe80::1%eth0` elsewhere.
 //!
 //! # Contract
 //! The zone is part of the host's text. Its interface is looked up when the host is resolved: an
@@ -9,7 +9,20 @@ use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 /// Longest name of an interface (IFNAMSIZ without its NUL).
 const NAME_MAX: usize = 15;
 
-/// A host without brackets, as it is resolved: the `%25` before a zone becomes `%`.
+/// Checks a URI's host without brackets, and returns it as it is resolved: the `%25` before a zone
+/// becomes `%`.
+///
+/// # Errors
+/// As [`host`].
+pub fn host_in_uri(text: &str) -> Result<String, String> {
+    match text.split_once("%25") {
+        // A bare %25 is the zone with the number 25.
+        Some((address, zone)) if !zone.is_empty() => host(&format!("{address}%{zone}")),
+        _ => host(text),
+    }
+}
+
+/// Checks a host without brackets, and returns it as it is resolved.
 ///
 /// # Errors
 /// The zone can't be one, or its address has none.
@@ -20,11 +33,6 @@ pub fn host(text: &str) -> Result<String, String> {
     let parsed = address.parse::<Ipv6Addr>();
     let parsed =
         parsed.map_err(|_| format!("\"{address}\" is no IPv6 address, so it has no zone"))?;
-    // A bare %25 is the zone with the number 25.
-    let zone = zone
-        .strip_prefix("25")
-        .filter(|it| !it.is_empty())
-        .unwrap_or(zone);
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@');
     if zone.is_empty() || zone.len() > NAME_MAX || !zone.chars().all(fits) {
         return Err(format!(
@@ -89,18 +97,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zone_is_read_in_both_forms() {
-        for (text, read) in [
-            ("10.0.0.1", "10.0.0.1"),
-            ("fd00::1", "fd00::1"),
-            ("storage-1", "storage-1"),
-            ("fe80::1%eth0", "fe80::1%eth0"),
-            ("fe80::1%25eth0", "fe80::1%eth0"),
-            ("fe80:0::1%2", "fe80::1%2"),
-            ("fe80::1%25", "fe80::1%25"),
-            ("fe80::1%25br-lan.7", "fe80::1%br-lan.7"),
+    fn zone_is_read_as_its_place_has_it() {
+        for (text, in_uri, elsewhere) in [
+            ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
+            ("fd00::1", "fd00::1", "fd00::1"),
+            ("storage-1", "storage-1", "storage-1"),
+            ("fe80::1%eth0", "fe80::1%eth0", "fe80::1%eth0"),
+            ("fe80::1%25eth0", "fe80::1%eth0", "fe80::1%25eth0"),
+            ("fe80:0::1%2", "fe80::1%2", "fe80::1%2"),
+            ("fe80::1%25", "fe80::1%25", "fe80::1%25"),
+            ("fe80::1%253", "fe80::1%3", "fe80::1%253"),
+            ("fe80::1%25253", "fe80::1%253", "fe80::1%25253"),
+            (
+                "fe80::1%25br-lan.7",
+                "fe80::1%br-lan.7",
+                "fe80::1%25br-lan.7",
+            ),
         ] {
-            assert_eq!(host(text).as_deref(), Ok(read), "{text}");
+            assert_eq!(host_in_uri(text).as_deref(), Ok(in_uri), "{text}");
+            assert_eq!(host(text).as_deref(), Ok(elsewhere), "{text}");
         }
         for (text, part) in [
             ("fe80::1%", "can't be the name"),
@@ -111,8 +126,9 @@ mod tests {
             ("host%eth0", "no IPv6 address"),
             ("10.0.0.1%eth0", "no IPv6 address"),
         ] {
-            let error = host(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            for error in [host(text).unwrap_err(), host_in_uri(text).unwrap_err()] {
+                assert!(error.contains(part), "{text}: {error}");
+            }
         }
     }
 
@@ -122,9 +138,11 @@ mod tests {
         let at = SocketAddrV6::new("fe80::7".parse().unwrap(), 4420, 0, 1);
         let text = authority(&at.into());
         assert!(text.starts_with("[fe80::7%25"), "{text}");
-        let (host, port) = host_and_port(&text).unwrap().unwrap();
+        let (bare, port) = host_and_port(&text.replace("%25", "%")).unwrap().unwrap();
         assert_eq!(port, 4420);
-        let found = address(&host).unwrap();
+        let found = address(&bare).unwrap();
+        let in_uri = text.trim_start_matches('[').split_once(']').unwrap().0;
+        assert_eq!(host_in_uri(in_uri), Ok(bare));
         assert_eq!((found.ip(), found.scope_id()), (at.ip(), 1));
         assert_eq!(address("fe80::7"), None);
         assert_eq!(address("fe80::7%no-such-one"), None);

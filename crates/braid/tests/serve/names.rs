@@ -222,7 +222,7 @@ fn link_local_addresses_are_used_with_their_interface() {
         "--listen",
         "[fe80::a%v0]:4420",
         "--listen",
-        "[fe80::a%25v0]:4421",
+        "[fe80::a%v0]:4421",
     ]);
     command.arg("--socket").arg(place.path("t.sock"));
     let mut target = place.begun(command);
