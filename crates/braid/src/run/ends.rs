@@ -7,8 +7,8 @@
 //! know an end before the engine hears of its path.
 //!
 //! A name counts for all addresses that it stood for when it was resolved last: at the start, and
-//! whenever its path is to be connected again ([`names`](super::names)). A path that is connected
-//! keeps its address.
+//! whenever its path is to be connected again ([`names`](super::names)). A path that is connected,
+//! or being connected, keeps its address.
 use super::config::PathKeys;
 use super::service::Service;
 use crate::load::host::{End, FileAccess, Known, Place, What};
@@ -77,7 +77,8 @@ impl Ends {
         found.unwrap_or_default()
     }
 
-    /// Why the name in a path can't be resolved now, and whether the path has no address at all.
+    /// Why the name in a path can't be resolved now, or is not followed; and whether the path has no
+    /// address at all.
     pub fn unresolved(&self, uri: &PathUri) -> Option<(String, bool)> {
         self.find(uri, |what| match what {
             What::Port(place) => Some((place.why.clone()?, place.address.is_none())),
@@ -132,6 +133,11 @@ impl Ends {
     }
 }
 
+fn open_end(keys: &PathKeys, access: FileAccess, quiesce_ns: u64) -> Result<End, String> {
+    let opened = End::of(&keys.uri, access, quiesce_ns);
+    opened.map_err(|error| format!("{}: {error:#}", keys.uri))
+}
+
 impl Known {
     fn is_device(&self) -> bool {
         !matches!(self.what, What::Port(_))
@@ -150,10 +156,17 @@ impl Service {
         access: FileAccess,
         quiesce_ns: u64,
     ) -> Result<PathConfig, String> {
+        let end = open_end(keys, access, quiesce_ns)?;
+        self.register_end(keys, &end)
+    }
+
+    /// Makes known to all cores where a path leads, that is resolved or open.
+    ///
+    /// # Errors
+    /// Why it can't be, with its URI.
+    pub fn register_end(&self, keys: &PathKeys, end: &End) -> Result<PathConfig, String> {
         let uri = keys.uri.to_string();
-        let end =
-            End::of(&keys.uri, access, quiesce_ns).map_err(|error| format!("{uri}: {error:#}"))?;
-        let number = match &end {
+        let number = match end {
             End::Port(_) => self.ends.both().addresses.take()?,
             End::Passthrough(_) | End::Device { .. } => self.ends.both().devices.take()?,
         };
@@ -163,7 +176,7 @@ impl Service {
             number,
             what: end.what(),
         });
-        if let End::Port(place) = &end {
+        if let End::Port(place) = end {
             let address = place.address.unwrap_or(runtime::NOWHERE);
             self.senders.set_address(number.into(), address);
         }
@@ -202,6 +215,20 @@ impl Service {
             }
         }
         Ok(all)
+    }
+
+    /// Resolves or opens where the paths of a volume lead, and tells no core; this may block.
+    ///
+    /// # Errors
+    /// Of the first that can't be.
+    pub fn open_ends(
+        &self,
+        paths: &[PathKeys],
+        access: FileAccess,
+        quiesce_ns: u64,
+    ) -> Result<Vec<(PathKeys, End)>, String> {
+        let open = |keys: &PathKeys| Ok((keys.clone(), open_end(keys, access, quiesce_ns)?));
+        paths.iter().map(open).collect()
     }
 
     /// A line of the engine about a path: where it says only that I/O fails, and the path's queue

@@ -461,19 +461,30 @@ impl Service {
     pub fn put_aside(&self) {
         let state = self.state();
         for (volume, running) in state.volumes.iter() {
-            for (keys, place) in running.of.paths.iter().zip(&running.places) {
-                let path = PathIndex(*place);
-                let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
-                    Some("failed") => {
-                        let queue = self.ends.queue(&keys.uri);
-                        queue.iter().for_each(|queue| queue.set_wanted(false));
-                        Change::FailPath(volume, path, true)
-                    }
-                    Some(_) => Change::DrainPath(volume, path, true),
-                    None => continue,
-                };
-                self.senders.change(0, change, WAIT_NS_MAX);
-            }
+            self.put_aside_paths(volume, running);
+        }
+    }
+
+    /// The paths of one volume, likewise.
+    pub fn put_aside_of(&self, volume: u16) {
+        if let Some(running) = self.state().volumes.get(volume) {
+            self.put_aside_paths(volume, running);
+        }
+    }
+
+    fn put_aside_paths(&self, volume: u16, running: &Running) {
+        for (keys, place) in running.of.paths.iter().zip(&running.places) {
+            let path = PathIndex(*place);
+            let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
+                Some("failed") => {
+                    let queue = self.ends.queue(&keys.uri);
+                    queue.iter().for_each(|queue| queue.set_wanted(false));
+                    Change::FailPath(volume, path, true)
+                }
+                Some(_) => Change::DrainPath(volume, path, true),
+                None => continue,
+            };
+            self.senders.change(0, change, WAIT_NS_MAX);
         }
     }
 

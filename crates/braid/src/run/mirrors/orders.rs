@@ -15,7 +15,7 @@ use super::legs::left_out_place;
 use super::terms;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
-use crate::load::host::FileAccess;
+use crate::load::host::{End, FileAccess};
 use crate::run::config::{PathKeys, leg_name};
 use crate::run::paths::Undo;
 use crate::run::service::{Service, State};
@@ -585,8 +585,17 @@ impl Service {
         access: FileAccess,
         quiesce_ns: u64,
     ) -> Result<(), String> {
-        for keys in paths {
-            let path = self.lead(keys, access, quiesce_ns)?;
+        let ends = self.open_ends(paths, access, quiesce_ns)?;
+        self.add_ends(volume, ends)
+    }
+
+    /// The engine gets these paths of a volume, which lead to what is open.
+    ///
+    /// # Errors
+    /// The engine does not take one.
+    pub fn add_ends(&self, volume: u16, ends: Vec<(PathKeys, End)>) -> Result<(), String> {
+        for (keys, end) in ends {
+            let path = self.register_end(&keys, &end)?;
             let change = Change::AddPath(volume, Box::new(path));
             self.ask_or(Undo::Join, change, WAIT_NS, Duration::from_secs(1))?;
         }
