@@ -77,8 +77,8 @@ impl Ends {
         found.unwrap_or_default()
     }
 
-    /// Why the name in a path can't be resolved now, or is not followed; and whether the path has no
-    /// address at all.
+    /// Why the name in a path can't be resolved now, or is not followed; and whether the path has
+    /// no address at all.
     pub fn unresolved(&self, uri: &PathUri) -> Option<(String, bool)> {
         self.find(uri, |what| match what {
             What::Port(place) => Some((place.why.clone()?, place.address.is_none())),

@@ -10,8 +10,8 @@
 //!
 //! # Limits
 //! Local files have no identity: a file that appears at the place of a volume's only path is taken,
-//! as it is at a start, once its size and time have not changed for [`SETTLED`]: a copy of it may be
-//! under way. A copy that stalls for longer is not noticed.
+//! as it is at a start, once its size and time have not changed for [`SETTLED`]: a copy of it may
+//! be under way. A copy that stalls for longer is not noticed.
 use super::config::{PathKeys, Volume};
 use super::mirrors;
 use super::service::Service;

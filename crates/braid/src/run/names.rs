@@ -2,8 +2,9 @@
 //!
 //! # Contract
 //! The engine says when no connection of a path is left ([`HostEvent::Disconnected`]); from then on
-//! until its next attempt the address number of the path may stand for another address. Each look-up
-//! has a thread of its own, one for each path at most: no reactor and no other path waits for it.
+//! until its next attempt the address number of the path may stand for another address. Each
+//! look-up has a thread of its own, one for each path at most: no reactor and no other path waits
+//! for it.
 //! A name that can't be resolved is tried again with growing pauses, its path has the address that
 //! it had, if any, and `status`, `check` and the log say why. Of several addresses the next one is
 //! tried after each failed attempt. What is found there is checked as after every reconnect (T32).
