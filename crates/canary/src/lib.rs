@@ -135,6 +135,8 @@ pub enum Bug {
     CutForgotten,
     /// Idle paths are not probed (T12).
     UnprobedIdle,
+    /// Probes of a path are small, whatever was lost there.
+    SmallProbes,
     /// A mirror is started although its legs are those of one of another name.
     NameUnasked,
     /// A leg is taken for the one that its place in the configuration says.
@@ -149,7 +151,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 65] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -209,6 +211,7 @@ impl Bug {
         Self::ShrunkUnlike,
         Self::CutForgotten,
         Self::UnprobedIdle,
+        Self::SmallProbes,
         Self::NameUnasked,
         Self::LegByPlace,
         Self::EndlessQueue,

@@ -23,7 +23,7 @@ use std::time::Instant;
 type Canary = (Bug, u64, &'static str, &'static str);
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 42] = [
+const CANARIES: [Canary; 43] = [
     (
         Bug::Unfenced,
         100,
@@ -275,6 +275,12 @@ const CANARIES: [Canary; 42] = [
         100,
         "stuck",
         "T12: an idle connection that was forgotten is never probed",
+    ),
+    (
+        Bug::SmallProbes,
+        600,
+        "stuck",
+        "probes of a path on which nothing large arrives are small",
     ),
 ];
 

@@ -44,6 +44,7 @@ mod good;
 mod guests;
 mod harm;
 pub mod history;
+mod hole;
 pub mod judged;
 pub mod kind;
 mod lasting;

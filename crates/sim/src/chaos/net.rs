@@ -19,6 +19,11 @@ const HEADERS_MAX: usize = 64 << 10;
 const IC_RESP: u8 = 1;
 const IC_BYTES: usize = 128;
 
+/// Whether a host's connection of this number is one of an I/O queue.
+fn is_io(conn: u32) -> bool {
+    conn % 2 == 1
+}
+
 impl World {
     fn state(&self, wire: Wire) -> State {
         self.wires.get(&wire).copied().unwrap_or_default()
@@ -48,10 +53,13 @@ impl World {
     }
 
     /// When something of this length arrives at `node` at the earliest, where large packets get
-    /// lost.
-    fn large_ns(&mut self, wire: Wire, node: usize, len: usize) -> u64 {
+    /// lost; `conn`: the host's number of its connection.
+    fn large_ns(&mut self, wire: Wire, node: usize, conn: u32, len: usize) -> u64 {
         let way = wire.toward(node);
-        let large_ns = self.state(wire).ways[way].large_ns;
+        let mut large_ns = self.state(wire).ways[way].large_ns;
+        if is_io(conn) {
+            large_ns = large_ns.max(self.state(wire).ways[way].large_io_ns);
+        }
         if len <= SMALL || large_ns <= self.now_ns {
             return 0;
         }
@@ -64,7 +72,7 @@ impl World {
     pub fn forget_on_the_way(&mut self, wire: Wire) {
         let conns = self.nodes[wire.from].open_conns();
         let those = conns.filter(|(number, conn)| {
-            conn.wire == wire && !conn.closing && conn.peer.is_some() && number % 2 == 1
+            conn.wire == wire && !conn.closing && conn.peer.is_some() && is_io(*number)
         });
         let near = |(number, conn): (u32, &Conn)| End {
             node: wire.from,
@@ -365,7 +373,8 @@ impl World {
                 self.damage(number, (conn, life), peer, agreeing);
             }
             let at_ns = self.arrival_ns(wire, peer.node) + self.stands_ns(number);
-            let at_ns = at_ns.max(self.large_ns(wire, peer.node, out.len()));
+            let of_host = if number == wire.from { conn } else { peer.conn };
+            let at_ns = at_ns.max(self.large_ns(wire, peer.node, of_host, out.len()));
             let mut arrive_ns = at_ns;
             if let Some(it) = self.nodes[number].conn(conn, life) {
                 arrive_ns = at_ns.max(it.arrive_ns);

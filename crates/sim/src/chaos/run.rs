@@ -266,6 +266,7 @@ impl<'a> Course<'a> {
         self.recover()?;
         self.judge()?;
         self.calm()?;
+        self.lose_large()?;
         self.stop()
     }
 

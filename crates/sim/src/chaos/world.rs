@@ -97,6 +97,8 @@ pub struct Way {
     pub heals_ns: u64,
     /// Nothing larger than [`SMALL`] arrives before, nor what follows it on its connection.
     pub large_ns: u64,
+    /// The same, on connections of I/O queues only.
+    pub large_io_ns: u64,
     /// Whoever receives reads nothing before.
     pub deaf_ns: u64,
     /// Whoever receives reads at most so many bytes in a [sip](SIP_NS); 0: all.

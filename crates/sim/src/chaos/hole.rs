@@ -1,0 +1,90 @@
+//! A path that loses large packets stalls one read. Then it stays out until it carries them again.
+//!
+//! # Contract
+//! Runs last, in worlds in which one direction lost large packets. For [`HOLE_NS`], packets of more
+//! than 1,400 bytes do not reach a host on the I/O queue of one of its paths. Its admin connection
+//! and small answers pass. Probes repeat the length that was lost, so the path must stay out: reads
+//! longer than [`STALL_NS`] in more than one of [`ROUNDS`] are a finding.
+//!
+//! # Limits
+//! Hosts of one core that have another path: each core has its own connection and its own stall.
+//! Only reads are judged, and only where the slowest request of a round is one. A flush waits until
+//! the lost path is back (T13), and an overlapping write waits for the fence of a lost one (T9).
+//! Requests that fail here, and the data of reads, are not judged.
+use super::kind::Kind;
+use super::node::Body;
+use super::run::{Course, Finding};
+use super::strike::high_bit;
+use alloc::format;
+
+const SECOND: u64 = 1_000_000_000;
+/// How long nothing large passes, ns.
+const HOLE_NS: u64 = 60 * SECOND;
+/// A read takes less than this on paths that are well. One whose answer is lost waits until its
+/// command is aborted or its path is lost, which may take longer.
+const STALL_NS: u64 = SECOND;
+/// Of requests, one at a time.
+const ROUNDS: u64 = 20;
+const REQUESTS: u64 = 30;
+
+impl Course<'_> {
+    /// See the module; waits until all paths are used again.
+    pub(super) fn lose_large(&mut self) -> Result<(), Finding> {
+        let layout = &self.plan.layout;
+        let judged = layout.mirror.is_none() && layout.more.scratch_bytes > 0;
+        let plan = self.plan;
+        let mut those = plan.faults.iter();
+        let fault = those.find(|it| it.kind == Kind::OneWay && high_bit(it));
+        let Some(fault) = fault.filter(|_| judged && layout.cores == 1) else {
+            return Ok(());
+        };
+        let whom = self.drawn(fault);
+        if self.paths_of(whom.host) < 2 {
+            return Ok(());
+        }
+        let until_ns = self.rig.world.now_ns + HOLE_NS;
+        for wire in self.rig.wires(whom.host, whom.address) {
+            let way = &mut self.rig.world.wires.entry(wire).or_default().ways[1];
+            way.large_io_ns = until_ns;
+        }
+        self.stalls_once(whom.host, until_ns)?;
+        self.rig.hosts[whom.host].flapped = true;
+        self.pass(until_ns.max(self.rig.world.now_ns))?;
+        self.recover()
+    }
+
+    /// Requests of a host until then, of which one may wait for what was lost.
+    fn stalls_once(&mut self, host: usize, until_ns: u64) -> Result<(), Finding> {
+        let mut stalled = false;
+        for _ in 0..ROUNDS {
+            self.rig.client(host).exercise(REQUESTS, true);
+            self.rest()?;
+            if self.rig.world.now_ns >= until_ns {
+                return Ok(());
+            }
+            // A flush waits until the lost path is back, and a write may wait for one.
+            let slowest = self.rig.client(host).slowest;
+            let slowest = slowest.filter(|it| it.request.kind == nbd::Kind::Read);
+            if let Some(it) = slowest.filter(|it| it.end_ns - it.start_ns > STALL_NS) {
+                if stalled {
+                    let asked = self.asked(host, it.home, it.start_ns, &it.request);
+                    let ms = (it.end_ns - it.start_ns) / 1_000_000;
+                    let what = format!("nothing large passes, and once more {asked} took {ms} ms");
+                    return Err(Finding::Stuck(what));
+                }
+                stalled = true;
+            }
+            self.pass(self.rig.world.now_ns + SECOND)?;
+        }
+        Ok(())
+    }
+
+    /// How many paths a host of one core has.
+    fn paths_of(&self, host: usize) -> usize {
+        let node = self.rig.hosts[host].cores[0];
+        match &self.rig.world.nodes[node].body {
+            Body::Core(engine) => engine.host().paths(0).count(),
+            _ => 0,
+        }
+    }
+}
