@@ -94,7 +94,7 @@ struct Calm {
     times: u8,
 }
 
-/// State of one path on one core; issue and measure in docs/sim.md.
+/// State of one path on one core; figures in docs/results/simulator.md.
 const PATH_BYTES: usize = size_of::<Model>()
     + size_of::<Calm>()
     + size_of::<Doubt>()
