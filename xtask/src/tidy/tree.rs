@@ -5,7 +5,10 @@ use std::fs;
 use std::path::Path;
 
 /// Directories that hold nothing written by hand.
-const SKIPPED: [&str; 4] = ["target", ".git", "corpus", "artifacts"];
+const SKIPPED: [&str; 3] = [".git", "corpus", "artifacts"];
+/// The file by which Cargo marks a directory of build output. Sources have directories of its usual
+/// name too.
+const BUILD_OUTPUT: &str = "CACHEDIR.TAG";
 /// Files whose text is checked, by extension.
 const TEXT: [&str; 8] = ["rs", "toml", "md", "sh", "yml", "html", "svg", "txt"];
 /// And by name.
@@ -80,7 +83,7 @@ impl Tree {
             };
             self.paths.insert(path.clone());
             if entry.file_type()?.is_dir() {
-                if !SKIPPED.contains(&name.as_str()) {
+                if !SKIPPED.contains(&name.as_str()) && !entry.path().join(BUILD_OUTPUT).exists() {
                     self.read_directory(root, &path)?;
                 }
             } else if is_text(&name) {

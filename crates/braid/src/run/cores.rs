@@ -38,8 +38,8 @@ const PATHS_MORE: usize = 64;
 /// How long a core may take to answer the control thread.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
-/// Longest wait at the start for the names of all hosts together: a name server that is down must not
-/// keep what needs none.
+/// Longest wait at the start for the names of all hosts together: a name server that is down must
+/// not keep what needs none.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 /// What was opened for the cores: see [`opened`].

@@ -4,8 +4,8 @@
 //! A leg is a volume of the engine that no user sees by itself; a mirror has a number from
 //! [`MIRRORS_FROM`] on, and is on the core of its clients. Legs are files and block devices that
 //! nobody else writes meanwhile (T48), or namespaces. One that isn't there at the start is left
-//! out and looked for again ([`late`](super::late)), and the engine decides whether the mirror may go
-//! on without; one that somebody else has ends the start.
+//! out and looked for again ([`late`](super::late)), and the engine decides whether the mirror may
+//! go on without; one that somebody else has ends the start.
 mod again;
 mod kept;
 mod legs;

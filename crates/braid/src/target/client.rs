@@ -40,7 +40,9 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     port: u16,
     /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
-    /// large_delay=5ms tail=0.01:5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized offer=withdrawn (or subsystem, discovery), or a fault (see below); 0 switches one off
+    /// large_delay=5ms tail=0.01:5ms stall=5s ana=inaccessible (all groups)
+    /// ana=2:change+3:optimized offer=withdrawn (or subsystem, discovery), or a fault (see below);
+    /// 0 switches one off
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]

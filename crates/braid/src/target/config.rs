@@ -18,8 +18,8 @@
 //! ```
 //!
 //! # Contract
-//! Identifiers that aren't given follow from the NQN and the NSID, so that two processes with the same
-//! configuration offer the same namespace. Their controller identifiers must then be disjoint:
+//! Identifiers that aren't given follow from the NQN and the NSID, so that two processes with the
+//! same configuration offer the same namespace. Their controller identifiers must then be disjoint:
 //! `cntlid = [1, 999]` here and `[1000, 1999]` there.
 mod check;
 
@@ -146,7 +146,8 @@ pub struct Namespace {
 pub struct Port {
     /// Address and port; port 0 = any free one.
     pub listen: String,
-    /// Address that hosts are told, where it isn't the one bound: behind a wildcard it must be said.
+    /// Address that hosts are told, where it isn't the one bound: behind a wildcard it must be
+    /// said.
     pub advertise: Option<IpAddr>,
     /// What slows it.
     pub shape: shape::Config,

@@ -51,7 +51,8 @@ impl Embedded {
         &self.launched.addresses
     }
 
-    /// For changes while it runs (ports and namespaces as `TargetControl` counts them: ports from 0).
+    /// For changes while it runs (ports and namespaces as `TargetControl` counts them: ports from
+    /// 0).
     pub fn sender(&self) -> Sender<TargetControl> {
         self.launched.sender()
     }

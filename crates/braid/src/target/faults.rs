@@ -32,8 +32,9 @@ Faults of a port:
   mute=5s            nothing is sent for so long; 0 ends it
   refuse=5s          new connections are closed at once for so long; 0 ends it
 
-Size, write protection and block size are the namespace's, on all ports. A Linux host gives the disk
-of all its paths those of the port that it scanned last, at once: see `braid target resize --help`.";
+Size, write protection and block size are the namespace's, on all ports. A Linux host gives the
+disk of all its paths those of the port that it scanned last, at once: see
+`braid target resize --help`.";
 
 /// A change of a port's faults; what is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -1,9 +1,10 @@
 //! The target's log: what happens to connections and which faults were injected, on standard error.
 //!
 //! # Contract
-//! A thread of its own sleeps until the reactor says that there is something, then reads the engine's
-//! events and counters and prints a bounded number of lines, at most once per [`LOG_PERIOD`]. The
-//! reactor never waits for it, nor does the end of the process for longer than [`LOG_END_WAIT`].
+//! A thread of its own sleeps until the reactor says that there is something, then reads the
+//! engine's events and counters and prints a bounded number of lines, at most once per
+//! [`LOG_PERIOD`]. The reactor never waits for it, nor does the end of the process for longer than
+//! [`LOG_END_WAIT`].
 use super::limits::{LOG_LINES_MAX, LOG_PERIOD};
 use crate::limits::LOG_END_WAIT;
 use engine::machine::Closed;

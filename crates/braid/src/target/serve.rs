@@ -47,14 +47,16 @@ pub struct ServeArgs {
     /// Size of the namespace [default: the backend's]; a file that isn't there is made
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
-    /// A port, and what slows it: 127.0.0.1:4420,delay=30ms (the keys of `braid target set`); port 0
-    /// is any free one; 0.0.0.0:4420,advertise=192.0.2.1 listens on all addresses and tells hosts one
+    /// A port, and what slows it: 127.0.0.1:4420,delay=30ms (the keys of `braid target set`); port
+    /// 0 is any free one; 0.0.0.0:4420,advertise=192.0.2.1 listens on all addresses and tells hosts
+    /// one
     #[arg(long, value_name = "ADDRESS:PORT[,KEY=VALUE…]")]
     listen: Vec<String>,
     /// Delay of every port that names none
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
-    /// Command quiesce time that the target reports; 0 = none [default: what the backend can promise]
+    /// Command quiesce time that the target reports; 0 = none [default: what the backend can
+    /// promise]
     #[arg(long, value_name = "DURATION")]
     cqt: Option<String>,
     /// Subsystem NQN

@@ -36,8 +36,8 @@ pub struct Recovery {
     pub fast_io_fail_ns: u64,
     /// Whether writes wait for proof or bound. Fenced: acknowledged data are never lost.
     pub write_failover: WriteFailover,
-    /// Stands in for a Command Quiesce Time that the controller doesn't report, and for a shorter one
-    /// where it is longer than [`Recovery::QUIESCE_NS`].
+    /// Stands in for a Command Quiesce Time that the controller doesn't report, and for a shorter
+    /// one where it is longer than [`Recovery::QUIESCE_NS`].
     pub quiesce_ns: u64,
     /// All controllers share their write cache, so that any of them can flush for all.
     pub shared_write_cache: bool,

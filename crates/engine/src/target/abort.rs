@@ -1,8 +1,8 @@
 //! Commands that a host wants back (T12).
 //!
 //! Only what no device has is taken back: a command that waits for its port's shape or for changes
-//! that it overlaps, or that a fault holds. Of everything else the truth is "not aborted", writes above all: the host takes
-//! "aborted" as proof that a write will not be executed (T9).
+//! that it overlaps, or that a fault holds. Of everything else the truth is "not aborted", writes
+//! above all: the host takes "aborted" as proof that a write will not be executed (T9).
 use super::TargetEngine;
 use super::commands::Stage;
 use nvme::controller::ConnId;

@@ -48,8 +48,8 @@ pub struct FaultStats {
     pub hung: u64,
 }
 
-/// All ports' counters: one writer, any readers. Each figure is whole; figures of one port may be of
-/// two loop turns.
+/// All ports' counters: one writer, any readers. Each figure is whole; figures of one port may be
+/// of two loop turns.
 #[derive(Debug)]
 pub struct Board {
     ports: Box<[Line]>,

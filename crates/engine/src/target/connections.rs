@@ -229,8 +229,8 @@ impl TargetEngine {
         expires_ns.unwrap_or(u64::MAX)
     }
 
-    /// The reactor has closed a connection: what has not begun is over, or as the port's faults will
-    /// have it; what is at a device ends there.
+    /// The reactor has closed a connection: what has not begun is over, or as the port's faults
+    /// will have it; what is at a device ends there.
     pub(super) fn closed(&mut self, conn: ConnId, closed: Closed, now_ns: u64) {
         let port = self.connections.of(conn.0).port;
         let faults = self.ports[usize::from(port)].faults.faults();

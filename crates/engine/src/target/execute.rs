@@ -11,7 +11,8 @@ use volume::hold::Range;
 const ALL_NAMESPACES: u32 = u32::MAX;
 
 impl TargetEngine {
-    /// Follows everything the subsystem says, and serves who waits for a buffer, until both are quiet.
+    /// Follows everything the subsystem says, and serves who waits for a buffer, until both are
+    /// quiet.
     pub(super) fn drain(&mut self, now_ns: u64) {
         loop {
             if let Some(event) = self.subsystem.poll_event() {

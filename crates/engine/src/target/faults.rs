@@ -1,22 +1,23 @@
 //! What goes wrong at a port on purpose, and when.
 //!
-//! Decides from a port's [`Faults`], the commands that pass and a seeded generator: which connection
-//! is dropped, which command gets an error status or hangs, which write is held, and what becomes of writes
-//! whose connection is gone.
+//! Decides from a port's [`Faults`], the commands that pass and a seeded generator: which
+//! connection is dropped, which command gets an error status or hangs, which write is held, and
+//! what becomes of writes whose connection is gone.
 //!
 //! # Contract
-//! Without faults nothing here costs more than a comparison, and a write that has not begun when its
-//! connection ends is never executed. With `late_writes_ns` it is, that long after the end, though
-//! its host may have repeated it elsewhere: a host is safe from it only while that lies within what
-//! it waits for, 2 × KATO + CQT (T9). With `until_keep_alive` it takes its usual course until the
-//! keep-alive timer of its controller would have expired (Base 2.0, 3.9), and no longer.
+//! Without faults nothing here costs more than a comparison, and a write that has not begun when
+//! its connection ends is never executed. With `late_writes_ns` it is, that long after the end,
+//! though its host may have repeated it elsewhere: a host is safe from it only while that lies
+//! within what it waits for, 2 × KATO + CQT (T9). With `until_keep_alive` it takes its usual course
+//! until the keep-alive timer of its controller would have expired (Base 2.0, 3.9), and no longer.
 //!
 //! A dropped connection's commands take their usual course until it is closed: those that no shape
 //! delays are executed, and their answer is lost.
 //!
 //! # Limits
-//! What hangs goes on hanging when the fault is taken away. [`ERROR_RULES_MAX`] rules; more are cut off. Late writes keep the order in which they were lost:
-//! a shorter `late_writes_ns` lets none overtake.
+//! What hangs goes on hanging when the fault is taken away. [`ERROR_RULES_MAX`] rules; more are cut
+//! off. Late writes keep the order in which they were lost: a shorter `late_writes_ns` lets none
+//! overtake.
 use super::commands::{Command, Queue};
 use crate::limits::ERROR_RULES_MAX;
 use alloc::vec::Vec;

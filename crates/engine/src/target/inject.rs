@@ -1,4 +1,5 @@
-//! Faults carried out: what the engine does where a port's [`Injector`](super::faults::Injector) says.
+//! Faults carried out: what the engine does where a port's [`Injector`](super::faults::Injector)
+//! says.
 use super::commands::{Queue, Stage};
 use super::log::Why;
 use super::{Faults, TargetEngine};

@@ -1,4 +1,5 @@
-//! What happens to connections, in words for people: a ring that one core fills and one thread reads.
+//! What happens to connections, in words for people: a ring that one core fills and one thread
+//! reads.
 //!
 //! # Contract
 //! Writing never waits and never fails: who doesn't read in time loses the oldest, and learns how

@@ -1,22 +1,22 @@
 //! The payload buffers of all connections, and who waits for one.
 //!
 //! Three rules keep one connection from stopping another, or itself, for ever:
-//! * *Shares*: a connection gets a buffer if it then holds no more than was free. One alone may hold
-//!   half of the arena, n at once 1/(n + 1) each, and something is left for a newcomer.
-//! * *Kept*: of what is shared, a part is left to connections that have moved as much of late as they
-//!   would hold (see `motion`). Thousands that each take one large transfer and move nothing leave no
-//!   crumbs of the rest, and those who were busy go on.
-//! * *Reserve*: each connection has one buffer of in-capsule size to itself. In-capsule data blocks the
-//!   connection's stream, and behind it may lie the very data that would free other buffers; with
-//!   the reserve the stream moves on as soon as the capsule before has been executed. A read that
-//!   fits may have it too: only its host's reading keeps it. So one who comes while all else is taken
-//!   is served, one command at a time, and by that shows that it moves.
+//! * *Shares*: a connection gets a buffer if it then holds no more than was free. One alone may
+//!   hold half of the arena, n at once 1/(n + 1) each, and something is left for a newcomer.
+//! * *Kept*: of what is shared, a part is left to connections that have moved as much of late as
+//!   they would hold (see `motion`). Thousands that each take one large transfer and move nothing
+//!   leave no crumbs of the rest, and those who were busy go on.
+//! * *Reserve*: each connection has one buffer of in-capsule size to itself. In-capsule data blocks
+//!   the connection's stream, and behind it may lie the very data that would free other buffers;
+//!   with the reserve the stream moves on as soon as the capsule before has been executed. A read
+//!   that fits may have it too: only its host's reading keeps it. So one who comes while all else
+//!   is taken is served, one command at a time, and by that shows that it moves.
 //!
 //! Who can't be served waits in the order of asking on its connection; the connections take turns.
 //!
 //! # Origin
-//! The shares are the dynamic thresholds of shared-memory switches (Choudhury and Hahne, 1998), with
-//! a factor of one.
+//! The shares are the dynamic thresholds of shared-memory switches (Choudhury and Hahne, 1998),
+//! with a factor of one.
 use super::commands::{Commands, Queue};
 use crate::buddy::Buddy;
 use crate::limits::{BUFFER_MAX, KEPT_SHARE};

@@ -6,10 +6,10 @@
 //! nothing to anybody.
 //!
 //! # Contract
-//! A look every [`TARGET_STALL_NS`] while any command waits for memory, and none while nobody does: a
-//! slow host that is in nobody's way is let be. Who waits has memory after twice that, as far as it
-//! is stalled hosts that have it. Memory of commands that wait for a device, a shape or a fault is
-//! no fault of the host, nor is a stream that stands still until there is memory.
+//! A look every [`TARGET_STALL_NS`] while any command waits for memory, and none while nobody does:
+//! a slow host that is in nobody's way is let be. Who waits has memory after twice that, as far as
+//! it is stalled hosts that have it. Memory of commands that wait for a device, a shape or a fault
+//! is no fault of the host, nor is a stream that stands still until there is memory.
 use super::TargetEngine;
 use super::commands::Stage;
 use super::log::Why;

@@ -1,8 +1,8 @@
 //! What a device's failure is called in NVMe.
 //!
 //! The table is chosen so that a host does what helps: with Do Not Retry what the same request can
-//! only fail at again; without it what may pass. Nothing here is a path error (status code type 3h):
-//! another port leads to the same device.
+//! only fail at again; without it what may pass. Nothing here is a path error (status code type
+//! 3h): another port leads to the same device.
 use crate::machine::DeviceError;
 use nvme::controller::Action;
 use nvme::wire::Status;

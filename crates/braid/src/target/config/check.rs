@@ -1,8 +1,8 @@
 //! What can be told of a configuration before anything is opened, made or listened on.
 //!
 //! # Contract
-//! An error begins with the key that is wrong. What depends on the machine (is there such a file, is
-//! the port free) is not looked at.
+//! An error begins with the key that is wrong. What depends on the machine (is there such a file,
+//! is the port free) is not looked at.
 use super::{Config, Namespace};
 use crate::limits::ARENA_BYTES_MAX;
 use crate::target::control::check_referrals;
