@@ -519,7 +519,7 @@ mod tests {
             ("nvme-tcp://fd00::1:4420/nqn.x", "in brackets"),
             ("nvme-tcp://[fd00::zz]:4420/nqn.x", "invalid IPv6"),
             ("nvme-tcp://[fd00::1%25eth0]/nqn.x", "no link-local address"),
-            ("nvme-tcp://[fe80::1%25]x/nqn.x", "invalid port"),
+            ("nvme-tcp://[fe80::1%25]x/nqn.x", "invalid IPv6"),
             ("nvme-tcp://[fe80::1%25a%20b]/nqn.x", "can't be the name"),
             ("nvme-tcp://h/nqn.x?nsid=0", "nsid \"0\""),
             ("nvme-tcp://h/nqn.x?nsid=one", "nsid \"one\""),
