@@ -12,7 +12,7 @@
 //! nbd = "unix:/run/braid/v0.sock"
 //! ```
 //!
-//! Every key, its default and the reason for it: docs/run.md.
+//! Every key and its default: docs/configuration.md.
 //!
 //! # Contract
 //! An error shows line and column. What depends on the machine (is there such a file or user) is

@@ -299,7 +299,7 @@ fn what_one_value_cannot_tell_has_its_place_too() {
 /// The reader of serde lists the keys when it meets one that isn't there.
 #[test]
 fn every_key_is_in_the_document() {
-    let document = include_str!("../../../../../docs/run.md");
+    let document = include_str!("../../../../../docs/configuration.md");
     let path = "[[volume.path]]\nuri = \"mem:64MiB\"";
     for text in [
         format!("nope = 1{GOOD}"),
