@@ -211,6 +211,12 @@ impl Service {
         let (wait_ns, there, others, quiesce_ns) = {
             let state = self.state();
             let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
+            if let Some(why) = self.late.why(&of.name) {
+                return Err(format!(
+                    "{} waits for its file, and gets no path before: {why}",
+                    of.name
+                ));
+            }
             let (quiesce_ns, paths) = (of.queue_quiesce_ns(), &of.paths);
             let there = paths.iter().any(|it| it.uri.to_string() == uri);
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);

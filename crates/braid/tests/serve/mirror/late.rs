@@ -116,6 +116,11 @@ fn file_of_a_volume_that_comes_late_is_opened() {
         text.contains("not there since the start, and tried again"),
         "{text}"
     );
+    let uri = "nvme-tcp://127.0.0.1:9/nqn.2026-01.org.example:v0";
+    let added = place.ask(&["path", "add", "v0", uri]);
+    let text = String::from_utf8_lossy(&added.stderr);
+    assert_eq!(added.status.code(), Some(1), "{text}");
+    assert!(text.contains("v0 waits for its file"), "{text}");
     File::create(place.path("made"))
         .unwrap()
         .set_len(LEG_BYTES)
