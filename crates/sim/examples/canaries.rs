@@ -106,7 +106,7 @@ const CANARIES: [Canary; 43] = [
         Bug::LostWakeUp,
         100,
         "stuck",
-        "who waits for a free slot is never told",
+        "waiters for a free slot are never woken",
     ),
     (
         Bug::ShortRead,
@@ -184,7 +184,7 @@ const CANARIES: [Canary; 43] = [
         Bug::NoBehind,
         600,
         "wrong",
-        "T9: nobody waits behind a held write",
+        "T9: overlapping writes do not wait behind a held one",
     ),
     (
         Bug::ForgottenCqt,
@@ -339,7 +339,7 @@ const OF_MIRRORS: [Canary; 22] = [
         Bug::UnalikeRead,
         200,
         DATA,
-        "what an unclean stop left different is read as it is",
+        "regions that an unclean stop left different are read as they are",
     ),
     (
         Bug::LackingRead,
