@@ -106,7 +106,7 @@ const CANARIES: [Canary; 43] = [
         Bug::LostWakeUp,
         100,
         "stuck",
-        "waiters for a free slot are never woken",
+        "who waits for a free slot is never told",
     ),
     (
         Bug::ShortRead,
@@ -184,7 +184,7 @@ const CANARIES: [Canary; 43] = [
         Bug::NoBehind,
         600,
         "wrong",
-        "T9: overlapping writes do not wait behind a held one",
+        "T9: nobody waits behind a held write",
     ),
     (
         Bug::ForgottenCqt,
@@ -339,7 +339,7 @@ const OF_MIRRORS: [Canary; 22] = [
         Bug::UnalikeRead,
         200,
         DATA,
-        "regions that an unclean stop left different are read as they are",
+        "what an unclean stop left different is read as it is",
     ),
     (
         Bug::LackingRead,
