@@ -561,7 +561,7 @@ impl Machine for MirrorEngine {
             return Some(0);
         }
         let mirrors = self.mirrors.iter().flatten();
-        let mirrors = mirrors.filter_map(|it| it.timeout());
+        let mirrors = mirrors.filter_map(|it| it.timeout(&self.host));
         mirrors.chain(self.host.poll_timeout()).min()
     }
 

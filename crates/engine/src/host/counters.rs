@@ -73,6 +73,13 @@ impl HostEngine {
         it.map_or(0, |it| it.head.usable())
     }
 
+    /// When a path of a volume has ended an I/O well last, or was connected, of those that have
+    /// failed nothing since; 0: none has.
+    pub fn answered_ns(&self, volume: u16) -> u64 {
+        let it = self.volumes.get(usize::from(volume));
+        it.map_or(0, |it| it.head.well_ns())
+    }
+
     /// I/Os of this core that a path of a volume has in flight.
     pub fn in_flight_on(&self, volume: u16, path: PathIndex) -> u32 {
         let it = self.volumes.get(usize::from(volume));

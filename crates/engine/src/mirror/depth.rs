@@ -4,9 +4,10 @@
 //! # Contract
 //! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
 //! and users' flushes beyond the window wait here, in order of arrival (T46); heartbeats,
-//! superblocks, pages of the bitmap and the mirror's own flushes pass it. The window is wide at
-//! first, and wider while it is used up; it shrinks to what the leg has completed in a measured
-//! interval in which it was never idle. A leg that answers nothing for half a heartbeat interval,
+//! superblocks, pages of the bitmap and the mirror's own flushes pass it. After idle time, in which
+//! the leg may have become slow, the window is small again. While it is used up it is doubled each
+//! time that the leg keeps up, and grows by a quarter after the leg once did not: then it shrinks
+//! to what was completed in a measured interval in which the leg was never idle. A leg that answers nothing for half a heartbeat interval,
 //! heartbeats included, gets everything at once, so that time-outs and failover are those of the
 //! host.
 //!
@@ -24,6 +25,9 @@ use volume::Outcome;
 pub(super) struct Depth {
     /// Data I/O and users' flushes that it may have outstanding.
     window: u32,
+    growth: Growth,
+    /// Since when it has none outstanding, ns.
+    idle_ns: u64,
     /// Data I/O and users' flushes that it has outstanding.
     out: u32,
     /// The measured interval, while the leg is not idle.
@@ -33,6 +37,15 @@ pub(super) struct Depth {
     /// When it has answered last, or got something while it was idle, ns.
     alive_ns: u64,
     waiting: VecDeque<(Entry, Io)>,
+}
+
+/// How much wider a window becomes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    /// The leg has kept up with all that it got since it was idle.
+    Double,
+    /// It has not: the window is near what the leg can do.
+    Quarter,
 }
 
 /// A measured interval.
@@ -49,6 +62,8 @@ impl Default for Depth {
     fn default() -> Self {
         Self {
             window: LEG_DEPTH_FIRST,
+            growth: Growth::Double,
+            idle_ns: 0,
             out: 0,
             measure: None,
             base_ns: None,
@@ -61,7 +76,17 @@ impl Default for Depth {
 
 impl Depth {
     /// Takes an I/O to be given, if there is room in the host; `None`: it waits.
-    pub fn admit(&mut self, entry: Entry, io: Io, room: bool, now_ns: u64) -> Option<(Entry, Io)> {
+    pub fn admit(
+        &mut self,
+        (entry, io): (Entry, Io),
+        room: bool,
+        beat_ns: u64,
+        now_ns: u64,
+    ) -> Option<(Entry, Io)> {
+        if self.out == 0 && now_ns.saturating_sub(self.idle_ns) >= span_ns(beat_ns) {
+            self.window = self.window.min(LEG_DEPTH_FIRST);
+            self.growth = Growth::Double;
+        }
         if !room || self.out >= self.window || !self.waiting.is_empty() {
             self.waiting.push_back((entry, io));
             return None;
@@ -69,9 +94,11 @@ impl Depth {
         Some(self.pass(entry, io, now_ns))
     }
 
-    /// Returns the next I/O that may be given.
-    pub fn next(&mut self, beat_ns: u64, now_ns: u64) -> Option<(Entry, Io)> {
-        let stalls = self.stalls_at(beat_ns).is_some_and(|at_ns| at_ns <= now_ns);
+    /// Returns the next I/O that may be given; a path of the leg has ended something well at
+    /// `answered_ns`.
+    pub fn next(&mut self, beat_ns: u64, answered_ns: u64, now_ns: u64) -> Option<(Entry, Io)> {
+        let stalls_ns = self.stalls_at(beat_ns, answered_ns);
+        let stalls = stalls_ns.is_some_and(|at_ns| at_ns <= now_ns);
         if self.out >= self.window && !stalls {
             return None;
         }
@@ -90,9 +117,12 @@ impl Depth {
     }
 
     /// When all that waits is given although nothing was answered, ns.
-    pub fn stalls_at(&self, beat_ns: u64) -> Option<u64> {
+    ///
+    /// A flush goes to each controller that has written: each of its parts that a path has answered
+    /// shows that the leg does not stall, though none of the flushes has ended.
+    pub fn stalls_at(&self, beat_ns: u64, answered_ns: u64) -> Option<u64> {
         let waits = !self.waiting.is_empty();
-        waits.then(|| self.alive_ns.saturating_add(beat_ns / 2))
+        waits.then(|| self.alive_ns.max(answered_ns).saturating_add(beat_ns / 2))
     }
 
     fn pass(&mut self, mut entry: Entry, io: Io, now_ns: u64) -> (Entry, Io) {
@@ -133,6 +163,7 @@ impl Depth {
         }
         if self.out == 0 {
             self.measure = None;
+            self.idle_ns = now_ns;
         }
     }
 
@@ -151,7 +182,7 @@ impl Depth {
         let passed_ns = now_ns.saturating_sub(since_ns);
         // A heartbeat is a read and a write, which take a quarter of its interval then; or half of
         // it, where the leg takes so long without any queue.
-        let span_ns = beat_ns / 8;
+        let span_ns = span_ns(beat_ns);
         let allowed_ns = (2 * self.base_ns.unwrap_or(0)).clamp(span_ns, beat_ns / 4);
         if passed_ns < span_ns {
             // All that it had took half of the time that it may take.
@@ -164,6 +195,7 @@ impl Depth {
         let whole = u32::try_from(whole).unwrap_or(u32::MAX);
         if most > whole && !canary::has(canary::Bug::EndlessQueue) {
             self.window = whole.clamp(LEG_DEPTH_MIN, LEG_DEPTH_MAX);
+            self.growth = Growth::Quarter;
         } else {
             self.widen();
         }
@@ -177,9 +209,18 @@ impl Depth {
     /// Where I/O waits for it, the window becomes larger.
     fn widen(&mut self) {
         if !self.waiting.is_empty() {
-            self.window = (self.window + self.window / 4 + 1).min(LEG_DEPTH_MAX);
+            let more = match self.growth {
+                Growth::Double => self.window,
+                Growth::Quarter => self.window / 4 + 1,
+            };
+            self.window = (self.window + more).min(LEG_DEPTH_MAX);
         }
     }
+}
+
+/// How long a leg is measured, and may be idle until its window is small again, ns.
+fn span_ns(beat_ns: u64) -> u64 {
+    beat_ns / 8
 }
 
 #[cfg(test)]
@@ -237,7 +278,7 @@ mod tests {
         fn submit(&mut self) {
             let io = io(self.next);
             self.next += 1;
-            if let Some((_, io)) = self.depth.admit(entry(), io, true, self.now_ns) {
+            if let Some((_, io)) = self.depth.admit((entry(), io), true, BEAT, self.now_ns) {
                 self.give(io);
             }
         }
@@ -272,7 +313,7 @@ mod tests {
                 };
                 self.depth.answered(part.outcome, at_ns);
                 self.depth.ended(&part, false, BEAT, at_ns);
-                while let Some((_, io)) = self.depth.next(BEAT, at_ns) {
+                while let Some((_, io)) = self.depth.next(BEAT, 0, at_ns) {
                     self.give(io);
                 }
             }
@@ -309,19 +350,46 @@ mod tests {
     }
 
     #[test]
+    fn t54_burst_after_idle_time_begins_small() {
+        let mut leg = Leg::new(MS / 10, false);
+        leg.run(1024, 1000 * MS);
+        assert!(leg.out.len() >= 1023);
+        leg.run(0, 1000 * MS);
+        assert!(leg.out.is_empty() && leg.depth.out == 0);
+        // A moment's rest says nothing.
+        leg.now_ns += BEAT / 16;
+        leg.run(512, 1);
+        assert!(leg.out.len() >= 511);
+        leg.run(0, 1000 * MS);
+        // It has become slow meanwhile.
+        leg.now_ns += BEAT / 8;
+        (leg.serial, leg.service_ns) = (true, 40 * MS);
+        leg.run(192, 1);
+        assert_eq!(leg.out.len(), LEG_DEPTH_FIRST as usize);
+        leg.run(192, 10_000 * MS);
+        assert!(leg.out.len() <= 2 * LEG_DEPTH_FIRST as usize);
+        // It is quick again: a burst is there after some round trips.
+        leg.run(0, 20_000 * MS);
+        leg.now_ns += BEAT;
+        (leg.serial, leg.service_ns) = (false, 10 * MS);
+        leg.run(1024, 80 * MS);
+        assert!(leg.out.len() >= 1023, "{}", leg.out.len());
+    }
+
+    #[test]
     fn t54_hung_leg_gets_all_after_half_an_interval() {
         let mut leg = Leg::new(12 * MS, true);
         leg.run(1024, 10_000 * MS);
         (0..500).for_each(|_| leg.submit());
-        let at_ns = leg.depth.stalls_at(BEAT).unwrap();
+        let at_ns = leg.depth.stalls_at(BEAT, 0).unwrap();
         assert_eq!(at_ns, leg.now_ns + BEAT / 2);
-        assert!(leg.depth.next(BEAT, at_ns - 1).is_none());
+        assert!(leg.depth.next(BEAT, 0, at_ns - 1).is_none());
         let mut given = 0;
-        while leg.depth.next(BEAT, at_ns).is_some() {
+        while leg.depth.next(BEAT, 0, at_ns).is_some() {
             given += 1;
         }
         assert!(given > 500, "{given}");
-        assert!(leg.depth.first().is_none() && leg.depth.stalls_at(BEAT).is_none());
+        assert!(leg.depth.first().is_none() && leg.depth.stalls_at(BEAT, 0).is_none());
     }
 
     #[test]
@@ -329,12 +397,18 @@ mod tests {
         let mut leg = Leg::new(12 * MS, true);
         leg.run(1024, 10_000 * MS);
         (0..500).for_each(|_| leg.submit());
-        let at_ns = leg.depth.stalls_at(BEAT).unwrap();
+        let at_ns = leg.depth.stalls_at(BEAT, 0).unwrap();
         leg.depth.answered(Outcome::Done, at_ns - 1);
-        assert!(leg.depth.next(BEAT, at_ns).is_none());
-        assert_eq!(leg.depth.stalls_at(BEAT), Some(at_ns - 1 + BEAT / 2));
+        assert!(leg.depth.next(BEAT, 0, at_ns).is_none());
+        assert_eq!(leg.depth.stalls_at(BEAT, 0), Some(at_ns - 1 + BEAT / 2));
+        // A path has ended one of several parts.
+        let later_ns = at_ns + BEAT;
+        assert_eq!(
+            leg.depth.stalls_at(BEAT, later_ns),
+            Some(later_ns + BEAT / 2)
+        );
         // A path that was lost has answered nothing.
         leg.depth.answered(Outcome::PathError, at_ns + 1);
-        assert_eq!(leg.depth.stalls_at(BEAT), Some(at_ns - 1 + BEAT / 2));
+        assert_eq!(leg.depth.stalls_at(BEAT, 0), Some(at_ns - 1 + BEAT / 2));
     }
 }

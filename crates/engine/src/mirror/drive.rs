@@ -15,7 +15,7 @@ use super::stack::stacked;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::users::{Part, User};
-use crate::host::{Hints, HostEvent, IoOp, VolumeInfo};
+use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
@@ -454,7 +454,7 @@ impl Mirrored {
         }
     }
 
-    pub(super) fn run_timeout(&self) -> Option<u64> {
+    pub(super) fn run_timeout(&self, host: &HostEngine) -> Option<u64> {
         let Phase::Running(it) = &self.phase else {
             return None;
         };
@@ -467,7 +467,10 @@ impl Mirrored {
         let beat_ns = self.beat_ns();
         // While the host has no room for what was given before, nothing waits for a time.
         let legs = self.legs.iter().filter(|_| !self.lacks_room());
-        let stalls = legs.filter_map(|leg| leg.depth.stalls_at(beat_ns));
+        let stalls = legs.filter_map(|leg| {
+            let answered_ns = host.answered_ns(leg.config.volume);
+            leg.depth.stalls_at(beat_ns, answered_ns)
+        });
         let due = machine.into_iter().chain(away).chain(hangs);
         due.chain(stalls).min()
     }

@@ -338,14 +338,14 @@ impl Mirrored {
     }
 
     /// When something is due, ns.
-    pub fn timeout(&self) -> Option<u64> {
+    pub fn timeout(&self, host: &HostEngine) -> Option<u64> {
         if self.again {
             return Some(0);
         }
         match &self.phase {
             Phase::Gathering => self.gather_timeout(),
             Phase::Claiming(_) => self.claim_timeout(),
-            Phase::Running(_) => self.run_timeout(),
+            Phase::Running(_) => self.run_timeout(host),
             Phase::Over => None,
         }
     }
@@ -406,8 +406,9 @@ impl Mirrored {
     /// waits (T54).
     pub fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
         let room = !self.lacks_room();
+        let beat_ns = self.beat_ns();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
-        if let Some((entry, io)) = depth.admit(entry, io, room, kit.now_ns) {
+        if let Some((entry, io)) = depth.admit((entry, io), room, beat_ns, kit.now_ns) {
             self.give(entry, io, kit);
         }
     }
@@ -434,8 +435,9 @@ impl Mirrored {
                 if self.lacks_room() {
                     break;
                 }
-                let depth = &mut self.legs[at].depth;
-                let Some((entry, io)) = depth.next(beat_ns, kit.now_ns) else {
+                let leg = &mut self.legs[at];
+                let answered_ns = kit.host.answered_ns(leg.config.volume);
+                let Some((entry, io)) = leg.depth.next(beat_ns, answered_ns, kit.now_ns) else {
                     break;
                 };
                 self.give(entry, io, kit);

@@ -189,6 +189,13 @@ impl Head {
         self.health[usize::from(path.0)].answered_ns()
     }
 
+    /// When a path has ended an I/O or a probe well last, or was connected, of those that have failed
+    /// nothing since; 0: none has.
+    pub fn well_ns(&self) -> u64 {
+        let well = self.health.iter().filter(|it| it.is_proven_since(0));
+        well.map(Health::answered_ns).max().unwrap_or(0)
+    }
+
     /// The paths that are not on probation and have ended something well, or were connected, since
     /// `since_ns`, and have failed nothing since then. As bits.
     pub fn proven_since(&self, since_ns: u64) -> u64 {
