@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// Longest words of a checker in the table.
-const SAID_MAX: usize = 100;
+const SAID_MAX: usize = 48;
 
 /// Plants and hunts.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
