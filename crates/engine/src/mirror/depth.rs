@@ -7,9 +7,9 @@
 //! superblocks, pages of the bitmap and the mirror's own flushes pass it. After idle time, in which
 //! the leg may have become slow, the window is small again. While it is used up it is doubled each
 //! time that the leg keeps up, and grows by a quarter after the leg once did not: then it shrinks
-//! to what was completed in a measured interval in which the leg was never idle. A leg that answers nothing for half a heartbeat interval,
-//! heartbeats included, gets everything at once, so that time-outs and failover are those of the
-//! host.
+//! to what was completed in a measured interval in which the leg was never idle. A leg that answers
+//! nothing for half a heartbeat interval, heartbeats included, gets everything at once, so that
+//! time-outs and failover are those of the host.
 //!
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the

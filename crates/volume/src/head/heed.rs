@@ -189,8 +189,8 @@ impl Head {
         self.health[usize::from(path.0)].answered_ns()
     }
 
-    /// When a path has ended an I/O or a probe well last, or was connected, of those that have failed
-    /// nothing since; 0: none has.
+    /// When a path has ended an I/O or a probe well last, or was connected, of those that have
+    /// failed nothing since; 0: none has.
     pub fn well_ns(&self) -> u64 {
         let well = self.health.iter().filter(|it| it.is_proven_since(0));
         well.map(Health::answered_ns).max().unwrap_or(0)
