@@ -1,7 +1,6 @@
 //! Development tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask bench …`.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod canaries;
 mod ci;
 mod fuzz;

@@ -211,7 +211,7 @@ fn manifests(tree: &Tree) -> impl Iterator<Item = (&str, &File)> {
         let directory = file.path.strip_suffix("/Cargo.toml")?;
         match directory.strip_prefix("crates/") {
             Some(name) => (!name.contains('/')).then_some((name, file)),
-            None => ["xtask", "tests/system"]
+            None => ["xtask", "tests/bench", "tests/system"]
                 .contains(&directory)
                 .then_some((directory, file)),
         }

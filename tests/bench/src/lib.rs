@@ -1,4 +1,9 @@
-//! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
+//! Measurements of braid's programs: `cargo xtask bench …`.
+//!
+//! # Contract
+//! Figures are printed, never judged: wall time gates nothing on a shared machine.
+#![forbid(unsafe_code)]
+
 mod callgrind;
 mod connections;
 mod equal;

@@ -7,8 +7,8 @@
 //! core's caches, in which nobody else writes: lines that travel between two cores are not in
 //! them.
 use super::{Ends, Load, Server};
-use crate::bench::callgrind::{self, EVENTS, SIMULATED};
-use crate::bench::program::{facts, number};
+use crate::callgrind::{self, EVENTS, SIMULATED};
+use crate::program::{facts, number};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

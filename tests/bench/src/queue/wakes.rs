@@ -1,6 +1,6 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Ends, Load, SERVER_ENTERS, Server};
-use crate::bench::program::{facts, median, number};
+use crate::program::{facts, median, number};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::path::Path;
