@@ -5,8 +5,9 @@
 //! # Contract
 //! The worlds of a bug are those of the seeds from 1 on. A finding counts if it is of the kind that
 //! the bug is expected to show itself by, and the world of the same seed without the bug finds
-//! nothing. Arguments: names of bugs, else all; `none`: worlds without
-//! any; `--within N`: so many seeds for each, whatever is stated.
+//! nothing. Arguments: names of bugs, else all; `NAME@SEED`: this seed is tried first for that bug;
+//! `none`: worlds without any; `--within N`: so many seeds for each, whatever is stated. Bugs are
+//! hunted on all processors, each on one.
 use canary::Bug;
 use serde_json::json;
 use sim::chaos::judged::Check;
@@ -16,6 +17,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 /// A bug, seeds within which it must be found, by what kinds of findings or by which panic (see
@@ -483,15 +486,16 @@ fn shows(kinds: &str, of: &str, said: &str) -> bool {
     of == PANIC && words.starts_with(kinds)
 }
 
-/// Lets the worlds of a bug happen; whether it was found, by what it should be.
-fn hunt((bug, within, kind, what): Canary, mirrors: bool) -> bool {
+/// Lets the worlds of a bug happen, that of the seed `first` before the others; whether it was
+/// found, by what it should be.
+fn hunt((bug, within, kind, what): Canary, mirrors: bool, first: Option<u64>) -> bool {
     let draw = match mirrors {
         true => Plan::draw_mirror,
         false => Plan::draw,
     };
     let begun = Instant::now();
     let said = |seed, bug| judged(&draw(seed), bug).0;
-    let mut found = (1..=within).find_map(|seed| {
+    let mut found = first.into_iter().chain(1..=within).find_map(|seed| {
         let (of, said) = said(seed, Some(bug))?;
         let counts = shows(kind, of, &said);
         if !counts {
@@ -550,19 +554,43 @@ fn main() -> ExitCode {
         let plain = CANARIES.map(|it| (it, false));
         plain.into_iter().chain(OF_MIRRORS.map(|it| (it, true)))
     };
-    let known = |name: &&String| all().all(|(it, _)| format!("{:?}", it.0) != **name);
-    if let Some(unknown) = names.iter().find(known) {
+    let mut firsts: BTreeMap<String, u64> = BTreeMap::new();
+    for word in &names {
+        if let Some((name, seed)) = word.split_once('@') {
+            let Ok(seed) = seed.parse() else {
+                eprintln!("{word}: no seed behind the @");
+                return ExitCode::FAILURE;
+            };
+            firsts.insert(name.to_owned(), seed);
+        }
+    }
+    names.retain(|word| !word.contains('@'));
+    let unknown = |name: &&String| all().all(|(it, _)| format!("{:?}", it.0) != **name);
+    if let Some(unknown) = names.iter().chain(firsts.keys()).find(unknown) {
         let known: Vec<Bug> = all().map(|it| it.0.0).collect();
         eprintln!("no canary {unknown:?}; there are: {known:?}");
         return ExitCode::FAILURE;
     }
     let wanted = |bug: Bug| names.is_empty() || names.contains(&format!("{bug:?}"));
-    let mut well = true;
-    for (canary, mirrors) in all().filter(|it| wanted(it.0.0)) {
-        let (bug, within, kind, what) = canary;
-        well &= hunt((bug, limit.unwrap_or(within), kind, what), mirrors);
-    }
-    match well {
+    let hunts: Vec<(Canary, bool)> = all().filter(|it| wanted(it.0.0)).collect();
+    let (next, well) = (AtomicUsize::new(0), AtomicBool::new(true));
+    let work = || {
+        while let Some(((bug, within, kind, what), mirrors)) =
+            hunts.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let first = firsts.get(&format!("{bug:?}")).copied();
+            let canary = (*bug, limit.unwrap_or(*within), *kind, *what);
+            if !hunt(canary, *mirrors, first) {
+                well.store(false, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    match well.into_inner() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
