@@ -1,24 +1,27 @@
-//! Everything that must hold before a change is offered.
+//! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! Steps run one after the other, each within its own time; the first failure ends the run (with
-//! `--keep-going` all are run) and
-//! shows the end of that step's output. Whole outputs are kept in `target/ci/<step>.log`. The
-//! commands for the tests and the demo are read out of README.md, so that what is checked is what
-//! readers type.
+//! [`steps`] run one after the other, each within its own time; the first failure ends the run (with
+//! `--keep-going` and `--nightly` all are run) and shows the end of that step's output. Whole
+//! outputs are kept in `target/ci/<step>.log`. The commands for the tests and the demo are read out
+//! of README.md, so that what is checked is what readers type. A whole nightly check writes
+//! docs/results/nightly.md.
 //!
 //! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the
 //! capture of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not
 //! name fails.
 mod readme;
+mod report;
 mod skips;
+mod steps;
 
-use crate::tidy;
 use anyhow::{Context, Result, bail};
+use report::Outcome;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+use steps::{Part, STEPS, Step};
 use system::process;
 
 /// Lines shown of a step that failed.
@@ -27,6 +30,9 @@ const TAIL_LINES: usize = 120;
 /// What to run.
 #[derive(clap::Args)]
 pub struct Args {
+    /// The longer check: all guests, fuzzing, long faults, 20,000 worlds of each kind.
+    #[arg(long)]
+    nightly: bool,
     /// Run only these steps (repeatable).
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
@@ -35,39 +41,30 @@ pub struct Args {
     keep_going: bool,
 }
 
-/// One step: shell commands, or tidy where there are none.
-struct Step {
-    name: &'static str,
-    limit: Duration,
-    shell: String,
-    /// A program without which the step is skipped.
-    needs: Option<&'static str>,
-}
-
 /// Runs the steps.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let steps = steps(root)?;
-    if let Some(unknown) = args
-        .only
-        .iter()
-        .find(|only| steps.iter().all(|s| s.name != *only))
-    {
-        let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-        bail!("no step {unknown:?}; there are: {}", names.join(", "));
-    }
+    let steps = chosen(args)?;
     let allowed = skips::allowed(&read(&root.join(".ci/allowed-skips"))?);
+    let words = Words::read(root)?;
     let begun = Instant::now();
-    let mut failed = Vec::new();
-    let wanted = |step: &&Step| args.only.is_empty() || args.only.iter().any(|o| o == step.name);
-    for step in steps.iter().filter(wanted) {
-        if !run_step(root, step, &allowed)? {
-            failed.push(step.name);
-            if !args.keep_going {
-                break;
-            }
+    let mut outcomes = Vec::new();
+    for (step, part) in steps {
+        let outcome = run_step(root, step, part, &words, &allowed)?;
+        let well = outcome.well;
+        outcomes.push(outcome);
+        if !(well || args.keep_going || args.nightly) {
+            break;
         }
     }
+    if args.nightly && args.only.is_empty() {
+        let tree = tree(root)?;
+        fs::write(root.join(report::PLACE), report::render(&tree, &outcomes))
+            .context(report::PLACE)?;
+        println!("ci: written to {}", report::PLACE);
+    }
     let seconds = begun.elapsed().as_secs_f64();
+    let failed = outcomes.iter().filter(|it| !it.well);
+    let failed: Vec<&str> = failed.map(|it| it.name).collect();
     if failed.is_empty() {
         println!("ci: all well in {seconds:.0} s");
         return Ok(ExitCode::SUCCESS);
@@ -76,160 +73,134 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn steps(root: &Path) -> Result<Vec<Step>> {
-    let readme = read(&root.join("README.md"))?;
-    let test = readme::command(&readme, "test")?;
-    let demo = readme::command(&readme, "demo")?;
-    let step = |name, limit_s, shell: &str| Step {
-        name,
-        limit: Duration::from_secs(limit_s),
-        shell: shell.to_owned(),
-        needs: None,
-    };
-    Ok(vec![
-        step(
-            "fmt",
-            60,
-            "cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check",
-        ),
-        step("tidy", 60, ""),
-        step(
-            "clippy",
-            600,
-            "cargo clippy --workspace --all-targets -- -D warnings && \
-             cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
-        ),
-        step("test", 1800, &test),
-        step("loom", 600, LOOM),
-        step(
-            "doc",
-            300,
-            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
-        ),
-        step("release", 1200, "cargo build --release"),
-        step(
-            "sim",
-            300,
-            "cargo run --release -q --bin braid-sim -- --check scenarios",
-        ),
-        step("chaos", 360, CHAOS),
-        step("canaries", 900, "cargo xtask canaries --check"),
-        step("demo", 180, &smoke(&demo)),
-        step("hostile", 120, HOSTILE),
-        step("faults", 720, FAULTS),
-        Step {
-            needs: Some("c++"),
-            ..step("fuzz", 900, "cargo xtask fuzz --seconds 3")
-        },
-        Step {
-            needs: Some("valgrind"),
-            ..step("cost", 300, "cargo xtask bench policy")
-        },
-        step("vm", 1800, "cargo xtask vm all --may-skip"),
-    ])
+/// The steps that are wanted, and what of each.
+fn chosen(args: &Args) -> Result<Vec<(&'static Step, &'static Part)>> {
+    let parts = STEPS
+        .iter()
+        .filter_map(|step| Some((step, step.part(args.nightly)?)));
+    let mut parts: Vec<_> = parts.collect();
+    let is_there = |name: &String| parts.iter().any(|(step, _)| step.name == *name);
+    if let Some(unknown) = args.only.iter().find(|only| !is_there(only)) {
+        if STEPS.iter().any(|step| step.name == *unknown) {
+            bail!("step {unknown} is part of the nightly check only: --nightly --only {unknown}");
+        }
+        let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        bail!("no step {unknown:?}; there are: {}", names.join(", "));
+    }
+    parts.retain(|(step, _)| args.only.is_empty() || args.only.iter().any(|it| it == step.name));
+    Ok(parts)
 }
 
-/// In a directory of its own: with other flags everything would be compiled anew each time.
-const LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom --release \
-     --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"";
-
-/// Worlds of chaos of seeds that are always the same, and of the commit's: of both families.
-const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
-     sim='cargo run --release -q --bin braid-sim --'; \
-     $sim --chaos -j 2 --seed 1 --seeds 1000; \
-     $sim --chaos -j 2 --seed $((16#$commit)) --seeds 1000; \
-     $sim --chaos --mirrors -j 2 --seed 1 --seeds 100; \
-     $sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
-
-/// That hostile connections take no more memory than is said: so many as a busy machine holds too.
-/// How fast an honest client is beside them gates nothing here.
-const HOSTILE: &str = "cargo xtask bench connections --idle 1000 --slow 100 --pairs 1 --least 0";
-
-/// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
-/// of an engine with a mirror, over files and targets; overlapping requests whose histories are
-/// checked; losses of power under an ext4; targets that stand still; then no path at all.
-const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
-     cargo xtask faults random --faults 8 --seed 1 --may-skip; \
-     cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
-     cargo xtask faults kill --rounds 60 --seed $((16#$commit)); \
-     cargo xtask faults kill --rounds 40 --legs 3 --seed 1; \
-     cargo xtask faults kill --rounds 40 --on-targets --seed 1; \
-     cargo xtask faults history --seconds 12 --seed $((16#$commit)) --may-skip; \
-     cargo xtask faults prefixes --seconds 5 --prefixes 20 --seed $((16#$commit)) --may-skip; \
-     cargo xtask faults marks --rounds 10 --seed 1; \
-     cargo xtask faults freeze --points 3 --random 10 --seed $((16#$commit)); \
-     cargo xtask faults down --seconds 1 --seed 1 --may-skip";
-
-/// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is
-/// well too.
-fn smoke(demo: &str) -> String {
-    format!(
-        "code=0; said=$({demo} --seconds 0.3 2>&1) || code=$?; printf '%s\\n' \"$said\"; \
-         [[ $said == *weighted-latency*mixed* ]] && [[ $code == 0 || $said == *'too busy'* ]]"
-    )
+/// What stands for words in the commands of steps.
+struct Words {
+    test: String,
+    demo: String,
+    /// A number made of the commit's hash: a seed.
+    commit: u64,
 }
 
-/// Runs one step and prints its line; whether it is well.
-fn run_step(root: &Path, step: &Step, allowed: &[String]) -> Result<bool> {
+impl Words {
+    fn read(root: &Path) -> Result<Self> {
+        let readme = read(&root.join("README.md"))?;
+        let hash = said(root, "git", &["rev-parse", "--short=7", "HEAD"]);
+        Ok(Self {
+            test: readme::command(&readme, "test")?,
+            demo: readme::command(&readme, "demo")?,
+            // Without a repository the seed is always the same.
+            commit: hash.map_or(Ok(2), |hash| u64::from_str_radix(&hash, 16))?,
+        })
+    }
+
+    fn shell(&self, part: &Part) -> String {
+        let shell = part.shell.replace("{test}", &self.test);
+        shell.replace("{demo}", &self.demo)
+    }
+}
+
+/// On what the check ran.
+fn tree(root: &Path) -> Result<report::Tree> {
+    let commit = said(root, "git", &["rev-parse", "HEAD"]);
+    // The document itself changes with each nightly check.
+    let others = format!(":!{}", report::PLACE);
+    let changes = said(root, "git", &["status", "--porcelain", "--", ".", &others]);
+    Ok(report::Tree {
+        commit: commit.unwrap_or_else(|| "unknown, there is no repository".to_owned()),
+        changed: changes.is_some_and(|it| !it.is_empty()),
+        date: said(root, "date", &["-u", "+%F"]).context("date says nothing")?,
+        cores: std::thread::available_parallelism()?.get(),
+    })
+}
+
+/// What a program prints; `None`: it failed.
+fn said(root: &Path, program: &str, words: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    let output = command.args(words).current_dir(root).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output.status.success().then_some(text)
+}
+
+/// Runs one step and prints its line.
+fn run_step(
+    root: &Path,
+    step: &'static Step,
+    part: &Part,
+    words: &Words,
+    allowed: &[String],
+) -> Result<Outcome> {
     let begun = Instant::now();
+    let mut outcome = Outcome {
+        name: step.name,
+        well: true,
+        skipped: false,
+        seconds: 0.0,
+        skips: 0,
+    };
     if let Some(program) = step.needs.filter(|program| !process::is_installed(program)) {
         let name = format!("ci-{}", step.name);
-        let well = allowed.contains(&name);
-        let verdict = if well {
-            "allowed"
-        } else {
-            "not in .ci/allowed-skips"
+        outcome.well = allowed.contains(&name);
+        outcome.skipped = true;
+        let verdict = match outcome.well {
+            true => "allowed",
+            false => "not in .ci/allowed-skips",
         };
         println!(
             "{:8} SKIP {name}: {program} is not installed ({verdict})",
             step.name
         );
-        return Ok(well);
+        return Ok(outcome);
     }
     let log = log_path(root, step.name)?;
-    let well = if step.shell.is_empty() {
-        tidy::run(root)? == ExitCode::SUCCESS
-    } else {
-        run_shell(root, step, &log)?
-    };
-    let skipped = if well {
-        skips::found(&fs::read_to_string(&log).unwrap_or_default())
-    } else {
-        vec![]
-    };
-    let refused: Vec<&skips::Skip> = skipped
-        .iter()
-        .filter(|s| !allowed.contains(&s.test))
-        .collect();
-    let verdict = if well && refused.is_empty() {
-        "ok"
-    } else {
-        "FAILED"
-    };
-    println!(
-        "{:8} {verdict:6} {:6.1} s",
-        step.name,
-        begun.elapsed().as_secs_f64()
-    );
+    let mut skipped = Vec::new();
+    outcome.well = run_shell(root, step, part, words, &log)?;
+    if outcome.well {
+        skipped = skips::found(&String::from_utf8_lossy(&fs::read(&log)?));
+        outcome.well = skipped.iter().all(|it| allowed.contains(&it.test));
+    }
+    outcome.skips = skipped.len();
+    outcome.seconds = begun.elapsed().as_secs_f64();
+    let verdict = if outcome.well { "ok" } else { "FAILED" };
+    println!("{:8} {verdict:6} {:6.1} s", step.name, outcome.seconds);
     for skip in &skipped {
-        let verdict = if allowed.contains(&skip.test) {
-            ""
-        } else {
-            " (not in .ci/allowed-skips)"
+        let verdict = match allowed.contains(&skip.test) {
+            true => "",
+            false => " (not in .ci/allowed-skips)",
         };
         println!("         SKIP {}: {}{verdict}", skip.test, skip.reason);
     }
-    Ok(well && refused.is_empty())
+    Ok(outcome)
 }
 
-fn run_shell(root: &Path, step: &Step, log: &Path) -> Result<bool> {
+/// Whether its commands succeed; else the end of their output is printed.
+fn run_shell(root: &Path, step: &Step, part: &Part, words: &Words, log: &Path) -> Result<bool> {
+    let shell = words.shell(part);
     let mut command = Command::new("bash");
     command
-        .args(["-euo", "pipefail", "-c", &step.shell])
+        .args(["-euo", "pipefail", "-c", &shell])
         .current_dir(root);
+    command.env("commit", words.commit.to_string());
     // A skip printed with println! is seen too.
     command.env("RUST_TEST_NOCAPTURE", "1");
-    let result = process::run_logged(&mut command, log, step.limit);
+    let result = process::run_logged(&mut command, log, Duration::from_secs(part.limit_s));
     if matches!(&result, Ok(status) if status.success()) {
         return Ok(true);
     }
@@ -240,12 +211,11 @@ fn run_shell(root: &Path, step: &Step, log: &Path) -> Result<bool> {
     }
     match result {
         Ok(status) => println!(
-            "{}: `{}`: {status}; all of it: {}",
+            "{}: `{shell}`: {status}; all of it: {}",
             step.name,
-            step.shell,
             log.display()
         ),
-        Err(error) => println!("{}: `{}`: {error:#}", step.name, step.shell),
+        Err(error) => println!("{}: `{shell}`: {error:#}", step.name),
     }
     Ok(false)
 }
@@ -259,4 +229,37 @@ fn log_path(root: &Path, step: &str) -> Result<PathBuf> {
 
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, chosen};
+
+    fn args(nightly: bool, only: &[&str]) -> Args {
+        Args {
+            nightly,
+            only: only.iter().map(|&it| it.to_owned()).collect(),
+            keep_going: false,
+        }
+    }
+
+    #[test]
+    fn nightly_runs_all_and_more() {
+        let names = |nightly| -> Vec<&str> {
+            let parts = chosen(&args(nightly, &[])).unwrap();
+            parts.iter().map(|(step, _)| step.name).collect()
+        };
+        let (ci, nightly) = (names(false), names(true));
+        assert!(ci.iter().all(|name| nightly.contains(name)));
+        assert!(ci.len() < nightly.len());
+    }
+
+    #[test]
+    fn one_step_is_chosen_by_name_and_errors_say_where_it_is() {
+        let seconds = |nightly| chosen(&args(nightly, &["chaos"])).unwrap()[0].1.limit_s;
+        assert!(seconds(false) < seconds(true));
+        let error = |name: &str| chosen(&args(false, &[name])).err().unwrap().to_string();
+        assert!(error("fuzz").contains("--nightly"), "{}", error("fuzz"));
+        assert!(error("fuz").contains("there are: fmt"), "{}", error("fuz"));
+    }
 }
