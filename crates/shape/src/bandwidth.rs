@@ -25,13 +25,13 @@ impl Bandwidth {
         }
     }
 
-    /// Another rate from now on; what was admitted keeps its time.
+    /// Changes the rate from now on; commands already admitted keep their times.
     pub fn set_rate(&mut self, bytes_per_s: u64) {
         self.bytes_per_s = bytes_per_s.min(BYTES_PER_S_MAX);
         self.remainder = 0;
     }
 
-    /// When the last of `bytes` has passed, rounded up to a nanosecond.
+    /// Admits `bytes`. Returns when the last of them has passed, rounded up to a nanosecond.
     pub fn admit(&mut self, bytes: u32, now_ns: u64) -> u64 {
         if self.bytes_per_s == 0 {
             return now_ns;

@@ -1,4 +1,4 @@
-//! A way that is longer: a fixed time once per command, and more from a given size on.
+//! A longer line: a fixed time once per command, and more from a given size on.
 
 /// The fixed parts of a command's delay.
 pub(crate) struct Delay {
@@ -16,7 +16,7 @@ impl Delay {
         }
     }
 
-    /// How long a command of `bytes` is under way.
+    /// Returns the delay of a command of `bytes`, ns.
     pub(crate) fn of(&self, bytes: u32) -> u64 {
         let large = if bytes >= self.large_from {
             self.large_delay_ns

@@ -31,7 +31,7 @@ const EXP2: [u32; 65] = [
 
 const LN_2: u64 = 45_426;
 
-/// Exponentially distributed with the mean 1, Q16.
+/// Draws from the exponential distribution with mean 1, Q16.
 pub fn exponential(random: &mut Random) -> u64 {
     let drawn = random.up_to(u64::MAX) | 1;
     let zeros = drawn.leading_zeros();
@@ -40,7 +40,8 @@ pub fn exponential(random: &mut Random) -> u64 {
     u64::from(zeros) * LN_2 + between(&LN, (below >> 48) as u32)
 }
 
-/// Pareto with exponent 3/2 from `least_ns` on, at most 2^16 times that.
+/// Draws from the Pareto distribution with exponent 3/2: at least `least_ns`, at most 2^16 times
+/// that.
 pub fn pareto_ns(random: &mut Random, least_ns: u64) -> u64 {
     // u^(−2/3) = 2^(log2(e) · 2/3 · −ln u); log2(e) = 94 548 / 65 536
     let power = (exponential(random) * 94_548 / 65_536 * 2 / 3).min(16 << 16);
@@ -48,12 +49,12 @@ pub fn pareto_ns(random: &mut Random, least_ns: u64) -> u64 {
     scale(least_ns, whole) << (power >> 16)
 }
 
-/// `of` times a Q16 number.
+/// Multiplies `of` by a Q16 number.
 pub fn scale(of: u64, factor: u64) -> u64 {
     ((u128::from(of) * u128::from(factor)) >> 16) as u64
 }
 
-/// Between two entries of a table; `at` is 16 bits of the way through it.
+/// Interpolates between two entries of a table; `at` is 16 bits of the way through it.
 fn between(table: &[u32; 65], at: u32) -> u64 {
     let (index, rest) = ((at >> 10) as usize, u64::from(at & 0x3ff));
     let (low, high) = (u64::from(table[index]), u64::from(table[index + 1]));

@@ -1,7 +1,7 @@
-//! A way that is unsteady: a random extra, uniform from 0 to a maximum.
+//! Jitter: a random extra delay, uniform from 0 to a maximum.
 use crate::random::Random;
 
-/// The extra and its generator.
+/// The maximum and the generator.
 pub(crate) struct Jitter {
     jitter_ns: u64,
     random: Random,
@@ -15,12 +15,12 @@ impl Jitter {
         }
     }
 
-    /// Another maximum; the sequence goes on.
+    /// Changes the maximum; the random sequence continues.
     pub(crate) fn configure(&mut self, jitter_ns: u64) {
         self.jitter_ns = jitter_ns;
     }
 
-    /// The extra of the next command, 0…jitter.
+    /// Returns the extra delay of the next command, 0…jitter.
     pub(crate) fn draw(&mut self) -> u64 {
         match self.jitter_ns {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Models of unequal ways: how late a command is on a slower port, link or device.
+//! Models of unequal paths: the delay of a command on a slower port, link or device.
 //!
 //! From a command's size and the time it arrived each model works out when it may be executed. The
 //! target shapes its ports with them; a simulator builds its links and devices from the same.
@@ -14,13 +14,12 @@
 //! ```
 //!
 //! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is
-//! admitted, so the rate over a run is exact however late or in what batches the caller comes
-//! round. The delays are added
-//! once per command and queue nothing; with jitter, a tail or a large delay a later command may
-//! therefore overtake an earlier one.
+//! admitted, so the rate over a run is exact even if the caller polls late or in batches. The
+//! delays are added once per command and queue nothing; with jitter, a tail or a large delay a
+//! later command may therefore overtake an earlier one.
 //!
-//! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards
-//! everything goes on with the waiting time it had left. So the rate holds across a stall as well.
+//! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards all
+//! commands go on with the waiting time they had left. So the rate holds across a stall as well.
 //!
 //! # Limits
 //! Arithmetic saturates at 2⁶⁴ ns, some 584 years. See [`limits`].
@@ -48,7 +47,7 @@ use delay::Delay;
 use jitter::Jitter;
 use tail::Tail;
 
-/// How one port (or device) is slowed. All zero = not at all.
+/// Figures that slow one port or device. All zero: it is not slowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Added once to every command.
@@ -67,9 +66,10 @@ pub struct Config {
     pub large_from: u32,
     /// Commands are not released before this time (stall), absolute; 0 = none.
     pub stall_until_ns: u64,
-    /// Of a million commands so many are late …
+    /// Number of late commands in a million.
     pub tail_per_million: u32,
-    /// … by a Pareto time (exponent 3/2) of at least this, at most 2^16 times as much.
+    /// Least lateness of a late command, ns: it is drawn from a Pareto distribution (exponent 3/2),
+    /// at most 2^16 times this.
     pub tail_ns: u64,
 }
 
@@ -103,9 +103,9 @@ impl Shaper {
         self.config
     }
 
-    /// New figures from now on; what was admitted keeps its [`PortTime`]. A queue whose figures
-    /// change starts anew, idle, so that a mistaken rate can be put right; one whose figures stay
-    /// keeps its state. `stall_until_ns` in the past lifts a stall.
+    /// Sets new figures from now on; admitted commands keep their [`PortTime`]. A queue whose
+    /// figures change starts anew, idle, so that a mistaken rate can be corrected; one whose
+    /// figures stay keeps its state. A `stall_until_ns` in the past lifts a stall.
     pub fn configure(&mut self, config: Config, now_ns: u64) {
         let old = self.config;
         if config.stall_until_ns != old.stall_until_ns {
@@ -123,8 +123,8 @@ impl Shaper {
         self.config = config;
     }
 
-    /// When a command of `bytes` that arrived now may be executed, on the port's own clock:
-    /// [`Shaper::due_ns`] tells when that is, as far as is known at present.
+    /// Admits a command of `bytes` that arrived now. Returns when it may be executed on the port's
+    /// own clock; [`Shaper::due_ns`] converts that to the caller's clock.
     pub fn admit(&mut self, bytes: u32, now_ns: u64) -> PortTime {
         let arrived = self.stall.port_time(now_ns).0;
         let served = self.servers.admit(arrived);
@@ -134,8 +134,9 @@ impl Shaper {
         PortTime(passed.saturating_add(late))
     }
 
-    /// When an admitted command may be executed, ns; not before it was admitted. A stall that
-    /// begins, grows or is lifted moves it, but never changes the order of two commands.
+    /// Returns when an admitted command may be executed, ns; not before it was admitted. A stall
+    /// that begins, grows or is lifted moves that time, but never changes the order of two
+    /// commands.
     pub fn due_ns(&self, admitted: PortTime) -> u64 {
         self.stall.due_ns(admitted)
     }

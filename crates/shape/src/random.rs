@@ -1,8 +1,9 @@
-//! Where chance comes from: a small generator that gives the same sequence for the same seed.
+//! A small random generator that gives the same sequence for the same seed.
 //!
 //! # Origin
 //! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), and the
-//! multiply-and-shift reduction to a range; its bias of at most 2⁻⁶⁴ per value is nothing here.
+//! multiply-and-shift reduction to a range; its bias of at most 2⁻⁶⁴ per value does not matter
+//! here.
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
@@ -11,12 +12,12 @@ pub struct Random {
 }
 
 impl Random {
-    /// The sequence of a seed.
+    /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Random { state: seed }
     }
 
-    /// The next value, 0…max, each as likely as the others.
+    /// Returns the next value, uniform in 0…max.
     pub fn up_to(&mut self, max: u64) -> u64 {
         let values = u128::from(max) + 1;
         ((u128::from(self.next()) * values) >> 64) as u64

@@ -2,7 +2,7 @@
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-/// When each server is free again; the next command goes to the earliest.
+/// Times at which each server becomes free; the next command goes to the earliest.
 #[derive(Clone, Debug)]
 pub struct Servers {
     free_ns: BinaryHeap<Reverse<u64>>,
@@ -10,7 +10,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// `servers` idle ones; 0 = as many as there are commands, so that nothing queues.
+    /// `servers` idle servers; 0 = as many as there are commands, so that nothing queues.
     pub fn new(servers: u16, service_ns: u64) -> Self {
         Servers {
             free_ns: (0..servers).map(|_| Reverse(0)).collect(),
@@ -18,12 +18,12 @@ impl Servers {
         }
     }
 
-    /// When the next command could begin, whenever it comes.
+    /// Returns the earliest time at which a command could begin.
     pub fn free_ns(&self) -> u64 {
         self.free_ns.peek().map_or(0, |earliest| earliest.0)
     }
 
-    /// When a command that arrived now has been served.
+    /// Admits a command that arrived now. Returns when it has been served.
     pub fn admit(&mut self, now_ns: u64) -> u64 {
         self.serve(self.service_ns, now_ns)
     }

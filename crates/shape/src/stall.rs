@@ -1,14 +1,14 @@
 //! A port that hangs: its clock stands still until a given time.
 //!
-//! All other models live on the port's clock ([`PortTime`]), so a stall needs nothing of them: what
-//! was under way stays as far from its end as it was, and moves on afterwards.
+//! All other models use the port's clock ([`PortTime`]), so a stall changes nothing in them: a
+//! command under way keeps its remaining time, and goes on afterwards.
 
 /// A time on a port's own clock, which stands still while the port is stalled. Its order is the
 /// order of release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortTime(pub u64);
 
-/// The stall now or last in force, and how far the port's clock is behind because of earlier ones.
+/// The last stall, and how far the port's clock lags because of earlier ones.
 #[derive(Clone, Debug)]
 pub struct Stall {
     since_ns: u64,
@@ -17,7 +17,7 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// A port that is stalled from its beginning until then; 0 = not at all.
+    /// A port that is stalled from its beginning until `until_ns`; 0 = not at all.
     pub fn new(until_ns: u64) -> Self {
         Stall {
             since_ns: 0,
@@ -26,20 +26,20 @@ impl Stall {
         }
     }
 
-    /// Stalled from now until then; a time in the past ends a stall.
+    /// Stalls the port from now until `until_ns`; a time in the past ends a stall.
     pub fn set(&mut self, until_ns: u64, now_ns: u64) {
         self.behind_ns += self.until_ns.min(now_ns).saturating_sub(self.since_ns);
         self.since_ns = now_ns;
         self.until_ns = until_ns.max(now_ns);
     }
 
-    /// What the port's clock shows now.
+    /// Returns the port's clock at `now_ns`.
     pub fn port_time(&self, now_ns: u64) -> PortTime {
         let stood = now_ns.clamp(self.since_ns, self.until_ns) - self.since_ns;
         PortTime(now_ns.saturating_sub(self.behind_ns + stood))
     }
 
-    /// When the port's clock will show `at`, as far as is known at present.
+    /// Returns when the port's clock will show `at`, if the stall does not change again.
     pub fn due_ns(&self, at: PortTime) -> u64 {
         let due = at.0.saturating_add(self.behind_ns);
         if due < self.since_ns {

@@ -1,4 +1,4 @@
-//! A way that is rarely very late: of so many commands in a million each is late by a Pareto time.
+//! Rare long delays: of a million commands a given number is late by a Pareto time.
 use crate::draw::pareto_ns;
 use crate::random::Random;
 
@@ -10,7 +10,8 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// The seed is that of the port; the sequence is another one than that of its jitter.
+    /// A tail for a port; its sequence differs from the one of the port's jitter with the same
+    /// seed.
     pub(crate) fn new(per_million: u32, least_ns: u64, seed: u64) -> Self {
         Tail {
             per_million,
@@ -19,12 +20,12 @@ impl Tail {
         }
     }
 
-    /// Other figures; the sequence goes on.
+    /// Changes the figures; the random sequence continues.
     pub(crate) fn configure(&mut self, per_million: u32, least_ns: u64) {
         (self.per_million, self.least_ns) = (per_million, least_ns);
     }
 
-    /// How late the next command is; mostly 0.
+    /// Returns the lateness of the next command; mostly 0.
     pub(crate) fn draw(&mut self) -> u64 {
         if self.per_million == 0 || self.random.up_to(999_999) >= u64::from(self.per_million) {
             return 0;

@@ -1,4 +1,4 @@
-//! What the models promise, for any figures and any arrivals.
+//! Guarantees of the models, for any figures and any arrivals.
 use proptest::prelude::*;
 use shape::{Config, PortTime, Shaper};
 
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// While the line is busy it does not matter when the caller comes round.
+    /// While the line is busy, the time at which the caller polls does not matter.
     #[test]
     fn lateness_of_the_caller_costs_no_bandwidth(
         bytes_per_s in 1u64..10_000_000_000,
@@ -113,7 +113,7 @@ proptest! {
         }
     }
 
-    /// Against servers kept as a plain list.
+    /// The reference is a plain list of servers.
     #[test]
     fn servers_take_the_earliest_free(
         servers in 1u16..6, service_ns in 0..3 * MS, arrivals in arrivals(),
@@ -128,7 +128,7 @@ proptest! {
         }
     }
 
-    /// Nothing is due while it lasts, and everything is as much later as it lasted.
+    /// Nothing is due during a stall, and all commands are later by its length.
     #[test]
     fn a_stall_moves_everything_by_its_length(
         config in config(), arrivals in arrivals(), begins in 0..20 * MS, lasts in 1..50 * MS,
@@ -148,7 +148,7 @@ proptest! {
         prop_assert_eq!(stalled.due_ns(late), plain.due_ns(next) + lasts);
     }
 
-    /// An earlier end of a stall lets go at once what has waited long enough.
+    /// A stall that ends earlier releases at once all commands whose time has come.
     #[test]
     fn a_lifted_stall_holds_nothing(config in config(), wait in 0..MS) {
         let config = Config { stall_until_ns: u64::MAX, ..config };
