@@ -90,7 +90,7 @@ fn measured_server(session: &mut server::Session, received: &Stream, sent: &mut 
     while serve(session) > 0 {}
 }
 
-/// Does at once whatever the session asks for; how much that was.
+/// Answers all requests of the session at once; returns how many.
 #[inline(always)]
 fn serve(session: &mut server::Session) -> u32 {
     let mut events = 0;
@@ -105,7 +105,7 @@ fn serve(session: &mut server::Session) -> u32 {
     events
 }
 
-/// The client's part before: requests out.
+/// The client's part before the server's: requests out.
 #[inline(never)]
 fn measured_client_submit(session: &mut client::Session, kind: Kind, sent: &mut Stream) {
     for token in 0..BATCH {
@@ -125,7 +125,7 @@ fn client_transmit(session: &mut client::Session, sent: &mut Stream) {
     }
 }
 
-/// The client's part behind: replies in. Requests that were well.
+/// The client's part after it: replies in. Returns the requests that succeeded.
 #[inline(never)]
 fn measured_client_receive(session: &mut client::Session, received: &Stream) -> u32 {
     let (mut from, mut done) = (0, 0);

@@ -1,22 +1,22 @@
 //! One connection as the client sees it: handshake, then requests.
 //!
-//! Decides how each request that was submitted ends, from what the server sends, for an owner that
-//! has the socket and the buffers. The phases: handshake (`handshake`), requests (`receive`,
-//! `transmit`), and the end, here.
+//! Decides from the server's bytes how each submitted request ends. The owner has the socket and
+//! the buffers. Phases: handshake (`handshake`), requests (`receive`, `transmit`), and the end,
+//! here.
 //!
 //! # Contract
-//! * `handle_connected` once the connection is up; after [`Event::Ready`], `submit`. Payload passes
-//!   by as [`crate::Placement`] says; tokens are the submitter's.
-//! * Every request that was taken ends in exactly one [`Event::Completed`], whose slot is in use
-//!   until that event was polled; its buffer is free then. [`Event::Failed`] comes last, once.
+//! * `handle_connected` once the connection is up; after [`Event::Ready`], `submit`. Payload is
+//!   moved by the owner, see [`crate::Placement`]; tokens are the submitter's.
+//! * Every accepted request ends in exactly one [`Event::Completed`], whose slot is in use until
+//!   that event was polled; its buffer is free then. [`Event::Failed`] comes last, once.
 //! * [`Event::Zero`] comes before the [`Event::Completed`] of its read: the owner zeroes that range
 //!   of the buffer.
 //! * `handle_bytes` takes fewer bytes than offered where payload begins, and where events wait to
 //!   be polled ([`Event::Resume`] follows).
-//! * The session knows no time-out for requests: its owner closes the connection.
+//! * The session has no time-out for requests: its owner closes the connection.
 //!
-//! Whatever the server sends: no panic, no growth, nothing placed outside a buffer or twice, and no
-//! success of a read that lacks a byte (T16).
+//! No input from the server causes a panic or growth, places data outside a buffer or twice, or
+//! completes a read that lacks a byte (T16).
 //!
 //! # Limits
 //! Requests in flight as configured (≤ 1024); a read's chunks may arrive in any order as long as
@@ -49,22 +49,22 @@ use handshake::Negotiation;
 use receive::Receiver;
 use slots::Slots;
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Before the connection.
     Idle,
-    /// The server greets; options are haggled over.
+    /// The server's greeting and the options.
     Handshake,
     /// Requests flow.
     Ready,
-    /// No new requests; `true`: our goodbye went out.
+    /// No new requests are accepted; `true`: DISC was sent.
     Ending(bool),
-    /// It ended or failed; `true`: that was told.
+    /// The session ended or failed; `true`: the owner was told.
     Over(bool),
 }
 
-/// What the owner will be told, in order.
+/// An event for the owner, in order.
 #[derive(Clone, Copy, Debug)]
 enum Queued {
     Event(Event),
@@ -95,15 +95,15 @@ pub struct Session {
     own: Vec<u8>,
     /// Slots with something to send.
     queue: VecDeque<u16>,
-    /// The owner was told that there is something to send.
+    /// A [`Event::Transmit`] is outstanding: the owner has not polled the end of it.
     kicked: bool,
-    /// The owner waits for a Resume.
+    /// A [`Event::Resume`] is owed to the owner.
     starved: bool,
     events: VecDeque<Queued>,
 }
 
 impl Session {
-    /// A session to be connected. Takes all the memory that requests will ever need.
+    /// A session to be connected. Allocates all memory that its requests will need.
     pub fn new(config: Config) -> Self {
         let config = Config {
             requests_max: config.requests_max.clamp(1, REQUESTS_MAX),
@@ -144,7 +144,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SubmitError::Full`]: try again after a completion. [`SubmitError::NotReady`]: before
-    /// [`Event::Ready`], or at the end. [`SubmitError::Invalid`]: the server didn't offer it.
+    /// [`Event::Ready`], or at the end. [`SubmitError::Invalid`]: the server does not offer it.
     #[inline]
     pub fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
         if self.phase != Phase::Ready {
@@ -160,12 +160,12 @@ impl Session {
         Ok(())
     }
 
-    /// Requests whose end wasn't polled yet.
+    /// Requests whose completion was not polled yet.
     pub fn in_flight(&self) -> u16 {
         self.slots.used()
     }
 
-    /// Says goodbye when all requests have ended; no new ones are taken.
+    /// Sends DISC when all requests have ended; no new ones are accepted.
     pub fn disconnect(&mut self) {
         if self.phase == Phase::Ready {
             self.phase = Phase::Ending(false);
@@ -176,7 +176,7 @@ impl Session {
         }
     }
 
-    /// What happened; `None`: nothing new.
+    /// Returns the next event; `None`: there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         match self.events.pop_front() {
@@ -203,23 +203,23 @@ impl Session {
         self.slots.extents(self.last_end)
     }
 
-    /// When to be called at the latest.
+    /// Returns when [`Self::handle_timeout`] must be called at the latest, ns.
     pub fn poll_timeout(&self) -> Option<u64> {
         (self.deadline_ns != u64::MAX).then_some(self.deadline_ns)
     }
 
-    /// That time has come.
+    /// The time of [`Self::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns >= self.deadline_ns {
             self.fail(Error::TimedOut);
         }
     }
 
-    /// The connection ended, and nobody reads or writes any buffer on its behalf: every request in
-    /// flight ends with [`CommandError::Lost`].
+    /// The connection ended, and no buffer is read or written on its behalf any more: every request
+    /// in flight ends with [`CommandError::Lost`].
     pub fn handle_closed(&mut self) {
         if self.phase == Phase::Ending(true) {
-            // As we asked.
+            // The server closed after our DISC.
             self.phase = Phase::Over(true);
         }
         self.own.clear();
@@ -229,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Whether the server would take it.
+    /// Whether the server accepts this request.
     #[inline]
     fn check(&self, request: &Request) -> Result<(), SubmitError> {
         let features = &self.shape.features;
@@ -245,7 +245,7 @@ impl Session {
         checked.map_err(|refusal| SubmitError::Invalid(refusal.why))
     }
 
-    /// Gives up: nothing more is sent but what is in `own`, and all requests end.
+    /// Ends the session: only the bytes in `own` are still sent, and all requests end.
     fn fail(&mut self, error: Error) {
         if matches!(self.phase, Phase::Over(_)) {
             return;
@@ -263,7 +263,7 @@ impl Session {
         }
     }
 
-    /// Ends a request if nothing holds it any more.
+    /// Ends a request if nothing refers to it any more.
     #[inline]
     fn end_if_idle(&mut self, index: u16) {
         if self.slots.end_if_idle(index) {
@@ -271,9 +271,10 @@ impl Session {
         }
     }
 
-    /// The server's word on a request.
+    /// Records the server's answer to a request.
     fn answered(&mut self, index: u16, result: Result<(), CommandError>) {
-        // Structured reply types, NBD_CMD_FLAG_DF: only a reply in one piece is too large.
+        // Structured reply types, NBD_CMD_FLAG_DF: EOVERFLOW means that the reply would be too
+        // large in one piece.
         let is_too_large = result == Err(CommandError::Server(Errno::Overflow));
         if is_too_large && self.slots.repeat_without_df(index) {
             self.queue.push_back(index);
@@ -281,7 +282,8 @@ impl Session {
         }
         self.slots.answer(index, result);
         self.end_if_idle(index);
-        // A server that goes down wants us gone (Terminating the transmission phase).
+        // A server that shuts down expects the client to disconnect (Terminating the transmission
+        // phase).
         if result == Err(CommandError::Server(Errno::Shutdown)) && self.phase == Phase::Ready {
             self.phase = Phase::Ending(false);
         }
@@ -295,7 +297,7 @@ impl Session {
         }
     }
 
-    /// `Failed`, once all requests have ended.
+    /// Reports `Failed`, once all requests have ended.
     #[cold]
     fn poll_failure(&mut self) -> Option<Event> {
         if self.phase != Phase::Over(false) || self.slots.used() > 0 {
@@ -306,7 +308,7 @@ impl Session {
     }
 }
 
-/// Events that may wait before `handle_bytes` stops.
+/// Events that may be queued before `handle_bytes` stops.
 fn events_max(requests: u16) -> usize {
     2 * usize::from(requests) + 8
 }

@@ -1,7 +1,7 @@
-//! The errors that a reply may name (Error values).
+//! The errors of replies (Error values).
 use core::fmt;
 
-/// Why a request failed, as the protocol says it.
+/// An error, as the protocol names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -48,7 +48,8 @@ impl Errno {
             .unwrap_or(Self::Inval)
     }
 
-    /// From an error number of Linux: what the protocol has no word for is [`Errno::Io`].
+    /// Converts an error number of Linux; numbers that the protocol does not have become
+    /// [`Errno::Io`].
     pub fn from_os(number: i32) -> Self {
         match number {
             // EPERM, EACCES, EROFS

@@ -1,4 +1,4 @@
-//! What a server offers, and what a client learns of it.
+//! Exports: what a server offers, and what a client learns of them.
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,14 +21,14 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// What a client may rely on where the server says nothing.
+    /// Sizes that a client may assume where the server sends none.
     pub const DEFAULT: Self = Self {
         minimum: 512,
         preferred: 4096,
         maximum: BLOCK_MAX,
     };
 
-    /// Whether they are as the protocol wants them.
+    /// Whether they keep to the protocol's constraints.
     pub(crate) fn are_sound(&self) -> bool {
         let least = self.minimum.max(BLOCK_PREFERRED_MIN);
         self.minimum.is_power_of_two()
@@ -40,7 +40,7 @@ impl BlockSizes {
     }
 }
 
-/// What can be asked of an export.
+/// Commands and flags that an export supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Changes are refused with EPERM, and FUA, trim and zeroes aren't offered.
@@ -61,12 +61,12 @@ pub struct Features {
     pub cache: bool,
     /// A flush, or a write with FUA, on one connection covers all of them.
     pub multi_conn: bool,
-    /// The context `base:allocation`, so Block Status.
+    /// The context `base:allocation`, and so Block Status.
     pub block_status: bool,
 }
 
 impl Features {
-    /// Reads and writes alone.
+    /// Reads and writes only.
     pub const NONE: Self = Self {
         read_only: false,
         flush: false,
@@ -80,7 +80,7 @@ impl Features {
         block_status: false,
     };
 
-    /// Those that can be used: a read-only export can't be written in any way.
+    /// The features in effect: a read-only export supports no change.
     pub(crate) fn usable(mut self) -> Self {
         self.fua &= !self.read_only;
         self.trim &= !self.read_only;
@@ -140,12 +140,12 @@ pub struct Export {
     pub size: u64,
     /// Sizes of requests: the logical block, the optimal write, the longest request (≤ 32 MiB).
     pub block_sizes: BlockSizes,
-    /// What can be asked of it.
+    /// Commands and flags that it supports.
     pub features: Features,
 }
 
 impl Export {
-    /// The first field that can't be, and what it should be.
+    /// Returns the first invalid field, and its valid values.
     fn problem(&self) -> Option<(&'static str, &'static str)> {
         let is_string = |s: &str| s.len() <= STRING_MAX && !s.contains('\0');
         let sizes = &self.block_sizes;
@@ -187,14 +187,14 @@ impl Export {
     }
 }
 
-/// An export, or a list of them, that can't be.
+/// An invalid export or list of exports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportError {
-    /// Which of the list.
+    /// Index in the list.
     pub index: usize,
     /// Field.
     pub field: &'static str,
-    /// What would be right.
+    /// Valid values.
     pub why: &'static str,
 }
 
@@ -211,15 +211,15 @@ impl core::error::Error for ExportError {}
 pub struct Exports {
     list: Arc<[Export]>,
     default: Option<usize>,
-    /// Why there are none.
+    /// Reason why the list is empty.
     why: Arc<str>,
 }
 
 impl Exports {
-    /// A list; `default`: index of the export that clients get who name none.
+    /// Makes a list; `default`: index of the export for clients that name none.
     ///
     /// # Errors
-    /// More than 1024, two of one name, a field that can't be, or no such default.
+    /// More than 1024 exports, two of one name, an invalid field, or no such default.
     pub fn new(list: Vec<Export>, default: Option<usize>) -> Result<Self, ExportError> {
         let error = |index, field, why| Err(ExportError { index, field, why });
         if list.len() > EXPORTS_MAX {
@@ -243,7 +243,7 @@ impl Exports {
         })
     }
 
-    /// None at all: who asks for one is told why, in the first 1024 bytes of it.
+    /// An empty list. A client that asks for an export gets the first 1024 bytes of `why`.
     pub fn none(why: &str) -> Self {
         let most = why.len().min(WHY_MAX);
         let end = (0..=most).rev().find(|&at| why.is_char_boundary(at));
@@ -254,7 +254,7 @@ impl Exports {
         }
     }
 
-    /// What is said to who asks for one that is not there; mostly nothing.
+    /// Text for a client that asks for an unknown export; mostly empty.
     pub(crate) fn why(&self) -> &str {
         &self.why
     }
@@ -264,8 +264,8 @@ impl Exports {
         &self.list
     }
 
-    /// Index of the export that a client calls so. The empty name is the default one's, unless an
-    /// export has it (Option types, EXPORT_NAME).
+    /// Index of the export with this name. The empty name is the default export's, unless an export
+    /// has it (Option types, EXPORT_NAME).
     pub(crate) fn find(&self, name: &[u8]) -> Option<usize> {
         let found = self.list.iter().position(|e| e.name.as_bytes() == name);
         found.or(self.default.filter(|_| name.is_empty()))

@@ -1,16 +1,16 @@
-//! What the NBD protocol says, as machines without a socket or clock.
+//! The NBD protocol as state machines without a socket or clock.
 //!
 //! * [`server`]: one client's connection as the server sees it
 //! * [`client`]: one connection as the client sees it
 //! * [`wire`]: the structures on the wire
 //!
-//! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
-//! and what is to be sent ([`Transmit`]); the driver moves the bytes.
+//! Payload (the users' blocks) never enters this crate: the machines name the place of received
+//! bytes ([`Placement`]) and the bytes to send ([`Transmit`]); the driver moves them.
 //!
 //! # Origin
 //! The protocol's own text, `doc/proto.md` of the reference implementation; comments name its
-//! sections. What is not done: TLS (refused by policy), extended headers (answered as unknown),
-//! the oldstyle handshake, resize.
+//! sections. Not implemented: TLS (refused by policy), extended headers (answered as unknown), the
+//! oldstyle handshake, resize.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

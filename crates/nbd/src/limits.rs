@@ -2,7 +2,7 @@
 
 /// Longest name, description, query or message, bytes (Conventions).
 pub const STRING_MAX: usize = 4096;
-/// Longest reason why there is no export, bytes: a few of them fit into what is sent at a time.
+/// Longest reason why there is no export, bytes: a few of them fit into one run of sending.
 pub const WHY_MAX: usize = 1024;
 /// Most exports of one list.
 pub const EXPORTS_MAX: usize = 1024;
@@ -12,11 +12,12 @@ pub const SIZE_MAX: u64 = i64::MAX as u64;
 pub const BLOCK_MIN_MAX: u32 = 1 << 16;
 /// Smallest preferred block size, bytes (Block size constraints).
 pub const BLOCK_PREFERRED_MIN: u32 = 512;
-/// Largest read or write, bytes: what every client may expect to be taken (Block size constraints).
+/// Largest read or write, bytes: every client may expect it to be accepted (Block size
+/// constraints).
 pub const BLOCK_MAX: u32 = 1 << 25;
 
-/// Data of one option that a server looks at, bytes: four strings. More is skipped and answered
-/// with Too Big.
+/// Data of one option that a server parses, bytes: four strings. More is skipped and answered with
+/// Too Big.
 pub const OPTION_DATA_MAX: u32 = 4 * STRING_MAX as u32;
 /// Data of one option that a server skips, bytes; more ends the session.
 pub const OPTION_SKIP_MAX: u32 = 1 << 20;
@@ -34,21 +35,21 @@ pub const EXTENTS_MAX: usize = 16;
 pub const PIECE_MIN: u32 = 4096;
 /// From the connection to transmission, ns: the usual value of the configuration.
 pub const HANDSHAKE_NS: u64 = 10_000_000_000;
-/// How long a client may stop in the middle of a request, or leave all its answers untaken, ns: the
-/// usual value of the configuration. Longer than any pause that a living network makes: TCP sends a
-/// lost segment again five times in that.
+/// Time a client may stop in the middle of a request, or leave all its answers unread, ns: the
+/// usual value of the configuration. Longer than any pause of a working network: TCP sends a lost
+/// segment five times in that.
 pub const STALL_NS: u64 = 30_000_000_000;
-/// Bytes of one request that must come in that time, where not all of it does: 32 MiB then take no
-/// more than a quarter of an hour, and no link that is worth a block device is as slow.
+/// Bytes of one request that must arrive in that time, unless it is complete: 32 MiB then take at
+/// most a quarter of an hour, and every link that suits a block device is faster.
 pub const STALL_BYTES: u64 = 1 << 20;
-/// How long what is queued may take to go out after a session's end was decided, ns.
+/// Time in which queued bytes must be sent after a session's end was decided, ns.
 pub const LINGER_NS: u64 = 5_000_000_000;
 
-/// Data of one option reply that a client looks at, bytes; more ends the session.
+/// Data of one option reply that a client parses, bytes; more ends the session.
 pub const REPLY_DATA_MAX: u32 = 2 * STRING_MAX as u32;
 /// Replies to one option of a client; more end the session.
 pub const REPLIES_MAX: u16 = 64;
-/// Longest error chunk that a client takes, bytes.
+/// Longest error chunk that a client accepts, bytes.
 pub const CHUNK_MAX: u32 = 1 << 20;
-/// Ranges of one read that a client remembers as arrived, adjacent ones as one.
+/// Ranges of one read that a client records as arrived, adjacent ones as one.
 pub const RANGES_MAX: usize = 8;

@@ -1,14 +1,14 @@
-//! A request, as the server's driver gets it and as a client's owner submits it.
+//! A request, as the server's driver receives it and as a client's owner submits it.
 use crate::wire::cmd;
 
-/// What is asked for.
+/// Commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Export to buffer.
     Read,
     /// Buffer to export.
     Write,
-    /// Everything acknowledged becomes durable, on all connections where the export says so.
+    /// Everything acknowledged becomes durable, on all connections if the export has `multi_conn`.
     Flush,
     /// The range is no longer needed.
     Trim,
@@ -16,7 +16,7 @@ pub enum Kind {
     Cache,
     /// The range becomes zero.
     WriteZeroes,
-    /// Which parts of the range are allocated.
+    /// Returns which parts of the range are allocated.
     BlockStatus {
         /// Only the first extent.
         one: bool,
@@ -46,10 +46,10 @@ impl Kind {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its name. In a server: a slot number, below the requests in flight. In a client: the
-    /// submitter's, unique among those in flight.
+    /// Identifies the request. In a server: a slot number, below the requests in flight. In a
+    /// client: chosen by the submitter, unique among those in flight.
     pub token: u32,
-    /// What is asked for.
+    /// The command.
     pub kind: Kind,
     /// First byte on the export; 0 for a flush.
     pub offset: u64,
@@ -78,7 +78,7 @@ impl Request {
         }
     }
 
-    /// The same with [`Self::fua`].
+    /// Returns the request with [`Self::fua`].
     pub fn with_fua(self) -> Self {
         Self { fua: true, ..self }
     }

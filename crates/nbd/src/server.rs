@@ -1,13 +1,13 @@
 //! One client's connection as the server sees it.
 //!
-//! Decides what a client may do: from its bytes, a list of exports, the answers of the driver's
-//! storage and the time; for a driver that owns the socket and the buffers. The phases: handshake
-//! (`options`), transmission (`receive`, `transmit`), and the end (`lifetime`).
+//! Decides what a client may do, from its bytes, a list of exports, the completions of the driver's
+//! storage and the time. The driver owns the socket and the buffers. Phases: handshake (`options`),
+//! transmission (`receive`, `transmit`), and the end (`lifetime`).
 //!
 //! # Contract
-//! * Payload passes by as [`crate::Placement`] says. Tokens are slot numbers, below the configured
-//!   requests in flight. Every call may make events: the driver polls `poll_event` until `None`
-//!   before it sleeps.
+//! * Payload is moved by the driver, see [`crate::Placement`]. Tokens are slot numbers, below the
+//!   configured requests in flight. Every call may make events: the driver polls `poll_event` until
+//!   `None` before it sleeps.
 //! * A write is [`Event::NeedBuffer`], then (answered by `buffer_ready`) its data, then
 //!   [`Event::Request`]. All others begin with [`Event::Request`]; a read's buffer is the driver's
 //!   to find. The driver answers each with `complete` or one of its neighbours, in any order.
@@ -15,26 +15,25 @@
 //!   token that was named: behind the last `handle_sent`, or in `handle_closed`.
 //! * `handle_bytes` takes fewer bytes than offered where payload begins, where a buffer is awaited,
 //!   and where the client must wait ([`Event::Resume`] follows): for a free slot, or, during the
-//!   handshake, until what was said to it has gone out.
+//!   handshake, until the answers to it were sent.
 //! * After [`Event::Close`] the driver sends what is queued (nothing, where the reason is abortive)
 //!   and closes. `handle_closed` may come at any time; afterwards the driver completes what it has
 //!   and drops the session when [`Session::is_over`].
 //!
 //! A client that did not ask for the block sizes (`Opened::negotiated_block_size`) may send any
-//! range; to serve it is the driver's business. One that did ask gets EINVAL (Block size
-//! constraints).
+//! range, and the driver has to serve it. One that did ask gets EINVAL (Block size constraints).
 //!
 //! # Limits
 //! Requests in flight as configured (≤ 1024), each with one place in the reply queue; a client that
-//! stops in the middle of one, or takes no answers, is given up (`watch`); 64 options, of 16 KiB of
-//! data each; 16 extents in an answer; see [`crate::limits`]. All memory of transmission is taken
-//! with its first request.
+//! stops in the middle of one, or reads no answers, is disconnected (`watch`); 64 options, of 16
+//! KiB of data each; 16 extents in an answer; see [`crate::limits`]. All memory of transmission is
+//! allocated with its first request.
 //!
 //! # Origin
-//! `doc/proto.md`. Where it leaves a choice: successes without data are simple replies even where
-//! structured ones were agreed (4 bytes less), errors are then chunks with a message; a length of
-//! zero is EINVAL; the maximum holds for reads and writes only; several requests' chunks alternate,
-//! so a large read doesn't hold up small ones.
+//! `doc/proto.md`. Choices where it leaves one: successes without data are simple replies even
+//! where structured ones were agreed (4 bytes less), errors are then chunks with a message; a
+//! length of zero is EINVAL; the maximum holds for reads and writes only; several requests' chunks
+//! alternate, so a large read does not delay small ones.
 mod lifetime;
 mod options;
 mod receive;
@@ -55,24 +54,24 @@ use slots::{Failure, Slots, State};
 use transmit::Transmitter;
 use watch::Watch;
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The client's flags are due.
+    /// The client's flags are awaited.
     Flags,
-    /// Options are haggled over.
+    /// Option haggling.
     Options,
     /// Requests flow.
     Transmission,
-    /// The client said goodbye; its requests are finished, nothing more is read.
+    /// The client sent DISC; its requests are finished, nothing more is read.
     Draining,
     /// The driver was told to close.
     Closing,
-    /// The connection is gone; some slots aren't.
+    /// The connection is gone; some slots are still in use.
     Gone,
 }
 
-/// What was agreed so far.
+/// Results of the negotiation so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Terms {
     no_zeroes: bool,
@@ -87,18 +86,18 @@ pub struct Session {
     exports: Exports,
     config: Config,
     phase: Phase,
-    /// End of the handshake, of the drain or of what may still go out; `u64::MAX` = none.
+    /// End of the handshake, of the drain or of the time for queued bytes; `u64::MAX` = none.
     deadline_ns: u64,
-    /// Whether the client stalls.
+    /// Detects a client that stalls.
     watch: Watch,
-    /// No new requests: the server is going down.
+    /// The server shuts down: new requests are refused.
     shutting: bool,
     terms: Terms,
-    /// The export, in transmission.
+    /// The chosen export, in transmission.
     shape: Shape,
-    /// Requests whose data is awaited or that the driver has.
+    /// Requests that wait for their data or are with the driver.
     work: u16,
-    /// The driver waits for a Resume.
+    /// A [`Event::Resume`] is owed to the driver.
     starved: bool,
     slots: Slots,
     rx: Receiver,
@@ -107,7 +106,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A client connected; it is greeted.
+    /// Starts a session with a client that has connected: the greeting is queued.
     pub fn new(config: Config, exports: Exports, now_ns: u64) -> Self {
         let config = Config {
             requests_max: config.requests_max.clamp(1, REQUESTS_MAX),
@@ -134,8 +133,8 @@ impl Session {
         session
     }
 
-    /// Replaces the exports, for a session still in its handshake; a context that was selected is
-    /// forgotten.
+    /// Replaces the exports of a session that is still in its handshake; a selected context is
+    /// dropped.
     pub fn set_exports(&mut self, exports: Exports) {
         if matches!(self.phase, Phase::Flags | Phase::Options) {
             self.terms.context = None;
@@ -155,8 +154,8 @@ impl Session {
         self.executed(token, failure, now_ns);
     }
 
-    /// As [`Self::complete`] with an error that concerns the byte at `at` of the export. Of a read,
-    /// what lies before it is in the buffer and may be sent.
+    /// As [`Self::complete`] with an error at byte `at` of the export. The bytes of a read before
+    /// it are in the buffer and may be sent.
     ///
     /// # Panics
     /// If the request isn't the driver's.
@@ -169,7 +168,7 @@ impl Session {
     }
 
     /// As [`Self::complete`] with success, for Block Status: the runs from the request's offset on.
-    /// What goes beyond the request, and runs beyond the sixteenth, are left out.
+    /// Bytes beyond the request, and runs beyond the sixteenth, are left out.
     ///
     /// # Panics
     /// If the request isn't the driver's.
@@ -178,26 +177,26 @@ impl Session {
         self.executed(token, None, now_ns);
     }
 
-    /// The next thing to do.
+    /// Returns the next event.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether [`Self::poll_event`] has something. After `poll_transmit` it may: what was answered
-    /// is released.
+    /// Whether [`Self::poll_event`] has something. `poll_transmit` may add events: it releases
+    /// requests.
     #[inline]
     pub fn has_event(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// When to be called at the latest.
+    /// Returns when [`Self::handle_timeout`] must be called at the latest, ns.
     pub fn poll_timeout(&self) -> Option<u64> {
         let due_ns = self.deadline_ns.min(self.watch.at_ns);
         (due_ns != u64::MAX).then_some(due_ns)
     }
 
-    /// Requests that are the client's turn to wait for: from their header to their last byte.
+    /// Requests in progress, from their header to the last byte of their reply.
     pub fn in_flight(&self) -> u16 {
         self.slots.used()
     }
@@ -217,7 +216,7 @@ impl Session {
         self.settle(now_ns);
     }
 
-    /// Queues the reply to a request, or drops it where nobody listens any more.
+    /// Queues the reply to a request, or drops it if the session has ended.
     #[inline]
     fn respond(&mut self, index: u16) {
         if !matches!(self.phase, Phase::Transmission | Phase::Draining) {
@@ -229,7 +228,7 @@ impl Session {
         slot.done = 0;
         slot.data = match (slot.request.kind, slot.failure) {
             (Kind::Read, None) => slot.request.length,
-            // Data before the byte that failed, where the reply can say so.
+            // Data before the failed byte, if the reply can say so.
             (Kind::Read, Some(Failure { at: Some(at), .. })) if structured => {
                 (at - slot.request.offset) as u32
             }
@@ -239,7 +238,7 @@ impl Session {
         self.kick();
     }
 
-    /// Tells the driver that there is something to send, once until it has asked for all.
+    /// Tells the driver once that there is something to send, until it has taken all.
     #[inline]
     fn kick(&mut self) {
         if !self.tx.kicked {
@@ -248,7 +247,7 @@ impl Session {
         }
     }
 
-    /// All is said about this request: free it when its payload is free too.
+    /// The reply to this request was handed out: frees the request when its payload is free too.
     #[inline]
     fn finish(&mut self, index: u16) {
         if self.slots[index].sends > 0 {
@@ -268,7 +267,7 @@ impl Session {
         self.resume();
     }
 
-    /// Bytes may be offered again.
+    /// Lets the driver offer bytes again.
     fn resume(&mut self) {
         if self.starved {
             self.starved = false;

@@ -1,12 +1,12 @@
-//! What requests an export takes: one set of rules for the server, which refuses, and the client,
-//! which doesn't ask.
+//! The requests that an export accepts: one set of rules for the server, which refuses, and the
+//! client, which does not send.
 use crate::{BlockSizes, Errno, Features, Kind, Request};
 
-/// Why a request is refused.
+/// A refusal of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub errno: Errno,
-    /// For people.
+    /// Text for people.
     pub why: &'static str,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Shape {
     pub size: u64,
     /// The minimum is 1 where none was agreed.
     pub block_sizes: BlockSizes,
-    /// Usable ones; Block Status only if the context was selected.
+    /// Features in effect; Block Status only if the context was selected.
     pub features: Features,
 }
 
@@ -33,7 +33,7 @@ impl Shape {
         features: Features::NONE,
     };
 
-    /// Whether the export takes such a request at all.
+    /// Checks whether the export accepts this command at all.
     pub fn offers(&self, kind: Kind) -> Result<(), Refusal> {
         let features = &self.features;
         if kind.is_change() && features.read_only {
@@ -54,8 +54,8 @@ impl Shape {
         }
     }
 
-    /// Whether range and length are right (Request types, Block size constraints). `df`: the answer
-    /// must come in one piece.
+    /// Checks range and length (Request types, Block size constraints). `df`: the answer must come
+    /// in one piece.
     #[inline]
     pub fn check_range(&self, request: &Request, df: bool) -> Result<(), Refusal> {
         let Request {
@@ -85,7 +85,7 @@ impl Shape {
         if (offset | u64::from(length)) & mask != 0 {
             return refuse(Errno::Inval, "the range is not aligned to the block size");
         }
-        // Of the others only the range counts: nothing is moved for them.
+        // Other commands move no data: only their range counts.
         if matches!(kind, Kind::Read | Kind::Write) && length > self.block_sizes.maximum {
             let errno = if df { Errno::Overflow } else { Errno::Inval };
             return refuse(errno, "longer than the maximum block size");

@@ -1,4 +1,4 @@
-//! How payload passes by the machines.
+//! The driver moves payload; the machines only name its place.
 //!
 //! # Contract
 //! Receiving: the driver offers received bytes with `handle_bytes`, which takes headers and the
@@ -9,8 +9,8 @@
 //!
 //! Sending: `poll_transmit(&mut out)` appends headers and the machine's own data to `out`. If it
 //! returns a payload, the driver puts that range behind them. A long payload is named in several
-//! pieces by calls that follow each other; those behind the first may append nothing. When nobody
-//! reads the range any more (copied, or the send completed) the driver calls `handle_sent(token)`,
+//! pieces by calls that follow each other; those behind the first may append nothing. When the
+//! range is no longer read (copied, or the send completed) the driver calls `handle_sent(token)`,
 //! once for every [`TxPayload`].
 //!
 //! Neither a [`Placement`] nor a [`TxPayload`] crosses a multiple of the configured `piece` in its
@@ -27,7 +27,7 @@ pub struct Placement {
     pub len: u32,
 }
 
-/// Headers were appended, or a payload continues; perhaps payload follows.
+/// Headers were appended, or a payload continues; a payload may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The payload to put behind what was appended.

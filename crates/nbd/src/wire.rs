@@ -174,7 +174,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What a newstyle server says first.
+/// Greeting of a newstyle server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// [`handshake`] bits.
@@ -268,7 +268,7 @@ pub struct RequestHeader {
     pub flags: u16,
     /// [`cmd`].
     pub command: u16,
-    /// The client's name for it.
+    /// The client's identifier of it.
     pub cookie: u64,
     /// First byte on the export.
     pub offset: u64,
@@ -407,18 +407,18 @@ impl Gather {
         }
     }
 
-    /// Nothing of a header is here.
+    /// No byte of a header has arrived.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.have == 0
     }
 
-    /// What is here.
+    /// Bytes that have arrived.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.have]
     }
 
-    /// Takes bytes until `need` are here; returns how many were taken.
+    /// Takes bytes until `need` have arrived; returns how many were taken.
     pub fn fill(&mut self, need: usize, bytes: &[u8]) -> usize {
         let n = need.saturating_sub(self.have).min(bytes.len());
         self.bytes[self.have..self.have + n].copy_from_slice(&bytes[..n]);
@@ -426,7 +426,7 @@ impl Gather {
         n
     }
 
-    /// Forgets what is here.
+    /// Drops the bytes that have arrived.
     pub fn clear(&mut self) {
         self.have = 0;
     }

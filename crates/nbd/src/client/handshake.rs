@@ -11,13 +11,13 @@ use crate::wire::{
 };
 use crate::{BlockSizes, Features};
 
-/// What is awaited.
+/// The next input that is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Greeting,
     /// Replies to this option.
     Option(u32),
-    /// Data of one of them, so many bytes.
+    /// Data of a reply; bytes still missing.
     Data(OptionReply, u32),
     /// The answer to Export Name.
     ExportName,
@@ -25,7 +25,7 @@ enum Step {
     Zeroes(usize),
 }
 
-/// What is known so far.
+/// State of the handshake.
 #[derive(Debug)]
 pub(super) struct Negotiation {
     step: Step,
@@ -75,7 +75,7 @@ impl Session {
                 return n;
             }
         };
-        // An oldstyle server is known by less than a greeting.
+        // The greeting of an oldstyle server is shorter.
         let n = this.header.fill(need, bytes);
         let result = match this.step {
             Step::Greeting => self.greeting(),
@@ -114,7 +114,7 @@ impl Session {
         self.negotiation.no_zeroes = flags & handshake::NO_ZEROES != 0;
         self.own.extend(u32::from(known).to_be_bytes());
         if flags & handshake::FIXED_NEWSTYLE == 0 {
-            // There is one option (Newstyle negotiation).
+            // Only one option is left (Newstyle negotiation).
             self.say_export_name();
         } else if self.config.structured {
             self.say(opt::STRUCTURED_REPLY, &[]);
@@ -162,7 +162,7 @@ impl Session {
     fn whole_reply(&mut self, reply: &OptionReply) -> Result<(), Error> {
         let failed = reply.kind & rep::ERROR != 0;
         match (reply.option, reply.kind) {
-            // We must go (Termination of the session during option haggling).
+            // The client must disconnect (Termination of the session during option haggling).
             (_, rep::ERR_SHUTDOWN) => return Err(Error::Refused(reply.kind)),
             (opt::STRUCTURED_REPLY, kind) if failed || kind == rep::ACK => {
                 self.structured = !failed;
@@ -193,7 +193,7 @@ impl Session {
         Ok(())
     }
 
-    /// One piece of information about the export; unknown kinds are ignored.
+    /// Reads one piece of information about the export; unknown kinds are ignored.
     fn information(&mut self) -> Result<(), Error> {
         let this = &mut self.negotiation;
         let mut fields = Fields(&this.data);
@@ -254,7 +254,7 @@ impl Session {
         self.say(opt::SET_META_CONTEXT, &parts);
     }
 
-    /// Asks for the export and, if we shall keep to them, its block sizes.
+    /// Asks for the export and, if the client will keep to them, its block sizes.
     fn say_go(&mut self) {
         let name = self.config.export.clone();
         let len = (name.len() as u32).to_be_bytes();
@@ -272,20 +272,20 @@ impl Session {
         self.negotiation.step = Step::ExportName;
     }
 
-    /// Says that we go, where the server is ready to hear it.
+    /// Sends an abort, if the server is ready to receive an option.
     pub(super) fn abort(&mut self) {
         if matches!(self.negotiation.step, Step::Option(_)) {
             self.say(opt::ABORT, &[]);
         }
     }
 
-    /// Room set aside for an option reply's data.
+    /// Capacity for an option reply's data.
     #[cfg(test)]
     pub(super) fn negotiation_room(&self) -> usize {
         self.negotiation.data.capacity()
     }
 
-    /// Transmission begins.
+    /// Enters transmission.
     fn begin(&mut self) {
         let this = core::mem::replace(&mut self.negotiation, Negotiation::new());
         let Some((size, flags)) = this.export.filter(|(size, _)| *size <= SIZE_MAX) else {

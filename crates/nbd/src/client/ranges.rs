@@ -1,11 +1,11 @@
-//! Which bytes of a read have arrived.
+//! The bytes of a read that have arrived.
 use super::Fault;
 use crate::limits::RANGES_MAX;
 
 /// Disjoint ranges in ascending order, adjacent ones joined.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ranges {
-    /// First byte, and the one behind the last.
+    /// First byte, and the first byte behind, of each range.
     list: [(u32, u32); RANGES_MAX],
     len: usize,
 }
@@ -15,15 +15,15 @@ impl Ranges {
         self.len = 0;
     }
 
-    /// Whether exactly the first `length` bytes are here.
+    /// Whether exactly the first `length` bytes have arrived.
     pub fn is_whole(&self, length: u32) -> bool {
         self.len == 1 && self.list[0] == (0, length)
     }
 
-    /// Adds a range that isn't empty.
+    /// Adds a range that is not empty.
     ///
     /// # Errors
-    /// It overlaps, or there are too many ranges; nothing changed then.
+    /// The range overlaps another, or there are too many; nothing changes then.
     #[inline]
     pub fn add(&mut self, start: u32, end: u32) -> Result<(), Fault> {
         let at = self.list[..self.len].partition_point(|range| range.1 <= start);

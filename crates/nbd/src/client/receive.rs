@@ -1,5 +1,5 @@
-//! Bytes from the server: replies out of an arbitrarily cut stream, and where data belongs
-//! (Simple reply message, Structured reply chunk message, Structured reply types).
+//! Parses replies out of an arbitrarily cut stream, and places their data (Simple reply message,
+//! Structured reply chunk message, Structured reply types).
 use super::slots::Slot;
 use super::{CommandError, Error, Event, Fault, Phase, Queued, Session, events_max};
 use crate::limits::{CHUNK_MAX, STRING_MAX};
@@ -8,18 +8,18 @@ use crate::wire::{
 };
 use crate::{Errno, Extent, Kind, Placement, transfer};
 
-/// A chunk that arrives, or a simple reply as if it were one.
+/// A chunk being received; a simple reply is treated as one.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     index: u16,
     kind: u16,
-    /// The last of its reply.
+    /// It is the last of its reply.
     done: bool,
     /// Bytes still to come.
     left: u32,
 }
 
-/// What comes next in the stream.
+/// The next part of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Body {
     /// A header.
@@ -28,9 +28,9 @@ enum Body {
     Fields(Chunk),
     /// Data; `at` is its place in the buffer.
     Data { chunk: Chunk, at: u32 },
-    /// Extents; those so far have this length.
+    /// Extents; the sum of their lengths so far.
     Extents { chunk: Chunk, said: u64 },
-    /// Something that nobody reads.
+    /// Data that is discarded.
     Skip(Chunk),
 }
 
@@ -49,14 +49,14 @@ impl Receiver {
         }
     }
 
-    /// Nothing is placed any more.
+    /// Stops placing data.
     pub fn stop(&mut self) {
         self.body = Body::None;
     }
 }
 
 impl Session {
-    /// Bytes from the server; returns how many were taken. See the module's contract.
+    /// Takes bytes from the server; returns how many. See the module's contract.
     pub fn handle_bytes(&mut self, bytes: &[u8], _now_ns: u64) -> usize {
         let mut used = 0;
         while used < bytes.len() {
@@ -74,7 +74,7 @@ impl Session {
         used
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
         let Body::Data { chunk, at } = self.rx.body else {
@@ -93,7 +93,7 @@ impl Session {
     /// If more is reported than was placed.
     #[inline]
     pub fn handle_payload(&mut self, len: u32, _now_ns: u64) {
-        // Anything else: the session ended meanwhile.
+        // In any other state the session has ended in the meantime.
         if let Body::Data { mut chunk, at } = self.rx.body {
             let piece = transfer::piece(at, chunk.left, self.config.piece);
             assert!(len <= piece, "more payload than was placed");
@@ -131,7 +131,7 @@ impl Session {
         taken
     }
 
-    /// One header makes a few events at most.
+    /// One header causes a few events at most.
     fn events_limit(&self) -> usize {
         events_max(self.slots.count()) - 4
     }
@@ -139,7 +139,7 @@ impl Session {
     #[inline]
     fn receive_header(&mut self, bytes: &[u8]) -> (usize, Result<(), Fault>) {
         if self.rx.header.is_empty() {
-            // All of it is here as a rule: nothing is copied.
+            // Usually the whole header is here: nothing is copied.
             if let Some(reply) = SimpleReply::parse(bytes) {
                 return (SimpleReply::LEN, self.simple(&reply));
             }
@@ -218,8 +218,9 @@ impl Session {
             chunk::OFFSET_HOLE => asked == Kind::Read && len == 12,
             chunk::BLOCK_STATUS => {
                 let is_asked = matches!(asked, Kind::BlockStatus { .. });
-                // None is empty and none begins behind the request, so there are no more than
-                // its bytes. Only some are kept: the answer may be as long as the server likes.
+                // No extent is empty and none begins behind the request, so there are at most as
+                // many as it has bytes. Only the first ones are kept: the server may send any
+                // number.
                 let most = 4 + 8 * u64::from(self.slots[index].request.length);
                 is_asked && len >= 12 && u64::from(len) <= most && len % 8 == 4
             }
@@ -248,7 +249,7 @@ impl Session {
         self.slots.find(cookie).ok_or(Fault::Cookie(cookie))
     }
 
-    /// The fields at the beginning of a chunk, whose length was checked.
+    /// Reads the fields at the beginning of a chunk, whose length was checked.
     #[inline]
     fn receive_fields(&mut self, mut chunk: Chunk, bytes: &[u8]) -> (usize, Result<(), Fault>) {
         let need = match chunk.kind {
@@ -285,7 +286,7 @@ impl Session {
         (n, result)
     }
 
-    /// Content of a read from byte `at` of the export on.
+    /// Receives content of a read from byte `at` of the export on.
     #[inline]
     fn content(&mut self, chunk: Chunk, at: u64, len: u32) -> Result<(), Fault> {
         let request = &self.slots[chunk.index].request;
@@ -297,7 +298,7 @@ impl Session {
         self.begin_content(chunk, start as u32, len)
     }
 
-    /// `len` bytes of data, or of a hole, from `at` in the buffer on.
+    /// Receives `len` bytes of data, or of a hole, from `at` in the buffer on.
     #[inline]
     fn begin_content(&mut self, chunk: Chunk, at: u32, len: u32) -> Result<(), Fault> {
         let slot = &mut self.slots[chunk.index];
@@ -316,7 +317,8 @@ impl Session {
         Ok(())
     }
 
-    /// An error, of which only the number matters; its message must fit. The first one counts.
+    /// Receives an error chunk. Only its number matters, and its message must fit; the first error
+    /// counts.
     fn error_chunk(&mut self, chunk: Chunk, code: u32, message: u16) -> Result<(), Fault> {
         let more = if chunk.kind == chunk::ERROR_OFFSET {
             8
@@ -344,7 +346,7 @@ impl Session {
         Ok(())
     }
 
-    /// One extent. None is empty, and none begins behind the end of the request.
+    /// Receives one extent. None is empty, and none begins behind the end of the request.
     fn receive_extent(
         &mut self,
         mut chunk: Chunk,
@@ -373,7 +375,7 @@ impl Session {
         (n, Ok(()))
     }
 
-    /// `n` bytes went by.
+    /// Skips `n` bytes.
     fn skip(&mut self, mut chunk: Chunk, n: u32) {
         chunk.left -= n;
         self.rx.body = Body::Skip(chunk);
@@ -382,7 +384,7 @@ impl Session {
         }
     }
 
-    /// A chunk is over, and with the last one its request.
+    /// Ends a chunk, and with the last one its request.
     #[inline]
     fn end_chunk(&mut self, chunk: Chunk) {
         self.rx.body = Body::None;

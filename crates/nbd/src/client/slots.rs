@@ -1,10 +1,10 @@
 //! The requests in flight of one session.
 //!
 //! # Contract
-//! A cookie is a slot number in the low bits and a generation above it, which changes whenever the
-//! slot is freed: what a server says about a request that has ended is refused instead of being
-//! taken for the slot's next one (T11). A request ends once: when the answer is in, all of it was
-//! handed out to be sent, and no range of its buffer is lent to the driver any more.
+//! A cookie is a slot number in the low bits and a generation above it. The generation changes
+//! whenever the slot is freed: an answer to a request that has ended is refused instead of being
+//! taken for one to the slot's next request (T11). A request ends once: when it is answered, all of
+//! it was handed out to be sent, and the driver holds no range of its buffer any more.
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,20 +15,20 @@ use crate::limits::EXTENTS_MAX;
 use crate::{Errno, Extent, Kind, Request};
 use canary::Bug;
 
-/// Low bits of a cookie that are the slot.
+/// Low bits of a cookie that hold the slot.
 const INDEX_BITS: u32 = 16;
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Its header waits to be sent: the server can't know its cookie.
+    /// Its header is not sent yet: the server does not know its cookie.
     Queued,
-    /// Its header is out, its data not all.
+    /// Its header was sent, its data not completely.
     Sending,
-    /// The server has it.
+    /// All of it was sent.
     Sent,
-    /// Its end waits to be polled.
+    /// Its completion waits to be polled.
     Ended,
 }
 
@@ -39,28 +39,28 @@ pub(super) struct Slot {
     /// Slot and generation.
     pub cookie: u64,
     pub request: Request,
-    /// A read that is to be answered in one piece.
+    /// A read with DF: the server must answer in one piece.
     pub df: bool,
-    /// Bytes of a write handed out.
+    /// Bytes of a write handed out to be sent.
     pub done: u32,
-    /// Bytes of a read that arrived, or are arriving.
+    /// Bytes of a read that arrived or are arriving.
     pub arrived: Ranges,
-    /// Extents were said.
+    /// Its extents have arrived.
     pub has_status: bool,
-    /// An error chunk came.
+    /// Error of an error chunk.
     pub error: Option<Errno>,
-    /// The server's last word.
+    /// The server's answer; the request ends with it once nothing refers to the buffer.
     answer: Option<Result<(), CommandError>>,
     /// Ranges of the buffer that the driver still reads.
     lent: u32,
 }
 
-/// What a server said to a Block Status.
+/// Extents of one Block Status.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extents {
     list: [Extent; EXTENTS_MAX],
     len: usize,
-    /// One was left out, so nothing behind it is kept.
+    /// An extent was left out, so none behind it is kept.
     is_cut: bool,
 }
 
@@ -83,12 +83,13 @@ impl Extents {
     }
 }
 
-/// All of them.
+/// All slots.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Box<[Slot]>,
     free: Vec<u16>,
-    /// Slots with `lent > 0`, in the order of their first loan: the driver returns them nearly so.
+    /// Slots with `lent > 0`, in the order in which the driver got the first range: it returns them
+    /// in about that order.
     lenders: VecDeque<u16>,
     extents: Box<[Extents]>,
 }
@@ -120,12 +121,12 @@ impl Slots {
         self.all.len() as u16
     }
 
-    /// Requests whose end wasn't polled.
+    /// Requests whose completion was not polled.
     pub fn used(&self) -> u16 {
         (self.all.len() - self.free.len()) as u16
     }
 
-    /// A slot for a request, with DF if it is a read; `None`: all are in use.
+    /// Takes a slot for a request, with DF if it is a read; `None`: all are in use.
     #[inline]
     pub fn take(&mut self, request: &Request, df: bool) -> Option<u16> {
         let index = self.free.pop()?;
@@ -150,7 +151,7 @@ impl Slots {
         self[index].state == State::Queued
     }
 
-    /// The header goes out; behind it, data if it is a write.
+    /// Hands out the header; data follows it if it is a write.
     #[inline]
     pub fn send_header(&mut self, index: u16) {
         let slot = &mut self[index];
@@ -160,7 +161,7 @@ impl Slots {
         };
     }
 
-    /// `len` bytes of data go out; the driver reads them from now.
+    /// Hands out `len` bytes of data; the driver reads them from now on.
     #[inline]
     pub fn lend(&mut self, index: u16, len: u32) {
         let slot = &mut self[index];
@@ -174,7 +175,8 @@ impl Slots {
         }
     }
 
-    /// The driver is done with one range of the buffer of request `token`: its slot.
+    /// Records that the driver no longer reads one range of the buffer of request `token`; returns
+    /// its slot.
     #[inline]
     pub fn take_back(&mut self, token: u32) -> Option<u16> {
         let named = |&index: &u16| self[index].request.token == token;
@@ -188,7 +190,7 @@ impl Slots {
         Some(index)
     }
 
-    /// The driver is done with all of them: the slots, one by one.
+    /// Records that the driver reads no buffer any more; returns the slots, one per range.
     pub fn take_back_all(&mut self) -> VecDeque<u16> {
         let lenders = core::mem::take(&mut self.lenders);
         for &index in &lenders {
@@ -197,7 +199,8 @@ impl Slots {
         lenders
     }
 
-    /// The request that a server names; `None`: it was never told of it, or has answered it.
+    /// Returns the slot that a server's cookie names; `None`: the request was never sent, or is
+    /// answered.
     #[inline]
     pub fn find(&self, cookie: u64) -> Option<u16> {
         let index = (cookie & ((1 << INDEX_BITS) - 1)) as u16;
@@ -206,7 +209,7 @@ impl Slots {
         (slot.cookie == cookie && live).then_some(index)
     }
 
-    /// Queues a read once more, without DF and under another cookie; `false`: it had none.
+    /// Queues a read once more, without DF and under another cookie; `false`: it had no DF.
     #[cold]
     pub fn repeat_without_df(&mut self, index: u16) -> bool {
         let slot = &mut self[index];
@@ -221,14 +224,14 @@ impl Slots {
         true
     }
 
-    /// The server's last word on a request.
+    /// Records the server's answer to a request.
     #[inline]
     pub fn answer(&mut self, index: u16, result: Result<(), CommandError>) {
         self[index].answer = Some(result);
     }
 
-    /// The session is over: a request without answer is lost, and nothing more of it is sent.
-    /// `false`: it had ended.
+    /// Marks a request lost at the end of the session if it has no answer, and drops the rest of
+    /// it. `false`: it had ended.
     pub fn lose(&mut self, index: u16) -> bool {
         let slot = &mut self[index];
         let over = slot.state == State::Free && !canary::has(Bug::EndedTwice);
@@ -240,7 +243,7 @@ impl Slots {
         true
     }
 
-    /// Ends a request if nothing holds it any more; `true`: it has ended just now.
+    /// Ends a request if nothing refers to it any more; `true`: it has ended just now.
     #[inline]
     pub fn end_if_idle(&mut self, index: u16) -> bool {
         let slot = &mut self[index];
@@ -266,7 +269,7 @@ impl Slots {
         end
     }
 
-    /// Keeps an extent, which begins where the one before ended, if there is room.
+    /// Keeps an extent, which begins at the end of the one before, if there is room.
     pub fn add_extent(&mut self, index: u16, extent: Extent) {
         self[index].has_status = true;
         if let Some(extents) = self.extents.get_mut(usize::from(index)) {
@@ -274,7 +277,7 @@ impl Slots {
         }
     }
 
-    /// What the server said to the Block Status that was last in this slot.
+    /// Returns the extents of the Block Status that was last in this slot.
     pub fn extents(&self, index: u16) -> &[Extent] {
         let answer = self
             .all
@@ -286,7 +289,7 @@ impl Slots {
         }
     }
 
-    /// Room set aside.
+    /// Capacity for requests.
     #[cfg(test)]
     pub fn capacity(&self) -> (usize, usize) {
         (self.free.capacity(), self.lenders.capacity())

@@ -41,11 +41,11 @@ fn config() -> Config {
 
 struct Bench {
     session: Session,
-    /// What the server got and no test has looked at, payload included.
+    /// Bytes the server received and no test has read yet, payload included.
     sent: Vec<u8>,
     kicked: bool,
     hold_sends: bool,
-    /// Nothing goes out.
+    /// Holds back everything to be sent.
     hold_transmit: bool,
     unsent: Vec<u32>,
     buffers: BTreeMap<u32, Vec<u8>>,
@@ -77,7 +77,7 @@ impl Bench {
         bench
     }
 
-    /// Ready, on a server that offers everything.
+    /// A session that is ready, on a server that offers everything.
     fn ready(structured: bool) -> Self {
         let mut bench = Self::new(Config {
             structured,

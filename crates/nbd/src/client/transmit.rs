@@ -1,5 +1,5 @@
-//! What goes to the server: options, requests in the order of their submission with their data, and
-//! a goodbye.
+//! Sends to the server: options, requests in the order of their submission with their data, and
+//! DISC.
 use alloc::vec::Vec;
 
 use super::{Event, Phase, Queued, Session, flags};
@@ -7,8 +7,8 @@ use crate::wire::{RequestHeader, cmd};
 use crate::{Kind, Transmit, TxPayload, transfer};
 
 impl Session {
-    /// Appends to `out` what is to be sent next; see [`Transmit`]. `None`: nothing was appended and
-    /// nothing is left; the next [`Event::Transmit`] says when there is.
+    /// Appends the next bytes to send to `out`; see [`Transmit`]. `None`: nothing was appended and
+    /// nothing is left; an [`Event::Transmit`] follows when there is more.
     #[inline]
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let before = out.len();
@@ -28,7 +28,7 @@ impl Session {
         (out.len() > before).then_some(Transmit { payload: None })
     }
 
-    /// Nobody reads one range of the buffer of this request any more.
+    /// One range of this request's buffer is no longer read.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {
         if let Some(index) = self.slots.take_back(token) {
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// The next part of one request.
+    /// Appends the next part of one request.
     #[inline]
     fn send(&mut self, index: u16, out: &mut Vec<u8>) -> Option<TxPayload> {
         let slot = &self.slots[index];

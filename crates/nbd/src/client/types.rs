@@ -1,11 +1,11 @@
-//! The words between a client's session and its owner.
+//! Types shared by a client's session and its owner.
 use alloc::string::String;
 use core::fmt;
 
 use crate::limits::HANDSHAKE_NS;
 use crate::{BlockSizes, Errno, Features};
 
-/// What a session is made of.
+/// Configuration of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Name of the export; empty = the server's default.
@@ -15,8 +15,8 @@ pub struct Config {
     /// Payload is placed and sent in pieces that don't cross a multiple of it, bytes; cut to
     /// 4 KiB…32 MiB.
     pub piece: u32,
-    /// Ask for the block sizes; then requests keep to them. A server that isn't asked takes any
-    /// bytes, or fails what it doesn't take.
+    /// Ask for the block sizes; then requests keep to them. A server that isn't asked accepts any
+    /// range, or fails those it doesn't support.
     pub block_sizes: bool,
     /// Ask for structured replies.
     pub structured: bool,
@@ -40,28 +40,28 @@ impl Default for Config {
     }
 }
 
-/// What the server said of the export.
+/// The server's information about the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Bytes.
     pub size: u64,
-    /// What can be asked of it, with Block Status if it was agreed.
+    /// Requests that the server accepts, Block Status included if it was agreed.
     pub features: Features,
-    /// Sizes of requests; `None`: the server didn't say, see [`BlockSizes::DEFAULT`]. Requests
-    /// beyond 32 MiB aren't taken whatever it says.
+    /// Sizes of requests; `None`: the server sent none, see [`BlockSizes::DEFAULT`]. Requests
+    /// beyond 32 MiB are never accepted.
     pub block_sizes: Option<BlockSizes>,
     /// Structured replies were agreed.
     pub structured: bool,
 }
 
-/// Why a request was not taken. None is a failure of the server (T6).
+/// Reason why a request was refused locally. None is a failure of the server (T6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
     /// As many requests as were configured are in flight.
     Full,
     /// The session isn't ready, or is over.
     NotReady,
-    /// The server doesn't take such a request.
+    /// The server doesn't support such a request.
     Invalid(&'static str),
 }
 
@@ -77,12 +77,12 @@ impl fmt::Display for SubmitError {
 
 impl core::error::Error for SubmitError {}
 
-/// How a request failed.
+/// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandError {
-    /// The server says so.
+    /// Error reported by the server.
     Server(Errno),
-    /// The server calls a read or a Block Status done that lacks data (T16).
+    /// The server completed a read or a Block Status without all its data (T16).
     Incomplete,
     /// The session ended before the answer.
     Lost,
@@ -109,7 +109,7 @@ pub struct Completed {
     pub result: Result<(), CommandError>,
 }
 
-/// What a session tells its owner.
+/// Events of a session for its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Requests may be submitted.
@@ -127,16 +127,16 @@ pub enum Event {
     Completed(Completed),
     /// There is something for `poll_transmit`.
     Transmit,
-    /// `handle_bytes`, which had stopped, takes bytes again.
+    /// `handle_bytes`, which had stopped, accepts bytes again.
     Resume,
-    /// Our goodbye is out: close after sending what is queued.
+    /// DISC was queued: close after sending it.
     Close,
     /// The session is over; all its requests were completed before this. Close after sending what
     /// is queued.
     Failed(Error),
 }
 
-/// Why a client gave up.
+/// Reason why a client ended a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The handshake took too long.
@@ -145,9 +145,9 @@ pub enum Error {
     Closed,
     /// The server speaks the oldstyle handshake.
     Oldstyle,
-    /// The server refused the export: the reply type of its error.
+    /// The server refused the export; the reply type of its error.
     Refused(u32),
-    /// The server's block sizes can't be.
+    /// The server's block sizes are invalid.
     BlockSizes(BlockSizes),
     /// The server broke the protocol.
     Protocol(Fault),
@@ -181,18 +181,18 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// How a server broke the protocol.
+/// A violation of the protocol by the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It doesn't greet as an NBD server does.
+    /// The greeting is not the one of an NBD server.
     Greeting,
     /// An option reply without its magic, to another option, of an unexpected type.
     OptionReply,
     /// An option reply of so many bytes.
     OptionReplyLength(u32),
-    /// More replies to one option than anyone needs.
+    /// Too many replies to one option.
     OptionReplies,
-    /// Information about the export that doesn't parse, or none.
+    /// Information about the export is malformed or missing.
     Info,
     /// Neither a simple nor a structured reply.
     ReplyMagic(u32),
@@ -200,7 +200,7 @@ pub enum Fault {
     Cookie(u64),
     /// A simple reply where a structured one was agreed, or the other way round.
     ReplyForm,
-    /// A chunk of this type and length, which its request can't have.
+    /// A chunk of this type and length, which is invalid for its request.
     Chunk {
         /// Type.
         kind: u16,
@@ -209,9 +209,9 @@ pub enum Fault {
     },
     /// Content outside the request.
     Outside,
-    /// Content that was there before.
+    /// Content that had arrived before.
     Overlap,
-    /// Content in more ranges than we remember.
+    /// Content in more ranges than a session records.
     Fragments,
 }
 

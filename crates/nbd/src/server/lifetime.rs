@@ -1,13 +1,13 @@
-//! How sessions end: in order, by shutdown, by the clock, or because the connection is gone.
+//! The end of a session: in order, by shutdown, by time-out, or because the connection is gone.
 use super::slots::State;
 use super::watch::Watch;
 use super::{CloseReason, Event, Phase, Session};
 use crate::limits::LINGER_NS;
 
 impl Session {
-    /// The server goes down, or the export is taken away: options and requests from now on are
-    /// answered with "shutdown"; when what the driver has is done, at the latest after `drain_ns`,
-    /// the session ends (Terminating the transmission phase).
+    /// The server shuts down, or the export is removed: options and requests are answered with
+    /// "shutdown" from now on. The session ends when the driver's requests are done, at the latest
+    /// after `drain_ns` (Terminating the transmission phase).
     pub fn shutdown(&mut self, drain_ns: u64, now_ns: u64) {
         if matches!(self.phase, Phase::Closing | Phase::Gone) {
             return;
@@ -18,7 +18,7 @@ impl Session {
         self.settle(now_ns);
     }
 
-    /// That time has come.
+    /// The time of [`Self::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns >= self.watch.at_ns {
             self.look(now_ns);
@@ -42,8 +42,8 @@ impl Session {
         }
     }
 
-    /// The connection is gone: nothing but the driver's own work refers to a buffer now. Requests
-    /// that it has are completed as usual; each gets its Release.
+    /// The connection is gone: only the driver's own work still refers to a buffer. The driver
+    /// completes its requests as usual; each gets its Release.
     pub fn handle_closed(&mut self) {
         self.phase = Phase::Gone;
         self.deadline_ns = u64::MAX;
@@ -58,17 +58,17 @@ impl Session {
         }
     }
 
-    /// The connection is gone and all requests are released: the session may be dropped.
+    /// Whether the connection is gone and all requests are released: the session may be dropped.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Gone && self.slots.used() == 0
     }
 
-    /// The client said DISC: what it asked for before is to be done, whether or not it stays.
+    /// Whether the client has sent DISC: its earlier requests are executed whether or not it stays.
     pub fn is_draining(&self) -> bool {
         self.phase == Phase::Draining
     }
 
-    /// Whether nothing but payload on its way out holds this request.
+    /// Whether only payload still being sent holds this request.
     pub(super) fn is_over_but_sends(&self, index: u16) -> bool {
         match self.slots[index].state {
             State::Unsent => true,
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Ends the session if it only waited for the driver's work to be done (Request types, DISC).
+    /// Ends the session if it waited only for the driver's requests (Request types, DISC).
     #[inline]
     pub(super) fn settle(&mut self, now_ns: u64) {
         if self.work > 0 {
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Tells the driver to close. What is queued has [`LINGER_NS`] to go out.
+    /// Tells the driver to close. Queued bytes have [`LINGER_NS`] to be sent.
     pub(super) fn close(&mut self, reason: CloseReason, now_ns: u64) {
         self.phase = Phase::Closing;
         self.watch = Watch::IDLE;

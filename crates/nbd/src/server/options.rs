@@ -1,4 +1,4 @@
-//! Option haggling: what the client wants to know, and what it chooses (Option types).
+//! Option haggling: the client's queries and its choice of an export (Option types).
 use alloc::vec::Vec;
 
 use super::{CloseReason, Event, Opened, Phase, Session};
@@ -8,7 +8,7 @@ use crate::wire::{
 };
 use crate::{Export, Features};
 
-/// A reply type that ends an option badly.
+/// The reply type of an option that failed.
 type Refused = u32;
 
 /// Info or Go, taken apart.
@@ -26,7 +26,7 @@ impl Session {
         self.kick();
     }
 
-    /// An option with all its data.
+    /// Answers an option with all its data.
     pub(super) fn option(&mut self, option: u32, data: &[u8], now_ns: u64) {
         let result = match option {
             opt::ABORT => {
@@ -53,7 +53,7 @@ impl Session {
         self.conclude(option, result);
     }
 
-    /// An option with more data than we look at; all of it went by.
+    /// Answers an option with more data than is parsed; all of it was skipped.
     pub(super) fn option_too_big(&mut self, option: u32) {
         if option == opt::SET_META_CONTEXT {
             self.terms.context = None;
@@ -61,7 +61,7 @@ impl Session {
         self.reply(option, rep::ERR_TOO_BIG, &[]);
     }
 
-    /// An error may have words for people (Option reply types).
+    /// Ends an option with its result; an error may have a text for people (Option reply types).
     fn conclude(&mut self, option: u32, result: Result<(), Refused>) {
         let exports = self.exports.clone();
         match result {
@@ -82,7 +82,7 @@ impl Session {
         self.kick();
     }
 
-    /// The old way to choose: there is no word for no.
+    /// EXPORT_NAME: the old way to choose, which has no error reply.
     fn export_name(&mut self, name: &[u8], now_ns: u64) {
         if self.shutting {
             return self.close(CloseReason::Shutdown, now_ns);
@@ -110,8 +110,8 @@ impl Session {
         }
     }
 
-    /// Info and Go: says what the client wants to know. Returns the export's index, and whether the
-    /// block sizes were asked for.
+    /// Info and Go: sends the information. Returns the export's index, and whether the block sizes
+    /// were asked for.
     fn info(&mut self, option: u32, data: &[u8]) -> Result<(usize, bool), Refused> {
         let choice = Choice::parse(data).ok_or(rep::ERR_INVALID)?;
         let index = self.exports.find(choice.name).ok_or(rep::ERR_UNKNOWN)?;
@@ -140,11 +140,11 @@ impl Session {
         Ok((index, choice.block_size))
     }
 
-    /// Both options about metadata contexts, of which there is one, where the export has it.
+    /// Both options about metadata contexts. There is one context, if the export has it.
     fn meta_context(&mut self, option: u32, data: &[u8]) -> Result<(), Refused> {
         let set = option == opt::SET_META_CONTEXT;
         if set {
-            // Even where the option fails.
+            // A new selection drops the old one even if the option fails.
             self.terms.context = None;
         }
         if !self.terms.structured {
@@ -172,7 +172,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client has chosen. The first request takes the memory of all of them.
+    /// The client has chosen an export. The first request allocates the memory of all of them.
     fn begin_transmission(&mut self, index: usize, negotiated_block_size: bool) {
         let export = &self.exports.list()[index];
         let mut block_sizes = export.block_sizes;
@@ -203,11 +203,11 @@ impl Session {
     }
 }
 
-/// Our one context.
+/// Identifier of the only context.
 pub(super) const CONTEXT_ID: u32 = 1;
 
 impl<'a> Choice<'a> {
-    /// `None`: the lengths don't fit each other. Unknown kinds of information are ignored.
+    /// Parses the data; `None`: the lengths do not fit. Unknown kinds of information are ignored.
     fn parse(data: &'a [u8]) -> Option<Self> {
         let mut fields = Fields(data);
         let name = fields.string()?;

@@ -1,4 +1,4 @@
-//! Bytes from the client: headers out of an arbitrarily cut stream, and where data belongs.
+//! Parses headers out of an arbitrarily cut stream, and places the data that follows.
 use alloc::vec::Vec;
 
 use super::slots::{Failure, State};
@@ -8,20 +8,20 @@ use crate::shape::{Refusal, refuse};
 use crate::wire::{Gather, OptionHeader, RequestHeader, cmd, flag, handshake, opt};
 use crate::{Errno, Kind, Placement, Request, transfer};
 
-/// What comes next in the stream.
+/// The next part of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     /// A header.
     None,
-    /// Data of an option, so many bytes.
+    /// Data of an option; bytes still missing.
     Option(OptionHeader, u32),
     /// Data of an option that is too big.
     SkipOption(OptionHeader, u32),
-    /// Data of a write whose buffer isn't there yet.
+    /// Data of a write without a buffer yet.
     Await(u16),
     /// Data of a write.
     Payload(u16),
-    /// Data of a refused write; it is answered when all of it went by.
+    /// Data of a refused write; it is answered when all of it was skipped.
     Skip(u16, u32),
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Receiver {
     /// Requests so far, and all bytes of transmission.
     pub requests: u64,
     pub moved: u64,
-    /// Data of the option that arrives.
+    /// Data received of the current option.
     data: Vec<u8>,
     /// Options so far.
     options: u16,
@@ -51,26 +51,26 @@ impl Receiver {
         }
     }
 
-    /// The handshake is over: its memory is given back.
+    /// Ends the handshake and frees its memory.
     pub fn begin_transmission(&mut self) {
         self.data = Vec::new();
     }
 
-    /// Room set aside for an option's data.
+    /// Capacity for an option's data.
     #[cfg(test)]
     pub fn capacity(&self) -> usize {
         self.data.capacity()
     }
 }
 
-/// What a header asks for, if it may be asked.
+/// A request header after its checks.
 struct Asked {
     request: Request,
     df: bool,
 }
 
 impl Session {
-    /// Bytes from the client; returns how many were taken. See the module's contract.
+    /// Takes bytes from the client; returns how many. See the module's contract.
     pub fn handle_bytes(&mut self, bytes: &[u8], now_ns: u64) -> usize {
         let mut used = 0;
         while used < bytes.len() {
@@ -78,7 +78,7 @@ impl Session {
             let taken = match self.phase {
                 Phase::Flags | Phase::Options => self.receive_handshake(rest, now_ns),
                 Phase::Transmission => self.receive_request(rest, now_ns),
-                // Nobody looks at it any more.
+                // The rest of the stream is discarded.
                 Phase::Draining | Phase::Closing | Phase::Gone => rest.len(),
             };
             if taken == 0 {
@@ -91,7 +91,7 @@ impl Session {
         used
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
         let Body::Payload(index) = self.rx.body else {
@@ -115,7 +115,7 @@ impl Session {
     /// If more is reported than was placed.
     #[inline]
     pub fn handle_payload(&mut self, len: u32, now_ns: u64) {
-        // `None`: the session ended meanwhile.
+        // `None`: the session has ended in the meantime.
         let Some(placement) = self.placement() else {
             return;
         };
@@ -133,8 +133,8 @@ impl Session {
         self.watch(now_ns);
     }
 
-    /// The buffer asked for by [`Event::NeedBuffer`] is there. A late answer (the session ended)
-    /// changes nothing.
+    /// The buffer of [`Event::NeedBuffer`] is ready. A late call (the session ended) changes
+    /// nothing.
     #[inline]
     pub fn buffer_ready(&mut self, token: u32) {
         let index = token as u16;
@@ -144,8 +144,8 @@ impl Session {
         }
     }
 
-    /// Before transmission. One thing at a time: nothing is taken while an answer waits to go out,
-    /// so what a client can make us say is bounded.
+    /// Takes bytes before transmission. Nothing is taken while an answer waits to be sent, so the
+    /// memory for answers is bounded.
     fn receive_handshake(&mut self, bytes: &[u8], now_ns: u64) -> usize {
         if self.tx.has_own() {
             self.starved = true;
@@ -186,7 +186,7 @@ impl Session {
             if flags & !known != 0 {
                 return self.violate(Fault::ClientFlags(flags), now_ns);
             }
-            // Fixed newstyle is honoured whether the client says so or not (Client flags).
+            // Fixed newstyle is used whether or not the client sets its flag (Client flags).
             self.terms.no_zeroes = flags & u32::from(handshake::NO_ZEROES) != 0;
             self.phase = Phase::Options;
             return;
@@ -211,7 +211,7 @@ impl Session {
         self.continue_option(body, now_ns);
     }
 
-    /// Some of an option's data went by; if that was all, the option is answered.
+    /// Part of an option's data was skipped or stored; the last part causes the answer.
     fn continue_option(&mut self, body: Body, now_ns: u64) {
         self.rx.body = body;
         match body {
@@ -232,7 +232,7 @@ impl Session {
         }
     }
 
-    /// In transmission.
+    /// Takes bytes in transmission.
     #[inline]
     fn receive_request(&mut self, bytes: &[u8], now_ns: u64) -> usize {
         match self.rx.body {
@@ -249,7 +249,7 @@ impl Session {
                 self.starved = true;
                 return 0;
             }
-            // All of it is here as a rule: nothing is copied.
+            // Usually the whole header is here: nothing is copied.
             if let Some(header) = bytes.get(..RequestHeader::LEN) {
                 self.request_header(header, now_ns);
                 return RequestHeader::LEN;
@@ -296,13 +296,13 @@ impl Session {
         }
     }
 
-    /// For the first request and all that come.
+    /// Allocates the memory of all requests at the first one.
     #[cold]
     fn make_room(&mut self) {
         let requests = self.config.requests_max;
         self.slots.make();
         self.tx.reserve(requests);
-        // A driver that polls between its calls never sees more than a few.
+        // A driver that polls after each call never leaves more than a few.
         self.events.reserve(3 * usize::from(requests) + 8);
     }
 
@@ -318,7 +318,7 @@ impl Session {
         }
     }
 
-    /// Gets a request its data, or hands it to the driver.
+    /// Requests a buffer for a write, or hands the request to the driver.
     #[inline]
     fn begin(&mut self, index: u16, asked: Asked) {
         self.work += 1;
@@ -345,7 +345,7 @@ impl Session {
         self.events.push_back(event);
     }
 
-    /// Whether this may be asked. The order: the server's state, the command, its flags, its range.
+    /// Checks a request, in this order: the server's state, the command, its flags, its range.
     #[inline]
     fn ask(&self, header: &RequestHeader) -> Result<Asked, Refusal> {
         if self.shutting {
@@ -371,7 +371,7 @@ impl Session {
             _ => return refuse(Errno::Inval, "unknown command"),
         };
         self.shape.offers(kind)?;
-        // FUA is legal with every command, and means nothing with most (Command flags).
+        // FUA is valid with every command, and has no effect on most (Command flags).
         let fua = if features.fua { flag::FUA } else { 0 };
         if header.flags & !(allowed | fua) != 0 {
             return refuse(Errno::Inval, "a flag that this command does not take");
@@ -390,7 +390,7 @@ impl Session {
         Ok(Asked { request, df })
     }
 
-    /// The client broke the protocol: nothing more is said to it.
+    /// Ends the session of a client that broke the protocol; nothing more is sent.
     fn violate(&mut self, fault: Fault, now_ns: u64) {
         self.tx.silence();
         self.close(CloseReason::Protocol(fault), now_ns);

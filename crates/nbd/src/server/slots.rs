@@ -1,8 +1,8 @@
 //! The requests of one session, from their header to the last byte of their reply.
 //!
 //! # Limits
-//! As many as [`Slots::open`] was told. The first request takes the memory of all of them: a client
-//! that is connected and idle has none.
+//! The number given to [`Slots::open`]. The first request allocates the memory of all of them: a
+//! client that is connected and idle uses none.
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use crate::limits::EXTENTS_MAX;
 use crate::shape::Refusal;
 use crate::{Errno, Extent, Kind, Request};
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
-    /// Its header is being looked at, or its data skipped.
+    /// Its header is being checked, or its data skipped.
     Taken,
     /// The driver was asked for a buffer.
     AwaitBuffer,
@@ -28,11 +28,11 @@ pub(super) enum State {
     Unsent,
 }
 
-/// How a request failed.
+/// Failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub errno: Errno,
-    /// For people; perhaps empty.
+    /// Text for people; may be empty.
     pub why: &'static str,
     /// The byte of the export that it concerns.
     pub at: Option<u64>,
@@ -47,8 +47,8 @@ impl Failure {
         }
     }
 
-    /// The same as it may be said of this request: EOVERFLOW and ENOTSUP have one use each (Error
-    /// values; exports that zero offer fast zeroes), and an offset must lie inside.
+    /// Adapts the error to the request: EOVERFLOW and ENOTSUP have one use each (Error values;
+    /// exports that zero offer fast zeroes), and an offset must lie inside.
     pub fn fit(mut self, request: &Request, df: bool) -> Self {
         let legal = match self.errno {
             Errno::Overflow => df,
@@ -82,14 +82,14 @@ pub(super) struct Slot {
     pub state: State,
     /// The driver knows the token: it gets a Release.
     pub named: bool,
-    /// The reply must have one chunk of content at most.
+    /// The reply may have one chunk of content at most.
     pub df: bool,
     pub cookie: u64,
     pub request: Request,
     pub failure: Option<Failure>,
     /// Bytes received of a write, or handed out of a read.
     pub done: u32,
-    /// Bytes of a read that its reply has.
+    /// Bytes of a read that its reply carries.
     pub data: u32,
     /// Payloads handed to the driver and not yet reported sent.
     pub sends: u32,
@@ -111,27 +111,27 @@ impl Slot {
     }
 }
 
-/// What a Block Status is answered with.
+/// Extents of the answer to a Block Status.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extents {
     list: [Extent; EXTENTS_MAX],
     len: usize,
 }
 
-/// All of them. Indices of taken slots are valid, by construction; others panic.
+/// All slots. Indices of taken slots are valid, by construction; others panic.
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Box<[Slot]>,
-    /// How many there are to be, and whether Block Status may be asked.
+    /// Number of slots, and whether Block Status was agreed.
     most: u16,
     block_status: bool,
     free: Vec<u16>,
-    /// By slot; empty where Block Status isn't asked.
+    /// By slot; empty where Block Status was not agreed.
     extents: Box<[Extents]>,
 }
 
 impl Slots {
-    /// None yet.
+    /// No slots yet.
     pub fn new() -> Self {
         Self {
             all: Box::default(),
@@ -142,12 +142,12 @@ impl Slots {
         }
     }
 
-    /// There will be room for `count` requests, and for answers to Block Status.
+    /// Sets the number of slots, and whether answers to Block Status need room.
     pub fn open(&mut self, count: u16, block_status: bool) {
         (self.most, self.block_status) = (count, block_status);
     }
 
-    /// Room for all of them.
+    /// Allocates all of them.
     pub fn make(&mut self) {
         let (count, block_status) = (self.most, self.block_status);
         self.all = (0..count).map(|_| Slot::new()).collect();
@@ -168,7 +168,7 @@ impl Slots {
         self.all.len() as u16
     }
 
-    /// A slot for a request. The caller saw that there is one.
+    /// Takes a slot for a request. The caller has checked that one is free.
     #[inline]
     pub fn take(&mut self, cookie: u64) -> u16 {
         let Some(index) = self.free.pop() else {
@@ -195,8 +195,8 @@ impl Slots {
         self.free.push(index);
     }
 
-    /// Keeps what of `extents` the reply may say (Structured reply types, BLOCK_STATUS): nothing
-    /// empty, nothing beyond the request, one where one was asked for.
+    /// Keeps the part of `extents` that the reply may carry (Structured reply types, BLOCK_STATUS):
+    /// nothing empty, nothing beyond the request, a single one if the request says so.
     pub fn set_extents(&mut self, index: u16, extents: &[Extent]) {
         let request = self[index].request;
         let Some(kept) = self.extents.get_mut(usize::from(index)) else {
@@ -222,7 +222,8 @@ impl Slots {
         }
     }
 
-    /// What a Block Status is answered with; never empty. What isn't known counts as allocated.
+    /// Extents of the answer to a Block Status; never empty. Bytes of unknown status count as
+    /// allocated.
     pub fn extents(&mut self, index: u16) -> &[Extent] {
         let length = self[index].request.length;
         let Some(kept) = self.extents.get_mut(usize::from(index)) else {
@@ -235,7 +236,7 @@ impl Slots {
         &kept.list[..kept.len]
     }
 
-    /// Room set aside.
+    /// Capacity for requests.
     #[cfg(test)]
     pub fn capacity(&self) -> (usize, usize, usize) {
         (self.all.len(), self.free.capacity(), self.extents.len())

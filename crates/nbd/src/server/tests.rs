@@ -51,7 +51,7 @@ fn export(id: u32, name: &str) -> Export {
     }
 }
 
-/// Two exports, of which the second, called by no name, is read-only.
+/// Two exports; the second, the default one, is read-only.
 fn exports() -> Exports {
     let mut second = export(8, "locked");
     second.features.read_only = true;
@@ -84,7 +84,7 @@ enum Reply {
     },
 }
 
-/// What a test may hold back.
+/// Steps that a test may hold back.
 #[derive(Default)]
 struct Hold {
     buffers: bool,
@@ -97,13 +97,13 @@ struct Bench {
     session: Session,
     now: u64,
     disk: Vec<u8>,
-    /// Of requests that were named and not released.
+    /// Buffers of requests that were named and not released.
     buffers: BTreeMap<u32, Vec<u8>>,
     hold: Hold,
     wanted: Vec<u32>,
     requests: Vec<Request>,
     unsent: Vec<u32>,
-    /// What the client was sent, payload included.
+    /// Bytes sent to the client, payload included.
     sent: Vec<u8>,
     /// There may be something to send.
     kicked: bool,
@@ -136,7 +136,7 @@ impl Bench {
         bench
     }
 
-    /// Greeted, and the flags were sent.
+    /// A session after the greeting and the client's flags.
     fn greeted() -> Self {
         let mut bench = Self::with(config(), exports());
         bench.sent.clear();
@@ -144,7 +144,7 @@ impl Bench {
         bench
     }
 
-    /// In transmission on "disk".
+    /// A session in transmission on "disk".
     fn open(structured: bool, block_size: bool) -> Self {
         let mut bench = Self::greeted();
         if structured {
@@ -191,7 +191,7 @@ impl Bench {
         }
     }
 
-    /// Does what the session asks for until nothing is left.
+    /// Does everything that the session asks for until nothing is left.
     fn pump(&mut self) {
         loop {
             if self.kicked && !self.hold.transmit {
@@ -364,7 +364,7 @@ fn replies(mut bytes: &[u8], data_of: impl Fn(u64) -> u64) -> Vec<Reply> {
     found
 }
 
-/// A request; the bytes that a simple reply to it has stand in the high half of its cookie.
+/// A request; the high half of its cookie has the length of a simple reply's data.
 fn request(command: u16, flags: u16, offset: u64, length: u32) -> RequestHeader {
     let data = if command == crate::wire::cmd::READ {
         length

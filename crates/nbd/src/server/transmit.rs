@@ -1,5 +1,5 @@
-//! What goes to the client: answers to options, the list of exports, replies in the order in which
-//! they became due.
+//! Sends to the client: answers to options, the list of exports, replies in the order in which they
+//! became due.
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -14,13 +14,13 @@ use canary::Bug;
 /// Sending side of a session.
 #[derive(Debug)]
 pub(super) struct Transmitter {
-    /// Greeting and answers to options, ahead of everything else.
+    /// Greeting and answers to options; they are sent first.
     pub own: Vec<u8>,
-    /// The export that the answer to List comes to next.
+    /// The next export of an answer to List.
     list: Option<usize>,
     /// Slots with a reply; each at most once.
     pub queue: VecDeque<u16>,
-    /// The driver was told.
+    /// A [`Event::Transmit`](super::Event::Transmit) is outstanding.
     pub kicked: bool,
     /// Payloads handed out and not yet reported sent, and all steps of sending so far.
     pub unsent: u32,
@@ -44,28 +44,28 @@ impl Transmitter {
         self.queue.reserve(usize::from(slots));
     }
 
-    /// Something of the handshake waits to go out.
+    /// Whether bytes of the handshake wait to be sent.
     pub fn has_own(&self) -> bool {
         !self.own.is_empty() || self.list.is_some()
     }
 
-    /// The client has not taken all of its answers.
+    /// Whether the client has not taken all of its answers.
     pub fn has_unsent(&self) -> bool {
         !self.queue.is_empty() || self.unsent > 0
     }
 
-    /// The client wants the list.
+    /// Begins the answer to List.
     pub fn begin_list(&mut self) {
         self.list = Some(0);
     }
 
-    /// The list is another one now; a client in the middle of it gets the rest of the new one.
+    /// The list has changed; a client in the middle of it gets the rest of the new one.
     pub fn restart_list(&mut self, exports: &Exports) {
         let len = exports.list().len();
         self.list = self.list.map(|next| next.min(len));
     }
 
-    /// Nothing goes out any more.
+    /// Drops everything that was to be sent.
     pub fn silence(&mut self) {
         self.own.clear();
         self.list = None;
@@ -102,8 +102,8 @@ impl Transmitter {
 }
 
 impl Session {
-    /// Appends to `out` what is to be sent next; see [`Transmit`]. `None`: nothing was appended and
-    /// nothing is left; the next [`Event::Transmit`](super::Event::Transmit) says when there is.
+    /// Appends the next bytes to send to `out`; see [`Transmit`]. `None`: nothing was appended and
+    /// nothing is left; an [`Event::Transmit`](super::Event::Transmit) follows when there is more.
     #[inline]
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let before = out.len();
@@ -122,7 +122,7 @@ impl Session {
         (out.len() > before).then_some(Transmit { payload: None })
     }
 
-    /// Nobody reads the payload of one [`TxPayload`] any more.
+    /// The payload of one [`TxPayload`] is no longer read.
     ///
     /// # Panics
     /// If none was handed out.
@@ -139,7 +139,7 @@ impl Session {
         }
     }
 
-    /// What the handshake left. `true`: there is more.
+    /// Appends answers of the handshake. `true`: there are more.
     #[cold]
     fn send_own(&mut self, out: &mut Vec<u8>) -> bool {
         out.append(&mut self.tx.own);
@@ -153,7 +153,7 @@ impl Session {
         more
     }
 
-    /// The next part of one reply.
+    /// Appends the next part of one reply.
     #[inline]
     fn send(&mut self, index: u16, out: &mut Vec<u8>) -> Option<TxPayload> {
         let slot = &self.slots[index];
@@ -180,8 +180,9 @@ impl Session {
         None
     }
 
-    /// The next piece of a read. A simple reply and an unfragmented one have one header for all of
-    /// it, and nothing between its pieces; else each piece is a chunk, and replies take turns.
+    /// Appends the next piece of a read. A simple reply and an unfragmented one have one header for
+    /// all of it, and nothing between its pieces; otherwise each piece is a chunk, and replies
+    /// alternate.
     #[inline]
     fn send_data(&mut self, index: u16, out: &mut Vec<u8>) -> TxPayload {
         let structured = self.terms.structured;
@@ -194,7 +195,7 @@ impl Session {
             SimpleReply { error: 0, cookie }.emit(out);
         } else if structured && (offset == 0 || !at_once) {
             let covers = if at_once { left } else { len };
-            // No error can come any more, unless one has: the last piece may end the reply.
+            // Without an error, and none can follow, the last piece may end the reply.
             let last = covers == left && slot.failure.is_none();
             ChunkHeader {
                 flags: if last { chunk::DONE } else { 0 },
@@ -240,7 +241,7 @@ impl Session {
     }
 }
 
-/// The chunk that ends a failed request, with its message (Structured reply types).
+/// Appends the chunk that ends a failed request, with its message (Structured reply types).
 #[cold]
 fn send_error(slot: &Slot, failure: &Failure, out: &mut Vec<u8>) {
     let message = failure.why.as_bytes();

@@ -1,9 +1,9 @@
-//! The words between a server's session and its driver.
+//! Types shared by a server's session and its driver.
 use crate::Request;
 use crate::limits::{HANDSHAKE_NS, STALL_NS};
 use core::fmt;
 
-/// What a session is made of.
+/// Configuration of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Most requests in flight; cut to 1…1024.
@@ -13,8 +13,8 @@ pub struct Config {
     pub piece: u32,
     /// From the connection to transmission, ns.
     pub handshake_ns: u64,
-    /// How long a client may stop in the middle of a request, or take no answers: at least this, at
-    /// most twice as long, ns.
+    /// Time a client may stop in the middle of a request, or take no answers: it is disconnected
+    /// after this at the earliest, after twice this at the latest, ns.
     pub stall_ns: u64,
 }
 
@@ -32,10 +32,10 @@ impl Default for Config {
 /// Transmission has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// [`Export::id`](crate::Export::id) of what the client chose.
+    /// [`Export::id`](crate::Export::id) of the chosen export.
     pub export: u32,
-    /// The client asked for the block sizes: its ranges are aligned to the minimum. Else they are
-    /// any bytes.
+    /// The client asked for the block sizes: its ranges are aligned to the minimum. Otherwise they
+    /// may be any bytes.
     pub negotiated_block_size: bool,
     /// Structured replies.
     pub structured: bool,
@@ -43,12 +43,12 @@ pub struct Opened {
     pub block_status: bool,
 }
 
-/// What a session tells its driver.
+/// Events of a session for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The client chose an export.
     Opened(Opened),
-    /// A write needs a buffer before its data can flow; nothing more is read until
+    /// A write needs a buffer before its data can be received; nothing more is read until
     /// `Session::buffer_ready`. A `Release` may come first, if the connection ends: then no answer
     /// is due any more.
     NeedBuffer {
@@ -68,24 +68,24 @@ pub enum Event {
     },
     /// There is something for `poll_transmit`.
     Transmit,
-    /// `handle_bytes`, which had stopped, takes bytes again.
+    /// `handle_bytes`, which had stopped, accepts bytes again.
     Resume,
-    /// Send what is queued, then close; at once where [`CloseReason::is_abortive`] says so. Comes a
-    /// second time, with [`CloseReason::Linger`], if the client doesn't let the rest go.
+    /// Send the queued bytes, then close; at once where [`CloseReason::is_abortive`] says so. Comes
+    /// a second time, with [`CloseReason::Linger`], if the client does not take them.
     Close {
         /// Why.
         reason: CloseReason,
     },
 }
 
-/// Why a server ends a session.
+/// Reason why a server ends a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client said goodbye, and has all its answers.
+    /// The client sent DISC, and has all its answers.
     Finished,
-    /// The client chose, in a way that has no answer, an export that doesn't exist.
+    /// EXPORT_NAME, which has no error reply, named an export that doesn't exist.
     Refused,
-    /// `Session::shutdown`, and what was in flight is done.
+    /// `Session::shutdown`; all requests in flight are done.
     Shutdown,
     /// The handshake took too long.
     Handshake,
@@ -95,12 +95,12 @@ pub enum CloseReason {
     StalledAnswers,
     /// The client broke the protocol.
     Protocol(Fault),
-    /// What was in flight or queued when the end was decided could not be finished in time.
+    /// Requests in flight, or queued bytes, could not be finished in time.
     Linger,
 }
 
 impl CloseReason {
-    /// Whether nothing that is queued may still go out.
+    /// Whether queued bytes must not be sent.
     pub fn is_abortive(self) -> bool {
         !matches!(self, Self::Finished | Self::Refused | Self::Shutdown)
     }
@@ -121,20 +121,20 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// How a client broke the protocol beyond what an error can answer.
+/// A violation of the protocol by the client that no error reply can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Client flags that weren't offered.
     ClientFlags(u32),
     /// An option without its magic.
     OptionMagic,
-    /// An option with more data than anyone would skip, bytes.
+    /// An option with more data than is skipped, bytes.
     OptionLength(u32),
     /// More options than a handshake takes.
     Options,
     /// A request without its magic.
     RequestMagic,
-    /// A write with more data than anyone would skip, bytes.
+    /// A write with more data than is skipped, bytes.
     WriteLength(u32),
 }
 

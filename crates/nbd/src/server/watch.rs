@@ -1,25 +1,25 @@
-//! Clients that stop in the middle of something hold its memory: they are looked at, and given up.
+//! Disconnects clients that stop in the middle of a request or reply, and so hold its memory.
 //!
-//! Decides, from what moved since the last look, whether a client stalls: it is in the middle of a
-//! request whose rest doesn't come, or it has answers that it doesn't take.
+//! Decides from the bytes moved since the last check whether a client stalls: the rest of a request
+//! does not arrive, or it does not take its answers.
 //!
 //! # Contract
-//! A look every `stall_ns` while anything is in flight, so that a stall ends after once to twice
-//! that. Costs a counter per call between two looks. What waits for the driver is no stall of the
-//! client. The rest of a request moves if it comes, or 1 MiB of it: a client that trickles is given
-//! up as one that is silent, since its request is of 32 MiB at most.
+//! One check every `stall_ns` while a request is in flight, so that a stall ends after once to
+//! twice that. Costs a counter per call between two checks. Time in which a request waits for the
+//! driver is no stall of the client. The rest of a request counts as moving if all of it arrives,
+//! or 1 MiB: a client that trickles is disconnected like a silent one.
 use super::receive::Body;
 use super::{CloseReason, Phase, Session};
 use crate::limits::STALL_BYTES;
 
-/// What was seen at the last look.
+/// State at the last check.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Next look; `u64::MAX` = nothing is in flight.
+    /// Next check; `u64::MAX` = nothing is in flight.
     pub at_ns: u64,
-    /// The request whose bytes were arriving, and all bytes by then.
+    /// The request whose bytes were arriving, and all bytes received by then.
     receiving: Option<(u64, u64)>,
-    /// All that was sent by then, where more was waiting.
+    /// All bytes sent by then, if more was waiting.
     sending: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Watch {
 }
 
 impl Session {
-    /// Looks from now on, if anything is in flight.
+    /// Starts the checks if a request is in flight.
     #[inline]
     pub(super) fn watch(&mut self, now_ns: u64) {
         if self.watch.at_ns == u64::MAX {
@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// The time for a look has come.
+    /// The time of a check has come.
     pub(super) fn look(&mut self, now_ns: u64) {
         let receiving = self.receiving();
         let sending = self.tx.has_unsent().then_some(self.tx.moved);
@@ -70,7 +70,8 @@ impl Session {
         self.begin_watch(now_ns);
     }
 
-    /// What the client is to do now, if it is its turn, by how it ends if it never does.
+    /// Returns how the session ends if the client never does its next step; `None`: the client owes
+    /// none.
     pub fn turn(&self) -> Option<CloseReason> {
         if !matches!(self.phase, Phase::Transmission | Phase::Draining) {
             return None;
@@ -85,20 +86,20 @@ impl Session {
         self.rx.requests
     }
 
-    /// Counts whatever moves, in either direction.
+    /// Counts bytes and steps in either direction.
     pub fn moved(&self) -> u64 {
         self.rx.moved.wrapping_add(self.tx.moved)
     }
 
-    /// Ends the session for a reason that [`Self::turn`] said.
+    /// Ends the session for a reason that [`Self::turn`] gave.
     #[cold]
     pub fn give_up(&mut self, reason: CloseReason, now_ns: u64) {
         self.tx.silence();
         self.close(reason, now_ns);
     }
 
-    /// The request whose bytes are due, by its number, and all bytes that came so far. `None`:
-    /// between two requests, or it is the driver's turn.
+    /// The request whose bytes are due, by its number, and all bytes received so far. `None`:
+    /// between two requests, or the driver has to act.
     fn receiving(&self) -> Option<(u64, u64)> {
         let is_due = match self.rx.body {
             Body::None => !self.rx.header.is_empty(),

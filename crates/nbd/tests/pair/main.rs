@@ -1,5 +1,5 @@
-//! The server's session and the client's, wired to each other: what one says, the other must
-//! understand, in every combination of what can be negotiated and whatever the splits.
+//! The server's session and the client's, wired to each other: each must understand the other in
+//! every combination of options and for any split of the stream.
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod world;
 
@@ -59,7 +59,7 @@ fn what_the_server_offers_and_what_the_client_believes_agree_field_by_field() {
     }
 }
 
-/// What the disk must hold, and what each request in flight may be changing.
+/// The contents that the disk must have, and the ranges that requests in flight may be changing.
 struct Model {
     disk: Vec<u8>,
     in_flight: BTreeMap<u32, Request>,
@@ -172,7 +172,7 @@ fn kind_number(kind: Kind) -> u8 {
     }
 }
 
-/// Requests until `count` were submitted, then to the end of the last one.
+/// Submits `count` requests and waits for the last completion.
 fn load(world: &mut World, model: &mut Model, count: u32) {
     while model.next < count {
         for _ in 0..3 {
@@ -268,7 +268,7 @@ fn a_server_that_shuts_down_under_load_answers_everything() {
         world.server.shutdown(10_000 * MS, world.now);
         world.run_until(|world| !world.server_closed.is_empty());
         assert_eq!(world.server_closed, [CloseReason::Shutdown]);
-        // What was queued goes out; what the client had still to say is lost.
+        // Queued replies are sent; bytes that the client had not sent are lost.
         world.run_for(3000);
         world.cut();
         world.finish();

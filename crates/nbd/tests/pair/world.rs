@@ -1,4 +1,4 @@
-//! Both sessions and a disk, wired by byte pipes that split where they like, in virtual time.
+//! Both sessions and a disk, wired by byte pipes that split at random, in virtual time.
 use nbd::client::{self, Completed};
 use nbd::server::{self, CloseReason, Opened};
 use nbd::{BlockSizes, Errno, Export, Exports, Extent, Features, Kind, Request};
@@ -53,7 +53,7 @@ pub fn export() -> Export {
     }
 }
 
-/// What the client is told to ask for.
+/// Options that the client asks for.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub structured: bool,
@@ -79,7 +79,7 @@ impl Default for Options {
     }
 }
 
-/// One direction: bytes under way, and whether the receiver said to wait.
+/// One direction: bytes under way, and whether the receiver refused more.
 #[derive(Default)]
 struct Wire {
     bytes: VecDeque<u8>,
@@ -155,14 +155,14 @@ impl World {
         world
     }
 
-    /// In transmission.
+    /// A world in transmission.
     pub fn open(export: Export, options: &Options, seed: u64) -> Self {
         let mut world = Self::new(export, options, seed);
         world.run_until(|world| world.ready.is_some());
         world
     }
 
-    /// Steps until it is so. A world that stands still is an error.
+    /// Steps until `done`. A world that stands still is an error.
     pub fn run_until(&mut self, done: impl Fn(&Self) -> bool) {
         let mut idle = 0;
         while !done(self) {
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// So many steps.
+    /// Makes `steps` steps.
     pub fn run_for(&mut self, steps: usize) {
         for _ in 0..steps {
             self.now += MS / 100;
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Nobody hears of the connection any more.
+    /// Cuts the connection for both sides.
     pub fn cut(&mut self) {
         self.to_server = Wire::default();
         self.to_client = Wire::default();
@@ -202,7 +202,7 @@ impl World {
         self.poll();
     }
 
-    /// The driver gives back and finishes what it has; then nothing may be left.
+    /// The driver returns its buffers and finishes its requests; then nothing may be left.
     pub fn finish(&mut self) {
         while let Some(token) = self.server_sends.pop() {
             self.server.handle_sent(token);
@@ -216,7 +216,7 @@ impl World {
         assert_eq!(self.client.in_flight(), 0);
     }
 
-    /// One thing happens, if there is one of the kind that the dice chose.
+    /// Makes one step of a kind that is drawn at random; `false`: there is none.
     fn step(&mut self) -> bool {
         let moved = match self.rng.below(8) {
             0 | 1 => self.deliver_to_server(),
@@ -289,7 +289,7 @@ impl World {
         true
     }
 
-    /// One call for either side, if it said that there is something.
+    /// Transmits for either side, if it has something to send.
     fn transmit(&mut self) -> bool {
         let (mut out, before) = (Vec::new(), self.kicked);
         if self.kicked.0 {
@@ -337,7 +337,7 @@ impl World {
         true
     }
 
-    /// The disk does one of the requests, in any order.
+    /// The disk executes one of the requests, in any order.
     fn execute(&mut self) -> bool {
         if self.executing.is_empty() {
             return false;

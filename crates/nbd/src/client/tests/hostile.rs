@@ -1,9 +1,10 @@
-//! Whatever a server sends: never a panic, always an end, nothing placed outside a buffer.
+//! Arbitrary input from a server: no panic, the session ends, and nothing is placed outside a
+//! buffer.
 use super::*;
 use crate::limits::REPLY_DATA_MAX;
 use proptest::prelude::*;
 
-/// One thing that happens.
+/// One step of a hostile server.
 #[derive(Clone, Debug)]
 enum Act {
     Submit(Request),

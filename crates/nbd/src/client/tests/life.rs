@@ -70,7 +70,7 @@ fn a_write_that_is_answered_early_is_sent_to_its_end() {
     bench.pump();
     let result = Err(CommandError::Server(Errno::NoSpc));
     assert_eq!(bench.completed, [Completed { token: 3, result }]);
-    // And a second answer would be one too many.
+    // A second answer would be one too many.
     bench.simple(cookie, 0, &[]);
     let fault = Fault::Cookie(cookie);
     assert_eq!(bench.failure(), Some(Error::Protocol(fault)));

@@ -192,7 +192,7 @@ fn errors_win_whatever_else_the_reply_brings() {
     );
     bench.data(cookie, true, 8192, &[1; 4096]);
     assert_eq!(bench.result(), server(Errno::Io));
-    // An unknown error is one nevertheless, whatever follows its message.
+    // An unknown error is an error nevertheless, whatever follows its message.
     let (mut bench, cookie) = Bench::reading(true);
     bench.chunk(cookie, true, chunk::IS_ERROR + 99, &[&eio, &[7; 300]]);
     assert_eq!(bench.result(), server(Errno::Io));
@@ -455,7 +455,7 @@ fn block_status_of_any_length_keeps_the_first_runs() {
         .map(|i| (64 * KIB, if i % 2 == 0 { 0 } else { HOLE | ZERO }))
         .collect();
     assert_eq!(said, runs);
-    // More extents than there are bytes is none.
+    // More extents than there are bytes cannot be.
     let cookie = bench.submit(Request {
         length: 512,
         ..status
@@ -469,14 +469,14 @@ fn block_status_of_any_length_keeps_the_first_runs() {
     assert_eq!(bench.fault(), Some(fault));
 }
 
-/// Nothing behind a run that found no room is kept: the list has no gap.
+/// No extent behind a run that found no room is kept: the list has no gap.
 #[test]
 fn extents_that_are_kept_have_no_gap() {
     let mut bench = Bench::ready(true);
     let status = Request::new(5, Kind::BlockStatus { one: false }, 0, 64 * KIB);
     let cookie = bench.submit(status);
     let mut list = [(512, 0), (512, HOLE)].repeat(8);
-    // The seventeenth has no room, the eighteenth looks as the last one that is kept.
+    // The seventeenth has no room, the eighteenth has the status of the last one kept.
     list.extend([(512, ZERO), (512, HOLE)]);
     bench.chunk(cookie, true, chunk::BLOCK_STATUS, &[&extents(9, &list)]);
     assert_eq!(bench.result(), Ok(()));
@@ -528,7 +528,7 @@ fn read_too_large_for_one_piece_is_asked_without_df() {
     assert_eq!(bench.result(), Ok(()));
     let want = [[1; 2048], [2; 2048]];
     assert_eq!(bench.buffers[&77], want.as_flattened());
-    // Once: a server that says so of a read without DF has failed it.
+    // Only once: EOVERFLOW of a read without DF is a failure.
     let (mut bench, cookie) = Bench::reading(true);
     bench.sent.clear();
     bench.chunk(cookie, true, chunk::ERROR, &[&overflow]);
@@ -536,7 +536,7 @@ fn read_too_large_for_one_piece_is_asked_without_df() {
     bench.chunk(again, true, chunk::ERROR, &[&overflow]);
     assert_eq!(bench.result(), server(Errno::Overflow));
     assert_eq!(bench.failure(), None);
-    // The first cookie is nobody's any more.
+    // The first cookie is no longer valid.
     let (mut bench, cookie) = Bench::reading(true);
     bench.chunk(cookie, true, chunk::ERROR, &[&overflow]);
     bench.none(cookie);

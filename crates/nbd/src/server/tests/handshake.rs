@@ -243,7 +243,7 @@ fn who_asks_where_there_is_none_is_told_why() {
         for option in [opt::INFO, opt::GO] {
             assert_eq!(bench.option(option, &choice("disk", &[])), refused);
         }
-        // One that comes meanwhile may be had.
+        // An export that is added meanwhile can be opened.
         bench.session.set_exports(exports());
         bench.option(opt::GO, &choice("disk", &[]));
         assert!(bench.opened.is_some());

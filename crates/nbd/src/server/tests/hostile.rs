@@ -1,10 +1,10 @@
-//! Whatever a client sends: never a panic, always an end, never more memory than was set aside.
+//! Arbitrary input from a client: no panic, the session ends, and memory stays within its bounds.
 use super::*;
 use crate::limits::OPTION_DATA_MAX;
 use crate::wire::cmd;
 use proptest::prelude::*;
 
-/// One thing that a client does.
+/// One step of a hostile client.
 #[derive(Clone, Debug)]
 enum Act {
     Option(u32, Vec<u8>),
@@ -101,7 +101,7 @@ fn play(bench: &mut Bench, acts: &[Act], piece: usize) {
     }
 }
 
-/// What the driver or the clock does.
+/// Applies a step of the driver or the clock.
 fn drive(bench: &mut Bench, act: &Act) {
     let now = bench.now;
     match act {
@@ -149,7 +149,7 @@ fn drive(bench: &mut Bench, act: &Act) {
     bench.pump();
 }
 
-/// The connection ends, the driver finishes: nothing may be left.
+/// Ends the connection and finishes the driver's work: nothing may be left.
 fn finish(mut bench: Bench) {
     bench.gone();
     bench.hold = Hold::default();

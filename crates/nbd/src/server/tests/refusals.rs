@@ -1,4 +1,4 @@
-//! What is refused in transmission, and that the stream goes on.
+//! Requests that are refused in transmission; the stream goes on after them.
 use super::*;
 use crate::wire::{cmd, flag};
 

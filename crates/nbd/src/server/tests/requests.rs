@@ -16,7 +16,7 @@ fn simple(cookie: u64, error: u32, data: &[u8]) -> Reply {
     }
 }
 
-/// A chunk of data: where, and what.
+/// A chunk of data at byte `at`.
 fn data_chunk(cookie: u64, done: bool, at: u64, data: &[u8]) -> Reply {
     Reply::Chunk {
         done,
@@ -117,7 +117,7 @@ fn every_command_reaches_the_driver_with_its_flags() {
     for (command, flags, kind) in asked {
         assert_eq!(bench.error_of(request(command, flags, 512, 1024), &[]), 0);
         let mut want = Request::new(0, kind, 512, 1024);
-        // On what doesn't write it means nothing.
+        // FUA has no effect on commands that do not write.
         want.fua = kind == Kind::Trim;
         assert_eq!(bench.executed.pop(), Some(want));
     }
@@ -174,7 +174,7 @@ fn the_drivers_errors_reach_the_client() {
         (Errno::NoMem, 12),
         (Errno::Inval, 22),
         (Errno::NoSpc, 28),
-        // This has one use, which this isn't (Error values).
+        // EOVERFLOW has one use, and this is another (Error values).
         (Errno::Overflow, 22),
         (Errno::Shutdown, 108),
     ];
@@ -191,7 +191,7 @@ fn the_drivers_errors_reach_the_client() {
                 assert_eq!(error(&replies[0]), code);
             }
         }
-        // Zeroing may stop to be supported after a client was told that it is.
+        // Zeroing may become unsupported after a client was told that it is supported.
         for (command, flags, code) in [
             (cmd::WRITE_ZEROES, flag::FAST_ZERO, 95),
             (cmd::WRITE_ZEROES, 0, 95),
@@ -362,7 +362,7 @@ fn requests_in_flight_are_bounded_and_the_stream_waits() {
     bench.pump();
     assert_eq!(bench.resumed, 1);
     assert_eq!(bench.feed(&bytes[4 * 28..]), 28);
-    // Refused ones take a slot as well, until they are answered.
+    // Refused requests occupy a slot as well, until they are answered.
     bench.hold.sends = false;
     bench.hold.transmit = true;
     bench.complete(0, Ok(()));

@@ -24,7 +24,7 @@ fn bytes_of(header: RequestHeader, data: usize) -> Vec<u8> {
     bytes
 }
 
-/// Given up between one and two intervals after it stopped, at the earliest.
+/// The session ends between one and two intervals after the client stopped.
 fn is_given_up(bench: &mut Bench, reason: CloseReason) {
     let before = bench.closed.len();
     pass(bench, STALL - 1);
