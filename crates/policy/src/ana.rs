@@ -1,4 +1,4 @@
-//! Which paths may be chosen at all, and which come first (row A7): what the policies share.
+//! Which paths may be chosen, and in which order (row A7): shared by all policies.
 
 use crate::limits::PATHS_MAX;
 use crate::types::{Ana, PathView};

@@ -1,7 +1,7 @@
 //! `devid:<id>`: the path the user names.
 //!
-//! Decides from nothing else, as long as that path is usable, whatever its ANA state: the user
-//! asked for it. While it is not, the first usable path serves, optimized before non-optimized.
+//! Uses the named path while it is usable, whether optimized or not: the user asked for it.
+//! Otherwise the first usable path is used, optimized before non-optimized.
 //!
 //! # Origin
 //! Row B4. An id that no path has is refused before it comes here

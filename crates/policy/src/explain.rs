@@ -1,10 +1,11 @@
-//! Why an I/O went where it went: what the policy in force saw of each path, and what decided.
+//! Explains a selection: the values that the policy in force saw of each path, and the rule that
+//! decided.
 //!
 //! [`Selector::select_explained`](crate::Selector::select_explained) chooses as `select` does and
-//! writes down what it chose by. It is for few I/Os among many: it looks at every path twice.
+//! records the reasons. Meant for a small part of the I/Os: it examines every path twice.
 //!
 //! # Contract
-//! It changes nothing that `select` would not. What is written down was true before the I/O was
+//! It changes nothing that `select` would not. The recorded values are those before the I/O was
 //! counted. The caller owns the memory, so that nothing is allocated.
 
 use crate::Selector;
@@ -12,14 +13,14 @@ use crate::limits::PATHS_MAX;
 use crate::types::{Forecast, PathIndex, PathView, Policy, Request};
 use crate::weighted_latency::cell;
 
-/// How one I/O was given a path.
+/// The selection of a path for one I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct Explained {
-    /// In force at that moment.
+    /// Policy in force at the selection.
     pub policy: Policy,
-    /// What came of it.
+    /// The chosen path; `None`: none was usable.
     pub chosen: Option<PathIndex>,
-    /// Why that one.
+    /// Reason for the choice.
     pub why: Why,
     count: usize,
     looks: [Look; PATHS_MAX],
@@ -30,31 +31,31 @@ pub struct Explained {
 pub struct Look {
     /// It may be chosen.
     pub usable: bool,
-    /// Usable, but this policy takes it only where no optimized one is.
+    /// Usable, but this policy chooses it only where no optimized path is usable.
     pub stands_by: bool,
     /// This core's I/Os in flight on it.
     pub in_flight: u32,
-    /// Those of other cores, as the policy reckons them.
+    /// Other cores' I/Os in flight on it, as the policy estimates them.
     pub elsewhere: u32,
-    /// What it goes by.
+    /// Values that the policy compares.
     pub basis: Basis,
 }
 
-/// What a policy goes by, of one path and I/O.
+/// Values that a policy compares, for one path and I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// Nothing: `soonest` knows nothing of it yet.
+    /// Nothing: `soonest` has no measurement of it yet.
     Unknown,
-    /// `numa`: how far it is.
+    /// `numa`: its distance.
     Distance(u32),
     /// `round-robin`.
     Turn {
-        /// How many that may be chosen come before it; `None`: it may not be chosen itself.
+        /// Number of usable paths before it in the circle; `None`: it may not be chosen itself.
         before: Option<u32>,
-        /// Bytes it is handed before the next one's turn; 0: one I/O.
+        /// Bytes left of its turn; 0: one I/O.
         left: u64,
     },
-    /// `queue-depth`: what is in flight, and nothing else.
+    /// `queue-depth`: I/Os in flight, and nothing else.
     Depth,
     /// `weighted-latency`, for I/Os of this group and size.
     Credit {
@@ -65,17 +66,17 @@ pub enum Basis {
         /// Smoothed latency that this core measured; 0 = none.
         smoothed_ns: u64,
     },
-    /// `soonest`: what the I/O would take there.
+    /// `soonest`: the predicted time of the I/O on it.
     Forecast(Forecast),
     /// `soonest`, while every path is full.
     Crowd {
-        /// What the I/O would take there.
+        /// The predicted time of the I/O on it.
         forecast: Forecast,
-        /// What one of the usual size would take: this is compared. ns.
+        /// Predicted time of an I/O of the usual size, ns: this is compared.
         usual_ns: u64,
     },
-    /// `pid`: which one it is among those that may be chosen, of how many, and which of them this
-    /// reader takes; all from 0.
+    /// `pid`: its number among the paths that may be chosen, their count, and the reader's number;
+    /// all from 0.
     Reader {
         /// This path; `None`: it is not among them.
         number: Option<u32>,
@@ -84,9 +85,9 @@ pub enum Basis {
         /// The reader's.
         wanted: u32,
     },
-    /// `devid`: whether it is the one.
+    /// `devid`: whether it is the named path.
     Named(bool),
-    /// `latency`: the smoothed latency of I/Os of this group; `None`: there were none lately.
+    /// `latency`: the smoothed latency of I/Os of this group; `None`: not measured recently.
     Recent(Option<u64>),
     /// `service-time`.
     Bytes {
@@ -97,21 +98,21 @@ pub enum Basis {
     },
     /// `historical-service-time`.
     Served {
-        /// What one I/O takes of its time; `None`: nothing is known.
+        /// Service time of one I/O; `None`: not measured.
         service_ns: Option<u64>,
-        /// When this I/O would have been served; `None`: it has to be tried, or is being tried.
+        /// Predicted end of this I/O; `None`: the path has to be tried, or is being tried.
         estimate_ns: Option<u64>,
     },
 }
 
-/// Why the chosen path was chosen.
+/// Reason why the chosen path was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
     /// No path was usable.
     NoneUsable,
     /// It was the only one that the policy might choose.
     Only,
-    /// It had the least of what the policy compares.
+    /// It had the least of the value that the policy compares.
     Least,
     /// Others had as little; it came first, or it was its turn.
     Tie,
@@ -121,26 +122,26 @@ pub enum Why {
     Even,
     /// Another costs less with its price, but is slower and carries next to nothing.
     OthersSmall,
-    /// Its stream is there; to move it would cost more than this I/O would gain.
+    /// Its stream is there; moving it would cost more than this I/O would gain.
     GoesOn,
-    /// Nothing is known of it yet, or nothing any more.
+    /// It has no measurement yet, or none any more.
     Untried,
-    /// Another was cheaper; but this one had to be looked at again, and that was not too dear.
+    /// Another was cheaper; but this one was due for a new measurement, at an acceptable cost.
     Explored,
     /// It was its turn.
     Turn,
     /// It was next in the circle and could pay.
     Credit,
-    /// The reader's own.
+    /// It is the reader's own path.
     Reader,
     /// The user named it.
     Named,
-    /// The one that the user named was not usable.
+    /// The path that the user named was not usable.
     Instead,
 }
 
 impl Why {
-    /// The word for programs.
+    /// The word used in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoneUsable => "none-usable",
@@ -171,7 +172,7 @@ impl Look {
         basis: Basis::Unknown,
     };
 
-    /// What an I/O was expected to take here, where the policy expects anything; ns.
+    /// Predicted time of the I/O, where the policy predicts; ns.
     pub fn expected_ns(&self) -> Option<u64> {
         match self.basis {
             Basis::Forecast(forecast) | Basis::Crowd { forecast, .. } => Some(forecast.time_ns()),
@@ -182,11 +183,11 @@ impl Look {
         }
     }
 
-    /// Whether the policy preferred, or took for as good, this path to another by what it compares;
-    /// `None`: it compares nothing.
+    /// Whether the policy prefers this path to another, or takes both as equal; `None`: it compares
+    /// nothing.
     fn is_as_good_as(&self, other: &Self) -> Option<bool> {
         let count = |it: &Self| u64::from(it.in_flight) + u64::from(it.elsewhere);
-        // What is not known is tried first, by one I/O.
+        // An unknown path is tried first, by one I/O.
         let known = |it: &Self, ns: Option<u64>| match (ns, it.in_flight) {
             (Some(ns), _) => ns.saturating_add(1),
             (None, 0) => 0,
@@ -227,7 +228,7 @@ impl Default for Explained {
 }
 
 impl Explained {
-    /// Room for an explanation.
+    /// Memory for an explanation.
     pub const fn new() -> Self {
         Self {
             policy: Policy::Numa,
@@ -248,8 +249,7 @@ impl Explained {
         self.looks().get(usize::from(self.chosen?.0))
     }
 
-    /// Writes down how all paths are, before anything is chosen. Of `soonest` what it goes by
-    /// follows later.
+    /// Records the state of all paths before the selection. The values of `soonest` follow later.
     pub(crate) fn begin(&mut self, selector: &Selector, request: &Request, paths: &[PathView]) {
         self.policy = selector.policy();
         self.count = paths.len();
@@ -269,7 +269,7 @@ impl Explained {
         }
     }
 
-    /// What the policy goes by, of one path.
+    /// Returns the values that the policy compares, for one path.
     fn basis(&self, it: &Selector, request: &Request, path: usize, view: &PathView) -> Basis {
         let own = it.in_flight[path];
         match self.policy {
@@ -326,13 +326,13 @@ impl Explained {
         those.map(|(path, _)| path)
     }
 
-    /// What `soonest` goes by on one path.
+    /// Records the values of `soonest` for one path.
     pub(crate) fn expect(&mut self, path: usize, elsewhere: u32, basis: Basis) {
         let look = &mut self.looks[path];
         (look.elsewhere, look.basis) = (elsewhere, basis);
     }
 
-    /// A path was chosen; `by`: what the policy says of it itself.
+    /// Records the chosen path; `by`: the reason, where the policy gives one itself.
     pub(crate) fn end(&mut self, chosen: Option<PathIndex>, by: Option<Why>) {
         self.chosen = chosen;
         self.why = match chosen {
@@ -369,7 +369,7 @@ impl Explained {
         }
     }
 
-    /// Whether others had as little as the one that was chosen.
+    /// Whether others had as little as the chosen path.
     fn least(&self, chosen: usize) -> Why {
         let look = &self.looks[chosen];
         let mut others = self.candidates().filter(|&path| path != chosen);

@@ -1,7 +1,7 @@
-//! Whether reads are hedged: the user's wish, and what the policy makes of it.
+//! Whether reads are hedged: the user's setting, and whether the policy supports it.
 //!
-//! A second copy is sent when a read has outlived its prediction; so only a policy that predicts
-//! can say when. *Automatic* asks for it wherever that is so.
+//! A second copy is sent when a read takes longer than predicted, so hedging needs a policy that
+//! predicts. *Automatic* hedges under those.
 use crate::parse::KnobError;
 use crate::types::Policy;
 use core::fmt;
@@ -11,14 +11,14 @@ use core::fmt;
 pub enum Hedging {
     /// Never.
     Off,
-    /// Yes; to be refused under a policy that can't.
+    /// Yes; refused under a policy that does not predict.
     On,
     /// Under a policy that predicts; else not.
     #[default]
     Auto,
 }
 
-/// The words.
+/// The words of the setting.
 const WORDS: [(&str, Hedging); 3] = [
     ("off", Hedging::Off),
     ("on", Hedging::On),
@@ -40,7 +40,7 @@ impl Hedging {
         self != Self::Off && policy == Policy::Soonest
     }
 
-    /// Whether that can be asked for under `policy`.
+    /// Checks whether hedging can be set under `policy`.
     ///
     /// # Errors
     /// [`KnobError::HedgeWithout`].

@@ -1,12 +1,12 @@
-//! `historical-service-time`: the path that will have served this I/O first, judged by how fast it
-//! served lately.
+//! `historical-service-time`: the path that will complete this I/O first, by its recent service
+//! times.
 //!
 //! Decides from the smoothed service time of each path and this core's I/Os in flight on it:
-//! service · (in flight + 1). Service of an I/O is the time from its start, or from the end of the
-//! one before it on that path if that was later, to its end: what it took when those before it were
-//! done. Two rules for paths that change: an idle path that was not used for (number of paths) ·
-//! service is tried again by one I/O; and a path with I/Os in flight of which none has ended for
-//! that long is judged worse by all the time it has been silent (T37).
+//! service · (in flight + 1). The service time of an I/O ends with its completion. It begins with
+//! its start, or with the end of the I/O before it on that path if that was later. Two rules for
+//! paths that change: an idle path that was not used for (number of paths) · service is tried again
+//! by one I/O; and a path with I/Os in flight of which none has ended for that long is judged worse
+//! by all the time it has been silent (T37).
 //!
 //! # Contract
 //! A core's own ends and its own I/Os in flight belong together: where other cores use the path as
@@ -27,16 +27,16 @@ use crate::types::{Completion, Noted, PathView};
 /// A new service has 1 / 2^this of the weight.
 const SHIFT: u32 = 4;
 
-/// What is remembered of all paths.
+/// State of all paths.
 #[derive(Clone, Debug)]
 pub(crate) struct HistoricalServiceTime([Served; PATHS_MAX]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Served {
-    /// Smoothed service, times 2^[`SHIFT`]; 0: nothing is known.
+    /// Smoothed service time, times 2^[`SHIFT`]; 0: not measured.
     sum_ns: u64,
-    /// When an I/O last ended, or the first after an idle time was placed: how long it has been
-    /// silent, or idle.
+    /// Time of the last completion, or of the first I/O placed after an idle time: the silence or
+    /// idle time counts from it.
     mark_ns: u64,
 }
 
@@ -70,7 +70,7 @@ impl HistoricalServiceTime {
         Some(chosen)
     }
 
-    /// What is known of a path, and estimated for one more I/O.
+    /// Returns a path's service time and the estimate for one more I/O.
     pub(crate) fn basis(&self, now_ns: u64, path: usize, own: u32, count: u64) -> Basis {
         let served = &self.0[path];
         let known = served.sum_ns > 0;
@@ -81,7 +81,7 @@ impl HistoricalServiceTime {
         }
     }
 
-    /// An I/O has ended well.
+    /// Learns from an I/O that ended well.
     pub(crate) fn sample(&mut self, done: &Completion) -> Noted {
         let served = &mut self.0[usize::from(done.path.0)];
         let begun_ns = done.now_ns.saturating_sub(done.latency_ns);
@@ -91,7 +91,7 @@ impl HistoricalServiceTime {
             0 => service_ns << SHIFT,
             sum_ns => sum_ns - (sum_ns >> SHIFT) + service_ns,
         };
-        // Known from now on, however short it was.
+        // The path counts as known, however short the service was.
         served.sum_ns = served.sum_ns.max(1);
         served.mark_ns = done.now_ns;
         Noted::default()
@@ -104,8 +104,8 @@ impl HistoricalServiceTime {
 }
 
 impl Served {
-    /// What an I/O is estimated to take, beside `own` in flight and with `count` paths to choose
-    /// from; 0: it has to be tried. Not known and not idle: more than any estimate.
+    /// Estimates an I/O beside `own` in flight, with `count` paths to choose from; 0: the path has
+    /// to be tried. A path without a measurement that is not idle costs more than any estimate.
     fn cost_ns(&self, now_ns: u64, own: u32, count: u64) -> u64 {
         let own = u64::from(own.min(1 << 16));
         if self.sum_ns == 0 {

@@ -1,14 +1,14 @@
 //! `latency`: the path whose I/Os lately took the least time.
 //!
-//! Decides from the smoothed latency of this core's own I/Os, per path and group. What was measured
-//! longer than [`RECENT_NS`] ago is forgotten, and a path of which nothing is known is tried first,
-//! by one I/O at a time. So a path that is slow, or hangs, is looked at four times a second (T38),
-//! and one that hangs is not asked again while its I/O is out (T37).
+//! Decides from the smoothed latency of this core's own I/Os, per path and group. Measurements
+//! older than [`RECENT_NS`] are dropped, and a path without one is tried first, by one I/O at a
+//! time. So a slow path is measured four times a second (T38), and a path that hangs gets no second
+//! I/O while the first is in flight (T37).
 //!
 //! # Origin
 //! Rows B1, B3, A7. The document takes the mean over the whole life of a device and latches on to
-//! one; here old I/Os fade. Where several I/Os are in flight all of them still go to one path until
-//! that is as slow as the other was: the rule looks at what was, not at what is under way.
+//! one; here old I/Os fade. Several I/Os in flight all go to one path until it is as slow as the
+//! other was: the rule compares completed I/Os, not those in flight.
 
 use crate::ana::least;
 use crate::limits::{PATHS_MAX, RECENT_NS, SAMPLE_NS_MAX};
@@ -16,16 +16,16 @@ use crate::types::{Completion, Noted, PathView, Request};
 
 /// A new latency has 1 / 2^this of the weight.
 const SHIFT: u32 = 3;
-/// More than any latency: what an I/O costs on a path of which nothing is known but to come.
+/// More than any latency: the cost of a path whose first I/O is still in flight.
 const UNKNOWN: u64 = 1 << 33;
 
-/// What is remembered, by group and path.
+/// State by group and path.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency([[Recent; PATHS_MAX]; 3]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
-    /// The smoothed latency, times 2^[`SHIFT`]; 0: nothing is known.
+    /// The smoothed latency, times 2^[`SHIFT`]; 0: not measured.
     sum_ns: u64,
     /// When it was last measured.
     at_ns: u64,
@@ -55,12 +55,13 @@ impl Latency {
         })
     }
 
-    /// What is known of a path for such an I/O.
+    /// Returns the recent latency of a path for such an I/O.
     pub(crate) fn recent_ns(&self, request: &Request, path: usize) -> Option<u64> {
         self.0[request.group as usize][path].mean_ns(request.now_ns)
     }
 
-    /// An I/O has ended well. Zero says nothing; over a second is a second.
+    /// Learns from an I/O that ended well. A latency of 0 is no sample; over a second counts as a
+    /// second.
     pub(crate) fn sample(&mut self, done: &Completion) -> Noted {
         let latency_ns = done.latency_ns.min(SAMPLE_NS_MAX);
         let recent = &mut self.0[done.group as usize][usize::from(done.path.0)];

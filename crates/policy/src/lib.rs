@@ -1,8 +1,9 @@
-//! Which path? The policies that choose one of several unequal ways to the same data.
+//! Policies that choose one of several unequal paths to the same data.
 //!
 //! [`Selector`] decides, for the head of one volume on one core, on which path the next I/O goes.
-//! It decides from what is true of the paths now ([`PathView`]) and from what it saw of earlier
-//! I/Os ([`Completion`]). It knows nothing of NVMe: who is healthy and allowed was decided before.
+//! It decides from the present state of the paths ([`PathView`]) and from earlier completions
+//! ([`Completion`]). It knows nothing of NVMe: the caller decides which paths are healthy and
+//! allowed.
 //!
 //! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`, `soonest`, for
 //! mirrors `pid`, `latency`, `devid`, and from device-mapper `service_time` and
@@ -12,10 +13,10 @@
 //! One core owns a selector: no lock, no atomic, no clock, no allocation. Per loop turn the owner
 //! calls [`Selector::select`] and [`Selector::complete`] as I/Os come and go, and
 //! [`Selector::weigh`] once at the end of the turn. Every path that `select` named is given back by
-//! exactly one `complete`. Under `per-numa` the cores of a node tell each other their [`Means`]:
-//! see [`Selector::take_news`] and [`Selector::weigh_node`]. Now and then a choice may be asked for
-//! with its reasons: [`Selector::select_explained`]. Who wants second copies of late reads asks
-//! [`Selector::look_after_ns`] when a read was placed, and [`Selector::hedge`] when that is over.
+//! exactly one `complete`. Under `per-numa` the cores of a node exchange their [`Means`]: see
+//! [`Selector::take_news`] and [`Selector::weigh_node`]. [`Selector::select_explained`] also
+//! returns the reasons of a choice. A caller that hedges calls [`Selector::look_after_ns`] when a
+//! read was placed, and [`Selector::hedge`] when that time is over.
 //!
 //! # Limits
 //! All in [`limits`].

@@ -21,7 +21,7 @@ pub const EWMA_SHIFT_MAX: u8 = 8;
 /// Longest `weight_timeout` (row A8).
 pub const WEIGHT_TIMEOUT_NS_MAX: u64 = 3600 * 1_000_000_000;
 
-/// Longest latency that is a sample; what is longer is a stall, and counted as ignored (row A2).
+/// Longest latency that is a sample; a longer one is a stall, and counted as ignored (row A2).
 pub const SAMPLE_NS_MAX: u64 = 1_000_000_000;
 
 /// At most one warning about ignored samples in this time, per selector.
@@ -36,5 +36,5 @@ pub const ROUND_ROBIN_UNIT: u64 = 512;
 /// Largest relative throughput of a path, for `service-time`.
 pub const THROUGHPUT_MAX: u8 = 100;
 
-/// What `latency` measured of a path is forgotten if nothing was measured since for this time.
+/// `latency` drops the measurement of a path after this time without a new one.
 pub const RECENT_NS: u64 = 250_000_000;

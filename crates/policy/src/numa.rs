@@ -5,7 +5,7 @@
 //!
 //! # Origin
 //! Rows A1, A7. The kernel keeps the choice in a per-node pointer and renews it when paths change;
-//! looking again at every I/O gives the same answer without a pointer that could go stale.
+//! a search at every I/O gives the same answer without a pointer that could become stale.
 
 use crate::ana::least;
 use crate::types::PathView;

@@ -1,8 +1,8 @@
-//! Policies and knobs in words: read from users, and shown to them.
+//! Parses and prints policies and knobs.
 //!
-//! Names are exact: no prefixes, no white space, no other case. Errors say what is wrong and what
-//! would be right; the words that were refused are the caller's to add. A refused setting yields no
-//! value, so the old one stays.
+//! Names are exact: no prefixes, no white space, no other case. Errors name the fault and the valid
+//! values; the caller adds the refused text. A refused setting yields no value, so the old one
+//! stays.
 //!
 //! # Origin
 //! Rows A1 (names, aliases), A8 (ranges; durations are our extension), A13 (modes), B2 (multiples
@@ -28,7 +28,7 @@ pub enum PolicyError {
     NotAMode,
     /// devid without a value, or with one that is no whole number.
     NotAnId,
-    /// devid names a path that the volume does not have, or none can have: the last one's number.
+    /// devid names a path that the volume does not have: the last path's number.
     NoSuchPath(usize),
 }
 
@@ -84,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// Every policy as it is written, with what may stand behind it.
+    /// All policies as they are written, with their values.
     pub const NAMES: &'static str = "numa, round-robin[:<bytes>], queue-depth, \
         weighted-latency[:per-cpu|:per-cpu+buckets|:per-numa|:per-numa+buckets] (also adaptive, \
         weighted-lat), soonest, pid, latency, devid:<path, from 1>, service-time, \
@@ -197,7 +197,7 @@ fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
         _ => return Err(PolicyError::NotANumber),
     };
     let bytes = whole(number).ok_or(PolicyError::NotANumber)?;
-    // What is too large is refused as a whole number that is.
+    // A product too large for 64 bits is refused like a number that is.
     let bytes = bytes.saturating_mul(1 << shift);
     if bytes == 0 || bytes % ROUND_ROBIN_UNIT != 0 {
         return Err(PolicyError::NotAMultiple);
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// What is shown as known is known: a name, and each of its values.
+    /// Every text that is shown can be parsed: each name, and each of its values.
     #[test]
     fn every_name_shown_can_be_written() {
         let plain = Policy::NAMES.replace("<bytes>", "512");

@@ -2,7 +2,7 @@
 //!
 //! Decides from this core's own counts, which are exact, and from what the other cores last
 //! published ([`PathView::in_flight_elsewhere`]), which may be stale by one of their loop turns: a
-//! stale count costs balance, never correctness.
+//! stale count affects balance, never correctness.
 //!
 //! # Origin
 //! Rows A1, A7. As in the kernel the search always starts at the first path, so the lowest index

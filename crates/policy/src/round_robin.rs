@@ -1,9 +1,9 @@
 //! `round-robin[:bytes]`: the paths in turn.
 //!
-//! Decides from the path last used and, with a number of bytes, from how much that path was handed
-//! since its turn began. What counts is the running sum of lengths, as in row B2; addresses are not
-//! compared, so that random I/O moves on too. An I/O is never cut: the one that passes the limit is
-//! the last of its turn.
+//! Decides from the path last used and, with a number of bytes, from the bytes sent to it since its
+//! turn began. Only the running sum of lengths counts, as in row B2; addresses are not compared, so
+//! that random I/O moves on too. An I/O is never split: the one that passes the limit is the last
+//! of its turn.
 //!
 //! # Origin
 //! Rows A1, A7, B2. Where only non-optimized paths are left the kernel takes the last of the
@@ -12,12 +12,12 @@
 use crate::ana::next;
 use crate::types::PathView;
 
-/// Where the circle stands.
+/// State of the circle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoundRobin {
     /// The path last used.
     pub(crate) last: Option<usize>,
-    /// Bytes it was handed since its turn began.
+    /// Bytes it was sent since its turn began.
     pub(crate) handed: u64,
 }
 
@@ -42,15 +42,15 @@ impl RoundRobin {
         }
     }
 
-    /// The same, and what is left of a turn of `bytes` there.
+    /// Returns the path at its turn, and the rest of a turn of `bytes` there.
     pub(crate) fn stand(&self, bytes: u64, count: usize) -> (usize, u64) {
         let start = self.start(bytes, count);
         let goes_on = self.last == Some(start) && self.handed < bytes;
         (start, bytes - if goes_on { self.handed } else { 0 })
     }
 
-    /// As [`Self::choose`] where the path at `start` will not do; apart, to keep the usual way
-    /// short.
+    /// As [`Self::choose`] where the path at `start` cannot be chosen; a function of its own, to
+    /// keep the usual path short.
     #[inline(never)]
     fn search(
         &mut self,

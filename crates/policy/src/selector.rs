@@ -1,9 +1,8 @@
 //! The selector: one core's choice among the paths of one volume, whatever the policy.
 //!
-//! It owns what belongs to no single policy, the counts of I/Os in flight and of selections, and
-//! hands each question to the policy in force. Counts of I/Os in flight are kept under every
-//! policy: a switch in mid-flight balances, and `queue-depth` knows the load from its first I/O on
-//! (T41).
+//! It owns the counts of I/Os in flight and of selections, and passes each decision to the policy
+//! in force. I/Os in flight are counted under every policy: the counts balance across a switch, and
+//! `queue-depth` knows the load from its first I/O on (T41).
 //!
 //! # Limits
 //! [`PATHS_MAX`] paths; [`PATH_STATE_BYTES_MAX`] bytes of state per path.
@@ -24,8 +23,8 @@ use crate::{devid, numa, pid, queue_depth};
 
 /// The selector of one core: the state of one policy over the paths of one volume.
 ///
-/// Holds no clock and takes no lock; one core owns it. The caller hands in what is true of the
-/// paths now ([`PathView`]) with every selection, and reports every end of an I/O with
+/// Holds no clock and takes no lock; one core owns it. The caller passes the state of the paths
+/// ([`PathView`]) with every selection, and reports every end of an I/O with
 /// [`Selector::complete`].
 #[derive(Clone, Debug)]
 pub struct Selector {
@@ -49,7 +48,7 @@ const _: () = assert!(size_of::<Selector>() <= PATHS_MAX * PATH_STATE_BYTES_MAX)
 /// A volume has at most [`PATHS_MAX`] paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyPaths(
-    /// How many were asked for.
+    /// Number asked for.
     pub usize,
 );
 
@@ -81,7 +80,7 @@ impl Selector {
         self.policy
     }
 
-    /// Changes the policy. What the old one remembered, and the statistics, are cleared; in-flight
+    /// Changes the policy. The state of the old one and the statistics are cleared; in-flight
     /// counts stay (T41). Setting the policy in force changes nothing.
     pub fn set_policy(&mut self, policy: Policy) {
         if policy == self.policy {
@@ -100,7 +99,7 @@ impl Selector {
         };
     }
 
-    /// Whether reads are to be asked about, as late ones may get a second copy.
+    /// Whether late reads may get a second copy, so that the caller has to ask about reads.
     pub fn hedges(&self) -> bool {
         self.paths > 1 && self.knobs.hedging.works(self.policy)
     }
@@ -145,8 +144,8 @@ impl Selector {
         Ok(())
     }
 
-    /// As [`Self::select`] where there is no choice: whose turn it is afterwards does not depend on
-    /// that. Else flushes, which go to each path, would begin every round anew.
+    /// As [`Self::select`] where there is no choice. It leaves the turn unchanged: otherwise
+    /// flushes, which go to each path, would begin every round anew.
     #[cold]
     pub fn select_only(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
         let round_robin = self.round_robin;
@@ -163,7 +162,7 @@ impl Selector {
     /// If `paths` does not hold one view for each path.
     pub fn select(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
         assert!(paths.len() == self.paths, "one view for each path");
-        // First, so that it comes by without a table.
+        // `soonest` comes first, so that it is reached without a jump table.
         if self.policy == Policy::Soonest {
             return self.select_soonest(request, paths);
         }
@@ -191,7 +190,7 @@ impl Selector {
         PathIndex(chosen as u8)
     }
 
-    /// As [`Self::select`], and writes down why.
+    /// As [`Self::select`], and records the reasons.
     ///
     /// # Panics
     /// If `paths` does not hold one view for each path.
@@ -221,7 +220,8 @@ impl Selector {
         placed
     }
 
-    /// By the policies that mirrors and device-mapper users know; apart, to keep the others short.
+    /// Selects by the policies for mirrors and those of device-mapper; a function of its own, to
+    /// keep the others short.
     #[inline(never)]
     fn choose_rarely(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
         match self.policy {
@@ -240,7 +240,7 @@ impl Selector {
         }
     }
 
-    /// Apart, so that the others don't pay for its registers and its ticket.
+    /// A function of its own, so that the others don't pay for its registers and its ticket.
     #[inline(never)]
     fn select_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
         let (chosen, ticket) = self.soonest.place(request, paths, &self.in_flight)?;
@@ -248,8 +248,8 @@ impl Selector {
         Some(self.place(request, chosen))
     }
 
-    /// How long after it was placed on `path` an I/O is worth a look for a second copy; ns. `None`:
-    /// never. It is no read (T8), there is no other path, or this policy does not predict.
+    /// Returns how long after it was placed on `path` an I/O may be worth a second copy, ns.
+    /// `None`: never. It is no read (T8), there is no other path, or this policy does not predict.
     #[inline]
     pub fn look_after_ns(&self, path: PathIndex, ticket: &Ticket) -> Option<u64> {
         let path = usize::from(path.0);
@@ -280,11 +280,11 @@ impl Selector {
 
     /// Whether a read gets a second copy now: one that [`Self::select`] placed on `path` with
     /// `ticket`, that has been under way there for `age_ns`, and that has no copy yet. `request` is
-    /// the same as then, but for the time, which is now. `age_ns` is what is sure: what may have
-    /// ended without being noticed yet is younger.
+    /// the same as then, but for the time, which is now. `age_ns` is a lower bound: it excludes the
+    /// time in which an end may have gone unnoticed.
     ///
-    /// A copy is booked as by [`Self::select`], and [`Self::ticket`] is the copy's: it is answered
-    /// by one [`Self::complete`] of its own, as is the first, whoever loses.
+    /// A copy is booked as by [`Self::select`], and [`Self::ticket`] is the copy's: each of the two
+    /// needs a [`Self::complete`] of its own.
     ///
     /// # Panics
     /// If `paths` does not hold one view for each path.
@@ -315,15 +315,14 @@ impl Selector {
         }
     }
 
-    /// What has to come back with the end of the I/O that was placed last, as
-    /// [`Completion::ticket`].
+    /// Returns the ticket of the I/O that was placed last, for its [`Completion::ticket`].
     #[inline]
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
 
-    /// What `soonest` expects of `request` on one path now: why it chose as it did. `None` under
-    /// other policies, and of a path of which nothing is known.
+    /// Returns the forecast of `soonest` for `request` on one path. `None` under other policies,
+    /// and for a path without a measurement.
     #[cfg(test)]
     pub(crate) fn forecast(
         &self,
@@ -339,8 +338,8 @@ impl Selector {
         self.soonest.forecast(index, request, view, own)
     }
 
-    /// One I/O that [`Self::select`] placed has ended; also one that could not be sent, as
-    /// [`Ended::Failed`], or that nobody waited for any more, as [`Ended::Dropped`].
+    /// Reports the end of one I/O that [`Self::select`] placed; also of one that could not be sent,
+    /// as [`Ended::Failed`], or that was taken back, as [`Ended::Dropped`].
     ///
     /// # Panics
     /// If no I/O was in flight on that path.
@@ -385,14 +384,14 @@ impl Selector {
         }
     }
 
-    /// Under `per-numa`: whether what this core measured has changed since it last asked, so that
-    /// [`Self::means`] has news for the node's other cores.
+    /// Under `per-numa`: whether this core's measurements have changed since the last call, so that
+    /// [`Self::means`] has to be published to the node's other cores.
     #[inline]
     pub fn take_news(&mut self) -> bool {
         self.policy.is_per_numa() && core::mem::take(&mut self.weighted.untold)
     }
 
-    /// What this core measured of a path, for all cores of its node and for itself.
+    /// Returns this core's measurements of a path, for all cores of its node and for itself.
     pub fn means(&self, path: PathIndex) -> Means {
         match usize::from(path.0) {
             path if path < self.paths => self.weighted.means(path),
@@ -400,9 +399,9 @@ impl Selector {
         }
     }
 
-    /// Under `per-numa`: calculates all weights from what the cores of the node, this one among
-    /// them, measured of each path. Called when any of them had [news](Self::take_news), after
-    /// the completions of a turn.
+    /// Under `per-numa`: calculates all weights from the measurements of the node's cores, this one
+    /// among them. Called when any of them had [news](Self::take_news), after the completions of a
+    /// turn.
     pub fn weigh_node(&mut self, node: impl Fn(PathIndex) -> NodeMeans) {
         if self.policy.is_per_numa() {
             self.weighted.weigh_node(self.paths, node);
@@ -433,8 +432,8 @@ impl Selector {
             .unwrap_or(0)
     }
 
-    /// What row A9 shows, for `path` and `group`; all 0 for a path that is not there. Selections
-    /// are counted under every policy, the rest is weighted-latency's.
+    /// Returns the statistics of row A9 for `path` and `group`; all 0 for a path that does not
+    /// exist. Selections are counted under every policy, the rest is weighted-latency's.
     pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
         let (index, group) = (usize::from(path.0), group as usize);
         if index >= self.paths {

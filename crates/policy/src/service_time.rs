@@ -1,12 +1,12 @@
 //! `service-time`: the path that has the fewest bytes in flight for its throughput.
 //!
-//! Decides from (bytes in flight + bytes of this I/O) / relative throughput; the throughput is what
-//! the user says of each path ([`PathView::throughput`]). A path of throughput 0 is used only where
-//! no other is usable. Equal paths take turns.
+//! Decides from (bytes in flight + bytes of this I/O) / relative throughput; the user configures
+//! the throughput of each path ([`PathView::throughput`]). A path of throughput 0 is used only
+//! where no other is usable. Equal paths take turns.
 //!
 //! # Contract
 //! Bytes are booked by [`ServiceTime::begin`], whose ticket closes them at the I/O's end; tickets
-//! of an earlier time of the policy are not in the books (T41).
+//! from before a switch of the policy are not in the books (T41).
 //!
 //! # Limits
 //! Of the other cores' I/Os at most [`ELSEWHERE_MAX`] count; bytes on a path are below 2^56, so
@@ -15,7 +15,7 @@
 //! # Origin
 //! The path selector of this name that users of device-mapper know, after its published
 //! description. Different: other cores publish how many I/Os they have in flight, not their bytes;
-//! each is taken to be as long as this core's are in the mean.
+//! each counts with the mean length of this core's.
 
 use crate::ana::next;
 use crate::limits::PATHS_MAX;
@@ -106,7 +106,7 @@ impl ServiceTime {
         }
     }
 
-    /// An I/O has ended, well or not.
+    /// Closes an I/O's bytes, however it ended.
     pub(crate) fn end(&mut self, path: usize, ticket: &Ticket) -> Noted {
         if ticket.epoch == self.epoch {
             let bytes = &mut self.bytes[path];

@@ -121,7 +121,7 @@ fn a1_a_switch_forgets_and_setting_the_same_does_not() {
     );
 }
 
-/// T40: cores that see each other's counts share out the paths instead of all taking the idle one.
+/// T40: cores that see each other's counts share the paths instead of all choosing the idle one.
 #[test]
 fn t40_cores_that_see_each_other_do_not_herd() {
     let mut cores = [const { None }; 4].map(|_: Option<()>| Selector::new(3, Policy::QueueDepth));
@@ -144,7 +144,7 @@ fn t40_cores_that_see_each_other_do_not_herd() {
     }
 }
 
-/// T41: what was in flight before the switch still counts, and balances after it.
+/// T41: I/Os in flight before the switch still count, and balance after it.
 #[test]
 fn t41_a_switch_keeps_what_is_in_flight() {
     let mut selector = Selector::new(2, Policy::Numa);
@@ -194,7 +194,7 @@ fn paths_come_and_go() {
     assert_eq!(selector.select(&request(Group::Other, 0), &[]), None);
 }
 
-/// Row A11: the path last used may be the first that is gone.
+/// Row A11: the path last used may be the first that was removed.
 #[test]
 fn a11_paths_go_down_to_the_one_last_used() {
     let off = PathView {

@@ -1,4 +1,4 @@
-//! The words callers and policies share.
+//! Types shared by callers and policies.
 use crate::hedging::Hedging;
 use crate::limits::CELLS;
 
@@ -37,7 +37,7 @@ pub enum Ana {
     Change,
 }
 
-/// What is true of one path at the moment of a selection.
+/// State of one path at the moment of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathView {
     /// Connected, healthy, not draining.
@@ -67,14 +67,15 @@ pub struct Request {
     pub now_ns: u64,
 }
 
-/// How an I/O ended, as far as a policy cares.
+/// End of an I/O, as far as a policy needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
     /// Done; its latency is a sample.
     Good,
-    /// Failed, or never sent; its latency says nothing (T43).
+    /// Failed, or never sent; its latency is no sample (T43).
     Failed,
-    /// Taken back, as nobody waited for it any more: nothing is learnt, and no path stands back.
+    /// Taken back because its result was no longer needed: it is no sample, and no penalty for the
+    /// path.
     Dropped,
 }
 
@@ -91,14 +92,14 @@ pub struct Completion {
     pub ended: Ended,
     /// Time of this loop turn.
     pub now_ns: u64,
-    /// What [`Selector::ticket`](crate::Selector::ticket) gave when it was placed.
+    /// The value of [`Selector::ticket`](crate::Selector::ticket) when it was placed.
     pub ticket: Ticket,
-    /// It may have ended so much earlier than it was noticed: this core was elsewhere meanwhile.
+    /// It may have ended this much earlier: the core did not poll in that time.
     pub gap_ns: u64,
 }
 
-/// What a policy wants to have back with the end of an I/O: what was true when it was placed. The
-/// default says nothing, and teaches nothing.
+/// State at the time an I/O was placed, which its policy needs again at its end. The default is
+/// empty, and teaches nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
     /// This core's reads and writes in flight, this one included: by number, then by bytes.
@@ -114,16 +115,16 @@ pub struct Ticket {
     /// Its size class, as the policy counts them.
     pub(crate) class: u8,
     pub(crate) direction: u8,
-    /// In which time of the policy it was placed; 0: none.
+    /// Period of the policy in which it was placed; 0: none.
     pub(crate) epoch: u8,
-    /// Its latency means something.
+    /// Its latency is a sample.
     pub(crate) learns: bool,
     /// See [`Ticket::as_first`].
     pub(crate) first_io: bool,
 }
 
 impl Ticket {
-    /// The same, of an I/O that is the first on a path that was out of use. Policies don't care.
+    /// Marks it as the first I/O on a path that was out of use. Policies ignore the mark.
     pub fn as_first(self) -> Self {
         Self {
             first_io: true,
@@ -131,7 +132,7 @@ impl Ticket {
         }
     }
 
-    /// Whether it is of such an I/O.
+    /// Whether [`Self::as_first`] marked it.
     pub fn is_first(&self) -> bool {
         self.first_io
     }
@@ -150,35 +151,35 @@ pub enum Hedge {
     No,
 }
 
-/// Why a path was chosen, or was not: what an I/O would take there.
+/// Forecast of one I/O on one path: the parts of the cost that `soonest` compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// On the empty path.
+    /// Time on the empty path.
     pub base_ns: u64,
-    /// What rare late I/Os add in the mean.
+    /// Mean addition for rare late I/Os.
     pub tail_ns: u64,
-    /// Behind what is in flight.
+    /// Time behind the I/Os in flight.
     pub wait_ns: u64,
-    /// What it costs the others that it is there.
+    /// Cost to the other I/Os.
     pub price_ns: u64,
-    /// Nothing has come back for longer than is usual.
+    /// No I/O has completed for longer than is usual.
     pub silent: bool,
-    /// What is compared.
+    /// Cost that is compared.
     pub cost_ns: u64,
 }
 
 impl Forecast {
-    /// The time that is predicted.
+    /// The predicted time.
     pub fn time_ns(&self) -> u64 {
         self.base_ns + self.tail_ns + self.wait_ns
     }
 
-    /// What is added because it is silent (T37), or has failed an I/O (T43).
+    /// Penalty because it is silent (T37), or has failed an I/O (T43).
     pub fn penalty_ns(&self) -> u64 {
         self.cost_ns.saturating_sub(self.time_ns() + self.price_ns)
     }
 
-    /// It has failed an I/O, and stands back for a while.
+    /// Whether it has failed an I/O, and is avoided for a while.
     pub fn has_failed(&self) -> bool {
         self.cost_ns >= SHUNNED_NS
     }
@@ -219,8 +220,7 @@ pub enum Policy {
     HistoricalServiceTime,
 }
 
-/// Over what weighted-latency averages (rows A12, A13). The default is each core by itself, over
-/// all sizes.
+/// Averaging of weighted-latency (rows A12, A13). By default each core has its own, over all sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Aggregate {
     /// Weights from the mean of the smoothed latencies of all cores of a NUMA node, else from this
@@ -248,7 +248,7 @@ impl Policy {
     /// `weighted-latency` as it is by default: `per-cpu`.
     pub const WEIGHTED_LATENCY: Self = Self::WeightedLatency(Aggregate::new(false, false));
 
-    /// Whether the cores of a node share what they measure: see [`Means`].
+    /// Whether the cores of a node share their measurements: see [`Means`].
     pub const fn is_per_numa(&self) -> bool {
         matches!(
             self,
@@ -257,8 +257,8 @@ impl Policy {
     }
 }
 
-/// What one core measured of one path, for the other cores of its node: smoothed latencies in ns by
-/// size bucket and group (bucket · 3 + group; without buckets the first three), 0 where none.
+/// One core's measurements of one path, for the other cores of its node: smoothed latencies in ns
+/// by size bucket and group (bucket · 3 + group; without buckets the first three), 0 where none.
 pub type Means = [u32; CELLS];
 
 /// The means of a path over the cores of a node, as [`Means`].
@@ -269,7 +269,7 @@ pub struct NodeMeans {
 }
 
 impl NodeMeans {
-    /// Adds what one core has.
+    /// Adds the measurements of one core.
     pub fn add(&mut self, means: &Means) {
         for ((sum_ns, cores), &mean_ns) in self.sum_ns.iter_mut().zip(&mut self.cores).zip(means) {
             *sum_ns += u64::from(mean_ns);
@@ -305,15 +305,15 @@ impl Default for Knobs {
     }
 }
 
-/// What [`Selector::complete`](crate::Selector::complete) asks of its caller.
+/// Actions that [`Selector::complete`](crate::Selector::complete) asks of its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "weights are calculated only by `Selector::weigh`, once per loop turn"]
 pub struct Noted {
     /// A window has closed: [`Selector::weigh`](crate::Selector::weigh) has work at the end of this
     /// turn.
     pub weigh: bool,
-    /// Say (log) that a sample over 1 s was ignored: the path stalls. Already rate limited; the
-    /// count of all of them is [`PathStats::ignored`].
+    /// Log that a sample over 1 s was ignored: the path stalls. Already rate limited; the count of
+    /// all of them is [`PathStats::ignored`].
     pub warn_ignored: bool,
 }
 

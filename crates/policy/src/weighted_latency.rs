@@ -1,11 +1,11 @@
 //! `weighted-latency`: I/O in proportion to inverse latency.
 //!
 //! Decides from the latencies of this core's own I/Os, per path and cell (I/O group, and with
-//! `buckets` its size as well). A course of four steps: samples add up in a window; a window that
-//! closes gives a mean, which is smoothed; the smoothed latencies of all paths give weights; a
-//! path's weight is the credit it may spend per cycle. With `per-numa` the weights come from the
-//! mean of what the cores of one node have smoothed; each core still has its own weights and
-//! credits, so that a selection meets nobody.
+//! `buckets` its size as well). Four steps: samples add up in a window; a window that closes gives
+//! a mean, which is smoothed; the smoothed latencies of all paths give weights; a path's weight is
+//! the credit it may spend per cycle. With `per-numa` the weights come from the mean of the
+//! smoothed latencies of one node's cores; each core still has its own weights and credits, so that
+//! a selection shares no data.
 //!
 //! # Contract
 //! [`WeightedLatency::sample`] only adds up, and divides once when a window closes;
@@ -35,7 +35,7 @@ use canary::Bug;
 /// log2 of the first size that is not in the first bucket.
 const BUCKET_SHIFT: u32 = 15;
 
-/// What is remembered of all paths.
+/// State of all paths.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightedLatency {
     /// The path last used, where the next search starts; below the number of paths. With buckets
@@ -45,11 +45,11 @@ pub(crate) struct WeightedLatency {
     pub(crate) due: [u64; CELLS],
     /// One of them is set.
     any_due: bool,
-    /// Which time of the policy this is: tickets of another time are of other cells.
+    /// Period of the policy: tickets of another period belong to other cells.
     epoch: u8,
-    /// What the node's other cores were told is out of date.
+    /// The values published to the node's other cores are out of date.
     pub(crate) untold: bool,
-    /// When it was last warned of an ignored sample.
+    /// Time of the last warning about an ignored sample.
     warned_ns: Option<u64>,
     /// Latencies over the limit, per group and path.
     pub(crate) ignored: [[u64; PATHS_MAX]; 3],
@@ -59,7 +59,7 @@ pub(crate) struct WeightedLatency {
 
 const _: () = assert!(size_of::<WeightedLatency>() <= PATHS_MAX * 1024);
 
-/// What is remembered of one path for one cell.
+/// State of one path for one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measure {
     /// Latencies in the open window, added up.
@@ -68,7 +68,7 @@ pub(crate) struct Measure {
     closed_ns: u64,
     /// Latencies taken.
     pub(crate) samples: u64,
-    /// How many are in the open window.
+    /// Samples in the open window.
     count: u32,
     /// EWMA of window means; 0 = no window has closed yet.
     pub(crate) smoothed_ns: u32,
@@ -112,8 +112,8 @@ impl WeightedLatency {
         self.search(circle, cell, paths)
     }
 
-    /// The same where the path last used will not do, which was refilled if usable; apart, to keep
-    /// the usual way short.
+    /// As [`Self::choose`] where the path last used cannot be chosen and was refilled if usable; a
+    /// function of its own, to keep the usual path short.
     #[inline(never)]
     fn search(&mut self, circle: usize, cell: usize, paths: &[PathView]) -> Option<usize> {
         let measures = &mut self.measures[cell];
@@ -170,7 +170,8 @@ impl WeightedLatency {
         Noted::default()
     }
 
-    /// Zero says nothing; over the limit is counted, and warned of now and then.
+    /// A latency of 0 is no sample; one over the limit is counted, and a warning is due at most
+    /// once per interval.
     #[cold]
     fn ignore(&mut self, done: &Completion) -> Noted {
         if done.latency_ns == 0 {
@@ -224,7 +225,7 @@ impl WeightedLatency {
         }
     }
 
-    /// The same for every cell, from what the cores of the node have together of each path.
+    /// As [`Self::weigh`] for every cell, from the means of the node's cores.
     pub(crate) fn weigh_node(&mut self, count: usize, node: impl Fn(PathIndex) -> NodeMeans) {
         self.any_due = false;
         self.due = [0; CELLS];
@@ -239,13 +240,12 @@ impl WeightedLatency {
         }
     }
 
-    /// What this core has smoothed of a path.
+    /// Returns this core's smoothed latencies of a path.
     pub(crate) fn means(&self, path: usize) -> Means {
         core::array::from_fn(|cell| self.measures[cell][path].smoothed_ns)
     }
 
-    /// Statistics of a path and group over its buckets: sums of what is counted, the mean of what
-    /// is measured.
+    /// Statistics of a path and group over its buckets: counts are added, latencies averaged.
     pub(crate) fn stats(&self, group: usize, path: usize) -> PathStats {
         let cells = (0..BUCKETS).map(|bucket| &self.measures[bucket * 3 + group][path]);
         let mean = |of: fn(&Measure) -> u64| {
@@ -337,7 +337,7 @@ impl Measure {
     }
 }
 
-/// What a latency scores; 0 where there is none.
+/// The score of a latency; 0 where there is none.
 fn score(latency_ns: u32) -> u32 {
     1_000_000_000_u32.checked_div(latency_ns).unwrap_or(0)
 }

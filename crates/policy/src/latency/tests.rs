@@ -26,7 +26,7 @@ fn b3_the_mean_by_hand() {
     assert_eq!(state.0[0][0].mean_ns(2), Some(900));
     let _ = state.sample(&good(0, 1700, 3));
     assert_eq!(state.0[0][0].mean_ns(3), Some(1000));
-    // Zero says nothing; over a second is a second.
+    // A latency of 0 is no sample; over a second counts as a second.
     let _ = state.sample(&good(0, 0, 4));
     let _ = state.sample(&good(1, u64::MAX, 4));
     assert_eq!(
@@ -47,7 +47,7 @@ fn b3_a_copy_never_read_is_tried_first_by_one() {
     assert_eq!(choose(&state, MS, [1, 9, 1]), 1);
 }
 
-/// T38: the first of two copies looks better by a hair, for ever, if its mean is over all its life.
+/// T38: with a mean over all its life, the first of two copies would look slightly better for ever.
 #[test]
 fn t38_no_copy_is_latched_on_to() {
     let mut selector = Selector::new(2, Policy::Latency);
@@ -61,16 +61,17 @@ fn t38_no_copy_is_latched_on_to() {
         let path = selector.select(&request, &[UP; 2]).unwrap();
         let late = turn / 1000;
         read[late as usize][usize::from(path.0)] += 1;
-        // The second one is better in the second second.
+        // The second copy is faster in the second second.
         let latency_ns = [[500_000, 600_000], [500_000, 400_000]][late as usize];
         let latency_ns = latency_ns[usize::from(path.0)];
         let _ = selector.complete(&good(path.0, latency_ns, now_ns));
     }
-    // At first it is looked at each 251 ms, and again at 1004 ms; then the other is, until the end.
+    // At first it is tried each 251 ms, and again at 1004 ms; then the other is, until the end.
     assert_eq!(read, [[996, 4], [8, 992]]);
 }
 
-/// T37: what hangs is forgotten, and not asked again while its I/O is out.
+/// T37: a path that hangs loses its measurement, and gets no second I/O while the first is in
+/// flight.
 #[test]
 fn t37_a_path_that_hangs_gets_no_more() {
     let mut state = Latency::default();

@@ -9,7 +9,7 @@ fn views(throughputs: &[u8]) -> Vec<PathView> {
     throughputs.iter().map(view).collect()
 }
 
-/// Places I/Os of these lengths; where they went.
+/// Places I/Os of these lengths; returns their paths.
 fn place(state: &mut ServiceTime, views: &[PathView], lengths: &[u32]) -> Vec<usize> {
     let one = |&length: &u32| {
         let path = state.choose(length, views).unwrap();
@@ -64,7 +64,7 @@ fn what_others_have_in_flight_counts() {
     assert_eq!(place(&mut state, &seen, &[4096; 5]), [0, 1, 1, 1, 0]);
 }
 
-/// T41: what was placed before a switch is not in the books, nor taken from them.
+/// T41: I/Os placed before a switch are not in the books, nor taken from them.
 #[test]
 fn t41_the_books_balance_across_switches() {
     let mut selector = Selector::new(2, Policy::ServiceTime);

@@ -1,10 +1,10 @@
-//! A path that was slow once, and is left alone for that, is tried again.
+//! A path that was slow once, and therefore gets no I/O, is tried again.
 use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// T38: the first I/O on a path met a stall, and taught that it takes that long. Looks at other
-/// paths cost 1 in 128 of the time of I/Os, and 0.2 s saved pay for any.
+/// T38: the first I/O on a path met a stall, so the path is believed to take that long. Trying
+/// other paths may cost 1 in 128 of the time of I/Os, and 0.2 s saved pay for any try.
 #[test]
 fn t38_soonest_tries_a_path_again_however_slow_it_once_was() {
     for stall_ns in [50 * MS, 300 * MS, 1500 * MS, 5000 * MS] {
@@ -35,8 +35,8 @@ fn t38_soonest_tries_a_path_again_however_slow_it_once_was() {
     }
 }
 
-/// T38: a third path is looked at for less, and often enough that nothing would be saved; who has
-/// been idle for half a minute has its turn all the same.
+/// T38: a third path is tried for less, and often enough to use up the savings; a path that was
+/// idle for half a minute has its turn all the same.
 #[test]
 fn t38_soonest_tries_a_dear_path_again_beside_one_that_costs_little() {
     let mut selector = Selector::new(3, Policy::Soonest);
@@ -65,8 +65,8 @@ fn t38_soonest_tries_a_dear_path_again_beside_one_that_costs_little() {
     assert!(used[2] > 8, "the third was hardly looked at: {used:?}");
 }
 
-/// T38: what is neither read nor write teaches nothing, so it is not sent to look at a path: that
-/// would spend what a read's look needs.
+/// T38: an I/O that is neither read nor write teaches nothing, so it is not sent to try a path:
+/// that would spend the savings that a read needs.
 #[test]
 fn t38_soonest_looks_at_no_path_by_what_teaches_nothing() {
     let mut selector = Selector::new(2, Policy::Soonest);
@@ -93,6 +93,6 @@ fn t38_soonest_looks_at_no_path_by_what_teaches_nothing() {
     for _ in 0..20_000 {
         assert_eq!(give(&mut selector, Group::Other, false), 1);
     }
-    // What that took is saved: the next read looks.
+    // The time of that I/O is saved: the next read tries the path.
     assert_eq!(give(&mut selector, Group::Read, false), 0);
 }

@@ -1,5 +1,5 @@
-//! Time is what callers say it is. If it goes back, or far ahead, that is their defect; a policy
-//! answers with a choice all the same.
+//! Callers supply the time. If it goes back, or far ahead, that is their defect; a policy still
+//! makes a choice.
 use super::*;
 use crate::Aggregate;
 

@@ -31,7 +31,7 @@ fn every_table(mut visit: impl FnMut(&[PathView])) {
     }
 }
 
-/// Selects with both, and holds choice and counts against each other.
+/// Selects with both, and compares choice and counts.
 fn check(selector: &mut Selector, oracle: &mut Oracle, views: &[PathView], group: Group) {
     let before = selector.in_flight;
     let chosen = selector.select(&request(group, 4096), views);
@@ -190,7 +190,8 @@ fn b1_pid_and_b4_devid_in_every_state() {
     }
 }
 
-/// What these may know of a path: nothing, an I/O without an answer, fast and idle, slow and busy.
+/// States of a path for these policies: nothing known, an I/O without an answer, fast and idle,
+/// slow and busy.
 const HEARD: usize = 4;
 
 /// Brings a selector and its oracle into these states by I/Os.
@@ -218,7 +219,8 @@ fn hear(policy: Policy, states: &[usize]) -> (Selector, Oracle) {
     (selector, oracle)
 }
 
-/// `latency`, `service-time` and `historical-service-time`, soon after, and when all is old.
+/// `latency`, `service-time` and `historical-service-time`, soon after, and when every measurement
+/// is old.
 #[test]
 fn b3_and_service_times_in_every_state() {
     for count in 1..=3 {
@@ -258,11 +260,11 @@ fn b3_and_service_times_in_every_state() {
     }
 }
 
-/// What `soonest` may know of a path: nothing, near, near and crowded, far, failed lately.
+/// States of a path for `soonest`: nothing known, near, near and crowded, far, failed recently.
 const KNOWN: usize = 5;
 
-/// Every table × what is known of each path: it chooses whenever a path is usable, one that is, and
-/// if it knows them all one of about least cost.
+/// Every table × state of each path: it chooses a usable path whenever there is one, and if all are
+/// known one of about least cost.
 #[test]
 fn soonest_in_every_state() {
     every_table(|views| {

@@ -1,4 +1,4 @@
-//! Why a path was chosen: the same choice as without asking, and what is said of it is true.
+//! Explanations: the choice is the same as without one, and the reasons are true.
 
 use super::properties::{Step, policy, step, view};
 use super::{UP, good, request};
@@ -10,7 +10,7 @@ use crate::{
 use proptest::prelude::*;
 use std::vec::Vec;
 
-/// Two selectors that are asked the same; one has to say why.
+/// Two selectors that get the same calls; one has to explain.
 struct Twins {
     plain: Selector,
     told: Selector,
@@ -84,7 +84,7 @@ impl Twins {
     }
 }
 
-/// What is said is true of the paths, fits itself, and gives the choice.
+/// The explanation matches the paths, is consistent, and implies the choice.
 fn check(it: &Explained, request: &Request, before: &[u32; PATHS_MAX], views: &[PathView]) {
     assert_eq!(it.looks().len(), views.len());
     for (path, (look, view)) in it.looks().iter().zip(views).enumerate() {
@@ -136,7 +136,7 @@ fn check(it: &Explained, request: &Request, before: &[u32; PATHS_MAX], views: &[
             assert_eq!(look.basis, number_of(Some(number)));
         }
         (Policy::WeightedLatency(_), Why::Credit) => {
-            // What can't pay is refilled at the first round, and pays at the second.
+            // A path without credit is refilled at the first round, and pays at the second.
             let pays = |look: &Look| matches!(look.basis, Basis::Credit { credit: 1.., .. });
             let free = |look: &Look| matches!(look.basis, Basis::Credit { weight: 0, .. });
             let any = candidates().any(|look| pays(look) || free(look));
@@ -150,7 +150,7 @@ fn check(it: &Explained, request: &Request, before: &[u32; PATHS_MAX], views: &[
     }
 }
 
-/// The same of `soonest`, `least` being the least of what it compares.
+/// As above for `soonest`; `least` is the least cost.
 fn check_soonest(it: &Explained, look: &Look, least: Option<u64>) {
     let about = least.map(|least| least.saturating_add(least / 16));
     let of = |look: &Look| number(Policy::Soonest, look);
@@ -186,7 +186,7 @@ fn check_soonest(it: &Explained, look: &Look, least: Option<u64>) {
     }
 }
 
-/// The parts of a forecast add up to the cost; what is left is a penalty for what it did.
+/// The parts of a forecast add up to the cost; the rest is a penalty.
 fn check_sum(look: &Look) {
     let (Basis::Forecast(it) | Basis::Crowd { forecast: it, .. }) = look.basis else {
         return;
@@ -216,7 +216,7 @@ fn serves_sooner(it: &Look, than: &Look) -> bool {
     }
 }
 
-/// What the policy takes the least of.
+/// The number that the policy minimizes.
 fn number(policy: Policy, look: &Look) -> Option<u64> {
     let count = u64::from(look.in_flight) + u64::from(look.elsewhere);
     match look.basis {
@@ -323,7 +323,7 @@ fn soonest_says_whether_it_took_the_least_or_looked_again() {
     }
     assert_eq!(why(&mut selector, &[UP; 2]), (0, Why::Least));
     end(&mut selector, 0, 100_000, 0);
-    // Idle paths are looked at again, once there is a budget for it.
+    // Idle paths are tried again, once the savings pay for it.
     let mut seen = Vec::new();
     for n in 0..2000_u64 {
         let mut out = Explained::new();
@@ -348,7 +348,7 @@ fn soonest_says_whether_it_took_the_least_or_looked_again() {
     assert!(!seen.contains(&(1, Why::Least)));
 }
 
-/// Paths that serve one I/O after the other, with more than they can do; what decided.
+/// Overloads paths that serve one I/O after the other; returns the reasons.
 fn crowded(services_ns: [u64; 2]) -> Vec<Why> {
     let mut selector = Selector::new(2, Policy::Soonest);
     let (mut free_ns, mut flying, mut now_ns) = ([0; 2], Vec::new(), 0);

@@ -32,15 +32,16 @@ pub struct Oracle {
     pub in_flight: Vec<u64>,
     pub last: Option<usize>,
     pub handed: u64,
-    /// The same where each bucket and group has its own.
+    /// As above, where each bucket and group has its own.
     pub lasts: [Option<usize>; 21],
     /// By path, then bucket · 3 + group.
     pub cells: Vec<Vec<Cell>>,
-    /// Which time of a policy this is; I/Os of another are no samples where sizes count.
+    /// Period of the policy, counted by switches; I/Os of another one are no samples where sizes
+    /// count.
     pub period: u32,
     pub others: Others,
     pub warned_ns: Option<u64>,
-    /// What `soonest` has chosen: an oracle that follows only keeps count.
+    /// The choice of `soonest`: the oracle only keeps count for it.
     pub told: Option<PathIndex>,
 }
 

@@ -1,10 +1,10 @@
-//! The oracle of the policies that mirrors and device-mapper users know: all that ever happened, as
-//! lists, folded anew at every question.
+//! The oracle of the policies for mirrors and those of device-mapper: all completions as lists,
+//! folded anew at every selection.
 use super::oracle::{circle, column, preferred};
 use crate::{Completion, Ended, PathView, Request};
 use std::vec::Vec;
 
-/// What happened to each path.
+/// Events of each path.
 #[derive(Clone, Debug, Default)]
 pub struct Others {
     /// Good ends by path and group: latency, time.
@@ -135,7 +135,7 @@ impl Others {
         }
     }
 
-    /// One has ended; with its length if it was placed in this time of the policy.
+    /// An I/O has ended; with its length if it was placed in this period of the policy.
     pub fn ended(&mut self, done: &Completion, length: Option<u32>, there: bool) {
         let path = usize::from(done.path.0);
         if let Some(length) = length {

@@ -1,4 +1,4 @@
-//! Random sequences of everything a caller may do, held against the oracle step by step.
+//! Random sequences of all calls of a caller, compared with the oracle step by step.
 
 use super::oracle::Oracle;
 use super::{ANA, request};
@@ -128,7 +128,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A selector, its oracle, and what the caller knows.
+/// A selector, its oracle, and the caller's state.
 struct Pair {
     selector: Selector,
     oracle: Oracle,
@@ -137,7 +137,7 @@ struct Pair {
     now_ns: u64,
 }
 
-/// An I/O, and in which time of a policy it was placed.
+/// An I/O, and the period of the policy in which it was placed.
 struct Placed {
     path: PathIndex,
     group: Group,
@@ -229,7 +229,7 @@ impl Pair {
         assert_eq!(self.selector.complete(&done), expected);
     }
 
-    /// Counts balance and statistics agree, for every path there could be.
+    /// Counts balance and statistics agree, for every possible path.
     fn check(&self) {
         for path in (0..64).map(PathIndex) {
             let mine = self.in_flight.iter().filter(|it| it.path == path).count();
@@ -287,7 +287,7 @@ proptest! {
 }
 
 proptest! {
-    /// Any text, and what is nearly a policy or a knob.
+    /// Arbitrary text, and text that is nearly a policy or a knob.
     #[test]
     fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
         text in "\\PC*|(numa|round-robin|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",

@@ -26,7 +26,7 @@ fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
     }
 }
 
-/// Feeds one latency to one path; whether a window closed.
+/// Feeds one latency to one path; returns whether a window closed.
 fn feed(state: &mut WeightedLatency, path: u8, latency_ns: u64, now_ns: u64) -> bool {
     state
         .sample(0, &done(path, latency_ns, now_ns), &KNOBS)
@@ -176,7 +176,8 @@ fn a5_scores_and_weights_by_hand() {
     assert_eq!([shown(0), shown(1)], [(1_000_000_000, 63), (1, 1)]);
 }
 
-/// "Use it until it is measured" ends at the first calculation, whoever was measured by then.
+/// "Use it until it is measured" ends at the first calculation, however many paths were measured by
+/// then.
 #[test]
 fn a5_an_unmeasured_path_gets_weight_1_at_the_first_calculation() {
     let mut state = WeightedLatency::new(1);
@@ -469,7 +470,7 @@ fn a13_mixed_sizes_keep_their_shares() {
     assert_eq!(taken, [[6048, 6048], [12 * 64, 51 * 64]]);
 }
 
-/// T41: an I/O that another policy placed has no size any more, and teaches no bucket.
+/// T41: an I/O that another policy placed has no size here, and teaches no bucket.
 #[test]
 fn t41_an_io_of_another_policy_is_no_sample_of_a_bucket() {
     let mut selector = selector(false, true);
@@ -516,7 +517,7 @@ fn a13_a_node_weighs_by_the_mean_of_its_cores() {
         let other = core.stats(PathIndex(0), Group::Write);
         assert_eq!((other.weight, other.score), (0, 0));
     }
-    // What a core smoothed itself stays its own.
+    // A core's own smoothed latency stays unchanged.
     let own = cores[1].stats(PathIndex(1), Group::Read);
     assert_eq!((own.smoothed_ns, own.samples), (0, 0));
     cores[1].reset_path(PathIndex(0));
