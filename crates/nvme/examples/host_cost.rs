@@ -97,7 +97,7 @@ fn measured_receive(queue: &mut IoQueue, mut bytes: &[u8]) -> u32 {
 /// CRC32C of 4096 zeroes.
 const ZEROES_CRC: u32 = 0x98f9_4189;
 
-/// What a controller answers to the capsules in `sent`.
+/// Answers of a controller to the capsules in `sent`.
 fn answer(sent: &[u8], framing: &Framing, success: bool, out: &mut Vec<u8>) {
     let pdu_len = if framing.header_digest { 76 } else { 72 };
     for capsule in sent.chunks_exact(pdu_len) {

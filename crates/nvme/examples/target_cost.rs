@@ -118,8 +118,8 @@ fn connect(target: &mut Subsystem, conn: ConnId, (qid, cntlid): (u16, u16), fram
     while target.poll_event().is_some() {}
 }
 
-/// From the bytes of a batch to all that is to be sent for it, as the engine and its reactor do it:
-/// events are followed after every call, and what there is to send is asked for when all is taken.
+/// From the bytes of a batch to all bytes to be sent for it, as the engine and its reactor do it:
+/// events are handled after every call, and bytes to send are polled when all were taken.
 #[inline(never)]
 fn measured(target: &mut Subsystem, conn: ConnId, mut bytes: &[u8], out: &mut Vec<u8>) -> u32 {
     let mut released = 0;

@@ -1,11 +1,11 @@
-//! Many deadlines, of which the earliest is wanted: one each for a fixed number of owners.
+//! The earliest of many deadlines: one each for a fixed number of owners.
 //!
-//! Decides who is due, for machines that have thousands of connections and are asked after every
-//! turn when to be called.
+//! Returns the owner that is due, for machines with thousands of connections whose next time-out is
+//! polled every turn.
 //!
 //! # Contract
-//! Setting one costs a step per doubling of the number of owners, and one comparison where it is
-//! what it was; the earliest is there to read. No memory is taken after `new`.
+//! Setting a deadline costs a step per doubling of the number of owners, or one comparison if it is
+//! unchanged; reading the earliest costs one load. Nothing is allocated after `new`.
 //!
 //! # Origin
 //! A tournament tree (Knuth, The Art of Computer Programming, vol. 3, 5.4.1).
@@ -33,7 +33,7 @@ impl Deadlines {
         }
     }
 
-    /// Sets one.
+    /// Sets the deadline of an owner.
     ///
     /// # Panics
     /// There is no such owner.
@@ -54,13 +54,13 @@ impl Deadlines {
         }
     }
 
-    /// The earliest of all; `u64::MAX` = none.
+    /// Returns the earliest of all; `u64::MAX` = none.
     #[inline]
     pub fn earliest_ns(&self) -> u64 {
         self.tree[1]
     }
 
-    /// The first owner whose deadline has come.
+    /// Returns the first owner whose deadline has come.
     pub fn due(&self, now_ns: u64) -> Option<usize> {
         if self.tree[1] > now_ns || self.tree[1] == NEVER {
             return None;

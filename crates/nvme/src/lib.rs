@@ -1,4 +1,4 @@
-//! What the NVMe specifications say, as machines without a socket or clock.
+//! The NVMe specifications as state machines without a socket or clock.
 //!
 //! * [`wire`]: the structures on the wire, as accessors over bytes with a plain parsed form
 //! * [`host`]: the initiator's machines: admin connection and I/O queue
@@ -6,8 +6,9 @@
 //! * [`queue`]: submission and completion queues in shared memory, both ends
 //! * [`Deadlines`]: the earliest of many
 //!
-//! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
-//! and what is to be sent ([`Transmit`]); the driver moves and checksums the bytes ([`crc32c`]).
+//! Payload (the users' blocks) never enters this crate: the machines name the place of received
+//! bytes ([`Placement`]) and the bytes to send ([`Transmit`]); the driver moves and checksums them
+//! ([`crc32c`]).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -8,7 +8,7 @@ pub const NQN_MAX: usize = 223;
 
 /// Most ports of a subsystem.
 pub const PORTS_MAX: usize = 64;
-/// Most referrals to other discovery subsystems that a target tells.
+/// Most referrals to other discovery subsystems that a target reports.
 pub const REFERRALS_MAX: usize = 64;
 /// Most namespaces of a subsystem: all of them fit one list.
 pub const NAMESPACES_MAX: usize = 1024;
@@ -31,15 +31,15 @@ pub const SLOTS_BEFORE_CONNECT: u16 = 2;
 pub const ASYNC_EVENTS_MAX: usize = 4;
 /// Entries of a target's error log (ELPE + 1).
 pub const ERROR_ENTRIES_MAX: usize = 64;
-/// From the TCP connection to the end of Connect, ns. Slow peers are cut here.
+/// From the TCP connection to the end of Connect, ns. Slower peers are disconnected.
 pub const HANDSHAKE_NS: u64 = 10_000_000_000;
-/// How long an association lives that is not enabled or was shut down, and a discovery controller
-/// without keep-alive that is asked nothing, ns (Base 2.0, 3.1.2.3 and 3.6: two minutes).
+/// Life of an association that is not enabled or was shut down, and of a discovery controller
+/// without keep-alive that gets no command, ns (Base 2.0, 3.1.2.3 and 3.6: two minutes).
 pub const IDLE_NS: u64 = 120_000_000_000;
-/// The same where all places are taken and somebody else wants one, ns: what enables or leaves does
-/// so within a few round trips.
+/// As [`IDLE_NS`] where all places are taken and another host wants one, ns: a working host enables
+/// or disconnects within a few round trips.
 pub const IDLE_WANTED_NS: u64 = 5_000_000_000;
-/// How long what is queued may take to go out after a connection's end was decided, ns.
+/// Time in which queued bytes must be sent after a connection's end was decided, ns.
 pub const LINGER_NS: u64 = 5_000_000_000;
 
 /// Largest queue a host opens, entries: leaves at least four bits of the CID for the generation
@@ -49,10 +49,10 @@ pub const HOST_ENTRIES_MAX: u16 = 4096;
 pub const HOST_ADMIN_ENTRIES: u16 = 32;
 /// Most command capsules without payload that one `poll_transmit` of a host appends.
 pub const TRANSMIT_RUN_MAX: usize = 64;
-/// Most namespaces a host takes from one controller.
+/// Most namespaces a host reads from one controller.
 pub const HOST_NAMESPACES_MAX: usize = 4096;
-/// Most usable namespaces a host asks a controller for where the wanted one is not among those
-/// listed, or none is wanted by number: enough to name some.
+/// Most usable namespaces about which a host asks a controller if the wanted one is not listed, or
+/// none is wanted by number: enough to name some.
 pub const NAMESPACES_ASKED_MAX: usize = 16;
 /// Bytes of one piece of a log that a host reads: one memory page, so within every MDTS.
 pub const LOG_PIECE: u32 = 4096;
@@ -60,11 +60,11 @@ pub const LOG_PIECE: u32 = 4096;
 pub const ANA_LOG_MAX: usize = 1 << 20;
 /// Most entries of a discovery log a host reads.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
-/// How often a log is read anew because it changed meanwhile.
+/// Most repetitions of reading a log because it changed meanwhile.
 pub const LOG_RESTARTS_MAX: u8 = 8;
 /// Most Aborts that a host has outstanding, where the controller takes so many.
 pub const HOST_ABORTS_MAX: usize = 8;
-/// How often an admin command of a host is repeated when the controller says that it may be.
+/// Most repetitions of a host's admin command when the controller allows them.
 pub const ADMIN_RETRIES_MAX: u8 = 3;
 /// Wait before such a repetition where the controller reports no delay, ns.
 pub const ADMIN_RETRY_NS: u64 = 100_000_000;
@@ -72,13 +72,13 @@ pub const ADMIN_RETRY_NS: u64 = 100_000_000;
 pub const CSTS_POLL_NS: u64 = 10_000_000;
 /// Interval at which a host reads the ANA log while a group is missing or in transition, ns.
 pub const ANA_REREAD_NS: u64 = 1_000_000_000;
-/// Shortest time between two readings of a discovery log because its controller says that it
-/// changed, ns: one that says so without end costs a log a second.
+/// Shortest time between two readings of a discovery log because its controller reports a change,
+/// ns: a controller that reports changes without end costs a log a second.
 pub const DISCOVERY_REREAD_NS: u64 = 1_000_000_000;
-/// Shortest time after a pause for firmware in which no other one begins, ns: what was late by then
-/// ends, whatever the controller goes on saying. Longer than `io_timeout` is set to.
+/// Shortest time after a pause for firmware in which no other one begins, ns: commands that are
+/// late by then end, whatever the controller reports. Longer than `io_timeout` is set to.
 pub const PAUSE_REST_NS: u64 = 600_000_000_000;
-/// Largest logical block a host takes, log2 bytes.
+/// Largest logical block a host accepts, log2 bytes.
 pub const BLOCK_SHIFT_MAX: u8 = 16;
 
 /// Largest queue in shared memory, entries: as [`HOST_ENTRIES_MAX`].

@@ -1,4 +1,4 @@
-//! How payload passes by the machines.
+//! The driver moves payload; the machines only name its place.
 //!
 //! # Contract
 //! Receiving: the driver offers received bytes with `handle_bytes`, which takes headers and the
@@ -11,8 +11,8 @@
 //! Sending: `poll_transmit(&mut out)` appends the header of one PDU (with padding and header
 //! digest, and whole PDUs of the machine's own data) to `out`. If it returns a payload, the driver
 //! puts that range behind the header, followed, where `digest` is set, by the CRC32C of the range
-//! in little-endian. When nobody reads the range any more (copied, or the send completed) the
-//! driver calls `handle_sent(token)`, once for every [`TxPayload`].
+//! in little-endian. When the range is no longer read (copied, or the send completed) the driver
+//! calls `handle_sent(token)`, once for every [`TxPayload`].
 
 /// Where the next bytes of the stream belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Placement {
     pub crc: Option<u32>,
 }
 
-/// One PDU (or a run of small ones) was appended; perhaps payload follows.
+/// One PDU (or a run of small ones) was appended; payload may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The payload to put behind the header.

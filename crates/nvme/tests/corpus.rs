@@ -1,4 +1,4 @@
-//! Replays the corpora of all fuzz targets: what was ever found stays fixed, with any compiler.
+//! Replays the corpora of all fuzz targets with the stable compiler: defects once found stay fixed.
 #[path = "../../../fuzz/src/lib.rs"]
 mod bodies;
 #[path = "../../../fuzz/src/replay.rs"]

@@ -1,22 +1,22 @@
-//! Every order in which two sides of a queue can meet, and every value that a load may see.
+//! Explores every order of two sides of a queue, and every value that a load may see.
 //!
-//! `cargo xtask ci --only loom` runs it, with `--cfg loom`: without that there is nothing here, and
-//! nobody pays for compiling loom. Each model has twins in which one order is too weak: they must
-//! be found, or the model shows nothing.
+//! `cargo xtask ci --only loom` runs it, with `--cfg loom`: without it this file is empty and loom
+//! is not compiled. Each model has twins in which one order is too weak: they must be found, or the
+//! model shows nothing.
 //!
-//! What is modelled: the four ends, naps and identifiers of [`nvme::queue`] as they are, over
-//! memory that lies as a queue's does (`docs/queues.md`): doorbells and naps are words of four
-//! bytes, at their places; entries have all their words of eight, the phase tag is a bit of the one
-//! that it is in. Who reads a word in another size than it is written in panics. Both queues have
-//! two entries, or three where two commands are outstanding, at every position: what leads there
-//! runs alone, before there are two threads.
+//! Modelled: the four ends, naps and identifiers of [`nvme::queue`] as they are, over memory laid
+//! out as a queue's (`docs/queues.md`): doorbells and naps are words of four bytes, at their
+//! places; entries have all their words of eight, the phase tag is a bit of its word. Reading a
+//! word in another size than it is written in panics. Both queues have two entries, or three where
+//! two commands are outstanding, at every position: the steps before it run alone, before there are
+//! two threads.
 //!
-//! What is not: loads that see what is stored later only because of what they saw (loom has no such
-//! executions; so the completion queue's head is shown to give room in time, and not what its own
-//! order is for), memory that is read in two sizes, more than two threads, and data, whose copies
-//! are made before a doorbell and behind a phase tag as those of entries are. Where two commands
-//! are outstanding and a third follows, orders are left out in which threads that could have gone
-//! on are switched more than [`SWITCHES`] times.
+//! Not modelled: loads that depend on later stores (loom has no such executions; so the completion
+//! queue's head is shown to free room in time, but not the reason for its own order), memory that
+//! is read in two sizes, more than two threads, and data, whose copies are made before a doorbell
+//! and behind a phase tag as those of entries are. Where two commands are outstanding and a third
+//! follows, orders are left out in which threads that could have gone on are switched more than
+//! [`SWITCHES`] times.
 #![allow(unexpected_cfgs, reason = "cargo doesn't know of loom")]
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -28,17 +28,17 @@ use nvme::queue::{Cids, CqConsumer, CqProducer, Entry, Nap, Place, SharedMemory}
 use nvme::queue::{Misbehaved, SqConsumer, SqProducer};
 use nvme::wire::Cqe;
 
-/// What is taken away.
+/// The order that is weakened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Weak {
     Nothing,
     /// Doorbells publish nothing.
     Doorbells,
-    /// Who reads a doorbell doesn't wait for what it publishes.
+    /// Reading a doorbell does not acquire the entries.
     DoorbellLoads,
     /// The phase tag publishes nothing.
     Phase,
-    /// Who reads a phase tag doesn't wait for what it publishes.
+    /// Reading a phase tag does not acquire the completion.
     PhaseLoads,
     /// No fence between a store and a load.
     Fences,
@@ -143,7 +143,7 @@ fn command(n: u64, cid: u16) -> Entry {
     entry
 }
 
-/// Which command it is, and its identifier, if it is whole.
+/// Number of the command and its identifier, if it is whole.
 fn told(entry: &Entry) -> (u64, u16) {
     let (n, cid) = (entry[1] as u16, (entry[0] >> 16) as u16);
     assert_eq!(*entry, command(n.into(), cid), "torn or stale");
@@ -164,7 +164,7 @@ struct Controller {
     next: u64,
 }
 
-/// Both, of queues that have so many entries.
+/// Both sides, of queues with `entries` entries.
 fn ends(entries: u16) -> (Host, Controller) {
     let (sq, cq) = (place(0, entries), place(1, entries));
     let host = Host {
@@ -203,7 +203,7 @@ impl Host {
 }
 
 impl Controller {
-    /// What is there, at least one command; there is room for its answers.
+    /// Fetches all entries there are, at least one; there is room for the answers.
     fn fetch(&mut self, memory: &Memory, under_way: &mut Vec<(u64, u16)>) {
         let count = loop {
             match self.sq.available(memory).unwrap() {
@@ -403,8 +403,8 @@ fn commands_and_completions_are_seen_whole_and_in_order() {
     commands(Weak::Nothing, 3);
 }
 
-/// The host lets go while the controller fetches: what that has is the whole command, or none
-/// whatever the rest says; and once it has seen that the host let go, it fetches nothing.
+/// The host lets go while the controller fetches: the controller gets the whole command, or one
+/// that does nothing; and once it has seen that the host let go, it fetches nothing.
 #[test]
 fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
     loom::model(|| {
@@ -429,8 +429,8 @@ fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
     });
 }
 
-/// The host lets go while the controller answers: the host finds the answer behind that, or the
-/// controller knows that nobody may have.
+/// The host lets go while the controller answers: the host finds the answer after that, or the
+/// controller knows that it may not have been read.
 fn last_answer(weak: Weak) {
     loom::model(move || {
         let memory = Memory::new(2, weak);
@@ -470,11 +470,11 @@ fn a_phase_tag_without_release_is_found() {
     commands(Weak::Phase, 2);
 }
 
-/// Where work is told of: a doorbell.
+/// Work is published by a doorbell.
 const WORK_AT: usize = DOORBELLS_AT[0];
 
-/// A sleeper waits for `count` pieces of work, one after the other; loom calls a wake-up that is
-/// lost a deadlock.
+/// A sleeper waits for `count` pieces of work, one after the other; loom reports a lost wake-up as
+/// a deadlock.
 fn naps(nap_at: usize, weak: Weak, count: u32) {
     loom::model(move || {
         let memory = Memory::new(2, weak);

@@ -4,8 +4,8 @@ use super::{ConnId, ControllerEvent, Subsystem};
 use crate::wire::Status;
 
 impl Subsystem {
-    /// The Abort in `slot` of an admin connection is about a command of an I/O queue. Only one that
-    /// waits at the driver can be taken back: what of it is on the wire can't.
+    /// Handles an Abort in `slot` of an admin connection for a command of an I/O queue. Only a
+    /// command that waits at the driver can be aborted, not one whose data is being sent.
     pub(super) fn abort_io(&mut self, at: usize, slot: u16, sqid: u16, cid: u16) {
         let queue = self.io_queue(at, sqid);
         let found = queue.and_then(|queue| {
@@ -31,8 +31,8 @@ impl Subsystem {
         *queues.get(usize::from(sqid).checked_sub(1)?)?
     }
 
-    /// What the driver did about a [`ControllerEvent::Abort`]; where `aborted`, it has completed
-    /// the command before with [`Status::ABORT_REQUESTED`]. Ignored on a connection that is over.
+    /// Ends a [`ControllerEvent::Abort`]; where `aborted`, the driver has completed the command
+    /// before with [`Status::ABORT_REQUESTED`]. Ignored on a connection that is over.
     pub fn abort_answered(&mut self, by: ConnId, answer: u32, aborted: bool) {
         let at = by.0 as usize;
         let Some(Some(connection)) = self.connections.get(at) else {

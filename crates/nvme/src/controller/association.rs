@@ -1,11 +1,11 @@
-//! One controller: what a host sees of the subsystem over its admin and I/O queues.
+//! One controller: the subsystem as one host sees it over its admin and I/O queues.
 //!
-//! Decides enable, reset and shutdown from what is written to CC (Base 2.0, 3.5 and 3.6), when the
-//! host is taken for dead (Base 2.0, 3.9), and which asynchronous event is due (Base 2.0, 5.2).
+//! Decides enable, reset and shutdown from writes to CC (Base 2.0, 3.5 and 3.6), the expiry of
+//! keep-alive (Base 2.0, 3.9), and which asynchronous event is due (Base 2.0, 5.2).
 //!
 //! # Contract
-//! Reset and shutdown are acknowledged (CSTS.RDY, CSTS.SHST) only when nothing of this controller
-//! is with the driver any more: that is a host's proof that no old write will come (T9).
+//! Reset and shutdown are acknowledged (CSTS.RDY, CSTS.SHST) only when the driver has no command of
+//! this controller any more: that proves to the host that no old write follows (T9).
 use super::connection::Purpose;
 use super::errors::ErrorLog;
 use crate::limits::{ASYNC_EVENTS_MAX, IDLE_NS};
@@ -18,7 +18,7 @@ use canary::Bug;
 /// Keep-alive granularity (KAS), ms: time-outs are rounded up to it.
 pub(super) const KAS_MS: u32 = 100;
 
-/// What a write to CC asks for.
+/// Change requested by a write to CC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -111,11 +111,11 @@ pub(super) struct Controller {
     csts: Csts,
     resetting: bool,
     pub kato_ms: u32,
-    /// When the association ends unless something happens; `u64::MAX` = never.
+    /// End of the association unless the host sends something; `u64::MAX` = never.
     pub deadline_ns: u64,
     /// Asynchronous Event Configuration.
     pub event_config: u32,
-    /// Notices that happened and were not posted.
+    /// Notices that were not posted yet.
     pending: u8,
     /// Notices posted whose log page was not read yet (T30).
     masked: u8,
@@ -127,11 +127,11 @@ pub(super) struct Controller {
     pub counters: Counters,
     /// Commands of all its queues that are with the driver.
     pub backend: u32,
-    /// Connections that are its, also of queues that have ended.
+    /// Its connections, also of queues that have ended.
     pub members: usize,
 }
 
-/// Who connects, and how.
+/// Parameters of a Connect.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub cntlid: u16,
@@ -176,13 +176,13 @@ impl Controller {
         self.csts
     }
 
-    /// Commands other than Fabrics' are taken.
+    /// Commands other than Fabrics' are accepted.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.csts.rdy() && self.csts.shst() == 0 && !self.resetting
     }
 
-    /// The host broke a rule that costs it the controller (CSTS.CFS).
+    /// The host broke a rule that makes the controller fail (CSTS.CFS).
     pub fn fail(&mut self) {
         self.csts = Csts::new(self.csts.rdy(), true, self.csts.shst());
     }
@@ -251,8 +251,8 @@ impl Controller {
         }
     }
 
-    /// The host is alive: sets the time at which it will be taken for dead. The keep-alive timer
-    /// runs only while the controller is enabled and not shut down (Base 2.0, 3.9.1).
+    /// The host is alive: sets the time at which keep-alive expires. The timer runs only while the
+    /// controller is enabled and not shut down (Base 2.0, 3.9.1).
     pub fn touch(&mut self, now_ns: u64) {
         let stays = !self.is_ready() && canary::has(Bug::IdleStays);
         let wait_ns = if stays {
@@ -267,7 +267,7 @@ impl Controller {
         self.deadline_ns = now_ns.saturating_add(wait_ns);
     }
 
-    /// Whether it is the keep-alive timer that runs.
+    /// Whether the keep-alive timer runs.
     pub fn keeps_alive(&self) -> bool {
         self.is_ready() && self.kato_ms > 0
     }
@@ -277,14 +277,14 @@ impl Controller {
         self.touch(now_ns);
     }
 
-    /// Something happened. Hosts that enabled the notice get it once, until they have read the log.
+    /// Queues a notice. Hosts that enabled it get it once, until they have read the log.
     pub fn notify(&mut self, notice: Notice) {
         if self.event_config & notice.config_bit() != 0 && self.masked & notice.bit() == 0 {
             self.pending |= notice.bit();
         }
     }
 
-    /// A notice to post now and the request to post it with.
+    /// Returns a notice to post now and the request to post it with.
     pub fn due_event(&mut self) -> Option<(u16, AsyncEvent)> {
         let notice = Notice::ALL
             .into_iter()
@@ -314,7 +314,7 @@ impl Controller {
     }
 }
 
-/// Up to the granularity; what would leave 32 bits stays.
+/// Rounds up to the granularity, unless that leaves 32 bits.
 fn round_kato(kato_ms: u32) -> u32 {
     kato_ms.checked_next_multiple_of(KAS_MS).unwrap_or(kato_ms)
 }

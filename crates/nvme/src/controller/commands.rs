@@ -1,4 +1,4 @@
-//! The course of a command: capsule, data, driver, response.
+//! The life of a command: capsule, data, driver, response.
 use super::association::Controller;
 use super::config::Shared;
 use super::connection::{Connection, Events, Phase, Purpose, Sink, State};
@@ -10,7 +10,7 @@ use crate::wire::sqe::FABRICS;
 use crate::wire::{Sqe, Status};
 use alloc::vec::Vec;
 
-/// One connection and all that its commands concern.
+/// One connection and everything that its commands need.
 pub(super) struct Work<'a> {
     pub shared: &'a Shared,
     pub connection: &'a mut Connection,
@@ -20,7 +20,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Subsystem {
-    /// A capsule arrived that [`Work::io_capsule`] didn't take.
+    /// Handles a capsule that [`Work::io_capsule`] did not take.
     #[cold]
     pub(super) fn command(&mut self, at: usize, now_ns: u64) {
         let mut work = self.work(at);
@@ -47,13 +47,13 @@ impl Subsystem {
         self.fail(at, now_ns);
     }
 
-    /// All data of a command is here.
+    /// All data of a command has arrived.
     #[inline]
     pub(super) fn data_complete(&mut self, at: usize, slot: u16, now_ns: u64) {
         let mut work = self.work(at);
         let command = &work.connection.slots[slot];
         if command.digest_failed {
-            // Only this command, and it may be repeated (T17).
+            // Only this command fails, and the host may repeat it (T17).
             return work.respond(slot, Status::TRANSIENT_TRANSPORT, 0);
         }
         match command.purpose {
@@ -78,7 +78,7 @@ impl Subsystem {
         }
     }
 
-    /// Posts what events there are of a controller to the requests there are.
+    /// Posts the pending events of a controller, as far as there are requests.
     pub(super) fn post_events(&mut self, index: usize) {
         let Some(controller) = self.controllers[index].as_deref() else {
             return;
@@ -89,8 +89,8 @@ impl Subsystem {
 }
 
 impl Work<'_> {
-    /// A command of the admin queue, or before there is one. An I/O command that is to be aborted
-    /// comes back: its queue, and its identifier there.
+    /// Handles a command of the admin queue, or one before Connect. Returns an I/O command to be
+    /// aborted: its queue, and its identifier there.
     fn admin_command(&mut self, slot: u16, sqe: &Sqe<'_>, now_ns: u64) -> Option<(u16, u16)> {
         let Some(controller) = self.controller.as_deref_mut() else {
             self.respond(slot, Status::SEQUENCE_ERROR.with_dnr(), 0);
@@ -152,7 +152,7 @@ impl Work<'_> {
         true
     }
 
-    /// Gets a checked I/O command its data, or executes it.
+    /// Receives the data of a checked I/O command, or executes it.
     #[inline]
     fn begin(&mut self, slot: u16, way: Way) {
         let command = &mut self.connection.slots[slot];
@@ -163,7 +163,7 @@ impl Work<'_> {
                 self.submit(slot, action);
             }
             Way::FromHost | Way::InCapsule if command.purpose.is_own() => {
-                // Room for it is made when its first byte comes.
+                // Its buffer is allocated at the first byte.
                 self.receive_own(slot, way);
             }
             Way::FromHost | Way::InCapsule => {
@@ -185,7 +185,7 @@ impl Work<'_> {
         }
     }
 
-    /// Data of a command of the machine's own comes next, or is asked for.
+    /// Data of a command of the machine's own comes next, or is requested.
     pub fn receive_own(&mut self, slot: u16, way: Way) {
         if way == Way::InCapsule {
             self.connection.slots[slot].state = State::Receiving;
@@ -195,7 +195,7 @@ impl Work<'_> {
         }
     }
 
-    /// The driver has a buffer for a write. Late answers (the connection ended) change nothing.
+    /// The driver has a buffer for a write. Late calls (the connection ended) change nothing.
     #[inline]
     pub fn buffer_ready(&mut self, slot: u16) {
         let connection = &mut *self.connection;
@@ -214,7 +214,7 @@ impl Work<'_> {
         }
     }
 
-    /// Checks the ranges of a Dataset Management; they wait in their slot to be taken.
+    /// Checks the ranges of a Dataset Management; they stay in their slot until they are taken.
     #[cold]
     fn check_ranges(&self, slot: u16) -> Result<(), Status> {
         let command = &self.connection.slots[slot];
@@ -223,7 +223,7 @@ impl Work<'_> {
         io::check_ranges(namespace, command.blocks, &command.own)
     }
 
-    /// Hands a command to the driver.
+    /// Passes a command to the driver.
     #[inline]
     fn submit(&mut self, slot: u16, action: Action) {
         self.connection.backend += 1;
@@ -302,7 +302,7 @@ impl Work<'_> {
         });
     }
 
-    /// Posts what events there are to the requests there are; on the admin connection.
+    /// Posts the pending events, as far as there are requests; on the admin connection.
     fn post_events(&mut self) {
         let Some(controller) = self.controller.as_deref_mut() else {
             return;
@@ -345,7 +345,7 @@ impl Work<'_> {
     pub fn send_page(&mut self, slot: u16, out: &mut Vec<u8>) {
         let command = &mut self.connection.slots[slot];
         let Some(controller) = self.controller.as_deref_mut() else {
-            // The controller is gone, and what it would have said with it.
+            // The controller is gone, and its data with it.
             command.status = Status::SQ_DELETION;
             command.state = State::SendResponse;
             return;
@@ -364,7 +364,7 @@ impl Work<'_> {
 }
 
 impl Purpose {
-    /// What the driver is asked to do, where the entry alone says it.
+    /// The action for the driver, where the entry alone determines it.
     #[inline]
     fn action(self) -> Action {
         match self {

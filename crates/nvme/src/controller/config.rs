@@ -1,4 +1,4 @@
-//! What a subsystem is: its configuration, checked, and the state that all its controllers share.
+//! The configuration of a subsystem, checked, and the state that all its controllers share.
 use super::discovery::Discovery;
 use super::{NamespaceConfig, SubsystemConfig};
 use crate::host::AnaState;
@@ -9,12 +9,12 @@ use crate::limits::{
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A field of the configuration that can't be.
+/// An invalid field of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Field.
     pub field: &'static str,
-    /// What is wrong with it and what would be right.
+    /// The fault and the valid values.
     pub why: &'static str,
 }
 
@@ -26,7 +26,7 @@ impl core::fmt::Display for ConfigError {
 
 impl core::error::Error for ConfigError {}
 
-/// How the groups look through one port.
+/// States of the groups through one port.
 #[derive(Clone, Debug)]
 pub(super) struct PortAna {
     /// In the order of [`Shared::groups`].
@@ -35,7 +35,7 @@ pub(super) struct PortAna {
     pub changes: u64,
 }
 
-/// How one group looks through one port.
+/// State of one group through one port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupAna {
     pub state: AnaState,
@@ -43,14 +43,14 @@ pub(super) struct GroupAna {
     pub changes: u64,
 }
 
-/// What every controller of the subsystem sees.
+/// State shared by every controller of the subsystem.
 pub(super) struct Shared {
     pub config: SubsystemConfig,
     /// ANA groups in ascending order, each once: those that have a namespace.
     pub groups: Vec<u32>,
     /// By port index.
     pub ana: Vec<PortAna>,
-    /// What discovery tells.
+    /// State of discovery.
     pub discovery: Discovery,
     /// In-capsule alignment asked of hosts (CPDA), bytes: 4…128.
     pub alignment: u32,
@@ -119,7 +119,7 @@ impl Shared {
             .find(|namespace| namespace.nsid == nsid)
     }
 
-    /// The place of a group; `None`: no namespace is in it.
+    /// Index of a group; `None`: no namespace is in it.
     #[inline]
     pub fn group(&self, id: u32) -> Option<usize> {
         // Mostly 1, 2, 3, …
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Whether the list of hosts lets this one in.
+    /// Whether the list of hosts admits this one.
     pub fn admits(&self, hostnqn: &str) -> bool {
         self.config.hosts.is_empty() || self.config.hosts.iter().any(|host| host == hostnqn)
     }
@@ -140,7 +140,7 @@ fn wrong<T>(field: &'static str, why: &'static str) -> Result<T, ConfigError> {
     Err(ConfigError { field, why })
 }
 
-/// Whether it can be the name of a subsystem or host.
+/// Whether it is a valid name of a subsystem or host.
 pub(super) fn is_nqn(nqn: &str) -> bool {
     nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX
 }
@@ -197,7 +197,7 @@ fn check_sizes(config: &SubsystemConfig) -> Result<(), ConfigError> {
     if !(1..=IO_QUEUES_MAX).contains(&config.io_queues_max) {
         return wrong("io_queues_max", "must be 1 to 1024");
     }
-    // MDTS 0, one page, would say that there is no limit.
+    // MDTS 0, one page, would mean no limit.
     if !(13..=TRANSFER_SHIFT_MAX).contains(&config.transfer_shift) {
         return wrong("transfer_shift", "must be 13 to 24 (8 KiB to 16 MiB)");
     }

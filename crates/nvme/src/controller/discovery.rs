@@ -1,12 +1,12 @@
-//! What discovery tells hosts, and how that changes (Base 2.0, 5.16.1.23).
+//! The discovery log and its changes (Base 2.0, 5.16.1.23).
 //!
-//! Decides which ports and which other discovery subsystems a host is told of, at what generation
-//! of the log, and who gets the notice that it has changed.
+//! Decides which ports and referrals a host sees in the log, the generation of the log, and which
+//! hosts get the notice of a change.
 //!
 //! # Contract
-//! A port that takes hosts of the subsystem is told to those that may connect, to nobody else; a
-//! port for discovery alone, and referrals, to everybody. Every change counts one generation.
-//! Associations that are there go on: what is no longer told is only not connected to anew.
+//! A port that accepts hosts of the subsystem is listed for hosts that may connect, and only for
+//! those; a port for discovery alone, and referrals, are listed for all hosts. Every change counts
+//! one generation. Existing associations go on: an entry that disappears only prevents new ones.
 //!
 //! # Limits
 //! [`REFERRALS_MAX`].
@@ -23,14 +23,14 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What there is to tell, beside the ports' addresses.
+/// Entries of the log, without the ports' addresses.
 #[derive(Debug)]
 pub(super) struct Discovery {
     generation: u64,
     /// By port index.
     offers: Vec<PortOffer>,
     referrals: Vec<Referral>,
-    /// A name of its own, beside the one that all have.
+    /// A name of its own, beside the well-known one.
     nqn: Option<String>,
 }
 
@@ -50,22 +50,22 @@ impl Discovery {
         subnqn == DISCOVERY_NQN.as_bytes() || own.is_some_and(|nqn| subnqn == nqn.as_bytes())
     }
 
-    /// What the discovery subsystem calls itself.
+    /// Name that the discovery subsystem reports.
     pub fn nqn(&self) -> &str {
         self.nqn.as_deref().unwrap_or(DISCOVERY_NQN)
     }
 
-    /// Whether a port (index) takes hosts of the subsystem.
+    /// Whether a port (index) accepts hosts of the subsystem.
     pub fn takes_hosts(&self, port: u16) -> bool {
         self.offers[usize::from(port)] == PortOffer::Subsystem
     }
 }
 
-/// Whether a change concerns a host, by whether it might connect before, and may now.
+/// Whether a change concerns a host, by whether it was allowed to connect before, and is now.
 type Concerns = fn(bool, bool) -> bool;
 
 impl Shared {
-    /// Makes a change; `None`: it is none.
+    /// Makes a change; `None`: nothing changed.
     fn apply(&mut self, change: DiscoveryChange) -> Option<Concerns> {
         let discovery = &mut self.discovery;
         match change {
@@ -86,16 +86,16 @@ impl Shared {
     }
 }
 
-/// Replaces a value; what it was, if that was another.
+/// Replaces a value; returns the old one, if it was different.
 fn set<T: PartialEq>(there: &mut T, value: T) -> Option<T> {
     (*there != value).then(|| core::mem::replace(there, value))
 }
 
 impl Subsystem {
-    /// Changes what discovery tells; hosts that asked for it get the notice.
+    /// Changes discovery; hosts that asked for it get the notice.
     ///
     /// # Errors
-    /// A port, name or referral that can't be; then nothing has changed.
+    /// An invalid port, name or referral; then nothing has changed.
     pub fn change_discovery(&mut self, change: DiscoveryChange) -> Result<(), ConfigError> {
         check(&self.shared, &change)?;
         let before = self.admitted();

@@ -18,12 +18,12 @@ impl ErrorLog {
         }
     }
 
-    /// Entries ever made.
+    /// Number of entries ever made.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Makes an entry; its number is given here. The oldest goes.
+    /// Adds an entry and numbers it. The oldest one is dropped.
     pub fn record(&mut self, entry: ErrorEntry) {
         let at = (self.count % ERROR_ENTRIES_MAX as u64) as usize;
         self.count += 1;

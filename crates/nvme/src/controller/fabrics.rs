@@ -12,8 +12,8 @@ use crate::wire::fabrics::{
 use crate::wire::sqe::fctype;
 use crate::wire::{Sqe, Status, WireError, le16};
 
-/// Time-out for enable, reset and shutdown that CAP and CRTO report, units of 500 ms: 15 s. They
-/// wait for what the driver has in hand.
+/// Time-out for enable, reset and shutdown in CAP and CRTO, units of 500 ms: 15 s. They wait for
+/// the driver's commands.
 const READY_TIMEOUT: u8 = 30;
 /// CAP.CRMS: controller ready with media, the only mode there is (Base 2.0, 3.1.3.1).
 const CAP_CRWMS: u64 = 1 << 59;
@@ -21,7 +21,7 @@ const CAP_CRWMS: u64 = 1 << 59;
 const QID_AT: u16 = 42;
 const SQSIZE_AT: u16 = 44;
 
-/// Why Connect was refused: the status, and what its first dword says.
+/// Refusal of a Connect: status and first dword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     status: Status,
@@ -46,8 +46,8 @@ impl Refusal {
         }
     }
 
-    /// Clears DNR: a later Connect of the same host may pass. A Linux host ends a controller that
-    /// it has lost for good at the first refusal with DNR.
+    /// Clears DNR: a later Connect of the same host may succeed. A Linux host removes a controller
+    /// for good at the first refusal with DNR.
     fn passing(self) -> Self {
         Self {
             status: self.status.without_dnr(),
@@ -56,7 +56,7 @@ impl Refusal {
     }
 }
 
-/// A Connect whose parameters are right in themselves.
+/// A Connect whose parameters are valid in themselves.
 struct Wish<'a> {
     connect: Connect,
     data: ConnectData<'a>,
@@ -98,7 +98,7 @@ impl Subsystem {
         match data {
             Err(status) => work.respond(slot, status, 0),
             Ok((len, way)) => {
-                // The entry is wanted again when the data is here.
+                // The entry is needed again when the data has arrived.
                 let command = &mut work.connection.slots[slot];
                 command.purpose = Purpose::Connect;
                 command.len = len;
@@ -224,12 +224,12 @@ impl Subsystem {
             controller.members += 1;
         }
         self.entries = self.entries - before + usize::from(entries);
-        // What all queues can have to tell at once: nothing is allocated later.
+        // The most events that all queues can have at once: nothing is allocated later.
         self.events.reserve(3 * self.entries);
     }
 
-    /// The next identifier of the range that no controller has; round and round, so that one that
-    /// has just died isn't at once somebody else.
+    /// Returns the next identifier of the range that no controller has; round-robin, so that one
+    /// just freed is not reused at once.
     fn free_cntlid(&mut self) -> Option<u16> {
         let (min, max) = (self.shared.config.cntlid_min, self.shared.config.cntlid_max);
         for _ in min..=max {
@@ -282,14 +282,15 @@ impl Subsystem {
         Ok(0)
     }
 
-    /// The queue ends when nothing of it is with the driver: the answer is the proof of it (T9).
+    /// The queue ends when the driver has no command of it: the answer proves that to the host
+    /// (T9).
     fn disconnect(&mut self, at: usize, slot: u16, now_ns: u64) {
         self.work(at).connection.phase = Phase::Drain(slot);
         self.drained(at, now_ns);
     }
 }
 
-/// Checks what doesn't depend on the state of any controller.
+/// Checks parameters that don't depend on the state of any controller.
 fn parse<'a>(shared: &Shared, connect: &Connect, data: &'a [u8]) -> Result<Wish<'a>, Refusal> {
     if connect.recfmt != 0 {
         return Err(connect_status::INCOMPATIBLE_FORMAT.into());
@@ -302,7 +303,7 @@ fn parse<'a>(shared: &Shared, connect: &Connect, data: &'a [u8]) -> Result<Wish<
     if !discovery && data.subnqn != shared.config.nqn.as_bytes() {
         return Err(Refusal::parameter(ConnectData::SUBNQN_AT, true));
     }
-    // Discovery answers everybody, with what is there for them.
+    // Discovery answers every host, with the entries for that host.
     let hostnqn = core::str::from_utf8(data.hostnqn).unwrap_or("");
     if !discovery && !shared.admits(hostnqn) {
         // The host may be allowed later.

@@ -1,8 +1,8 @@
-//! I/O commands of the NVM command set: what is checked before the driver hears of one.
+//! I/O commands of the NVM command set: the checks before the driver gets one.
 //!
 //! The order of checks: opcode, the entry's form, namespace, access through this port, protection,
 //! range, size, data pointer. Statuses of permanent faults carry Do Not Retry (T3); those of the
-//! path are of type 3h (T2, T26) and don't: the host shall look for another way.
+//! path are of type 3h (T2, T26) and don't: the host shall use another path.
 use super::NamespaceConfig;
 use super::config::Shared;
 use super::connection::{Purpose, Slot};
@@ -10,10 +10,10 @@ use crate::host::AnaState;
 use crate::wire::sqe::{NSID_ALL, Sgl, nvm};
 use crate::wire::{Sqe, Status, dsm};
 
-/// Which way the data goes.
+/// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// No data, or none that matters.
+    /// No data, or data that is not read.
     None,
     /// To the host.
     ToHost,
@@ -21,12 +21,12 @@ pub(super) enum Way {
     FromHost,
     /// From the host, in the capsule.
     InCapsule,
-    /// The command is done as soon as it is read: hints that nobody follows.
+    /// The command is done as soon as it is read: hints, which are ignored.
     Hint,
 }
 
-/// Checks an I/O command that came with `capsule` bytes of in-capsule data, and notes in its slot
-/// what is to be done. Of a refused one, only what the error log says of it stands there.
+/// Checks an I/O command that came with `capsule` bytes of in-capsule data, and decodes it into its
+/// slot. Of a refused one, the slot only has the fields of the error log.
 ///
 /// # Errors
 /// The status to answer with.
@@ -92,7 +92,7 @@ fn is_change(opcode: u8, sqe: &Sqe<'_>) -> bool {
     }
 }
 
-/// What an ANA state lets through (Base 2.0, 8.1.3): without DNR, for another path may do it.
+/// Checks the ANA state (Base 2.0, 8.1.3): refused without DNR, because another path may accept.
 #[inline]
 fn access(state: AnaState) -> Result<(), Status> {
     match state {
@@ -163,13 +163,13 @@ fn ranges(sqe: &Sqe<'_>, capsule: u32, command: &mut Slot) -> Result<Way, Status
     }
 }
 
-/// The ranges of Dataset Management that say something: `count` of them, without empty ones.
+/// The non-empty ranges of a Dataset Management that counts `count` of them.
 pub(super) fn ranges_of(count: u32, data: &[u8]) -> impl Iterator<Item = dsm::Range> + '_ {
     let ranges = dsm::ranges(data).take(count as usize);
     ranges.filter(|range| range.blocks > 0)
 }
 
-/// Checks the ranges of Dataset Management once they are here.
+/// Checks the ranges of a Dataset Management once they have arrived.
 ///
 /// # Errors
 /// LBA Out of Range if one is.

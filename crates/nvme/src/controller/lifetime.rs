@@ -1,4 +1,4 @@
-//! How queues, associations and connections end, in order or not, and the clocks that see to it.
+//! The ends of queues, associations and connections, in order or not, and their timers.
 use super::association::Controller;
 use super::commands::Work;
 use super::connection::{Connection, Phase};
@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl Subsystem {
-    /// The host broke the protocol on this connection, or a header was damaged on the way; its
+    /// The host broke the protocol on this connection, or a header was damaged in transit; its
     /// TermReq is queued.
     pub(super) fn fail(&mut self, at: usize, now_ns: u64) {
         let reason = if self.work(at).connection.damaged {
@@ -87,8 +87,7 @@ impl Subsystem {
         }
     }
 
-    /// Nothing of a disconnected queue may be with the driver any more: then Disconnect is answered
-    /// and the connection ends.
+    /// Answers Disconnect and ends the connection once the driver has no command of the queue.
     pub(super) fn drained(&mut self, at: usize, now_ns: u64) {
         let mut work = self.work(at);
         if let Phase::Drain(slot) = work.connection.phase
@@ -99,7 +98,7 @@ impl Subsystem {
         }
     }
 
-    /// Forgets a connection that is gone and of which nothing is left.
+    /// Drops a connection that is gone and has no slot in use.
     pub(super) fn bury(&mut self, at: usize) {
         let is_over = |c: &mut Box<Connection>| c.phase == Phase::Gone && c.slots.is_idle();
         let Some(connection) = self.connections[at].take_if(is_over) else {
@@ -114,7 +113,7 @@ impl Subsystem {
         }
     }
 
-    /// Gives a controller a place. There is room for as many as there are connections.
+    /// Stores a controller. There is room for as many as there are connections.
     pub(super) fn insert_controller(&mut self, controller: Controller) -> usize {
         let controller = Some(Box::new(controller));
         match self.controllers.iter().position(Option::is_none) {
@@ -129,7 +128,7 @@ impl Subsystem {
         }
     }
 
-    /// Notes the deadlines of a connection and its controller. Called where one may have changed:
+    /// Updates the deadlines of a connection and its controller. Called where one may have changed:
     /// never on the I/O path.
     pub(super) fn rearm(&mut self, at: usize) {
         let Some(connection) = self.connections[at].as_deref() else {
@@ -144,10 +143,10 @@ impl Subsystem {
         }
     }
 
-    /// Ends what has reached its deadline.
+    /// Ends everything whose deadline has come.
     pub(super) fn expire(&mut self, now_ns: u64) {
         while let Some(owner) = self.deadlines.due(now_ns) {
-            // Whoever is called next sets it anew, if there is a next time.
+            // The handler sets the next deadline, if there is one.
             self.deadlines.set(owner, u64::MAX);
             match owner.checked_sub(self.connections.len()) {
                 None => self.expire_controller(owner, now_ns),
@@ -156,12 +155,12 @@ impl Subsystem {
         }
     }
 
-    /// Somebody finds no place: the association that is not enabled, or was shut down, and was
-    /// asked nothing for longest gives its own up, if that was for longer than any host needs that
-    /// means to go on. Its host may be gone without a word, and no keep-alive timer runs.
+    /// Makes room for a host that finds no place. Of the associations that are not enabled, or were
+    /// shut down, the one idle for longest is ended, if that is longer than any working host needs.
+    /// Its host may have vanished, and no keep-alive timer runs.
     ///
-    /// A flood of those who find none costs no look at each association: none can be idle for so
-    /// long before the one that is longest now, or that begins to be now.
+    /// A flood of such hosts does not search all associations each time: none can be idle for that
+    /// long before the one that is longest now, or one that becomes idle now.
     pub fn make_room(&mut self, now_ns: u64) {
         if now_ns < self.room_from_ns {
             return;

@@ -1,11 +1,11 @@
 //! The target: a subsystem with its ports, controllers, namespaces and connections.
 //!
-//! * [`Subsystem`] is the machine that a driver drives; [`types`](self) are its words
+//! * [`Subsystem`] is the machine that a driver drives; [`types`](self) are its types
 //! * `connection`: one TCP connection: PDUs, data, slots of commands
-//! * `commands`: the course of a command through them; `io`, `admin`, `fabrics` say what each means
-//! * `discovery`: what discovery tells hosts
+//! * `commands`: the life of a command; `io`, `admin`, `fabrics` execute the command sets
+//! * `discovery`: the discovery log
 //! * `association`: a controller's registers, keep-alive and events; `errors`: its error log
-//! * `lifetime`: how things end; `config`: what all share
+//! * `lifetime`: the end of connections and controllers; `config`: shared state
 mod abort;
 mod admin;
 mod association;

@@ -1,26 +1,26 @@
-//! The subsystem machine: all connections, controllers and what they share.
+//! The subsystem machine: all connections, controllers and their shared state.
 //!
-//! Decides everything a target decides, from the bytes of hosts, the answers of the driver's
-//! storage and the time. One allowed set of ports serves both the I/O subsystem and discovery.
+//! Makes all decisions of a target, from the bytes of hosts, the completions of the driver's
+//! storage and the time. The same ports serve the I/O subsystem and discovery.
 //!
 //! # Contract
 //! * Every call may make events, `poll_transmit` and `handle_sent` too: the driver polls
 //!   `poll_event` until `None` before it sleeps.
 //! * The driver polls `poll_transmit` of every connection named in a `Transmit` until `None`, at
-//!   its own pace: it may stop while enough is queued with the kernel. What waits holds a slot, no
-//!   data.
+//!   its own pace: it may stop while enough is queued with the kernel. A command that waits holds a
+//!   slot, no data.
 //! * Tokens name commands per connection and are below the queue's entries.
 //! * A buffer belongs to the machine's command from `buffer_ready` (or the read's execution) until
-//!   `Release`. While a connection lives, `Release` follows the last `handle_sent`; what else it
-//!   held is released in `handle_closed`.
+//!   `Release`. While a connection lives, `Release` follows the last `handle_sent`; the other
+//!   buffers are released in `handle_closed`.
 //! * Calls for a connection that isn't open are ignored where a late event may cause them
 //!   (`buffer_ready`, `poll_transmit`) and panic elsewhere.
 //!
 //! # Limits
-//! Connections as configured, one controller for each at most, `entries` commands per queue;
-//! 4 KiB of ranges for each Dataset Management under way (so up to `entries` - 1 per queue), taken
-//! when they come, kept by the driver until the command's end; 10 s from TCP connection to the end
-//! of Connect; two minutes without use (see [`crate::limits`]).
+//! Connections as configured, one controller for each at most, `entries` commands per queue; 4 KiB
+//! of ranges for each Dataset Management under way (so up to `entries` - 1 per queue), allocated
+//! when they arrive, kept by the driver until the command's end; 10 s from TCP connection to the
+//! end of Connect; two minutes without use (see [`crate::limits`]).
 use super::association::{Controller, Notice};
 use super::commands::Work;
 use super::config::{ConfigError, GroupAna, Shared, check_blocks};
@@ -56,12 +56,12 @@ pub struct Subsystem {
     pub(super) events: Events,
     /// Of controllers, then of connections.
     pub(super) deadlines: Deadlines,
-    /// Before that no controller is idle for long enough to make room.
+    /// No controller is idle for long enough to make room before this time, ns.
     pub(super) room_from_ns: u64,
     /// Entries of all queues.
     pub(super) entries: usize,
     pub(super) cntlid_next: u16,
-    /// Admin data on its way out.
+    /// Buffer for admin data to be sent.
     pub(super) scratch: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Subsystem {
     /// A subsystem without connections.
     ///
     /// # Errors
-    /// Names the offending field, and what it may be.
+    /// Names the invalid field, and its valid values.
     pub fn new(config: SubsystemConfig) -> Result<Self, ConfigError> {
         let shared = Shared::new(config)?;
         let connections = shared.config.connections_max as usize;
@@ -105,7 +105,7 @@ impl Subsystem {
     /// A host connected to `port` (index).
     ///
     /// # Errors
-    /// Too many connections, or this one is still in use: its last commands aren't released.
+    /// Too many connections, or this one is still in use: its last commands are not released.
     ///
     /// # Panics
     /// If there is no such port.
@@ -132,7 +132,7 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Bytes from the host. Returns how many were taken: fewer than offered where payload begins
+    /// Takes bytes from the host. Returns how many: fewer than offered where payload begins
     /// ([`Self::placement`]), a buffer is awaited, or all slots are in use (`Resume` follows).
     ///
     /// # Panics
@@ -163,7 +163,7 @@ impl Subsystem {
         }
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     pub fn placement(&self, conn: ConnId) -> Option<Placement> {
         self.connections.get(conn.0 as usize)?.as_ref()?.placement()
     }
@@ -179,7 +179,7 @@ impl Subsystem {
         }
     }
 
-    /// The buffer asked for by `NeedBuffer` is there; data may flow.
+    /// The buffer of `NeedBuffer` is ready; data may be received.
     pub fn buffer_ready(&mut self, conn: ConnId, token: u32, _now_ns: u64) {
         let at = conn.0 as usize;
         if self.connections.get(at).is_some_and(Option::is_some) {
@@ -187,8 +187,8 @@ impl Subsystem {
         }
     }
 
-    /// The ranges (block, count) of a command that is [`Action::Deallocate`](super::Action), once;
-    /// empty of any other.
+    /// Takes the ranges (block, count) of a command that is [`Action::Deallocate`](super::Action),
+    /// once; empty for any other.
     pub fn take_ranges(&mut self, conn: ConnId, token: u32) -> Box<[(u64, u64)]> {
         let connection = self.connections.get_mut(conn.0 as usize);
         let connection = connection.and_then(Option::as_deref_mut);
@@ -203,7 +203,8 @@ impl Subsystem {
         ranges.map(|of| (of.slba, of.blocks.into())).collect()
     }
 
-    /// A read that is with the driver will bring the first half of its data only: a fault (T16).
+    /// Makes a read that is with the driver return only the first half of its data: an injected
+    /// fault (T16).
     pub fn shorten(&mut self, conn: ConnId, token: u32) {
         let connection = self.connections.get_mut(conn.0 as usize);
         let connection = connection.and_then(Option::as_deref_mut);
@@ -247,7 +248,7 @@ impl Subsystem {
         (out.len() > before).then_some(Transmit { payload: None })
     }
 
-    /// Nobody reads the payload of one [`TxPayload`](crate::TxPayload) any more.
+    /// The payload of one [`TxPayload`](crate::TxPayload) is no longer read.
     ///
     /// # Panics
     /// If none was handed out.
@@ -273,17 +274,17 @@ impl Subsystem {
         self.bury(at);
     }
 
-    /// The next thing to do.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<ControllerEvent> {
         self.events.pop()
     }
 
-    /// When to be called at the latest.
+    /// Returns when [`Self::handle_timeout`] must be called at the latest, ns.
     pub fn poll_timeout(&self) -> Option<u64> {
         Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX)
     }
 
-    /// That time has come.
+    /// The time of [`Self::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.expire(now_ns);
     }
@@ -342,7 +343,7 @@ impl Subsystem {
     /// Changes a namespace's size; hosts get the event.
     ///
     /// # Errors
-    /// There is no such namespace, or it can't have that size.
+    /// There is no such namespace, or the size is invalid for it.
     pub fn resize(&mut self, nsid: u32, blocks: u64, _now_ns: u64) -> Result<(), ConfigError> {
         let Some(namespace) = self.shared.namespace_mut(nsid) else {
             return Err(ConfigError {
@@ -358,13 +359,13 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The configuration as it is now: namespaces in ascending order, with their present sizes. For
-    /// what hosts see of ANA see [`Self::ana`].
+    /// The present configuration: namespaces in ascending order, with their present sizes. ANA
+    /// states: see [`Self::ana`].
     pub fn config(&self) -> &SubsystemConfig {
         &self.shared.config
     }
 
-    /// All connections that aren't over.
+    /// All connections that are not over.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionStatus> + '_ {
         let open = self
             .connections
@@ -387,8 +388,8 @@ impl Subsystem {
         })
     }
 
-    /// When keep-alive of a connection's controller expires unless its host says something; `None`:
-    /// no such timer runs.
+    /// When keep-alive of a connection's controller expires unless its host sends something, ns;
+    /// `None`: no such timer runs.
     pub fn keep_alive_expires_ns(&self, conn: ConnId) -> Option<u64> {
         let connection = self.connections.get(conn.0 as usize)?.as_deref()?;
         let controller = self.controllers[connection.controller?].as_deref()?;
@@ -409,7 +410,7 @@ impl Subsystem {
         })
     }
 
-    /// A connection with all that its commands concern.
+    /// A connection with everything that its commands need.
     ///
     /// # Panics
     /// If it isn't open.
@@ -428,7 +429,7 @@ impl Subsystem {
         }
     }
 
-    /// Tells every I/O controller of a change and posts what events come of it.
+    /// Applies a change to every I/O controller and posts the events that follow.
     fn notify(&mut self, change: impl Fn(&mut Controller)) {
         for index in 0..self.controllers.len() {
             if let Some(controller) = self.controllers[index].as_deref_mut()

@@ -38,7 +38,7 @@ pub struct PortConfig {
     pub trsvcid: String,
     /// IPv6.
     pub ipv6: bool,
-    /// ANA state of all groups seen through this port at first.
+    /// Initial ANA state of all groups through this port.
     pub ana: AnaState,
 }
 
@@ -51,9 +51,9 @@ pub struct SubsystemConfig {
     pub serial: String,
     /// Model, ≤ 40.
     pub model: String,
-    /// Controller ids handed out, inclusive (disjoint between processes of one subsystem).
+    /// Smallest controller identifier (ranges of processes of one subsystem are disjoint).
     pub cntlid_min: u16,
-    /// Last one.
+    /// Largest controller identifier.
     pub cntlid_max: u16,
     /// Namespaces.
     pub namespaces: Vec<NamespaceConfig>,
@@ -69,7 +69,7 @@ pub struct SubsystemConfig {
     pub transfer_shift: u8,
     /// In-capsule data on I/O queues, bytes (multiple of 16).
     pub in_capsule_max: u32,
-    /// Largest H2CData PDU we take.
+    /// Largest accepted H2CData PDU, bytes.
     pub maxh2cdata: u32,
     /// Send the SUCCESS flag instead of a response where legal (T18).
     pub c2h_success: bool,
@@ -81,18 +81,18 @@ pub struct SubsystemConfig {
     pub connections_max: u32,
 }
 
-/// What a port is for.
+/// Use of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortOffer {
-    /// Hosts are told of it, and connect to the subsystem.
+    /// It is in the discovery log, and hosts connect to the subsystem.
     Subsystem,
-    /// Hosts are not told of it and none connects to the subsystem; those that are connected stay.
+    /// It is not in the discovery log and accepts no host; connected hosts stay.
     Withdrawn,
-    /// Hosts are told that discovery is there, and find nothing else.
+    /// It serves discovery only.
     Discovery,
 }
 
-/// Another discovery subsystem that hosts are told of.
+/// Another discovery subsystem in the discovery log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referral {
     /// Port id in its record.
@@ -107,12 +107,12 @@ pub struct Referral {
     pub nqn: String,
 }
 
-/// A change of what discovery tells.
+/// A change of discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoveryChange {
-    /// What a port (index) is for.
+    /// Use of a port (index).
     Offer(u16, PortOffer),
-    /// Host NQNs that may connect; empty: any. Those that are connected stay.
+    /// Host NQNs that may connect; empty: any. Connected hosts stay.
     Hosts(Vec<String>),
     /// All referrals.
     Referrals(Vec<Referral>),
@@ -120,7 +120,7 @@ pub enum DiscoveryChange {
     Name(Option<String>),
 }
 
-/// What an I/O command asks of the backend.
+/// Action of an I/O command for the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Fill the command's buffer.
@@ -137,7 +137,8 @@ pub enum Action {
         /// Deallocate allowed.
         deallocate: bool,
     },
-    /// Deallocate the ranges that [`Subsystem::take_ranges`](super::Subsystem::take_ranges) gives.
+    /// Deallocate the ranges that [`Subsystem::take_ranges`](super::Subsystem::take_ranges)
+    /// returns.
     Deallocate,
     /// Compare with the buffer (all data has arrived).
     Compare,
@@ -146,9 +147,9 @@ pub enum Action {
 /// An I/O command, checked (opcode, namespace, LBA range, transfer size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoCommand {
-    /// Where it came from.
+    /// Connection on which it was sent.
     pub conn: ConnId,
-    /// Its name on this connection until [`ControllerEvent::Release`].
+    /// Its identifier on this connection until [`ControllerEvent::Release`].
     pub token: u32,
     /// Port of the connection (index into `SubsystemConfig::ports`).
     pub port: u16,
@@ -158,16 +159,16 @@ pub struct IoCommand {
     pub slba: u64,
     /// Blocks.
     pub blocks: u32,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
-/// What the subsystem tells its driver.
+/// Events of the subsystem for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
-    /// A command that carries data from the host needs a buffer of `len` bytes before data can
-    /// flow: answer with `Subsystem::buffer_ready`. A `Release` may come first, if the connection
-    /// ends: then no answer is due any more.
+    /// A command with data from the host needs a buffer of `len` bytes before data can be received:
+    /// answer with `Subsystem::buffer_ready`. A `Release` may come first, if the connection ends:
+    /// then no answer is due any more.
     NeedBuffer {
         /// Connection.
         conn: ConnId,
@@ -175,26 +176,25 @@ pub enum ControllerEvent {
         token: u32,
         /// Bytes.
         len: u32,
-        /// The data is in the capsule: `handle_bytes` takes nothing until the buffer is there.
-        /// Other data is asked for (R2T) when the buffer is there, and the stream goes on
-        /// meanwhile: behind a stream that stood still for it might lie the very data that frees
-        /// the buffers.
+        /// The data is in the capsule: `handle_bytes` takes nothing until the buffer is ready.
+        /// Other data is requested (R2T) when the buffer is ready, and the stream goes on
+        /// meanwhile: a blocked stream might hold the very data that frees the buffers.
         in_capsule: bool,
     },
-    /// Execute, then call `Subsystem::complete`. A read's buffer is the driver's to find.
+    /// Execute, then call `Subsystem::complete`. The driver allocates a read's buffer.
     Command(IoCommand),
-    /// The host asks that a command be taken back (T12). The driver does so only if nothing has
-    /// begun to execute it: then it completes it with
-    /// [`Status::ABORT_REQUESTED`](crate::wire::Status::ABORT_REQUESTED). Either way it says so
-    /// with [`Subsystem::abort_answered`](super::Subsystem::abort_answered), once and soon.
+    /// The host asks to abort a command (T12). The driver aborts it only if its execution has not
+    /// begun: then it completes it with
+    /// [`Status::ABORT_REQUESTED`](crate::wire::Status::ABORT_REQUESTED). Either way it reports the
+    /// result with [`Subsystem::abort_answered`](super::Subsystem::abort_answered), once and soon.
     Abort {
         /// Connection of the command.
         conn: ConnId,
         /// Command.
         token: u32,
-        /// Connection that is to be answered.
+        /// Connection of the Abort.
         by: ConnId,
-        /// What is to be answered there.
+        /// Value to pass to `abort_answered`.
         answer: u32,
     },
     /// The command is over and nothing refers to its buffer. One for every token that was named in
@@ -207,32 +207,32 @@ pub enum ControllerEvent {
     },
     /// There is something for `poll_transmit` on this connection.
     Transmit(ConnId),
-    /// `handle_bytes` had stopped for want of a command slot (sends were slow to be reported); now
-    /// it takes bytes again.
+    /// `handle_bytes` had stopped because no command slot was free (sends were reported late); now
+    /// it accepts bytes again.
     Resume(ConnId),
-    /// Send what is queued, then close; at once where [`CloseReason::is_abortive`] says so. Comes a
-    /// second time, with [`CloseReason::Linger`], if the peer doesn't let the rest go.
+    /// Send the queued bytes, then close; at once where [`CloseReason::is_abortive`] says so. Comes
+    /// a second time, with [`CloseReason::Linger`], if the peer does not take them.
     Close {
         /// Connection.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
 }
 
-/// Events are moved more than once on their way: two of them are a cache line.
+/// Events are moved several times: two of them are a cache line.
 const _: () = assert!(size_of::<ControllerEvent>() == 32);
 
-/// Why the target ends a connection.
+/// Reason why the target ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The host said Disconnect, or its controller was shut down or reset.
+    /// The host sent Disconnect, or its controller was shut down or reset.
     Finished,
     /// Keep-alive missed.
     KeepAlive,
     /// The host broke the protocol (a TermReq is queued).
     Protocol,
-    /// A header arrived whose digest is wrong: it was damaged on the way (a TermReq is queued).
+    /// A header arrived with a wrong digest: it was damaged in transit (a TermReq is queued).
     Damaged,
     /// The handshake took too long.
     Handshake,
@@ -240,21 +240,21 @@ pub enum CloseReason {
     Terminated,
     /// The admin connection of its controller is gone, and with it the association.
     AssociationLost,
-    /// What was queued before an earlier `Close` could not be sent in time.
+    /// Bytes queued before an earlier `Close` could not be sent in time.
     Linger,
 }
 
 impl CloseReason {
-    /// Whether nothing that is queued may still go out: the peer doesn't read, or must not get it.
+    /// Whether queued bytes must not be sent: the peer doesn't read, or must not get them.
     pub fn is_abortive(self) -> bool {
         matches!(self, Self::KeepAlive | Self::Handshake | Self::Linger)
     }
 }
 
-/// A connection, for a display.
+/// Status of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionStatus {
-    /// Which.
+    /// Its identifier.
     pub conn: ConnId,
     /// Port (index into `SubsystemConfig::ports`).
     pub port: u16,
@@ -268,7 +268,7 @@ pub struct ConnectionStatus {
     pub outstanding: u16,
 }
 
-/// A controller (one host's association), for a display.
+/// Status of a controller (one host's association).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerStatus<'a> {
     /// Controller identifier.

@@ -58,7 +58,7 @@ impl Command {
         )
     }
 
-    /// Makes everything that was acknowledged durable.
+    /// Makes all acknowledged writes durable.
     pub fn flush(nsid: u32, token: u32) -> Self {
         Self {
             opcode: nvm::FLUSH,
@@ -69,7 +69,7 @@ impl Command {
         }
     }
 
-    /// As [`Self::flush`], for all namespaces (only where VWC says that it may).
+    /// As [`Self::flush`], for all namespaces (only where VWC allows it).
     pub fn flush_all(token: u32) -> Self {
         Self::flush(NSID_ALL, token)
     }

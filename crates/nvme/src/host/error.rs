@@ -1,4 +1,4 @@
-//! Why a host machine gave up, in words that name whose fault it is and what to do.
+//! Errors of a host machine, in words that name the side at fault and the remedy.
 use core::fmt;
 
 use super::Digests;
@@ -6,7 +6,7 @@ use crate::wire::fabrics::{ConnectData, InvalidParameter, Version, connect_statu
 use crate::wire::pdu::{Fes, PduError};
 use crate::wire::{Status, WireError};
 
-/// What a machine was doing when something failed; also where an [`Admin`](super::Admin) stands.
+/// The step of a machine in which something failed; also the state of an [`Admin`](super::Admin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // `Display` says it
 pub enum Step {
@@ -36,7 +36,7 @@ pub enum Step {
     Abort,
     Shutdown,
     Reset,
-    /// Nothing: events are waited for.
+    /// None: it waits for events.
     Idle,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a namespace can't be used.
+/// Reason why a namespace can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceError {
     /// Its command set isn't NVM (CSI).
@@ -108,7 +108,7 @@ pub enum NamespaceError {
     Protection(u8),
     /// Its format has storage tags, bits.
     StorageTag(u8),
-    /// Its block size, log2, isn't between 512 bytes and our limit.
+    /// Its block size, log2, isn't between 512 bytes and the host's limit.
     BlockSize(u8),
     /// Its block size, log2, is larger than the largest transfer of its controller (MDTS).
     BlockBeyondTransfer(u8),
@@ -120,7 +120,7 @@ pub enum NamespaceError {
     Sharing,
     /// An identifier differs between Identify Namespace and the descriptors.
     Identity,
-    /// The controller doesn't answer for it.
+    /// The controller refused a page of it.
     Refused(Status),
 }
 
@@ -166,19 +166,19 @@ impl fmt::Display for NamespaceError {
     }
 }
 
-/// Beginning of the line of [`HostError::Digests`], by which those recognize it who see lines only.
+/// Beginning of the line of [`HostError::Digests`], for programs that see only lines.
 pub const DIGESTS_DIFFER: &str = "digests asked for: ";
 
-/// Why a host machine gave up.
+/// Reason why a host machine ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostError {
     /// No answer in time.
     TimedOut(Step),
     /// The connection ended.
     Closed,
-    /// The controller broke the protocol; a TermReq tells it how.
+    /// The controller broke the protocol; it gets a TermReq with the details.
     Protocol(PduError),
-    /// The controller says that we broke the protocol.
+    /// The controller reports that the host broke the protocol.
     Terminated {
         /// Fatal error status.
         fes: u16,
@@ -189,66 +189,66 @@ pub enum HostError {
     PduVersion(u16),
     /// ICResp doesn't echo the digests asked for (T25).
     Digests {
-        /// What we asked for.
+        /// Digests asked for.
         asked: Digests,
-        /// What it says.
+        /// Digests of the answer.
         got: Digests,
     },
     /// Connect was rejected.
     Connect {
-        /// Why.
+        /// Its status.
         status: Status,
         /// DW0 and DW1: where the wrong parameter lies.
         result: u64,
     },
-    /// The controller wants authentication.
+    /// The controller requires authentication.
     Authentication,
-    /// The controller isn't the one asked for, or calls itself by two identifiers.
+    /// The controller isn't the one asked for, or reports two identifiers.
     ControllerId {
-        /// As asked, or as Connect said.
+        /// As asked, or as in Connect's answer.
         want: u16,
         /// As answered.
         got: u16,
     },
-    /// A version that can't be (0 or 1.0…1.1, which had no fabrics).
+    /// An impossible version (0 or 1.0…1.1, which had no fabrics).
     Version(Version),
     /// No NVM command set.
     NoNvmCommandSet,
     /// Its largest queue is too small: MQES.
     QueueSize(u16),
-    /// An NQN isn't 1…223 bytes long: ours or the subsystem's.
+    /// The host's or the subsystem's NQN isn't 1…223 bytes long.
     Nqn,
     /// CSTS.CFS is set.
     Fatal,
     /// CSTS.RDY stayed 0 for all of CAP.TO, ms.
     NotReady(u32),
-    /// A command of ours failed.
+    /// A command of the machine failed.
     Command {
-        /// Which.
+        /// Its step.
         step: Step,
-        /// What the controller said.
+        /// Its status.
         status: Status,
     },
     /// Data that doesn't parse.
     Malformed {
-        /// Of which command.
+        /// Step of the command.
         step: Step,
-        /// How.
+        /// The fault.
         error: WireError,
     },
     /// Identify Controller names another subsystem than the one asked for.
     Subsystem,
     /// The controller type has no I/O queues (CNTRLTYPE).
     ControllerType(u8),
-    /// IOCCSZ or ICDOFF can't be for NVMe/TCP.
+    /// IOCCSZ or ICDOFF is invalid for NVMe/TCP.
     Capsule,
     /// KAS is 0, but a keep-alive was asked for.
     NoKeepAlive,
-    /// More of something than we take.
+    /// The controller has more of something than the host accepts.
     Limit {
-        /// Where.
+        /// The step.
         step: Step,
-        /// The most we take.
+        /// The most that is accepted.
         max: u32,
     },
     /// A log kept changing while it was read.
@@ -257,7 +257,7 @@ pub enum HostError {
     Namespace {
         /// NSID.
         nsid: u32,
-        /// Why.
+        /// The reason.
         why: NamespaceError,
     },
     /// An ANA group stayed in "change" longer than ANATT (T26).
@@ -326,7 +326,7 @@ impl fmt::Display for HostError {
 }
 
 impl HostError {
-    /// Facts of the controller that make it unusable.
+    /// Properties of the controller that make it unusable.
     fn fmt_controller(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::PduVersion(pfv) => {
@@ -403,9 +403,9 @@ const fn on(digest: bool) -> &'static str {
     if digest { "on" } else { "off" }
 }
 
-/// What a rejected Connect means and what to do about it (Base 2.0, 6.3).
-/// A status of a Fabrics command: 1h/80h and following mean other things than in the NVM command
-/// set (Base 2.0, figures of 3.3.3.2.1).
+/// Explains a rejected Connect and its remedy (Base 2.0, 6.3). A status of a Fabrics command:
+/// 1h/80h and following mean other things than in the NVM command set (Base 2.0, figures of
+/// 3.3.3.2.1).
 fn fabrics_status(f: &mut fmt::Formatter<'_>, status: Status) -> fmt::Result {
     let named = connect_status::ALL.iter().find(|of| status.is(of.0));
     let Some((_, name)) = named else {

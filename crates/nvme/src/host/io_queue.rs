@@ -1,13 +1,12 @@
 //! One I/O queue over one connection: handshake, Connect, then commands.
 //!
-//! Decides how each command that was submitted ends, from what the controller sends, for the
-//! engine.
+//! Decides from the controller's bytes how each submitted command ends.
 //!
 //! # Contract
 //! `handle_connected` once the TCP connection is up; after [`QueueEvent::Ready`], `submit`. Every
-//! command that was taken ends in exactly one [`QueueEvent::Completed`], whose slot is in use until
-//! that event was polled. [`QueueEvent::Failed`] comes last, once. The queue knows no I/O time-out:
-//! its owner closes the connection (T12), and no identifier outlives that (T11).
+//! accepted command ends in exactly one [`QueueEvent::Completed`], whose slot is in use until that
+//! event was polled. [`QueueEvent::Failed`] comes last, once. The queue has no I/O time-out: its
+//! owner closes the connection (T12), and no identifier outlives that (T11).
 //!
 //! # Limits
 //! `entries − 1` commands in flight; `entries` is cut to 2…[`HOST_ENTRIES_MAX`].
@@ -24,7 +23,7 @@ use crate::{Placement, Transmit};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Why a command was not taken. Neither is a device failure (T6).
+/// Reason why a command was refused. Neither is a device failure (T6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
     /// As many commands as the queue holds are in flight.
@@ -33,7 +32,7 @@ pub enum SubmitError {
     NotReady,
 }
 
-/// Where a queue stands.
+/// State of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Before the TCP connection and during the handshake.
@@ -42,7 +41,7 @@ enum Phase {
     Connect,
     /// Connect succeeded; `true`: the event was polled.
     Ready(bool),
-    /// It failed, and that was told.
+    /// It failed, and that was reported.
     Over,
 }
 
@@ -51,7 +50,7 @@ enum Phase {
 pub struct IoQueue {
     connection: Connection,
     phase: Phase,
-    /// When the answer that is waited for is due.
+    /// Deadline of the answer that it waits for, ns.
     deadline: Option<u64>,
     timeout_ns: u64,
     cntlid: u16,
@@ -60,7 +59,7 @@ pub struct IoQueue {
 }
 
 impl IoQueue {
-    /// A queue to be connected. Takes all the memory it will ever need.
+    /// A queue to be connected. Allocates all the memory it will ever need.
     pub fn new(config: IoQueueConfig) -> Self {
         let settings = Settings {
             entries: config.entries.clamp(2, HOST_ENTRIES_MAX),
@@ -118,15 +117,15 @@ impl IoQueue {
         self.connection.submit(command, false)
     }
 
-    /// The identifier of a command, to be named in an Abort; `None`: the controller wasn't told of
-    /// it, or it has ended. Until [`Self::abort_over`] no other command gets its slot, so that a
-    /// late Abort finds no other (T11).
+    /// Returns the identifier of a command, for an Abort; `None`: it was not sent, or it has ended.
+    /// Until [`Self::abort_over`] no other command gets its slot, so that a late Abort matches no
+    /// other (T11).
     #[cold]
     pub fn abort(&mut self, token: u32) -> Option<u16> {
         self.connection.reserve(token)
     }
 
-    /// The Abort of the command with this identifier was answered, or did not go out.
+    /// The Abort of the command with this identifier was answered, or was not sent.
     #[cold]
     pub fn abort_over(&mut self, cid: u16) {
         self.connection.unreserve(cid);
@@ -138,20 +137,21 @@ impl IoQueue {
         self.connection.in_flight()
     }
 
-    /// Whether a command would be taken now. Fewer in flight than [`Self::capacity`] is not enough:
-    /// a slot may be kept for an Abort, and the controller's SQHD may lag behind its completions.
+    /// Whether a command would be accepted now. Fewer in flight than [`Self::capacity`] is not
+    /// enough: a slot may be kept for an Abort, and the controller's SQHD may lag behind its
+    /// completions.
     pub fn has_room(&self) -> bool {
         matches!(self.phase, Phase::Ready(_)) && self.connection.has_room()
     }
 
-    /// Whether the command named `token` is under way and none of its data has come: until then
-    /// [`Self::placement`] never named it. Looks through all commands.
+    /// Whether the command `token` is in flight and none of its data has arrived: until then
+    /// [`Self::placement`] never named it. Searches all commands.
     pub fn awaits(&self, token: u32) -> bool {
         self.connection.awaits(token)
     }
 
-    /// Whether the queue has failed: what ends with Host Pathing Error from now on ends so because
-    /// nobody answered for it, and the controller may yet execute it.
+    /// Whether the queue has failed: a command that ends with Host Pathing Error from now on has no
+    /// answer, and the controller may still execute it.
     pub fn has_failed(&self) -> bool {
         self.connection.error().is_some()
     }
@@ -161,7 +161,7 @@ impl IoQueue {
         self.connection.capacity()
     }
 
-    /// Bytes arrived; how many were taken. Fewer than offered: payload begins
+    /// Takes bytes that arrived; returns how many. Fewer than offered: payload begins
     /// ([`Self::placement`]).
     #[inline]
     pub fn handle_bytes(&mut self, bytes: &[u8], now_ns: u64) -> usize {
@@ -171,7 +171,7 @@ impl IoQueue {
         self.handle_connecting(bytes, now_ns)
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
         self.connection.placement()
@@ -183,7 +183,7 @@ impl IoQueue {
         self.connection.handle_payload(len, crc);
     }
 
-    /// Appends what is to be sent next to `out`; see [`Transmit`]. `None`: nothing.
+    /// Appends the next bytes to send to `out`; see [`Transmit`]. `None`: nothing.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>, _now_ns: u64) -> Option<Transmit> {
         let payload = match self.connection.poll_transmit(out)? {
             Sending::Whole => None,
@@ -202,13 +202,13 @@ impl IoQueue {
         Some(Transmit { payload })
     }
 
-    /// Nobody reads the range of one [`TxPayload`](crate::TxPayload) of this command any more.
+    /// The range of one [`TxPayload`](crate::TxPayload) of this command is no longer read.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {
         self.connection.handle_sent(token);
     }
 
-    /// What happened; `None`: nothing new.
+    /// Returns the next event; `None`: there is none.
     #[inline]
     pub fn poll_event(&mut self) -> Option<QueueEvent> {
         match self.phase {
@@ -246,8 +246,8 @@ impl IoQueue {
         }
     }
 
-    /// The connection ended, and nobody reads or writes any buffer on its behalf: every command in
-    /// flight completes with Host Pathing Error (3h/70h), then comes `Failed`.
+    /// The connection ended, and no buffer is read or written on its behalf any more: every command
+    /// in flight completes with Host Pathing Error (3h/70h), then comes `Failed`.
     pub fn handle_closed(&mut self, _now_ns: u64) {
         self.deadline = None;
         self.connection.handle_closed();
@@ -278,7 +278,7 @@ impl IoQueue {
         used
     }
 
-    /// `Failed`, once all commands have ended.
+    /// Reports `Failed`, once all commands have ended.
     #[cold]
     fn poll_failure(&mut self) -> Option<QueueEvent> {
         let error = self.connection.error()?;
@@ -294,7 +294,7 @@ impl IoQueue {
     }
 }
 
-/// What Connect answered; `want`: the controller asked for, if not any.
+/// Parses the answer of Connect; `want`: the controller asked for, if not any.
 pub(super) fn check_connect(
     status: crate::wire::Status,
     result: u64,

@@ -1,13 +1,13 @@
-//! What a namespace is whose controller somebody else has set up, as a kernel's driver does: learnt
-//! by Identify alone, with the same checks as over an association of our own.
+//! Properties of a namespace whose controller a kernel driver has set up: read by Identify alone,
+//! with the same checks as over an association of braid's own.
 //!
 //! # Contract
-//! The caller asks the controller and hands the pages over; what it can't ask for it says in words
-//! of its own. Everything in a page is hostile until parsed.
+//! The caller sends Identify and returns the pages, or an error of its own type. Pages are
+//! untrusted input.
 //!
 //! # Limits
-//! Limits are those that Identify tells: a memory page of the controller counts as 4 KiB, which is
-//! the least there is (CAP isn't asked for). ANA states are not read: a command that meets one that
+//! Limits are those of Identify: a memory page of the controller counts as 4 KiB, which is the
+//! least there is (CAP isn't asked for). ANA states are not read: a command that meets one that
 //! doesn't allow it ends with a path error.
 use alloc::format;
 use alloc::string::String;
@@ -22,17 +22,17 @@ use crate::wire::identify::{
 };
 use crate::wire::{Status, WireError};
 
-/// Pages of the controller are at least so long, log2.
+/// Smallest memory page of a controller, log2.
 const PAGE_SHIFT: u32 = 12;
 
-/// Why a namespace can't be used.
+/// Reason why a namespace can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LearnError<E> {
-    /// It could not be asked.
+    /// A page could not be requested.
     Ask(E),
-    /// The controller refused what it has to know.
+    /// The controller refused a page that is required.
     Refused(Step, Status),
-    /// An answer that doesn't parse.
+    /// A malformed page.
     Malformed(Step, WireError),
     /// Its controller isn't one for I/O: its type.
     ControllerType(u8),
@@ -60,7 +60,7 @@ impl<E: fmt::Display> fmt::Display for LearnError<E> {
 /// Asks `controller` (Identify, CNS and NSID) until namespace `nsid` is known.
 ///
 /// # Errors
-/// [`LearnError`]: each as it says.
+/// [`LearnError`].
 pub fn learn<E>(
     nsid: u32,
     controller: &mut dyn FnMut(u8, u32) -> Result<Result<Page, Status>, E>,
@@ -69,7 +69,7 @@ pub fn learn<E>(
     let step = Step::IdentifyController;
     let id = asker.must(step, cns::CONTROLLER, 0)?;
     let id = Controller::parse(&id).map_err(|error| LearnError::Malformed(step, error))?;
-    // 0: it doesn't say (before 1.4).
+    // 0: not reported (before 1.4).
     if id.cntrltype != 0 && id.cntrltype != cntrltype::IO {
         return Err(LearnError::ControllerType(id.cntrltype));
     }
@@ -89,7 +89,7 @@ pub fn learn<E>(
     Ok((info, namespace))
 }
 
-/// Who is asked.
+/// Requests pages.
 struct Asker<'a, E>(&'a mut dyn FnMut(u8, u32) -> Result<Result<Page, Status>, E>);
 
 impl<E> Asker<'_, E> {
@@ -99,15 +99,15 @@ impl<E> Asker<'_, E> {
             .map_err(|status| LearnError::Refused(step, status))
     }
 
-    /// A page that not every controller has.
+    /// Requests a page that not every controller has.
     fn may(&mut self, cns: u8, nsid: u32) -> Result<Option<Page>, LearnError<E>> {
         let answer = (self.0)(cns, nsid).map_err(LearnError::Ask)?;
         Ok(answer.ok())
     }
 }
 
-/// The namespace: descriptors first, because the other pages mean something for the NVM command set
-/// only.
+/// Reads the namespace: descriptors first, because the other pages are valid for the NVM command
+/// set only.
 fn namespace<E>(
     nsid: u32,
     controller: &Controller,

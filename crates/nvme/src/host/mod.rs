@@ -1,6 +1,6 @@
 //! The initiator: one [`Admin`] association per controller and one [`IoQueue`] per I/O connection.
 //!
-//! Both machines have the same transport face (see [`crate::Placement`]): `handle_connected`,
+//! Both machines have the same transport interface (see [`crate::Placement`]): `handle_connected`,
 //! `handle_bytes`, `placement`, `handle_payload`, `poll_transmit`, `handle_sent`, `handle_closed`,
 //! `poll_timeout`, `handle_timeout`, `poll_event`. An [`Admin`] never has a placement: its data is
 //! its own.

@@ -1,10 +1,10 @@
-//! Configuration and facts of the host side.
+//! Configuration of the host side, and properties of controllers and namespaces.
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::wire::Status;
 
-/// Who we are: one NQN and identifier on every path (T35).
+/// Identity of the host: one NQN and identifier on every path (T35).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostIdentity {
     /// Host NQN, at most 223 bytes.
@@ -22,10 +22,10 @@ pub struct Digests {
     pub data: bool,
 }
 
-/// How to open the admin connection of one controller.
+/// Configuration of the admin connection of one controller.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// Our identity.
+    /// Identity of the host.
     pub host: HostIdentity,
     /// Subsystem NQN (or the discovery NQN).
     pub subsystem: String,
@@ -37,8 +37,8 @@ pub struct AdminConfig {
     pub io_queues: u16,
     /// Longest wait for any one answer while connecting and for any admin command, ns.
     pub timeout_ns: u64,
-    /// The namespace that is wanted; `None`: any. Where the controller lists it only it is asked
-    /// for and told, and no other one's transition ends the association.
+    /// The wanted namespace; `None`: any. If the controller lists it, only it is examined and
+    /// reported, and no transition of another one ends the association.
     pub nsid: Option<u32>,
 }
 
@@ -48,10 +48,10 @@ impl AdminConfig {
     }
 }
 
-/// How to open one I/O queue of a controller that is ready.
+/// Configuration of one I/O queue of a controller that is ready.
 #[derive(Clone, Debug)]
 pub struct IoQueueConfig {
-    /// Our identity; the same as on the admin connection.
+    /// Identity of the host; the same as on the admin connection.
     pub host: HostIdentity,
     /// Subsystem NQN.
     pub subsystem: String,
@@ -71,7 +71,7 @@ pub struct IoQueueConfig {
     pub timeout_ns: u64,
 }
 
-/// Facts of a controller, parsed and checked.
+/// Properties of a controller, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// Controller identifier.
@@ -116,7 +116,7 @@ pub struct ControllerInfo {
     pub multi_controller: bool,
 }
 
-/// Facts of one namespace as one controller shows it.
+/// Properties of one namespace as one controller reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceInfo {
     /// NSID.
@@ -143,9 +143,9 @@ pub struct NamespaceInfo {
     pub read_only: bool,
     /// Atomic write unit in blocks (NAWUN or AWUN), at least 1.
     pub atomic_blocks: u32,
-    /// Reads and writes that cross a multiple of so many blocks are slow (NOIOB); 0 = none is.
+    /// Reads and writes that cross a multiple of this many blocks are slow (NOIOB); 0 = none is.
     pub boundary_blocks: u16,
-    /// Writes are best in multiples of so many blocks (NOWS); 0 = it does not say.
+    /// Preferred multiple of writes, blocks (NOWS); 0 = not reported.
     pub optimal_write_blocks: u32,
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub deallocate_reads_zero: bool,
@@ -167,7 +167,7 @@ pub enum AnaState {
     Change = 15,
 }
 
-/// Which way a command's data goes.
+/// Direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// None.
@@ -192,8 +192,8 @@ pub struct Command {
     pub cdw: [u32; 6],
     /// Data and direction.
     pub data: Data,
-    /// The caller's name for it; comes back in placements and completions. Unique among the
-    /// commands in flight.
+    /// The caller's identifier; comes back in placements and completions. Unique among the commands
+    /// in flight.
     pub token: u32,
 }
 
@@ -202,44 +202,44 @@ pub struct Command {
 pub struct Completed {
     /// As submitted.
     pub token: u32,
-    /// What the controller (or, where it can't answer, the host) says.
+    /// Status from the controller, or from the host where the controller did not answer.
     pub status: Status,
     /// DW0 and DW1.
     pub result: u64,
 }
 
-/// Facts learnt by the admin connection while it is up.
+/// Events of the admin connection.
 #[derive(Clone, Debug)]
 pub enum AdminEvent {
-    /// Everything needed to open I/O queues is known.
+    /// The properties needed to open I/O queues.
     Ready(alloc::boxed::Box<(ControllerInfo, Vec<NamespaceInfo>)>),
     /// The namespace list or ANA states were read again after a notice.
     Changed(Vec<NamespaceInfo>),
     /// From a discovery controller instead of namespaces: its log, after `Ready` and after each
     /// change.
     Discovery(DiscoveryLog),
-    /// The reset that was asked for is done: the controller executes nothing of what it had.
-    /// Nothing more comes but `Failed`; the driver closes the connection.
+    /// The requested reset is done: the controller executes no earlier command. Only `Failed`
+    /// follows; the driver closes the connection.
     Reset,
-    /// An Abort was answered: the controller took the command back (it then ends, or has ended,
-    /// with Command Abort Requested), or says that it didn't.
+    /// An Abort was answered: the controller aborted the command (it then ends, or has ended, with
+    /// Command Abort Requested), or did not.
     Aborted {
         /// Queue of the command.
         sqid: u16,
         /// Its identifier.
         cid: u16,
-        /// It is not executed any more.
+        /// The command is not executed any more.
         aborted: bool,
     },
-    /// Firmware is being activated: commands of all queues may go without an answer until then,
-    /// ns (T30).
+    /// Firmware is being activated: commands of all queues may go without an answer until this
+    /// time, ns (T30).
     Paused(u64),
-    /// The association is over; nothing more will come. The driver closes the connection after
-    /// sending what is queued.
+    /// The association is over; this is the last event. The driver closes the connection after
+    /// sending the queued bytes.
     Failed(super::HostError),
 }
 
-/// The log of a discovery controller, as of one moment.
+/// A consistent copy of a discovery controller's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryLog {
     /// Its generation counter.
@@ -277,7 +277,7 @@ pub struct DiscoveryEntry {
     pub subnqn: String,
 }
 
-/// What an I/O queue tells.
+/// Events of an I/O queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueEvent {
     /// Commands may be submitted.
@@ -285,6 +285,6 @@ pub enum QueueEvent {
     /// One command has ended. Its buffer is free (T23).
     Completed(Completed),
     /// The queue is over; all its commands were completed before this. The driver closes the
-    /// connection after sending what is queued.
+    /// connection after sending the queued bytes.
     Failed(super::HostError),
 }

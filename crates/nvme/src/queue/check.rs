@@ -1,8 +1,8 @@
-//! What a controller makes of an I/O command of a queue in shared memory.
+//! The controller's checks of an I/O command of a queue in shared memory.
 //!
 //! The order of checks is nearly that of the target over fabrics: the entry's form, namespace,
-//! opcode, rights, protection, range, size. Of a client that is trusted its form is taken for
-//! granted; never the range, where devices and rights end.
+//! opcode, rights, protection, range, size. The form of a trusted client's entries is not checked;
+//! ranges always are, because devices and rights end there.
 use super::Entry;
 use crate::wire::sqe::{NSID_ALL, nvm};
 use crate::wire::{Status, dsm};
@@ -25,7 +25,7 @@ pub struct Namespace {
     pub read_only: bool,
 }
 
-/// What to do.
+/// A command, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Read into the host's memory.
@@ -35,7 +35,7 @@ pub enum Order {
         /// It is durable when it has ended.
         fua: bool,
     },
-    /// What was written is durable when this has ended.
+    /// Earlier writes are durable when this has ended.
     Flush,
     /// The blocks read as zeroes.
     WriteZeroes {
@@ -44,15 +44,15 @@ pub enum Order {
         /// It is durable when it has ended.
         fua: bool,
     },
-    /// So many ranges of 16 bytes come from the host's memory; `apply`: they are deallocated, else
-    /// they are hints that nobody follows.
+    /// The data is `ranges` ranges of 16 bytes; `apply`: they are deallocated, else they are hints,
+    /// which are ignored.
     Deallocate {
         /// Ranges.
         ranges: u32,
         /// Not only hints.
         apply: bool,
     },
-    /// An earlier command of this queue is not to be done, if it was not begun.
+    /// Skips an earlier command of this queue if its execution has not begun.
     Cancel {
         /// Its identifier; `None`: all.
         cid: Option<u16>,
@@ -74,7 +74,7 @@ impl Order {
 /// A command that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What to do.
+    /// The command.
     pub order: Order,
     /// Index of the namespace: NSID − 1. 0 where it is all of them (`Flush`, `Cancel`).
     pub namespace: u32,
@@ -88,16 +88,16 @@ pub struct Checked {
     pub data: u32,
 }
 
-/// How much a client is believed.
+/// Trust in a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Everything is checked.
     Mediated,
-    /// What a cooperating client can't break is not.
+    /// Checks are skipped whose violation harms only the client.
     Trusted,
 }
 
-/// Checks a command on `namespaces`, by NSID − 1; `None`: this client has no such one.
+/// Checks a command on `namespaces`, by NSID − 1; `None`: this client has no such namespace.
 ///
 /// # Errors
 /// The status to answer with.
@@ -167,7 +167,7 @@ pub fn check(
     })
 }
 
-/// A command without blocks of its own, of one namespace or of all.
+/// A command without blocks, for one namespace or for all.
 fn whole(order: Order, namespace: Option<u32>) -> Checked {
     Checked {
         order,
@@ -196,7 +196,7 @@ pub fn within(namespace: &Namespace, slba: u64, blocks: u64) -> Result<(), Statu
     Ok(())
 }
 
-/// Dataset Management (NVM command set 1.0, 3.2.3): what to do, and the bytes of its ranges.
+/// Dataset Management (NVM command set 1.0, 3.2.3): the command, and the bytes of its ranges.
 fn ranges(entry: &Entry, read_only: bool) -> Result<(Order, u32), Status> {
     let (cdw10, cdw11) = (entry[5] as u32, (entry[5] >> 32) as u32);
     let (ranges, apply) = ((cdw10 & 0xff) + 1, cdw11 & nvm::DSM_DEALLOCATE != 0);

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! An identifier is a slot in its low bits and a generation above. The generation changes when the
-//! slot is freed, so that what a controller says of an ended command finds nothing. FFFFh is never
-//! given out: in the error log it means no command (Base 2.0, 5.16.1.2).
+//! slot is freed, so that an answer to an ended command matches none. FFFFh is never used:  in the
+//! error log it means no command (Base 2.0, 5.16.1.2).
 //!
 //! # Limits
 //! As many commands as slots, at most 4096: four bits of generation are left at least.
@@ -23,7 +23,7 @@ struct Slot<T> {
     next: u16,
 }
 
-/// What is kept of each command in flight, by its identifier.
+/// Values of the commands in flight, by identifier.
 #[derive(Debug)]
 pub struct Cids<T> {
     slots: Box<[Slot<T>]>,
@@ -66,13 +66,13 @@ impl<T> Cids<T> {
         self.slots.len() as u16
     }
 
-    /// The slot part of an identifier: below the capacity for each that was given out.
+    /// The slot part of an identifier: below the capacity for each one in use.
     #[inline]
     pub fn slot(&self, cid: u16) -> u16 {
         cid & self.mask
     }
 
-    /// An identifier for a command; `None`: all are in use, and `value` is dropped.
+    /// Takes an identifier for a command; `None`: all are in use, and `value` is dropped.
     #[inline]
     pub fn take(&mut self, value: T) -> Option<u16> {
         let slot = self.slots.get_mut(usize::from(self.free))?;
@@ -82,15 +82,15 @@ impl<T> Cids<T> {
         Some(slot.cid)
     }
 
-    /// What is kept of a command in flight.
+    /// Returns the value of a command in flight.
     #[inline]
     pub fn find(&self, cid: u16) -> Option<&T> {
         let slot = self.slots.get(usize::from(cid & self.mask))?;
         slot.value.as_ref().filter(|_| slot.cid == cid)
     }
 
-    /// The command has ended: its slot is free, its identifier finds nothing from now on. `None`:
-    /// there is none in flight.
+    /// Frees the identifier of a command that has ended, and returns its value. `None`: it is not
+    /// in flight.
     #[inline]
     pub fn end(&mut self, cid: u16) -> Option<T> {
         let index = cid & self.mask;

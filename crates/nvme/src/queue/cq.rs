@@ -10,7 +10,7 @@ const PHASE_BIT: u32 = 48;
 pub struct CqProducer {
     place: Place,
     tail: u16,
-    /// As the doorbell said when it was last read.
+    /// Head as last read from the doorbell.
     head: u16,
     /// Tag of entries in this round; the first is 1 over zeroed memory.
     phase: bool,
@@ -35,7 +35,7 @@ impl CqProducer {
     /// are known.
     ///
     /// # Errors
-    /// [`Misbehaved`]: the doorbell can't be true.
+    /// [`Misbehaved`]: the doorbell is invalid.
     #[inline]
     pub fn room(&mut self, memory: &impl SharedMemory, wanted: u16) -> Result<u16, Misbehaved> {
         if self.known_room() < wanted {
@@ -59,7 +59,7 @@ impl CqProducer {
     /// Posts a completion.
     ///
     /// # Panics
-    /// There is no room: whoever fetches a command has made sure of it.
+    /// There is no room: the controller reserves it before it fetches a command.
     #[inline]
     pub fn post(&mut self, memory: &impl SharedMemory, cqe: &Cqe) {
         let next = self.place.next(self.tail);
@@ -145,7 +145,7 @@ impl CqConsumer {
         Some(cqe)
     }
 
-    /// Gives what was taken back to the controller; whether there was anything.
+    /// Publishes the head to the controller; returns whether it has changed.
     #[inline]
     pub fn ring(&mut self, memory: &impl SharedMemory) -> bool {
         if self.rung == self.head {

@@ -3,22 +3,23 @@
 //! * [`SqProducer`], [`CqConsumer`]: the host's side; [`SqConsumer`], [`CqProducer`]: the
 //!   controller's
 //! * [`Cids`]: command identifiers with generations (T11)
-//! * [`Nap`]: telling the other side that somebody sleeps, without losing a wake-up
+//! * [`Nap`]: tells the other side that this side sleeps, without losing a wake-up
 //! * [`mod@pointer`]: PRP lists and SGLs, built and walked
-//! * [`check`]: what a controller makes of an I/O command of such a queue
+//! * [`check`]: the controller's checks of an I/O command of such a queue
 //!
 //! # Contract
-//! Each of the four ends has one owner and keeps its own truth: head, tail and phase never are read
-//! back from shared memory. The other side may be hostile: whatever it writes, an end reads each
-//! word once, stays inside its queue, and says [`Misbehaved`] where a doorbell can't be true. The
-//! host side checks a controller in the same way.
+//! Each of the four ends has one owner and keeps its own state: head, tail and phase are never read
+//! back from shared memory. The other side may be hostile: an end reads each word once, stays
+//! inside its queue, and reports [`Misbehaved`] for an invalid doorbell. The host side checks a
+//! controller in the same way.
 //!
 //! Publication: a tail doorbell is stored with release order behind the entries; the half of a
 //! completion that has the phase tag is stored with release order behind the other half. Both are
 //! loaded with acquire order before what they publish. `tests/loom.rs` tries every order.
 //!
-//! A host that has waited long enough lets go ([`LET_GO`]): a controller that stood still and goes
-//! on looks at that word before it executes what changes data, also of what it fetched before (T9).
+//! A host whose time-out is over lets go of the queue ([`LET_GO`]): a controller that resumes after
+//! a pause checks that word before it executes a command that changes data, also one that it
+//! fetched before (T9).
 //!
 //! # Limits
 //! 2 to [`ENTRIES_MAX`](crate::limits::QUEUE_ENTRIES_MAX) entries; one stays empty, so that full
@@ -40,28 +41,27 @@ pub use sq::{LET_GO, SqConsumer, SqProducer};
 /// An entry of a submission queue, as little-endian words.
 pub type Entry = [u64; 8];
 
-/// Memory that another process, or a device, reads and writes meanwhile. Offsets are bytes.
+/// Memory that another process or a device reads and writes concurrently. Offsets are bytes.
 ///
-/// Accesses are atomic, so that a hostile other side can spoil values and nothing else. An
-/// implementation panics outside of the memory and where an offset is not aligned: offsets come
-/// from our own side.
+/// Accesses are atomic, so that a hostile other side can change only values. An implementation
+/// panics outside of the memory and where an offset is not aligned: offsets come from our own side.
 pub trait SharedMemory {
-    /// Eight bytes, in no order with anything.
+    /// Loads eight bytes, relaxed.
     fn load(&self, at: usize) -> u64;
-    /// Stores eight bytes, in no order with anything.
+    /// Stores eight bytes, relaxed.
     fn store(&self, at: usize, value: u64);
-    /// Eight bytes; what is loaded later is at least as new.
+    /// Loads eight bytes, acquire: later loads see values at least as new.
     fn load_acquire(&self, at: usize) -> u64;
-    /// Stores eight bytes, behind everything that was stored before.
+    /// Stores eight bytes, release: after all earlier stores.
     fn store_release(&self, at: usize, value: u64);
-    /// A doorbell or other word of four bytes; what is loaded later is at least as new.
+    /// Loads a doorbell or other word of four bytes, acquire.
     fn load_word(&self, at: usize) -> u32;
-    /// Stores four bytes, behind everything that was stored before.
+    /// Stores four bytes, release.
     fn store_word(&self, at: usize, value: u32);
-    /// Nothing passes here: stores before it are visible before anything after it is loaded.
+    /// Full fence: stores before it are visible before any load after it.
     fn fence(&self);
 
-    /// An entry of a submission queue: each of its words read once.
+    /// Loads an entry of a submission queue; each of its words once.
     #[inline]
     fn load_entry(&self, at: usize) -> Entry {
         core::array::from_fn(|word| self.load(at + 8 * word))
@@ -127,7 +127,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The position behind `index`.
+    /// Returns the position behind `index`.
     #[inline]
     fn next(&self, index: u16) -> u16 {
         if index + 1 == self.entries {
@@ -137,7 +137,7 @@ impl Place {
         }
     }
 
-    /// From one position forward to another.
+    /// Returns the distance from one position forward to another.
     #[inline]
     fn distance(&self, from: u16, to: u16) -> u16 {
         if to >= from {
@@ -147,7 +147,7 @@ impl Place {
         }
     }
 
-    /// A position that the other side told, if it lies in the queue.
+    /// Checks a position from the other side: it must lie in the queue.
     #[inline]
     fn position(&self, told: u32) -> Option<u16> {
         u16::try_from(told)
@@ -156,7 +156,7 @@ impl Place {
     }
 }
 
-/// The queue has no room now; nothing was changed. Never a failure of the device (T6).
+/// The queue has no room now; nothing was changed. It is no failure of the device (T6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -168,25 +168,25 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// The other side wrote what can't be true: the queue is to be given up.
+/// The other side wrote an invalid value: the queue cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaved {
     /// A doorbell outside of the queue (Base 2.0, 5.2: Invalid Doorbell Write Value).
     Doorbell {
-        /// What it says.
+        /// The value.
         value: u32,
     },
-    /// A completion queue head that takes back, or passes what was posted.
+    /// A completion queue head that goes back, or passes the posted entries.
     Head {
-        /// What it says.
+        /// The value.
         value: u32,
     },
     /// A submission queue head in a completion that passes the tail.
     SqHead {
-        /// What it says.
+        /// The value.
         value: u16,
     },
-    /// The host has let go of the queue: no fault, and the end of it as well.
+    /// The host has let go of the queue: no fault, but the queue's end as well.
     LetGo,
 }
 

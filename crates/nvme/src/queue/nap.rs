@@ -1,13 +1,13 @@
-//! Telling the other side that somebody sleeps, so that it makes a system call only then.
+//! A flag that says that one side sleeps, so that the other makes a system call only then.
 //!
 //! # Contract
-//! Who wants to sleep says so ([`Nap::begin`]), then looks once more whether there is anything to
-//! do, and sleeps only if not. Who has made something to do asks [`Nap::take`] afterwards, and
-//! wakes the sleeper if it says so. Between the store and the load of each side stands a fence, so
-//! at least one of them sees the other: work is found, or the wake-up is sent. A `take` that says
-//! so owes a wake-up, and clears the word, so that a sleeper gets one and not one for each piece of
-//! work. The word may be cleared late, over a nap that began anew: then the wake-up that follows
-//! ends that one.
+//! The sleeper sets the flag ([`Nap::begin`]), checks for work once more, and sleeps only if there
+//! is none. The other side publishes its work, then calls [`Nap::take`], and wakes the sleeper if
+//! that returns true. Each side has a fence between its store and its load, so at least one of them
+//! sees the other: the work is found, or the wake-up is sent. A `take` that returns true requires a
+//! wake-up, and clears the word, so that a sleeper gets one wake-up and not one for each piece of
+//! work. The word may be cleared late, over a newer nap: then the wake-up that follows ends that
+//! nap.
 use super::SharedMemory;
 
 /// A word that one side sets while it sleeps.
@@ -22,20 +22,21 @@ impl Nap {
         Self { at }
     }
 
-    /// From now on work is followed by a wake-up. Look for work once more before sleeping.
+    /// Requests a wake-up for work from now on. The caller checks for work once more before it
+    /// sleeps.
     #[inline]
     pub fn begin(self, memory: &impl SharedMemory) {
         memory.store_word(self.at, 1);
         memory.fence();
     }
 
-    /// Awake: no wake-ups any more.
+    /// Requests no wake-ups any more.
     #[inline]
     pub fn end(self, memory: &impl SharedMemory) {
         memory.store_word(self.at, 0);
     }
 
-    /// There is work, published before: whether the other side must be woken for it, by who asked.
+    /// Returns whether the other side must be woken for work that was published before this call.
     #[inline]
     pub fn take(self, memory: &impl SharedMemory) -> bool {
         memory.fence();

@@ -4,7 +4,7 @@
 //! # Contract
 //! Building takes the pieces of a buffer as addresses that the controller knows, and memory for one
 //! list. Walking reads each word of a list once, and gives pieces in order, adjoining ones merged;
-//! it says nothing of whether they lie in registered memory.
+//! it does not check whether they lie in registered memory.
 //!
 //! # Limits
 //! Pages are 4096 bytes. A list that is built fits one page: [`LIST_WORDS`]. One that is walked may
@@ -38,10 +38,10 @@ pub struct Piece {
     pub len: u32,
 }
 
-/// How the pieces are told.
+/// Form of the data pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// PRPs where they can say it, else an SGL.
+    /// PRPs where they can describe the pieces, else an SGL.
     #[default]
     Auto,
     /// PRPs: pieces begin and end at page boundaries, but for the first and the last.
@@ -50,12 +50,12 @@ pub enum Form {
     Sgl,
 }
 
-/// Pieces that no data pointer of this form can tell.
+/// Pieces that no data pointer of this form can describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceError {
     /// PRPs: an offset inside of a page in the middle, or one that is no multiple of four bytes.
     Offset,
-    /// More than one list has room for.
+    /// More pieces than one list has room for.
     Count,
     /// There is no piece, or one without bytes.
     Empty,
@@ -96,7 +96,7 @@ pub fn build(
     }
     entry[0] &= !PSDT;
     if let ([piece], Form::Auto | Form::Prp) = (pieces, form) {
-        // What most I/Os are: one page, or two.
+        // Most I/Os are one page, or two.
         let offset = piece.address % PAGE;
         if piece.address.is_multiple_of(4) && offset + u64::from(piece.len) <= 2 * PAGE {
             entry[3] = piece.address;
@@ -118,7 +118,7 @@ pub fn build(
     }
 }
 
-/// How many PRPs tell the pieces.
+/// Number of PRPs that describe the pieces.
 fn prps(pieces: &[Piece]) -> Result<usize, PieceError> {
     let mut count = 0;
     let last = pieces.len() - 1;
@@ -289,7 +289,7 @@ fn walk_sgl(
     loop {
         let (address, second) = descriptor;
         let bytes = second as u32;
-        // The subtype must be 0 (an address), and what is reserved too.
+        // The subtype must be 0 (an address), and reserved bits too.
         if second >> 32 & 0x0fff_ffff != 0 {
             return Err(Status::SGL_TYPE.with_dnr());
         }

@@ -1,8 +1,8 @@
 //! Both ends of a submission queue (Base 2.0, 3.3.1).
 use super::{Entry, Full, Misbehaved, Place, SharedMemory};
 
-/// What a host stores in the tail doorbell when it lets go of the queue: no entry has this number,
-/// so whoever reads it fetches nothing more.
+/// Value of the tail doorbell after the host has let go of the queue. No entry has this number, so
+/// the controller fetches nothing more.
 pub const LET_GO: u32 = u32::MAX;
 /// First word of an entry that was taken back: a reserved opcode of no namespace.
 const VOID: u64 = 0x7e;
@@ -12,7 +12,7 @@ const VOID: u64 = 0x7e;
 pub struct SqProducer {
     place: Place,
     tail: u16,
-    /// The controller has fetched what lies before it.
+    /// The controller has fetched all entries before it.
     head: u16,
     /// Tail that the doorbell has.
     rung: u16,
@@ -39,7 +39,7 @@ impl SqProducer {
         self.place.entries - 1 - self.place.distance(self.head, self.tail)
     }
 
-    /// Whether entries were pushed that the doorbell doesn't tell of.
+    /// Whether pushed entries are not yet published by the doorbell.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.rung != self.tail
@@ -60,7 +60,7 @@ impl SqProducer {
         Ok(())
     }
 
-    /// Tells the controller of everything that was pushed; whether there was anything.
+    /// Publishes all pushed entries; returns whether there were any.
     #[inline]
     pub fn ring(&mut self, memory: &impl SharedMemory) -> bool {
         if self.rung == self.tail {
@@ -71,13 +71,14 @@ impl SqProducer {
         true
     }
 
-    /// Lets go of the queue: what the controller has not fetched it never will, or as a command
-    /// that does nothing. What it has fetched it may yet execute, and is not to if it looks here
-    /// first ([`SqConsumer::is_let_go`]).
+    /// Lets go of the queue: entries that the controller has not fetched are never executed. It may
+    /// still execute entries that it has fetched, unless it checks [`SqConsumer::is_let_go`] first,
+    /// as it must.
     ///
-    /// Of an entry one word is stored over, at once: who fetches it meanwhile has all of it, or a
-    /// command that is none whatever its other words say. A look at the completions after this
-    /// finds what the controller takes for heard ([`SqConsumer::was_let_go`]).
+    /// One word of each entry is overwritten atomically: a concurrent fetch gets the whole command,
+    /// or one with a reserved opcode, whatever its other words are. The host then reads its
+    /// completions once more: they include all that the controller counts as delivered
+    /// ([`SqConsumer::was_let_go`]).
     pub fn let_go(&mut self, memory: &impl SharedMemory) {
         memory.store_word(self.place.doorbell_at, LET_GO);
         let mut at = self.head;
@@ -89,7 +90,7 @@ impl SqProducer {
         (self.head, self.rung) = (self.tail, self.tail);
     }
 
-    /// A completion says that entries before `sqhd` were fetched.
+    /// Frees the entries before `sqhd`, which a completion reported as fetched.
     ///
     /// # Errors
     /// [`Misbehaved::SqHead`]: they were never sent.
@@ -109,7 +110,7 @@ impl SqProducer {
 pub struct SqConsumer {
     place: Place,
     head: u16,
-    /// As the doorbell said when it was last read.
+    /// Tail as last read from the doorbell.
     tail: u16,
 }
 
@@ -133,26 +134,26 @@ impl SqConsumer {
         self.head
     }
 
-    /// Whether the host has let go of the queue, or nobody has it any more: nothing of it is to be
-    /// executed. A load.
+    /// Whether the host has let go of the queue, or [`Self::end`] was called: no command of it may
+    /// be executed. One load.
     #[inline]
     pub fn is_let_go(&self, memory: &impl SharedMemory) -> bool {
         memory.load_word(self.place.doorbell_at) == LET_GO
     }
 
-    /// Whether the host has let go of the queue by the time that what was posted is there. If not,
-    /// a host that lets go, and then looks at its completions once more, sees that.
+    /// Whether the host had let go of the queue when the posted completions became visible. If not,
+    /// a host that lets go later sees them when it reads its completions once more.
     pub fn was_let_go(&self, memory: &impl SharedMemory) -> bool {
         memory.fence();
         self.is_let_go(memory)
     }
 
-    /// Nothing is to be executed of this queue, whoever holds a copy of its commands.
+    /// Ends the queue: no command of it may be executed, whichever thread holds a copy.
     pub fn end(&self, memory: &impl SharedMemory) {
         memory.store_word(self.place.doorbell_at, LET_GO);
     }
 
-    /// Entries to fetch; the doorbell is read only where none are known.
+    /// Number of entries to fetch; the doorbell is read only where none are known.
     ///
     /// # Errors
     /// [`Misbehaved::Doorbell`]; [`Misbehaved::LetGo`].
@@ -169,7 +170,7 @@ impl SqConsumer {
         Ok(self.place.distance(self.head, self.tail))
     }
 
-    /// A copy of the next entry; `None`: there is none as far as is known.
+    /// Fetches a copy of the next entry; `None`: none is known.
     #[inline]
     pub fn fetch(&mut self, memory: &impl SharedMemory) -> Option<Entry> {
         if self.head == self.tail {

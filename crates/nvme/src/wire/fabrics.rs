@@ -16,7 +16,7 @@ pub mod connect_status {
     pub const INCOMPATIBLE_FORMAT: Status = Status::new(1, 0x80);
     /// The controller has another host, or none is free.
     pub const CONTROLLER_BUSY: Status = Status::new(1, 0x81);
-    /// A parameter is wrong; the result says which.
+    /// A parameter is wrong; the result names it.
     pub const INVALID_PARAMETERS: Status = Status::new(1, 0x82);
     /// The subsystem moved: ask discovery again.
     pub const RESTART_DISCOVERY: Status = Status::new(1, 0x83);
@@ -29,7 +29,7 @@ pub mod connect_status {
     /// Authentication is required.
     pub const AUTHENTICATION_REQUIRED: Status = Status::new(1, 0x91);
 
-    /// All of them, in order, with what the specification calls them.
+    /// All of them, in order, with their names in the specification.
     pub const ALL: [(Status, &str); 8] = [
         (INCOMPATIBLE_FORMAT, "incompatible format"),
         (CONTROLLER_BUSY, "controller busy"),
@@ -219,7 +219,7 @@ pub struct Property {
     pub offset: u32,
     /// 8 bytes, else 4.
     pub wide: bool,
-    /// What to set (0 in Get).
+    /// Value to set (0 in Get).
     pub value: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Features (Base 2.0, 5.27) and what their dwords mean.
+//! Features (Base 2.0, 5.27) and the meaning of their dwords.
 
 /// Feature identifiers (CDW10 bits 7:0).
 #[allow(missing_docs)]
@@ -62,14 +62,14 @@ pub mod events {
     pub const DISCOVERY_CHANGE: u32 = 1 << 31;
 }
 
-/// What dword 0 of a completed Asynchronous Event Request says (Base 2.0, 5.2).
+/// Dword 0 of a completed Asynchronous Event Request (Base 2.0, 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// Type: see [`event_type`].
     pub kind: u8,
-    /// What happened; depends on the type.
+    /// Information about the event; depends on the type.
     pub info: u8,
-    /// The log page that says more, and whose reading re-arms the event.
+    /// The log page with details, whose reading re-arms the event.
     pub log_page: u8,
 }
 

@@ -1,6 +1,7 @@
-//! Identify data (Base 2.0, 5.17; NVM command set 1.0, 4.1.5): what controllers and namespaces are.
+//! Identify data (Base 2.0, 5.17; NVM command set 1.0, 4.1.5): properties of controllers and
+//! namespaces.
 //!
-//! Only fields that somebody here writes or reads have names; the others are zero and ignored.
+//! Only fields that braid writes or reads have names; the others are zero and ignored.
 use super::layout::structure;
 use super::{WireError, le32, put};
 
@@ -240,7 +241,7 @@ impl LbaFormat {
 impl Namespace {
     /// NSFEAT bit 1: the namespace's own atomic write units count.
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
-    /// NSFEAT bit 4: the namespace says what sizes suit it (NVM command set 1.0, 4.1.5.1).
+    /// NSFEAT bit 4: the namespace reports its preferred sizes (NVM command set 1.0, 4.1.5.1).
     pub const NSFEAT_OPTIMAL: u8 = 1 << 4;
 
     /// Number of the format in use, 0…63.
@@ -260,7 +261,7 @@ impl Namespace {
 }
 
 structure! {
-    /// Identify Namespace of the NVM command set, CNS 05h: what protection formats keep of a block.
+    /// Identify Namespace of the NVM command set, CNS 05h: protection information formats.
     pub struct NvmNamespace[IDENTIFY_LEN] {
         /// Logical block storage tag mask.
         lbstm: u64 = 0,
@@ -318,7 +319,7 @@ structure! {
 /// Most NSIDs in one list.
 pub const NSID_LIST_MAX: usize = IDENTIFY_LEN / 4;
 
-/// Writes a list of NSIDs (CNS 02h, changed namespaces); what doesn't fit is left out.
+/// Writes a list of NSIDs (CNS 02h, changed namespaces); NSIDs that do not fit are left out.
 pub fn emit_nsids(nsids: impl Iterator<Item = u32>) -> Page {
     let mut page = [0; IDENTIFY_LEN];
     for (i, nsid) in nsids.take(NSID_LIST_MAX).enumerate() {
@@ -351,7 +352,7 @@ pub enum Descriptor {
     Other(u8),
 }
 
-/// Writes a descriptor list. `Other` is left out, and so is what doesn't fit.
+/// Writes a descriptor list. `Other`, and descriptors that do not fit, are left out.
 pub fn emit_descriptors(list: &[Descriptor]) -> Page {
     let mut page = [0; IDENTIFY_LEN];
     let mut at = 0;

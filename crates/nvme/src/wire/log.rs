@@ -22,14 +22,14 @@ pub const RAE: u32 = 1 << 15;
 /// Log Specific Parameter of the ANA page: groups without their namespaces.
 pub const ANA_GROUPS_ONLY: u8 = 1;
 
-/// What a Get Log Page command asks for (CDW10…CDW14).
+/// Parameters of a Get Log Page command (CDW10…CDW14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Request {
     /// Page.
     pub lid: u8,
     /// Log Specific Parameter, 7 bits.
     pub lsp: u8,
-    /// Keep the asynchronous event that led here.
+    /// Keep the asynchronous event that caused this command.
     pub retain: bool,
     /// Bytes wanted: a multiple of 4, 4…2^34.
     pub len: u64,
@@ -82,7 +82,7 @@ structure! {
         cid: u16 = 10,
         /// Status in bits 15:1.
         status_phase: u16 = 12,
-        /// Byte and bit of the command's wrong parameter; FFFFh = not said.
+        /// Byte and bit of the command's wrong parameter; FFFFh = not reported.
         parameter: u16 = 14,
         /// First logical block concerned.
         lba: u64 = 16,
@@ -326,7 +326,7 @@ structure! {
         trtype: u8 = 0,
         /// Address family: 1 = IPv4, 2 = IPv6.
         adrfam: u8 = 1,
-        /// What it is: see [`subtype`].
+        /// Type of the subsystem: see [`subtype`].
         subtype: u8 = 2,
         /// Transport requirements: see [`treq`].
         treq: u8 = 3,
@@ -362,7 +362,7 @@ pub mod subtype {
     pub const REFERRAL: u8 = 1;
     /// An NVM subsystem.
     pub const NVM: u8 = 2;
-    /// The discovery subsystem that tells it.
+    /// The discovery subsystem that reports this log.
     pub const CURRENT: u8 = 3;
 }
 
@@ -380,9 +380,9 @@ pub mod treq {
 
 /// Bits of [`DiscoveryEntry::eflags`].
 pub mod eflags {
-    /// It tells what other ports of it tell as well.
+    /// Its other ports report the same entries.
     pub const DUPRETINFO: u16 = 1 << 0;
-    /// It takes explicit persistent connections.
+    /// It supports explicit persistent connections.
     pub const EPCSD: u16 = 1 << 1;
     /// It is not connected to a centralized discovery controller.
     pub const NCC: u16 = 1 << 2;

@@ -25,7 +25,7 @@ pub use cqe::Cqe;
 pub use sqe::{Sqe, SqeBuilder};
 pub use status::Status;
 
-/// Bytes that aren't the structure they should be: the fault of whoever wrote them.
+/// Bytes that are not the structure they should be: a fault of the peer that wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// Fewer bytes than the structure has.

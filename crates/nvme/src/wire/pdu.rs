@@ -2,12 +2,12 @@
 //! part.
 //!
 //! A PDU is: header of HLEN bytes · header digest · padding up to PDO · data · data digest.
-//! [`Header`] reads the first 8 bytes, [`Header::layout`] checks them against what was negotiated
-//! and says how long each part is, and the structure of the type reads the rest of the header.
-//! [`Framing`] writes.
+//! [`Header`] reads the first 8 bytes, [`Header::layout`] checks them against the negotiated
+//! parameters and returns the length of each part, and the structure of the type reads the rest of
+//! the header. [`Framing`] writes.
 //!
 //! # Contract
-//! A [`PduError`] is the peer's fault; its two fields are what a TermReq says about it (T24).
+//! A [`PduError`] is the peer's fault; its two fields are those of a TermReq (T24).
 mod setup;
 
 use alloc::vec::Vec;
@@ -133,7 +133,7 @@ impl Fes {
         })
     }
 
-    /// The words for people.
+    /// The text for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::InvalidHeaderField => "invalid PDU header field",
@@ -146,12 +146,12 @@ impl Fes {
     }
 }
 
-/// How a PDU broke the protocol, as a TermReq says it.
+/// A violation of the protocol by a PDU, as a TermReq reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PduError {
-    /// What.
+    /// Fatal error status.
     pub fes: Fes,
-    /// Where: offset of the field, or the digest received; else 0.
+    /// Fatal error information: offset of the field, or the digest received; else 0.
     pub fei: u32,
 }
 
@@ -169,7 +169,7 @@ impl PduError {
         fes: Fes::Sequence,
         fei: 0,
     };
-    /// Offset or length outside what was agreed.
+    /// Offset or length outside the negotiated range.
     pub const RANGE: Self = Self {
         fes: Fes::DataRange,
         fei: 0,
@@ -209,7 +209,7 @@ pub struct Header {
     pub plen: u32,
 }
 
-/// How long each part of a PDU is, bytes, and what it is.
+/// Type of a PDU and the length of each part, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Its type.
@@ -226,7 +226,7 @@ pub struct Layout {
     pub data_digest: u32,
 }
 
-/// What was agreed for one direction of a connection.
+/// Parameters agreed for one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// Header digests on.
@@ -261,14 +261,16 @@ impl Header {
         ]
     }
 
-    /// Checks type, direction, lengths, digests flags and data offset against what was agreed.
+    /// Checks type, direction, lengths, digests flags and data offset against the agreed
+    /// parameters.
     ///
-    /// `from_host`: who sent it. Where the type carries data, its length isn't bounded here except
-    /// by PLEN itself: the machine compares it with the command before a byte of it is taken.
+    /// `from_host`: the host sent it. Where the type carries data, its length isn't bounded here
+    /// except by PLEN itself: the machine compares it with the command before a byte of it is
+    /// taken.
     ///
     /// # Errors
-    /// What a TermReq must say: `InvalidHeaderField` with the offset of type (0), flags (1), HLEN
-    /// (2), PDO (3) or PLEN (4); `Sequence` if the type goes the other way.
+    /// The fields of the TermReq to send: `InvalidHeaderField` with the offset of type (0), flags
+    /// (1), HLEN (2), PDO (3) or PLEN (4); `Sequence` if the type goes the other way.
     #[inline(always)] // with a constant `from_host` half of it is gone
     pub fn layout(&self, from_host: bool, framing: &Framing) -> Result<Layout, PduError> {
         // Each of the usual ones has a copy of what follows, in which its type is a constant.

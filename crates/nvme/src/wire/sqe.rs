@@ -64,7 +64,7 @@ pub mod fctype {
     pub const DISCONNECT: u8 = 0x08;
 }
 
-/// What all namespaces (or none in particular) are called.
+/// NSID of all namespaces, or of none in particular.
 pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Flags byte: SGLs are used (PSDT 01b; the only way over fabrics, Base 2.0, 4.3.2).

@@ -1,8 +1,8 @@
 //! Status field of a completion queue entry (Base 2.0, 3.3.3.2.1).
 //!
-//! Decides what kind of answer a status is ([`Class`]), from its type and code, for those who retry
-//! or fail over. Names and classes stand in one table (`table`), so that a code can also be
-//! explained; what follows from a class is the engine's to say.
+//! Maps type and code of a status to a [`Class`], on which retry and failover depend. Names and
+//! classes stand in one table (`table`), so that a code can also be explained; the engine decides
+//! the consequence of a class.
 use core::fmt;
 
 mod table;
@@ -11,28 +11,29 @@ mod table;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Status(pub u16);
 
-/// What kind of answer a status is.
+/// Class of a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// Done.
     Success,
-    /// The route failed, not the data; another path to the namespace may do it (T2).
+    /// The route failed, not the data; another path to the namespace may succeed (T2).
     Path,
     /// As `Path`, and the ANA log must be read before this path is used again (T26).
     Ana,
-    /// As `Path`: this controller has no such namespace (any more), or not in this format; what
-    /// namespaces it has must be read before this path is used again.
+    /// As `Path`: this controller has no such namespace (any more), or not in this format; its
+    /// namespaces must be read before this path is used again.
     Namespace,
-    /// The transfer between host and controller failed for once. The same path is likely to do it;
+    /// The transfer between host and controller failed once. The same path is likely to succeed;
     /// when it keeps failing, the route has failed (Base 2.0, 22h of the generic codes).
     Transport,
-    /// The same path may do it later.
+    /// The same path may succeed later.
     Retry,
-    /// The controller failed and doesn't say at what, or says what the specifications don't know.
+    /// The controller failed without giving a cause, or with a code that the specifications don't
+    /// have.
     Internal,
     /// The data can't be read or written, or its protection information is wrong.
     Media,
-    /// A sanitize operation destroys all data, or has failed to.
+    /// A sanitize operation destroys all data, or has failed.
     Erased,
     /// Compare found a difference.
     Compare,
@@ -125,13 +126,13 @@ impl Status {
         self.0 & Self::CODE == 0
     }
 
-    /// What kind of answer this is; of a code that isn't in the table, what its range says of it.
+    /// Returns the class; for a code that isn't in the table, the class of its range.
     pub fn class(self) -> Class {
         if let Some((_, class)) = self.entry() {
             return class;
         }
         match self.sct() {
-            // Codes of later versions and of vendors: Do Not Retry says whether to repeat it.
+            // Codes of later versions and of vendors: Do Not Retry decides whether to repeat it.
             1 if self.sc() < 0xc0 => Class::Invalid,
             2 => Class::Media,
             3 => Class::Path,
@@ -139,12 +140,12 @@ impl Status {
         }
     }
 
-    /// What the specifications call it; `None` for codes that aren't in the table.
+    /// Name in the specifications; `None` for codes that aren't in the table.
     pub fn name(self) -> Option<&'static str> {
         Some(self.entry()?.0)
     }
 
-    /// What the specifications call the code's range.
+    /// Name of the code's range in the specifications.
     pub const fn range(self) -> &'static str {
         match (self.sct(), self.sc()) {
             (4..=6, _) => "reserved status code type",
@@ -158,7 +159,7 @@ impl Status {
         }
     }
 
-    /// Whether another path to the same namespace may do what this one couldn't (T2).
+    /// Whether another path to the same namespace may succeed where this one failed (T2).
     pub fn is_path_error(self) -> bool {
         matches!(self.class(), Class::Path | Class::Ana | Class::Namespace)
     }

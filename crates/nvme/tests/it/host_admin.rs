@@ -190,7 +190,7 @@ fn odd_but_legal_values() {
         (facts.0.transfer_max, facts.0.entries_max, facts.0.io_queues),
         (None, 33, 1)
     );
-    // MDTS beyond 32 bits is as good as none.
+    // MDTS beyond 32 bits means no limit.
     let mut peer = AdminPeer::new(admin_config(), with_id(|id| id.mdts = 255));
     peer.run();
     let Some(AdminEvent::Ready(facts)) = peer.admin.poll_event() else {
@@ -547,7 +547,7 @@ fn a_controller_of_one_command_gets_the_smallest_queue() {
     }
 }
 
-/// SPDK's discovery controller: KAS is 0, and who is silent for KATO is dropped.
+/// SPDK's discovery controller: KAS is 0, and a host that is silent for KATO is disconnected.
 #[test]
 fn t29_a_discovery_controller_without_kas_gets_keep_alive() {
     let mut peer = discovery_peer();

@@ -15,7 +15,7 @@ fn with_delays(crdt1: u16) -> Model {
     model
 }
 
-/// What the host sends with its feature.
+/// The data that the host sends with its feature.
 fn told(peer: &AdminPeer) -> Vec<Vec<u8>> {
     let told = peer.data.iter().filter(|(of, _)| of == "Feature 16 0x0");
     told.map(|(_, data)| data.clone()).collect()

@@ -1,4 +1,4 @@
-//! Data in both directions against a scripted controller: the rules of the traps, one test each.
+//! Data in both directions against a scripted controller: one test for each rule of the traps.
 use crate::host_peer::{Peer, config, pattern, read, refused, write};
 use nvme::host::{Command, Digests, IoQueueConfig};
 use nvme::wire::pdu::{Fes, PduError, PduType, flags};

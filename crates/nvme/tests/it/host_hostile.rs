@@ -1,5 +1,5 @@
-//! Controllers that say anything at any time: nothing panics, nothing grows, every command ends
-//! once, and whatever the host sends stays well-formed.
+//! Controllers that send anything at any time: no panic, no growth, every command ends once, and
+//! all bytes that the host sends stay well-formed.
 use std::collections::BTreeSet;
 
 use crate::host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config};
@@ -12,18 +12,18 @@ use nvme::wire::{Cqe, Status};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One thing that happens to an I/O queue.
+/// One step of an attack on an I/O queue.
 #[derive(Clone, Debug)]
 enum Op {
     Submit {
         kind: u8,
         blocks: u32,
     },
-    /// What the controller should say to the n-th command in flight.
+    /// The correct answer to the n-th command in flight.
     Right {
         nth: usize,
     },
-    /// A PDU about the n-th command in flight with some fields anyhow.
+    /// A PDU about the n-th command in flight with some fields changed.
     Wrong {
         nth: usize,
         kind: u8,
@@ -64,7 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A command that the controller has: identifier, data, and how much of it has moved.
+/// A command that the controller has: identifier, data, and the bytes moved so far.
 #[derive(Clone, Copy)]
 struct Known {
     cid: u16,
@@ -72,7 +72,7 @@ struct Known {
     moved: u32,
 }
 
-/// An I/O queue under attack, and what must hold of it.
+/// An I/O queue under attack, and the invariants.
 struct Attack {
     peer: Peer,
     known: Vec<Known>,
@@ -112,7 +112,7 @@ impl Attack {
         }
     }
 
-    /// Learns from what the host sends; all of it must be well-formed.
+    /// Learns from the bytes that the host sends; all of them must be well-formed.
     fn transmit(&mut self) {
         for pdu in self.peer.sent() {
             if pdu.kind == PduType::CapsuleCmd {
@@ -266,7 +266,7 @@ fn digests() -> impl Strategy<Value = Digests> {
     (any::<bool>(), any::<bool>()).prop_map(|(header, data)| Digests { header, data })
 }
 
-/// What is done to one answer of the admin connection's controller.
+/// Damage to one answer of the admin connection's controller.
 #[derive(Clone, Debug)]
 enum Twist {
     No,

@@ -309,7 +309,7 @@ fn t08_t22_a_write_is_never_sent_again_but_reported_once() {
     assert_eq!(peer.outcome(), (1, Status::HOST_PATH));
     assert_eq!(peer.events(), [QueueEvent::Failed(HostError::Closed)]);
     assert!(peer.sent().is_empty());
-    // Nor on a connection that comes after it: that is another queue's.
+    // Not on a later connection either: that belongs to another queue.
     peer.queue.handle_connected(1);
     assert!(peer.sent().is_empty());
     assert_eq!(peer.try_submit(write(1, 512)), Err(SubmitError::NotReady));
@@ -335,7 +335,7 @@ fn t06_a_full_queue_refuses_until_a_completion_was_polled() {
     assert_eq!(peer.try_submit(Command::flush(1, 7)), Ok(()));
 }
 
-/// What is in flight doesn't tell whether there is room.
+/// The number of commands in flight does not tell whether there is room.
 #[test]
 fn t06_t11_a_slot_that_an_abort_keeps_is_no_room() {
     let mut peer = Peer::ready(config());
@@ -362,7 +362,7 @@ fn sq_flow_control_waits_for_sqhd() {
     for token in 0..7 {
         cids.push(peer.submit(Command::flush(1, token)).sqe().cid());
     }
-    // Answered, but the entry isn't free: the head stands where it stood (1, after Connect).
+    // Answered, but the entry isn't free: the head has not moved (1, after Connect).
     peer.respond(Cqe {
         cid: cids[0],
         sqhd: 1,

@@ -9,7 +9,7 @@ use nvme::wire::identify::{Descriptor, LbaFormat, NSID_LIST_MAX, emit_nsids};
 use nvme::wire::log::emit_ana;
 use nvme::wire::{Status, WireError};
 
-/// The namespaces told by `Ready`, or by the last `Changed`.
+/// The namespaces reported by `Ready`, or by the last `Changed`.
 fn told(peer: &mut AdminPeer) -> Vec<NamespaceInfo> {
     match peer.events().pop() {
         Some(AdminEvent::Ready(facts)) => facts.1,
@@ -195,7 +195,7 @@ fn a_wanted_namespace_is_the_only_one_asked_for() {
     }
 }
 
-/// Without a wanted one a few are asked for too: enough to say that there are several.
+/// Without a wanted one a few are read too: enough to report that there are several.
 #[test]
 fn many_unwanted_namespaces_cost_a_few_commands() {
     let mut peer = ready(Model {
@@ -207,7 +207,7 @@ fn many_unwanted_namespaces_cost_a_few_commands() {
     assert!(peer.take_seen().len() < 100);
 }
 
-/// One that is not listed: some of those that are there are named.
+/// A wanted one that is not listed: some of the existing ones are named.
 #[test]
 fn an_absent_wanted_namespace_asks_for_a_few() {
     let config = AdminConfig {

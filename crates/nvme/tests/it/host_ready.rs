@@ -9,7 +9,7 @@ use nvme::wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvme::wire::pdu::PduError;
 use nvme::wire::{Sqe, Status};
 
-/// When each Keep Alive went out, from one time to another, in steps of a tenth of a second.
+/// Times at which a Keep Alive was sent, from one time to another, in steps of a tenth of a second.
 fn keep_alives(peer: &mut AdminPeer, to_ns: u64, traffic: bool) -> Vec<u64> {
     let mut sent = Vec::new();
     while peer.now_ns < to_ns {
@@ -275,8 +275,8 @@ fn the_discovery_log_is_told_and_told_again_when_it_changes() {
     }
 }
 
-/// One that says at each look that its log changed costs a log a second, and is looked at all the
-/// same; our own wish is no notice.
+/// A controller that always reports a changed log costs a log a second, and the log is still read;
+/// the host's own request is no notice.
 #[test]
 fn a_discovery_log_that_changes_without_end_is_read_once_a_second() {
     let (config, model) = discovery(3);
@@ -492,8 +492,8 @@ fn t12_a_reset_overtakes_the_command_that_is_outstanding_and_has_its_own_time() 
     assert_eq!(peer.error(), HostError::TimedOut(Step::Reset));
 }
 
-/// A controller that is silent altogether has as long as without a reset: until the keep-alive that
-/// is out is missed. One that answers Property Set has the time of a reset.
+/// A controller that is silent altogether has as long as without a reset: until the keep-alive in
+/// flight is missed. One that answers Property Set has the time of a reset.
 #[test]
 fn t09_reset_of_a_silent_controller_ends_with_keep_alive() {
     for silent in [true, false] {
@@ -538,7 +538,7 @@ fn a_reset_that_is_refused_or_comes_before_ready_proves_nothing() {
     assert_eq!(peer.error(), HostError::Command { step, status });
 }
 
-/// Answers to Aborts that a peer's host has heard.
+/// Answers to Aborts that a peer's host has received.
 fn aborted(peer: &mut AdminPeer) -> Vec<(u16, u16, bool)> {
     let events = peer.events();
     let those = events.iter().map(|event| match event {

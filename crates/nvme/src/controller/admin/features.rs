@@ -28,10 +28,10 @@ pub(super) fn set(
     let value = sqe.cdw(11);
     match id {
         fid::NUMBER_OF_QUEUES => return set_queues(controller, value),
-        // What OAES doesn't offer never happens: those bits aren't kept.
+        // Events outside OAES never happen: their bits are dropped.
         fid::ASYNC_EVENTS => controller.event_config = value & events_of(controller),
         fid::KEEP_ALIVE => controller.set_kato(value, now_ns),
-        // The cache is the backend's, and stays as it is.
+        // The cache is the backend's and always on.
         fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Err(Status::FEATURE_NOT_CHANGEABLE),
         fid::VOLATILE_WRITE_CACHE => {}
         _ if constant(id, value).is_some() => {
@@ -45,7 +45,8 @@ pub(super) fn set(
     Ok(Answer::Done(0))
 }
 
-/// Grants what is wanted up to what there is; only before the first I/O queue (Base 2.0, 5.27.1.5).
+/// Grants the requested queues up to the configured number; only before the first I/O queue (Base
+/// 2.0, 5.27.1.5).
 fn set_queues(controller: &mut Controller, value: u32) -> Result<Answer, Status> {
     let wanted = QueueCount::parse(value).ok_or(Status::INVALID_FIELD)?;
     if controller.io_queues() > 0 {
@@ -93,9 +94,9 @@ pub(super) fn get(
 }
 
 /// Features that every I/O controller has (Base 2.0, 3.1.2.1.3; NVM command set 1.0, 4.1.3), and
-/// that stay as they are here: commands of all queues are taken in turn, there is one power state,
-/// no sensor, no time limit of error recovery, and every write is atomic as far as AWUN says. None:
-/// it is not one of them, or CDW11 asks for a part of it that isn't there.
+/// that are constant here: commands of all queues are taken in turn, there is one power state, no
+/// sensor, no time limit of error recovery, and every write is atomic up to AWUN. `None`: it is not
+/// one of them, or CDW11 asks for a part of it that does not exist.
 fn constant(id: u8, cdw11: u32) -> Option<u32> {
     match id {
         // No limit of a burst.
@@ -111,7 +112,7 @@ fn constant(id: u8, cdw11: u32) -> Option<u32> {
     }
 }
 
-/// Whether Set Features wants another value than the one there is.
+/// Whether Set Features asks for another value than the constant one.
 fn is_other(id: u8, cdw11: u32) -> bool {
     let value = match id {
         fid::TEMPERATURE_THRESHOLD => cdw11 & 0xffff,
@@ -120,7 +121,7 @@ fn is_other(id: u8, cdw11: u32) -> bool {
     constant(id, cdw11) != Some(value)
 }
 
-/// The feature asked for, if this controller has it.
+/// Returns the requested feature, if this controller has it.
 fn feature(shared: &Shared, controller: &Controller, sqe: &Sqe<'_>) -> Result<u8, Status> {
     let id = sqe.cdw(10) as u8;
     let there = match id {

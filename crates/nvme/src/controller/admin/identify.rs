@@ -18,7 +18,7 @@ use crate::wire::{Sqe, Status};
 
 /// Firmware revision reported: the version of this crate.
 pub(super) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
-/// ANA transition time reported, s: how long a host waits in state "change" (T26).
+/// ANA transition time reported, s: the time a host waits in state "change" (T26).
 const ANATT_S: u8 = 10;
 /// All five states, and groups that never change while a namespace is attached.
 const ANACAP: u8 = 0x5f;
@@ -36,7 +36,7 @@ pub(super) fn execute(
     }
     match cns {
         cns::CONTROLLER => {}
-        // Without namespace management there is nothing that all namespaces have in common.
+        // Without namespace management there are no common properties of all namespaces.
         cns::NAMESPACE | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
             if nsid == 0 || nsid > shared.nsid_max() {
                 return Err(Status::INVALID_NAMESPACE);
@@ -63,7 +63,7 @@ pub(super) fn execute(
     Ok(Page::identify(cns, nsid))
 }
 
-/// The data. A namespace that isn't there (any more) is all zeroes.
+/// Makes the data. A namespace that doesn't exist (any more) is all zeroes.
 pub(super) fn page(shared: &Shared, controller: &Controller, cns: u8, nsid: u32) -> id::Page {
     let zeroes = [0; IDENTIFY_LEN];
     let namespace = shared.namespace(nsid);
@@ -92,8 +92,8 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         sn: padded(&config.serial),
         mn: padded(&config.model),
         fr: padded(FIRMWARE),
-        // Never 0 (see `SubsystemConfig`): a Linux host that is told no limit takes Write Zeroes
-        // for unlimited, sends an NLB cut to 16 bits, and reports success.
+        // Never 0 (see `SubsystemConfig`): without a limit a Linux host takes Write Zeroes for
+        // unlimited, sends an NLB cut to 16 bits, and reports success.
         mdts: config.transfer_shift - 12,
         cntlid: controller.cntlid,
         ver: Version::V2_0.0,
@@ -191,6 +191,6 @@ fn descriptors(namespace: &NamespaceConfig) -> id::Page {
         list[count] = Descriptor::Uuid(namespace.uuid);
         count += 1;
     }
-    // What was not overwritten is the command set's.
+    // The entry not overwritten is the command set's.
     id::emit_descriptors(&list[..=count])
 }

@@ -93,7 +93,7 @@ fn pages(controller: &Controller) -> &'static [u8] {
     }
 }
 
-/// The host has the page: its event is armed again, unless the host retains it (T30).
+/// The host has read the page: its event is armed again, unless the host retains it (T30).
 pub(super) fn was_read(controller: &mut Controller, request: &Request) {
     if request.retain {
         return;

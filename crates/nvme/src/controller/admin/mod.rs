@@ -1,8 +1,8 @@
-//! Admin commands (Base 2.0, 5): what each is answered with.
+//! Admin commands (Base 2.0, 5) and their answers.
 //!
 //! # Contract
-//! Data is not made when a command is executed but when its turn to be sent has come ([`page`]): a
-//! host that doesn't read pins a slot, not a buffer.
+//! Data is made when it is its turn to be sent ([`page`]), not when the command is executed: a host
+//! that doesn't read holds a slot, not a buffer.
 mod features;
 mod identify;
 mod log;
@@ -17,7 +17,7 @@ use crate::wire::sqe::admin;
 use crate::wire::{Sqe, Status};
 use alloc::vec::Vec;
 
-/// What becomes of a command that was not refused.
+/// Result of a command that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// It is done, with this result.
@@ -26,7 +26,7 @@ pub(super) enum Answer {
     Page(Page, u32),
     /// It waits for an event.
     Hold,
-    /// The command with this identifier on this queue is to be aborted.
+    /// Abort the command with this identifier on this queue.
     Abort { sqid: u16, cid: u16 },
 }
 
@@ -74,7 +74,7 @@ fn dispatch(
             }
             Ok(Answer::Hold)
         }
-        // What is_supported leaves: Abort.
+        // The only other command that is_supported accepts: Abort.
         _ => Ok(Answer::Abort {
             sqid: sqe.cdw(10) as u16,
             cid: (sqe.cdw(10) >> 16) as u16,
@@ -87,7 +87,7 @@ fn is_supported(opcode: u8) -> bool {
 }
 
 /// Makes the data of a command whose turn to be sent has come: `out` holds exactly `len` bytes
-/// then. What a log page has no bytes for is zero.
+/// then. The rest of a shorter log page is zero.
 pub(super) fn page(
     shared: &Shared,
     controller: &mut Controller,

@@ -1,8 +1,7 @@
 //! One TCP connection of the target: PDUs in both directions and the commands between them.
 //!
-//! Decides what is a legal PDU (NVMe-TCP 1.0, 3) and where its bytes belong; what a command *means*
-//! is decided by its owner, the [`Subsystem`](super::Subsystem), which gets every capsule as a
-//! [`Step`].
+//! Decides whether a PDU is legal (NVMe-TCP 1.0, 3) and where its bytes belong. Its owner, the
+//! [`Subsystem`](super::Subsystem), gets every capsule as a [`Step`] and executes the command.
 //!
 //! # Contract
 //! Slots of commands are named by their index; the driver knows them as tokens below the queue's
@@ -24,12 +23,12 @@ use crate::wire::Status;
 use alloc::vec::Vec;
 use canary::Bug;
 
-/// What the driver will be told, in order. It takes all of them before it sleeps, so a list that
-/// begins again when it is empty will do.
+/// Events for the driver, in order. It takes all of them before it sleeps, so a list that begins
+/// again when it is empty is enough.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     list: Vec<ControllerEvent>,
-    /// How many of them were taken.
+    /// Number of events taken.
     taken: usize,
 }
 
@@ -50,12 +49,12 @@ impl Events {
         Some(event)
     }
 
-    /// Room for `most` at a time, so that nothing is allocated later.
+    /// Allocates room for `most` at a time, so that nothing is allocated later.
     pub fn reserve(&mut self, most: usize) {
         self.list.reserve(most.saturating_sub(self.list.len()));
     }
 
-    /// Room set aside.
+    /// Capacity for events.
     #[cfg(test)]
     pub fn capacity(&self) -> usize {
         self.list.capacity()
@@ -65,21 +64,21 @@ impl Events {
 /// Phase of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// ICReq is due.
+    /// ICReq is awaited.
     Initialize,
-    /// Connect is due.
+    /// Connect is awaited.
     Connect,
-    /// Commands flow.
+    /// Commands are exchanged.
     Ready,
-    /// Disconnect (in this slot) waits for what is at the driver; nothing more is read.
+    /// Disconnect (in this slot) waits for the driver's commands; nothing more is read.
     Drain(u16),
     /// The driver was told to close.
     Closing,
-    /// The connection is gone; some slots aren't.
+    /// The connection is gone; some slots are still in use.
     Gone,
 }
 
-/// What one side of the configuration says about every connection.
+/// Configuration common to all connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     /// In-capsule data on I/O queues, bytes.
@@ -98,7 +97,7 @@ pub(super) struct Connection {
     pub id: ConnId,
     pub port: u16,
     pub phase: Phase,
-    /// End of the handshake, or of what may still go out; `u64::MAX` = none.
+    /// End of the handshake, or of the time for queued bytes; `u64::MAX` = none.
     pub deadline_ns: u64,
     /// Index of its controller.
     pub controller: Option<usize>,
@@ -109,13 +108,13 @@ pub(super) struct Connection {
     /// SQ flow control is on: responses carry the head.
     pub flow_control: bool,
     sqhd: u16,
-    /// Commands taken and not yet answered.
+    /// Commands received and not yet answered.
     pub outstanding: u16,
     /// Commands at the driver.
     pub backend: u16,
-    /// The driver waits for a Resume.
+    /// A [`ControllerEvent::Resume`](super::ControllerEvent::Resume) is owed to the driver.
     starved: bool,
-    /// It was refused for a wrong header digest.
+    /// It failed because of a wrong header digest.
     pub damaged: bool,
     pub slots: Slots,
     pub rx: Receiver,
@@ -158,13 +157,13 @@ impl Connection {
         self.tx.reserve(entries);
     }
 
-    /// Commands are taken and answered.
+    /// Whether commands are received and answered.
     pub fn is_live(&self) -> bool {
         !matches!(self.phase, Phase::Closing | Phase::Gone)
     }
 
-    /// A command arrived: its slot, or `None` if the host has more outstanding than the queue has
-    /// entries (less the one that tells full from empty; Base 2.0, 3.3.1.5 and 3.3.2.3).
+    /// Takes a slot for a command that arrived; `None`: the host has more outstanding than the
+    /// queue has entries (less the one that tells full from empty; Base 2.0, 3.3.1.5 and 3.3.2.3).
     #[inline]
     pub fn take_slot(&mut self, cid: u16) -> Option<u16> {
         if self.outstanding + 1 >= self.entries {
@@ -174,7 +173,7 @@ impl Connection {
         Some(self.slots.take(cid))
     }
 
-    /// Queues the response of a command, or drops it where nobody listens any more.
+    /// Queues the response of a command, or drops it if the connection is over.
     #[inline]
     pub fn respond(&mut self, slot: u16, status: Status, result: u64, events: &mut Events) {
         let command = &mut self.slots[slot];
@@ -186,7 +185,7 @@ impl Connection {
         self.queue(slot, State::SendResponse, events);
     }
 
-    /// Queues what this slot has to send.
+    /// Queues the PDUs of this slot.
     #[inline]
     pub fn queue(&mut self, slot: u16, state: State, events: &mut Events) {
         self.slots[slot].state = state;
@@ -194,7 +193,7 @@ impl Connection {
         self.kick(events);
     }
 
-    /// Tells the driver that there is something to send, once until it has asked for all.
+    /// Tells the driver once that there is something to send, until it has taken all.
     #[inline]
     pub fn kick(&mut self, events: &mut Events) {
         if !self.tx.kicked {
@@ -203,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// All is said about this command: free it when its payload is free too (T23).
+    /// The response was handed out: frees the command when its payload is free too (T23).
     #[inline]
     fn finish(&mut self, slot: u16, events: &mut Events) {
         if self.slots[slot].sends > 0 && !canary::has(Bug::SentFree) {
@@ -248,15 +247,15 @@ impl Connection {
         }
     }
 
-    /// No more is taken. What is queued may still go out, unless the peer broke the protocol: then
-    /// only the TermReq does.
+    /// Reads nothing more. Queued bytes may still be sent, unless the peer broke the protocol: then
+    /// only the TermReq is.
     pub fn closing(&mut self, deadline_ns: u64) {
         self.phase = Phase::Closing;
         self.deadline_ns = deadline_ns;
         self.starved = false;
     }
 
-    /// The connection is gone: nothing but the driver's own work refers to a buffer now.
+    /// The connection is gone: only the driver's own work still refers to a buffer.
     pub fn gone(&mut self, events: &mut Events) {
         self.phase = Phase::Gone;
         self.deadline_ns = u64::MAX;

@@ -9,10 +9,10 @@ use crate::wire::pdu::{
 };
 use crate::wire::{le32, put};
 
-/// What bytes from the host led to.
+/// Result of bytes from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum Step {
-    /// All was taken that can be taken now.
+    /// No more bytes can be taken now.
     Wait,
     /// A command: [`Receiver::entry`]. Its data is dropped unless [`Receiver::route`] is called.
     Capsule,
@@ -24,7 +24,7 @@ pub(in crate::controller) enum Step {
     Terminated,
 }
 
-/// Where the data of a PDU goes.
+/// Destination of a PDU's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum Sink {
     /// Nowhere: the command was refused.
@@ -33,7 +33,7 @@ pub(in crate::controller) enum Sink {
     Own(u16),
     /// The driver's buffer of this slot.
     Payload(u16),
-    /// As `Payload`, once the driver has one.
+    /// As `Payload`, once the driver has a buffer.
     Await(u16),
 }
 
@@ -41,7 +41,7 @@ pub(in crate::controller) enum Sink {
 #[derive(Debug)]
 pub(in crate::controller) struct Receiver {
     framing: Framing,
-    /// A header that came in pieces, so far.
+    /// Part of a header that arrived in pieces.
     header: [u8; HEADER_MAX],
     have: usize,
     /// The command of the capsule just read.
@@ -50,7 +50,7 @@ pub(in crate::controller) struct Receiver {
     body: Body,
 }
 
-/// What is still to come of a PDU.
+/// The part of a PDU still to be received.
 #[derive(Debug)]
 struct Body {
     sink: Sink,
@@ -94,7 +94,7 @@ impl Receiver {
         self.body.left
     }
 
-    /// Says where the data behind the header just read belongs.
+    /// Sets the destination of the data behind the header just read.
     #[inline]
     pub fn route(&mut self, sink: Sink) {
         self.body.sink = sink;
@@ -135,7 +135,7 @@ impl Receiver {
 }
 
 impl Body {
-    /// Takes what isn't payload. Returns the bytes taken.
+    /// Takes bytes that are not payload. Returns how many.
     fn take(&mut self, bytes: &[u8], slots: &mut Slots) -> usize {
         let mut used = bytes.len().min(self.pad as usize);
         self.pad -= used as u32;
@@ -168,20 +168,20 @@ impl Body {
         used
     }
 
-    /// What comes next is the driver's to move.
+    /// The driver moves the next bytes.
     #[inline]
     fn is_payload(&self) -> bool {
         let sink = matches!(self.sink, Sink::Payload(_) | Sink::Await(_));
         sink && self.pad == 0 && self.left > 0
     }
 
-    /// Nothing more comes of it.
+    /// Whether all of it was received.
     #[inline]
     fn is_over(&self) -> bool {
         self.pad == 0 && self.left == 0 && self.digest_left == 0
     }
 
-    /// It is over: a wrong digest sticks to its command (T17). Returns the slot if that was all of
+    /// Ends a PDU: a wrong digest makes its command fail (T17). Returns the slot if that was all of
     /// its data.
     #[inline]
     fn end(&mut self, slots: &mut Slots) -> Option<u16> {
@@ -201,7 +201,7 @@ impl Body {
 }
 
 impl Connection {
-    /// Takes bytes from the host. Returns how many, and what they led to; call again until `Wait`.
+    /// Takes bytes from the host. Returns how many, and the result; call again until `Wait`.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8]) -> (usize, Step) {
         if !matches!(
@@ -240,8 +240,8 @@ impl Connection {
     }
 
     /// `len` bytes of payload are in place. Returns the slot whose data is now complete. A receive
-    /// that was under way when the queue ended completes nothing: its write would be executed after
-    /// the reset was acknowledged (T9).
+    /// that was in progress when the queue ended completes nothing: its write would be executed
+    /// after the reset was acknowledged (T9).
     #[inline]
     pub fn payload(&mut self, len: u32, crc: u32) -> Option<u16> {
         if self.phase != Phase::Ready {
@@ -261,7 +261,7 @@ impl Connection {
         body.end(&mut self.slots)
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
         let body = &self.rx.body;
@@ -280,7 +280,7 @@ impl Connection {
         })
     }
 
-    /// Takes bytes of a header; `None` if it doesn't lead to anything for the owner.
+    /// Takes bytes of a header; `None` if it has no consequence for the owner.
     #[inline]
     fn receive_header(&mut self, bytes: &[u8]) -> (usize, Option<Step>) {
         if self.rx.have == 0 && bytes.len() >= COMMON_LEN {
@@ -288,7 +288,7 @@ impl Connection {
                 Ok(layout) => layout,
                 Err(error) => return self.violation(error, bytes),
             };
-            // All of it is here as a rule: nothing is copied.
+            // Usually the whole header is here: nothing is copied.
             if let Some(header) = bytes.get(..layout.header as usize) {
                 return match self.accept(&layout, header) {
                     Ok(step) => (header.len(), step),
@@ -299,7 +299,7 @@ impl Connection {
         self.gather_header(bytes)
     }
 
-    /// The same for a header that comes in pieces.
+    /// As above for a header that comes in pieces.
     #[cold]
     fn gather_header(&mut self, bytes: &[u8]) -> (usize, Option<Step>) {
         let mut used = self.rx.fill(COMMON_LEN, bytes);
@@ -324,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// The end: all further bytes are swallowed. `pdu` begins with the header in error.
+    /// Ends the connection: all further bytes are discarded. `pdu` begins with the header in error.
     #[cold]
     fn violation(&mut self, error: PduError, pdu: &[u8]) -> (usize, Option<Step>) {
         let hlen = pdu.get(2).map_or(COMMON_LEN, |&hlen| usize::from(hlen));
@@ -333,8 +333,8 @@ impl Connection {
         (0, Some(Step::Failed))
     }
 
-    /// Checks a PDU against the state of the connection and says where its data belongs. `header`
-    /// has the length that its layout says.
+    /// Checks a PDU against the state of the connection and returns where its data belongs.
+    /// `header` has the length in its layout.
     #[inline]
     fn accept(&mut self, layout: &Layout, header: &[u8]) -> Result<Option<Step>, PduError> {
         if !self.rx.framing.header_digest_ok(layout.kind, header) {
@@ -385,7 +385,7 @@ impl Connection {
         }
     }
 
-    /// ICReq: version 0 alone exists; digests are what the host wants (NVMe-TCP 1.0, 3.6.2.1).
+    /// ICReq: only version 0 exists; digests are as the host asks (NVMe-TCP 1.0, 3.6.2.1).
     fn initialize(&mut self, request: &IcReq) -> Result<(), PduError> {
         if request.pfv != 0 {
             return Err(PduError {
@@ -412,7 +412,7 @@ impl Connection {
         Ok(())
     }
 
-    /// H2CData must continue the one R2T of its command, within it, and say when it ends (T20).
+    /// H2CData must continue the one R2T of its command, within it, and have LAST at its end (T20).
     fn check_data(&self, layout: &Layout, data: &DataHeader) -> Result<u16, PduError> {
         let command = self.slots.get(data.ttag);
         let Some(command) = command.filter(|command| command.state == State::Receiving) else {
@@ -438,15 +438,15 @@ impl Connection {
         Ok(data.ttag)
     }
 
-    /// The peer broke the protocol, or a header was damaged on the way: nothing but a TermReq goes
-    /// out any more (T24).
+    /// The peer broke the protocol, or a header was damaged in transit: only a TermReq is still
+    /// sent (T24).
     pub fn refuse(&mut self, error: PduError, header: &[u8]) {
         self.damaged = error.fes == Fes::HeaderDigest;
         self.tx.queue.clear();
         TermReq::emit(error, false, header, &mut self.tx.own);
     }
 
-    /// ICResp goes out as soon as it is there.
+    /// ICResp is sent at once.
     pub fn kick_own(&mut self, events: &mut Events) {
         if !self.tx.own.is_empty() {
             self.kick(events);

@@ -2,7 +2,7 @@
 use crate::wire::{Status, log};
 use alloc::vec::Vec;
 
-/// Where a command stands.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum State {
     Free,
@@ -10,7 +10,7 @@ pub(in crate::controller) enum State {
     AwaitBuffer,
     /// An R2T is queued.
     SendR2t,
-    /// Data flows in, from the capsule or after the R2T.
+    /// Data is being received, from the capsule or after the R2T.
     Receiving,
     /// The driver executes it.
     Backend,
@@ -22,11 +22,11 @@ pub(in crate::controller) enum State {
     SendPage,
     /// The response is queued.
     SendResponse,
-    /// The response went out; the driver has not yet reported all its sends.
+    /// The response was sent; the driver has not yet reported all its sends.
     Unsent,
 }
 
-/// What a command is for, once its data from the host (if any) is here.
+/// Purpose of a command, once its data from the host (if any) has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(in crate::controller) enum Purpose {
     /// Admin, or refused.
@@ -71,7 +71,7 @@ pub(in crate::controller) struct Slot {
     pub state: State,
     /// The driver knows the token: it gets a Release.
     pub named: bool,
-    /// A data digest was wrong; nothing later makes that good (T17).
+    /// A data digest was wrong; the command fails (T17).
     pub digest_failed: bool,
     pub cid: u16,
     /// Payloads handed to the driver and not yet reported sent.
@@ -118,7 +118,7 @@ impl Slot {
     }
 }
 
-/// All of them. Indices of taken slots are valid, by construction; others panic.
+/// All slots. Indices of taken slots are valid, by construction; others panic.
 #[derive(Debug)]
 pub(in crate::controller) struct Slots {
     all: Vec<Slot>,
@@ -135,12 +135,12 @@ impl Slots {
         slots
     }
 
-    /// Makes room for `count` in all; there are never fewer than before.
+    /// Grows to `count` slots in all; there are never fewer than before.
     pub fn grow(&mut self, count: u16) {
         let have = self.all.len() as u16;
         self.all
             .resize_with(usize::from(count.max(have)), Slot::new);
-        // Exact: the list never holds more than all of them.
+        // Exact: the list never holds more than all slots.
         self.free.reserve_exact(self.all.len() - self.free.len());
         self.free.extend((have..count).rev());
     }
@@ -149,13 +149,13 @@ impl Slots {
         self.free.is_empty()
     }
 
-    /// Nothing but `Free` slots.
+    /// Whether all slots are `Free`.
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.all.len()
     }
 
-    /// A slot for a command. It is `Held` until told otherwise; its length, status, result and page
-    /// are what they were. The caller saw that there is room.
+    /// Takes a slot for a command. It is `Held` until its state is set; its length, status, result
+    /// and page are stale. The caller has checked that there is room.
     #[inline]
     pub fn take(&mut self, cid: u16) -> u16 {
         let Some(index) = self.free.pop() else {
@@ -173,7 +173,7 @@ impl Slots {
         index
     }
 
-    /// Back to free. Whoever takes it sets what it needs.
+    /// Frees a slot. The next command sets all fields that it needs.
     #[inline]
     pub fn put_back(&mut self, index: u16) {
         let slot = &mut self.all[usize::from(index)];
@@ -194,7 +194,7 @@ impl Slots {
         self.all.get_mut(usize::from(index))
     }
 
-    /// Room set aside: for commands, and for the list of free ones.
+    /// Capacity: for commands, and for the list of free ones.
     #[cfg(test)]
     pub fn capacity(&self) -> (usize, usize) {
         (self.all.capacity(), self.free.capacity())

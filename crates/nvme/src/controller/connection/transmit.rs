@@ -15,11 +15,11 @@ pub(in crate::controller) struct Transmitter {
     pub own: Vec<u8>,
     /// Slots with something to send; each at most once.
     pub queue: VecDeque<u16>,
-    /// The driver was told.
+    /// A [`ControllerEvent::Transmit`](super::super::ControllerEvent::Transmit) is outstanding.
     pub kicked: bool,
 }
 
-/// How far one call came.
+/// Result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum Sent {
     /// Nothing is left to send.
@@ -47,7 +47,7 @@ impl Transmitter {
 }
 
 impl Connection {
-    /// Appends PDUs until payload follows, admin data is due, or all is said.
+    /// Appends PDUs until payload follows, admin data is due, or nothing is left.
     #[inline]
     pub fn transmit(&mut self, out: &mut Vec<u8>, events: &mut Events) -> Sent {
         if !self.tx.own.is_empty() {
@@ -87,8 +87,8 @@ impl Connection {
             .begin(out, PduType::R2t, 0, &header.emit(), 0);
     }
 
-    /// All data of a read, in one PDU: hosts exist that can't take an answer in several (SPDK
-    /// 26.05). Behind it comes the response, unless SUCCESS says it.
+    /// All data of a read, in one PDU: some hosts accept only one (SPDK 26.05). The response
+    /// follows, unless SUCCESS replaces it.
     #[inline]
     fn send_data(&mut self, slot: u16, out: &mut Vec<u8>, events: &mut Events) -> TxPayload {
         let success = self.may_succeed(slot);
@@ -140,8 +140,8 @@ impl Connection {
         self.end_data(slot, success, events);
     }
 
-    /// Whether SUCCESS may stand for the response (T18). Data goes out only for commands that ended
-    /// well and have nothing in DW0, so the queue's head is all that a response would tell.
+    /// Whether SUCCESS may replace the response (T18). Data is sent only for commands that ended
+    /// well and have nothing in DW0, so a response would only report the queue's head.
     #[inline]
     fn may_succeed(&self, slot: u16) -> bool {
         let command = &self.slots[slot];
@@ -157,7 +157,7 @@ impl Connection {
             self.answered();
             self.finish(slot, events);
         } else {
-            // It stays at the front: the response goes out next, with whatever follows it.
+            // It stays at the front: its response is sent next.
             self.slots[slot].state = State::SendResponse;
         }
     }
@@ -183,7 +183,7 @@ impl Connection {
         self.finish(slot, events);
     }
 
-    /// The head moves with answers, not with arrivals: it never promises a slot that isn't there.
+    /// The head moves with answers, not with arrivals: it never promises a slot that is not free.
     #[inline]
     fn answered(&mut self) {
         self.outstanding -= 1;

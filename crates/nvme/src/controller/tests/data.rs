@@ -52,7 +52,7 @@ fn t19_one_r2t_asks_for_all_and_only_when_there_is_a_buffer() {
     bench.settle();
     let got = bench.receive(1);
     assert!(matches!(got[..], [Got::R2t(r2t)] if r2t.offset == 0 && r2t.length == 16 << 10));
-    // Said twice changes nothing.
+    // A second call changes nothing.
     bench.target.buffer_ready(ConnId(1), token, bench.now);
     bench.settle();
     assert_eq!(bench.receive(1), []);
@@ -169,7 +169,7 @@ fn t20_last_must_come_with_the_end_and_nothing_behind_it() {
         let bytes = bench.h2c(1, &piece(&tag, offset, 8192), offset > 0, &[0; 8192]);
         bench.feed(1, &bytes);
     }
-    // All was there: the transfer tag names nothing any more.
+    // All data has arrived: the transfer tag is no longer valid.
     assert!(matches!(
         bench.receive(1)[..],
         [Got::Term {
@@ -360,7 +360,7 @@ fn t23_a_slot_is_reused_only_when_its_payload_is_reported_sent() {
     };
     let mut bench = Bench::ready(config(), &options);
     bench.hold_sends = true;
-    // The host has its answers, but nobody has reported the sends: all three slots are taken.
+    // The host has its answers, but no send was reported: all three slots are taken.
     for _ in 0..3 {
         assert_eq!(bench.send(1, read(1, 0, 1, 512), &[]).len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What discovery tells, whom, and when it says that this has changed.
+//! The discovery log: its entries, the hosts that see them, and the notices of changes.
 use super::admin::log;
 use super::*;
 use crate::wire::fabrics::{DISCOVERY_NQN, connect_status};
@@ -98,7 +98,7 @@ fn t30_each_change_is_one_generation_and_told_once_until_the_log_was_read() {
     assert_eq!(facts, [(subtype::NVM, 1, 1), (subtype::REFERRAL, 7, 2)]);
     assert_eq!(text(&entries[1].traddr), "fd00::2");
     assert_eq!(notices(&mut bench), 0);
-    // The same again is no change.
+    // The same value again is no change.
     change(&mut bench, DiscoveryChange::Offer(1, PortOffer::Withdrawn));
     change(&mut bench, DiscoveryChange::Referrals(vec![referral(7)]));
     assert_eq!((notices(&mut bench), read(&mut bench).0), (0, 3));
@@ -183,7 +183,7 @@ fn a_discovery_subsystem_of_its_own_name_on_a_port_of_its_own() {
     let c = id::Controller::parse(&bench.page(id::cns::CONTROLLER, 0)).unwrap();
     assert_eq!(text(&c.subnqn), OWN);
     assert_eq!(c.oaes, events::DISCOVERY_CHANGE);
-    // Hosts read page 05h where LPA says that it is there.
+    // Hosts read page 05h where LPA has its bit.
     assert_eq!(c.lpa, id::lpa::EXTENDED);
     let pages = bench.log_page(Request {
         lid: lid::SUPPORTED,

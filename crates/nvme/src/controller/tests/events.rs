@@ -219,7 +219,8 @@ fn t12_abort_is_advice_and_the_driver_says_what_it_can_take_back() {
         (waiting, Status::ABORT_REQUESTED)
     );
     assert_eq!((done.status, done.result), (Status::SUCCESS, 0));
-    // Given back: the command ends, then the Abort; another controller's queue isn't ours to name.
+    // The driver aborts it: the command ends, then the Abort; a queue of another controller cannot
+    // be named.
     bench.take_back = true;
     let cqe = bench.ask(0, abort(1, running));
     assert_eq!((cqe.status, cqe.result), (Status::SUCCESS, 0));

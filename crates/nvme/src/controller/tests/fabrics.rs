@@ -17,7 +17,7 @@ fn refused(cqe: Cqe) -> (Status, u64) {
     (cqe.status.code(), cqe.result)
 }
 
-/// A refusal that can pass: with DNR a Linux host would end the controller for good.
+/// A refusal without DNR: with DNR a Linux host would remove the controller for good.
 fn passing(cqe: Cqe) -> (Status, u64) {
     assert!(!cqe.status.dnr(), "{:?}", cqe.status);
     (cqe.status.code(), cqe.result)
@@ -314,7 +314,7 @@ fn commands_out_of_place() {
     );
     bench.set_cc(0, Cc::enabled(0, 0));
     assert!(bench.ask(0, SqeBuilder::new(0x18)).status.is_success());
-    // What belongs to the other kind of queue.
+    // Commands of the other kind of queue.
     bench.io(1, 0, 3, 1, &Options::default());
     assert_eq!(refused(bench.ask(1, vs)), (Status::INVALID_OPCODE, 0));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! PDUs that may not be, in any split: T24, and what the handshake agrees.
+//! Illegal PDUs, in any split (T24), and the parameters agreed in the handshake.
 use super::*;
 use crate::wire::pdu::Fes;
 
@@ -8,13 +8,13 @@ fn term(bench: &mut Bench, conn: u32) -> (u16, u32) {
     let [Got::Term { fes, fei, .. }] = got[..] else {
         panic!("{got:?}")
     };
-    // A damaged header is the wire's doing, not the host's.
+    // A damaged header is the network's fault, not the host's.
     let reason = match fes {
         3 => CloseReason::Damaged,
         _ => CloseReason::Protocol,
     };
     assert_eq!(bench.closed.last(), Some(&(conn, reason)));
-    // Whatever follows is swallowed.
+    // All later bytes are discarded.
     assert_eq!(bench.feed(conn, &[0; 100]), 100);
     assert_eq!(bench.receive(conn), []);
     (fes, fei)
@@ -84,7 +84,7 @@ fn t24_bad_version_type_and_length_before_the_handshake() {
                 (fes as u16, fei),
                 "byte {at} = {value}"
             );
-            // The header that was refused follows, as far as it had come.
+            // The refused header follows, as far as it had arrived.
             assert!(got.len() > 24 && bytes.starts_with(&got[24..]));
         }
     }
@@ -182,7 +182,8 @@ fn t23_capsules_hold_up_to_their_limit_and_no_more() {
     bench.feed(1, &bytes);
     assert_eq!(term(&mut bench, 1), (Fes::InvalidHeaderField as u16, 4));
 
-    // Admin queue: 8 KiB, whatever the I/O queues take. The command itself is refused in peace.
+    // Admin queue: 8 KiB, whatever the I/O queues have. The command itself is refused without
+    // ending the connection.
     let mut bench = Bench::ready(config(), &Options::default());
     let got = bench.send(0, SqeBuilder::new(0x81), &[0; 8192]);
     assert!(matches!(got[..], [Got::Response(cqe)] if cqe.status.is(Status::INVALID_OPCODE)));

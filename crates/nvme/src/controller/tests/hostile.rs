@@ -1,10 +1,11 @@
-//! Whatever a host sends: never a panic, always an end, never more memory than was set aside.
+//! Arbitrary input from a host: no panic, every connection ends, and memory stays within its
+//! bounds.
 use super::io::{read, write};
 use super::*;
 use crate::wire::sqe::{FABRICS, NSID_ALL};
 use proptest::prelude::*;
 
-/// Offers bytes in pieces; buffers are given, commands executed. Every byte must find an end.
+/// Offers bytes in pieces; buffers are supplied, commands executed. Every byte must be taken.
 fn offer(bench: &mut Bench, conn: u32, bytes: &[u8], piece: usize) {
     for piece in bytes.chunks(piece.max(1)) {
         let taken = bench.feed(conn, piece);
@@ -13,7 +14,7 @@ fn offer(bench: &mut Bench, conn: u32, bytes: &[u8], piece: usize) {
     }
 }
 
-/// After the storm: the subsystem still serves others, and forgets this one entirely.
+/// After the attack the subsystem still serves other hosts, and nothing of this one is left.
 fn check(mut bench: Bench, conns: u32) {
     for conn in 0..conns {
         bench.gone(conn);
@@ -98,7 +99,7 @@ fn entry() -> impl Strategy<Value = [u8; 64]> {
     )
 }
 
-/// One thing that a host does on a connection that is up.
+/// One step of a hostile host on a connection that is up.
 #[derive(Clone, Debug)]
 enum Act {
     Capsule([u8; 64], Vec<u8>),
@@ -213,8 +214,7 @@ proptest! {
         piece in 1usize..5000,
     ) {
         let mut bench = Bench::ready(config(), &options(bits));
-        // Namespace 2 is resized by nobody; the driver's storage must never be asked beyond its
-        // end.
+        // Namespace 2 keeps its size; the driver's storage must never be asked beyond its end.
         play(&mut bench, &acts, piece);
         check(bench, 2);
     }
@@ -265,7 +265,7 @@ fn a_host_that_never_reads_holds_slots_and_no_memory() {
         bench.target.handle_bytes(id, &bytes, bench.now),
         bytes.len()
     );
-    // Nobody polls: one event for all, and the eighth command is one too many.
+    // The events are not polled: one event for all, and the eighth command is one too many.
     let events: Vec<_> = core::iter::from_fn(|| bench.target.poll_event()).collect();
     let commands = events
         .iter()

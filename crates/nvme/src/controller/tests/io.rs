@@ -1,4 +1,4 @@
-//! I/O commands: what is executed, what is refused, and with which status.
+//! I/O commands: which are executed, which are refused, and the status.
 use super::*;
 use crate::wire::dsm;
 use crate::wire::sqe::{NSID_ALL, nvm};
@@ -128,7 +128,7 @@ fn ranges_of_a_deallocation_arrive_without_the_empty_ones() {
     ] {
         data.extend_from_slice(&range.emit());
     }
-    // The fourth isn't counted by the command, and so isn't looked at.
+    // The command does not count the fourth range, so it is not checked.
     let got = bench.send(1, deallocate(3, 64), &data);
     assert!(
         matches!(got[..], [Got::Response(cqe)] if cqe.status.is_success()),
@@ -349,7 +349,7 @@ fn t26_ana_states_answer_with_path_statuses_and_without_dnr() {
         ] {
             assert_eq!(status(&mut bench, sqe, &pattern(0, len)), want);
         }
-        // The other port's way is another.
+        // The other port has its own ANA state.
         let got = bench.send(3, read(1, 0, 8, 4096), &[]);
         assert!(matches!(&got[..], [Got::Data { .. }, Got::Response(_)]));
     }

@@ -1,4 +1,4 @@
-//! Ends in order and out of order, and the clocks that bring them.
+//! Orderly and forced ends, and their timers.
 use super::io::{read, write};
 use super::*;
 use crate::limits::{HANDSHAKE_NS, IDLE_NS, IDLE_WANTED_NS, LINGER_NS};
@@ -38,7 +38,7 @@ fn icreq_alone_does_not_stop_the_clock_and_connect_does() {
     bench.connect(0, admin_connect(), &connect_data(NQN, CNTLID_ANY));
     bench.advance(2);
     assert_eq!(bench.closed, []);
-    // But it must be enabled some day.
+    // It must be enabled some day.
     bench.advance(IDLE_NS);
     assert_eq!(bench.closed, [(0, CloseReason::Handshake)]);
     assert_eq!(bench.target.controllers().count(), 0);
@@ -68,7 +68,7 @@ fn t29_missed_keep_alive_closes_every_connection_of_the_controller() {
         assert_eq!(bench.closed, []);
         assert!(bench.ask(0, SqeBuilder::new(0x18)).status.is_success());
     }
-    // I/O is no sign of life where traffic-based keep-alive isn't offered.
+    // I/O does not count as traffic where traffic-based keep-alive isn't offered.
     bench.advance(1999 * MS);
     bench.send(1, SqeBuilder::new(0).nsid(1), &[]);
     bench.advance(MS);
@@ -132,7 +132,7 @@ fn t09_t22_data_received_across_an_acknowledged_reset_is_never_written() {
     assert_eq!(bench.feed(1, &pdu[..header]), header);
     let place = bench.target.placement(ConnId(1)).unwrap();
     assert_eq!(place.len, 4096);
-    // The driver receives straight into the buffer. Meanwhile:
+    // The driver receives straight into the buffer. In the meantime:
     bench.set_cc(0, Cc(0));
     assert!(!bench.csts(0).rdy(), "nothing is with the driver");
     let executed = bench.executed.len();
@@ -174,8 +174,8 @@ fn t09_shutdown_completes_when_the_driver_is_done() {
     assert!(bench.closed.contains(&(0, CloseReason::Finished)));
 }
 
-/// Found by a world of chaos: the host of a controller that was reset had vanished, and its place
-/// was the one that another connection lacked.
+/// Found by a fault scenario: the host of a controller that was reset had vanished, and another
+/// connection lacked its place.
 #[test]
 fn where_all_places_are_taken_idle_associations_that_are_not_enabled_leave() {
     let mut bench = with_kato(1000);
@@ -232,7 +232,7 @@ fn an_admin_connection_takes_its_queues_with_it() {
     assert_eq!(bench.closed, [(1, CloseReason::AssociationLost)]);
     assert_eq!(bench.target.controllers().count(), 0);
     bench.gone(1);
-    // The command runs on; its connection's number is taken until it has ended.
+    // The command is still executed; its connection's number is taken until it has ended.
     assert!(bench.target.open(ConnId(1), 0, bench.now).is_err());
     bench.execute_one();
     assert_eq!(bench.released.last(), Some(&(1, 0)));
@@ -281,7 +281,7 @@ fn commands_waiting_for_buffers_are_released_when_the_connection_goes() {
     let (_, token, _) = bench.wanted[0];
     bench.gone(1);
     assert_eq!(bench.released, [(1, token)]);
-    // A late answer is harmless.
+    // A late call is harmless.
     bench.target.buffer_ready(ConnId(1), token, bench.now);
     bench.settle();
 }

@@ -91,7 +91,7 @@ pub enum Got {
     },
 }
 
-/// Where one connection stands as its host sees it.
+/// State of one connection on its host's side.
 #[derive(Clone, Default)]
 pub struct Wire {
     pub to: Framing,
@@ -117,10 +117,10 @@ pub struct Bench {
     pub buffers: BTreeMap<(u32, u32), Vec<u8>>,
     /// Commands stay here instead of being executed at once.
     pub hold_commands: bool,
-    /// What is held is given back when it is to be aborted.
+    /// Held commands are returned when they are to be aborted.
     pub take_back: bool,
     pub held: VecDeque<IoCommand>,
-    /// Buffers asked for and not given.
+    /// Buffers asked for and not supplied.
     pub hold_buffers: bool,
     pub wanted: Vec<(u32, u32, u32)>,
     /// Payload sent and not reported.
@@ -208,7 +208,7 @@ impl Bench {
         }
     }
 
-    /// Does what the target wants done, until it wants nothing more.
+    /// Does everything that the target asks for, until nothing is left.
     pub fn settle(&mut self) {
         while let Some(event) = self.target.poll_event() {
             match event {
@@ -357,7 +357,7 @@ impl Bench {
         *cid
     }
 
-    /// Sends a command with in-capsule `data` and returns what came.
+    /// Sends a command with in-capsule `data` and returns the PDUs received.
     pub fn send(&mut self, conn: u32, sqe: SqeBuilder, data: &[u8]) -> Vec<Got> {
         let cid = self.cid(conn);
         let bytes = self.capsule(conn, &sqe.cid(cid), data);
@@ -374,7 +374,7 @@ impl Bench {
         cqe
     }
 
-    /// Sends an admin command whose `len` bytes of data come to the host.
+    /// Sends an admin command that returns `len` bytes of data.
     pub fn fetch(&mut self, conn: u32, sqe: SqeBuilder, len: u32) -> Result<Vec<u8>, Status> {
         let got = self.send(conn, sqe.sgl(Sgl::Transport { len }), &[]);
         match &got[..] {
@@ -467,7 +467,7 @@ impl Bench {
     }
 }
 
-/// How an I/O queue is connected.
+/// Connection of an I/O queue.
 #[derive(Clone)]
 pub struct Options {
     pub request: IcReq,

@@ -1,9 +1,9 @@
-//! Who makes room for those who find none: what is remembered of it changes nothing.
+//! Associations that make room for new hosts: the remembered search result changes no decision.
 use super::*;
 use crate::limits::IDLE_WANTED_NS;
 use proptest::prelude::*;
 
-/// Places; as many controllers may be there.
+/// Places, which is also the most controllers.
 const PLACES: u32 = 3;
 
 #[derive(Clone, Debug)]
@@ -15,10 +15,10 @@ enum Step {
     Reset(u32),
     Shut(u32),
     Leave(u32),
-    /// A flush that stays with the driver until some are done.
+    /// Submits a flush that stays with the driver until some are done.
     Hold(u32),
     Execute,
-    /// That so often.
+    /// A new host finds no place, this often.
     NoPlace(u8),
     Pass(u64),
 }
@@ -47,7 +47,7 @@ fn subsystem() -> Bench {
     bench
 }
 
-/// Whether a host has this place, with a controller that may be spoken to.
+/// Whether a host has this place, with a controller that accepts commands.
 fn is_there(bench: &Bench, place: u32) -> bool {
     bench.wires.contains_key(&place) && !bench.closed.iter().any(|(conn, _)| *conn == place)
 }
@@ -60,7 +60,7 @@ fn leave(bench: &mut Bench, conn: u32) {
     }
 }
 
-/// A flush on an I/O queue of its own, of a controller that was not asked for one before.
+/// A flush on an I/O queue of its own, of a controller that had none yet.
 fn hold(bench: &mut Bench, place: u32, cntlid: u16) {
     let queue = PLACES + place;
     let csts = bench.csts(place);

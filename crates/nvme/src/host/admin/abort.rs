@@ -1,11 +1,9 @@
-//! Abort (Base 2.0, 5.1): the controller is asked to take back a command of an I/O queue that is
-//! overdue (T12).
+//! Abort (Base 2.0, 5.1): asks the controller to abort an overdue command of an I/O queue (T12).
 //!
 //! # Contract
-//! As many are out at a time as the controller takes (Abort Command Limit) and
-//! [`HOST_ABORTS_MAX`] allows; more are refused and not kept. Each that was taken is answered by
-//! [`AdminEvent::Aborted`], or the association ends. "Not aborted" is also what a controller is
-//! taken to say that refuses the command.
+//! Aborts in flight are limited by the controller (Abort Command Limit) and [`HOST_ABORTS_MAX`];
+//! more are refused and not queued. Each accepted one is answered by [`AdminEvent::Aborted`], or
+//! the association ends. A controller that refuses the command counts as one that did not abort.
 use super::{ABORT, Admin};
 use crate::host::transport::own_command;
 use crate::host::{AdminEvent, Completed, Data, HostError, Step};
@@ -13,7 +11,7 @@ use crate::limits::HOST_ABORTS_MAX;
 use crate::wire::SqeBuilder;
 use crate::wire::sqe::admin;
 
-/// The ones that are out.
+/// Aborts in flight.
 #[derive(Debug, Default)]
 pub struct Aborting {
     out: [Option<Asked>; HOST_ABORTS_MAX],
@@ -29,20 +27,20 @@ struct Asked {
 }
 
 impl Aborting {
-    /// What Identify Controller says: ACL, 0's based.
+    /// Takes ACL (0's based) from Identify Controller.
     pub fn configure(&mut self, acl: u8) {
         self.limit = usize::from(acl) + 1;
     }
 
-    /// When the first answer is due.
+    /// Returns when the first answer is due.
     pub fn timeout(&self) -> Option<u64> {
         self.out.iter().flatten().map(|asked| asked.due_ns).min()
     }
 }
 
 impl Admin {
-    /// Asks the controller to abort the command with this identifier on this queue; false: it can't
-    /// be asked now.
+    /// Sends an Abort for the command with this identifier on this queue; `false`: none can be sent
+    /// now.
     pub fn abort(&mut self, sqid: u16, cid: u16, now_ns: u64) -> bool {
         let over = self.connection.error().is_some() || self.resetting.is_begun();
         if !self.ready || over {
@@ -63,7 +61,7 @@ impl Admin {
         true
     }
 
-    /// An Abort was answered.
+    /// Handles the answer to an Abort.
     pub(super) fn abort_answered(&mut self, end: &Completed) {
         let at = (end.token - ABORT) as usize;
         let asked = self.aborting.out.get_mut(at).and_then(Option::take);
@@ -77,7 +75,7 @@ impl Admin {
             .push_back(AdminEvent::Aborted { sqid, cid, aborted });
     }
 
-    /// The time for an answer may be over.
+    /// Ends the association if an answer is overdue.
     pub(super) fn abort_due(&mut self, now_ns: u64) {
         if self.aborting.timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             self.connection.fail(HostError::TimedOut(Step::Abort));

@@ -1,9 +1,9 @@
 //! ANA states (Base 2.0, 8.1 and 5.16.1.13): the log, read in pieces, and what is still pending.
 //!
 //! A namespace whose group isn't in the log is shown in "change", not to be used, and the log is
-//! read again (T27); after ANATT it is shown inaccessible, and the log is read less often. A group
-//! in "change" is waited for, at most ANATT, then the association fails (T26). Each group has its
-//! own time, and only namespaces that somebody asked for count.
+//! read again (T27); after ANATT it is shown inaccessible, and the log is read less often. The
+//! machine waits for a group in "change", at most ANATT, then the association fails (T26). Each
+//! group has its own time, and only namespaces that were asked for count.
 use alloc::vec::Vec;
 
 use super::{Admin, Next};
@@ -13,19 +13,19 @@ use crate::wire::log::{ANA_GROUPS_ONLY, AnaLog, Request, lid};
 use crate::wire::sqe::{NSID_ALL, admin};
 use crate::wire::{SqeBuilder, WireError};
 
-/// What is known of ANA groups.
+/// State of the ANA groups.
 #[derive(Debug, Default)]
 pub struct Ana {
     /// The log so far, whole pieces.
     log: Vec<u8>,
-    /// The last piece is in: the change count is being read once more.
+    /// All pieces are read: the change count is being read once more.
     confirming: bool,
     restarts: u8,
     /// Group and state, ascending.
     groups: Vec<(u32, AnaState)>,
     /// Groups that are missing or in "change", ascending, and since when, ns.
     pending: Vec<(u32, u64)>,
-    /// When to read the log again because of that.
+    /// When to read the log again because of those groups, ns.
     pub reread_at: Option<u64>,
 }
 
@@ -41,13 +41,13 @@ pub fn get_log(request: &Request, nsid: u32) -> (SqeBuilder, Data) {
 }
 
 impl Admin {
-    /// An I/O queue saw an ANA status: the log is read again, then comes `Changed` (T26).
+    /// An I/O queue received an ANA status: reads the log again, then reports `Changed` (T26).
     pub fn request_ana(&mut self, now_ns: u64) {
         self.work.ana |= self.facts.ana;
         self.next_work(now_ns);
     }
 
-    /// The log from its start.
+    /// Starts to read the log.
     pub(super) fn restart_ana(&mut self) -> Step {
         self.ana.log.clear();
         self.ana.confirming = false;
@@ -70,7 +70,7 @@ impl Admin {
         get_log(&request, NSID_ALL)
     }
 
-    /// A piece is in the page.
+    /// Handles a piece of the log in the page.
     pub(super) fn ana_finished(&mut self, now_ns: u64) -> Result<Next, HostError> {
         let step = Step::AnaLog;
         let malformed = |error| HostError::Malformed { step, error };
@@ -90,7 +90,7 @@ impl Admin {
         }
         self.ana.log.extend_from_slice(&*self.page);
         match self.read_groups() {
-            // In one piece it is of one moment.
+            // A log in one piece is consistent.
             Ok(()) if self.ana.log.len() == LOG_PIECE as usize => self.evaluate_ana(now_ns),
             Ok(()) => {
                 self.ana.confirming = true;
@@ -109,7 +109,7 @@ impl Admin {
         }
     }
 
-    /// The groups of the log as far as it was read.
+    /// Parses the groups of the log as far as it was read.
     fn read_groups(&mut self) -> Result<(), WireError> {
         self.ana.groups.clear();
         for group in AnaLog::new(&self.ana.log)?.groups() {
@@ -120,11 +120,11 @@ impl Admin {
         Ok(())
     }
 
-    /// The log is whole.
+    /// Evaluates the whole log.
     fn evaluate_ana(&mut self, now_ns: u64) -> Result<Next, HostError> {
         self.ana.restarts = 0;
         if core::mem::take(&mut self.work.ana) {
-            // Whoever asked meanwhile knows something newer than the beginning of this log.
+            // A request that came meanwhile is newer than the beginning of this log.
             return Ok(Next::Begin(self.restart_ana()));
         }
         let patience_ns = u64::from(self.facts.anatt_s).max(1) * 1_000_000_000;
@@ -141,7 +141,7 @@ impl Admin {
                 Some(AnaState::Change) if expired && self.config.wants(namespace.nsid) => {
                     return Err(HostError::AnaTransition { group });
                 }
-                // It may still come, and no event has to say so.
+                // It may still appear, and no event has to report that.
                 None if expired => (AnaState::Inaccessible, patience_ns),
                 Some(AnaState::Change) | None => (AnaState::Change, ANA_REREAD_NS),
                 Some(state) => (state, u64::MAX),
@@ -162,13 +162,13 @@ impl Admin {
 }
 
 impl Ana {
-    /// The state of a group, as the log has it.
+    /// Returns the state of a group in the log.
     fn state(&self, group: u32) -> Option<AnaState> {
         let at = self.groups.binary_search_by_key(&group, |it| it.0).ok()?;
         Some(self.groups[at].1)
     }
 
-    /// Since when a group has been missing or in "change", ns.
+    /// Returns since when a group has been missing or in "change", ns.
     fn pending_since(&self, group: u32) -> Option<u64> {
         let at = self.pending.binary_search_by_key(&group, |it| it.0).ok()?;
         Some(self.pending[at].1)

@@ -1,4 +1,5 @@
-//! From Connect to a controller whose facts are known and checked (Base 2.0, 3.5.2).
+//! Initialization, from Connect to a controller whose properties are read and checked (Base 2.0,
+//! 3.5.2).
 //!
 //! Connect → CAP → CRTO, if there is one → VS → CC.EN → CSTS.RDY → Identify Controller → Number of
 //! Queues → Asynchronous Event Configuration → Host Behavior Support, where it reports retry
@@ -21,19 +22,19 @@ use crate::wire::layout::text;
 use crate::wire::sqe::admin;
 use crate::wire::{SqeBuilder, Status, le16};
 
-/// CNTRLTYPE of a controller that only administers.
+/// CNTRLTYPE of an administrative controller.
 const CNTRLTYPE_ADMIN: u8 = 3;
 /// Offset of MTFA in Identify Controller: longest stop of command processing, units of 100 ms.
 const MTFA_AT: usize = 270;
-/// Longest time to become ready that is waited for, units of 500 ms: what CAP.TO can say at most.
+/// Longest accepted time to become ready, units of 500 ms: the largest value of CAP.TO.
 const READY_MOST: u32 = 256;
 
-/// What is known of the controller so far.
+/// Properties of the controller read so far.
 #[derive(Debug)]
 pub struct Facts {
     pub cntlid: u16,
     pub cap: Cap,
-    /// CRTO.CRWMT: until it is ready with its media (we leave CC.CRIME 0), units of 500 ms.
+    /// CRTO.CRWMT: until it is ready with its media (CC.CRIME stays 0), units of 500 ms.
     ready_timeout: u16,
     pub version: Version,
     /// When CSTS.RDY must be set.
@@ -51,7 +52,7 @@ pub struct Facts {
     pub pause_ns: u64,
     pub anatt_s: u8,
     pub ana: bool,
-    /// Told with `Ready`, then taken.
+    /// Reported with `Ready`, then taken.
     pub info: Option<ControllerInfo>,
 }
 
@@ -77,8 +78,8 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// CC as it is written: all command sets where there can be several, so that a namespace of
-    /// another one is seen and refused by name.
+    /// CC as it is written: all command sets if there are several, so that a namespace of another
+    /// one is seen and refused by name.
     pub fn cc(&self) -> Cc {
         Cc::enabled(
             self.cap.mpsmin(),
@@ -86,8 +87,8 @@ impl Facts {
         )
     }
 
-    /// Whether a request for events makes sense: errors and health need no configuration, but a
-    /// discovery controller has only the one event.
+    /// Whether to request events: errors and health need no configuration, but a discovery
+    /// controller has only the one event.
     pub fn wants_events(&self) -> bool {
         !self.discovery || self.events != 0
     }
@@ -221,10 +222,10 @@ impl Admin {
         }))
     }
 
-    /// CAP and VS.
+    /// Checks CAP and VS.
     fn check_properties(&self) -> Result<(), HostError> {
         let (cap, version) = (self.facts.cap, self.facts.version);
-        // Fabrics came with 1.2.1; a version of all ones is a dead controller's.
+        // Fabrics came with 1.2.1; a controller that has failed reads as all ones.
         if version < Version(1 << 16 | 2 << 8) || version.major() == 0xffff {
             return Err(HostError::Version(version));
         }
@@ -242,9 +243,9 @@ impl Admin {
         }
     }
 
-    /// How long CSTS.RDY may take: CAP.TO is rounded down, and too narrow for some, whose CRTO then
-    /// says more (Base 2.0, 3.1.3.1 and 3.1.3.21). No more than CAP.TO could say: CRTO goes up to
-    /// nine hours, and whoever says that keeps others waiting.
+    /// Longest time for CSTS.RDY, ms. CAP.TO is rounded down, and too short for some controllers,
+    /// whose CRTO then has more (Base 2.0, 3.1.3.1 and 3.1.3.21). It is limited to the largest
+    /// value of CAP.TO: CRTO goes up to nine hours, too long to wait for one controller.
     pub(super) fn ready_ms(&self) -> u32 {
         let to = u32::from(self.facts.cap.to()) + 1;
         to.max(self.facts.ready_timeout.into()).min(READY_MOST) * 500
@@ -264,7 +265,7 @@ impl Admin {
         Ok(Next::At(now_ns.saturating_add(CSTS_POLL_NS), Step::Ready))
     }
 
-    /// Identify Controller is in the page.
+    /// Handles Identify Controller in the page.
     fn identified(&mut self) -> Result<Next, HostError> {
         let malformed = |error| HostError::Malformed {
             step: Step::IdentifyController,
@@ -337,7 +338,7 @@ impl Admin {
         12 + u32::from(self.facts.cap.mpsmin())
     }
 
-    /// Asks for the events that the controller has, if any.
+    /// Configures the events that the controller has, if any.
     fn configure_events(&mut self) -> Next {
         match self.facts.events {
             0 => self.events_configured(),
@@ -345,7 +346,7 @@ impl Admin {
         }
     }
 
-    /// Events are configured, or can't be.
+    /// The events are configured, or can't be.
     pub(super) fn events_configured(&mut self) -> Next {
         Next::Begin(if self.facts.discovery {
             Step::DiscoveryLog
@@ -356,7 +357,7 @@ impl Admin {
         })
     }
 
-    /// The controller knows that we heed its retry delays (T1), or has none, or doesn't care.
+    /// The controller was asked to report retry delays (T1), has none, or refused.
     pub(super) fn behavior_told(version: Version) -> Step {
         if version >= Version::V2_0 {
             Step::NvmController
@@ -365,7 +366,7 @@ impl Admin {
         }
     }
 
-    /// CNS 06h is in the page: limits of commands without data (NVM command set 1.0, 4.1.5.4).
+    /// Handles CNS 06h in the page: limits of commands without data (NVM command set 1.0, 4.1.5.4).
     fn limits_known(&mut self) -> Next {
         let page_shift = self.page_shift();
         if let (Ok(id), Some(info)) = (NvmController::parse(&*self.page), &mut self.facts.info) {
@@ -375,7 +376,7 @@ impl Admin {
     }
 }
 
-/// What Identify Controller says; pages of the controller have 2^`page_shift` bytes.
+/// Converts Identify Controller; pages of the controller have 2^`page_shift` bytes.
 pub(in crate::host) fn controller_info(
     id: &Controller,
     page_shift: u32,
@@ -413,7 +414,7 @@ pub(in crate::host) fn controller_info(
     }
 }
 
-/// Adds what CNS 06h says.
+/// Adds the limits of CNS 06h.
 pub(in crate::host) fn limits_of(info: &mut ControllerInfo, id: &NvmController, page_shift: u32) {
     if id.wzsl > 0 {
         info.write_zeroes_max = 1u32.checked_shl(page_shift + u32::from(id.wzsl));

@@ -11,10 +11,10 @@ use crate::wire::layout::text;
 use crate::wire::log::{self, DISCOVERY_UNIT, DiscoveryHeader, Request, lid};
 use crate::wire::{SqeBuilder, WireError};
 
-/// What was read so far.
+/// The part of the log read so far.
 #[derive(Debug, Default)]
 pub struct Discovery {
-    /// The header as first read; `None`: it comes now.
+    /// The header as first read; `None`: it is read next.
     header: Option<DiscoveryHeader>,
     entries: Vec<DiscoveryEntry>,
     restarts: u8,
@@ -29,39 +29,39 @@ impl Discovery {
 }
 
 impl Admin {
-    /// Whether it is a discovery controller, once that is known.
+    /// Whether it is a discovery controller, once Identify Controller was read.
     pub fn is_discovery(&self) -> bool {
         self.facts.discovery
     }
 
-    /// Whether the controller says by itself that its discovery log has changed; else it must be
-    /// asked again and again.
+    /// Whether the controller sends events when its discovery log changes; else the log must be
+    /// polled.
     pub fn tells_discovery(&self) -> bool {
         self.facts.discovery && self.facts.events != 0
     }
 
-    /// Whether keep-alive shows that the controller is there. `false`: none was asked for, or the
-    /// controller refused it.
+    /// Whether keep-alive monitors the controller. `false`: none was configured, or the controller
+    /// refused it.
     pub fn keeps_alive(&self) -> bool {
         self.keep_alive.runs()
     }
 
-    /// The discovery log is read again as soon as nothing else is being done; then comes
-    /// `Discovery`. Of another controller nothing comes.
+    /// Reads the discovery log again as soon as no other command is in flight, then reports
+    /// `Discovery`. Nothing happens on another kind of controller.
     pub fn request_discovery(&mut self, now_ns: u64) {
         self.work.discovery = self.facts.discovery;
         self.work.discovery_from_ns = now_ns;
         self.next_work(now_ns);
     }
 
-    /// The log from its start.
+    /// Starts to read the log.
     pub(super) fn restart_discovery(&mut self) -> Step {
         self.discovery.header = None;
         self.discovery.entries.clear();
         Step::DiscoveryLog
     }
 
-    /// The header, as many entries as a piece holds, …, and the header once more.
+    /// The next command: the header, as many entries as a piece holds, …, and the header once more.
     pub(super) fn discovery_command(&self) -> (SqeBuilder, Data) {
         let unit = DISCOVERY_UNIT as u64;
         let left = self.discovery.left();

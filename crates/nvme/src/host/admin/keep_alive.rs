@@ -1,12 +1,12 @@
-//! Keep Alive (Base 2.0, 3.9): when one goes out, and when its absence means that the path is dead
-//! (T29).
+//! Keep Alive (Base 2.0, 3.9): when one is sent, and when a missing answer means that the path has
+//! failed (T29).
 //!
 //! Sent at half of KATO; with traffic-based keep-alive at a quarter, and only if no completion was
-//! seen since. Each must be answered within half of KATO, so a dead controller is noticed before it
-//! may forget us, and before I/O time-outs of the usual length (T12).
+//! seen since. Each must be answered within half of KATO, so a failed controller is detected before
+//! it may end the association, and before I/O time-outs of the usual length (T12).
 //!
-//! A discovery controller gets them whatever its KAS says: SPDK's reports 0 and ends an association
-//! that is silent for KATO all the same. One that refuses them is gone on with without.
+//! A discovery controller gets them whatever its KAS is: SPDK's reports 0 and ends an association
+//! that is silent for KATO all the same. If it refuses them, the association goes on without.
 use super::{Admin, KEEP_ALIVE};
 use crate::host::transport::own_command;
 use crate::host::{Completed, Data, HostError, Step};
@@ -21,11 +21,11 @@ pub struct KeepAlive {
     kato_ns: u64,
     interval_ns: u64,
     traffic_based: bool,
-    /// Something was answered since the last look.
+    /// A completion was received since the last check.
     pub traffic: bool,
-    /// When to look next.
+    /// Time of the next check, ns.
     next_at: Option<u64>,
-    /// When the answer to the one that is out is due.
+    /// When the answer to the Keep Alive in flight is due, ns.
     due_at: Option<u64>,
 }
 
@@ -42,20 +42,20 @@ impl KeepAlive {
         }
     }
 
-    /// The controller's timer runs from here on.
+    /// Starts the timers; the controller's timer runs from here on.
     pub fn start(&mut self, now_ns: u64) {
         if self.kato_ns > 0 {
-            // A quarter serves both kinds until it is known which it is.
+            // A quarter is short enough for both modes until the mode is known.
             self.next_at = Some(now_ns.saturating_add(self.kato_ns / 4));
         }
     }
 
-    /// Whether any is to be sent.
+    /// Whether Keep Alives are sent.
     pub fn runs(&self) -> bool {
         self.next_at.is_some()
     }
 
-    /// What Identify Controller says: whether traffic counts.
+    /// Takes CTRATT from Identify Controller: whether traffic counts.
     pub fn configure(&mut self, traffic_based: bool) {
         self.traffic_based = traffic_based;
         self.interval_ns = self.kato_ns / if traffic_based { 4 } else { 2 };
@@ -66,7 +66,7 @@ impl KeepAlive {
         self.due_at = None;
     }
 
-    /// Sends no more; the answer to the one that is out stays due.
+    /// Sends no more; the answer to the one in flight stays due.
     pub fn send_no_more(&mut self) {
         self.next_at = None;
     }
@@ -75,14 +75,14 @@ impl KeepAlive {
         [self.next_at, self.due_at].into_iter().flatten().min()
     }
 
-    /// Commands aren't processed until then (T30).
+    /// Commands may go without an answer until then (T30).
     pub fn pause(&mut self, until_ns: u64) {
         self.due_at = self.due_at.map(|at| at.max(until_ns));
     }
 }
 
 impl Admin {
-    /// Sends one if it is time, or gives up if the last one wasn't answered.
+    /// Sends one if it is time, or ends the association if the last one was not answered.
     pub(super) fn keep_alive_due(&mut self, now_ns: u64) {
         let timers = &mut self.keep_alive;
         if timers.due_at.is_some_and(|at| now_ns >= at) {

@@ -1,20 +1,19 @@
 //! The admin connection of one controller, from ICReq to its end.
 //!
-//! Decides whether a controller and its namespaces can be used, tells what they are, keeps the
-//! association alive and tells when something changed; for the engine, which opens I/O queues by
-//! it.
+//! Decides whether a controller and its namespaces can be used, reports their properties and
+//! changes of them, and keeps the association alive. The engine opens I/O queues according to it.
 //!
 //! * [`connect`]: Connect, properties, Identify Controller, features
 //! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery
 //!   controller
-//! * [`ready`]: events and what they cause; [`keep_alive`]; [`abort`]; [`reset`]; [`shutdown`]
+//! * [`ready`]: events and their consequences; [`keep_alive`]; [`abort`]; [`reset`]; [`shutdown`]
 //!
 //! # Contract
 //! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, one
 //! Asynchronous Event Request, one command of a reset, and a few Aborts: the queue has room for all
 //! of them at any moment, so a keep-alive never waits for a slot (T29), and no event takes an
 //! ordinary command's identifier (T30). Every answer has a deadline but that of an event request.
-//! After [`AdminEvent::Failed`] nothing more comes.
+//! [`AdminEvent::Failed`] is the last event.
 //!
 //! # Limits
 //! [`HOST_NAMESPACES_MAX`], [`ANA_LOG_MAX`], [`DISCOVERY_ENTRIES_MAX`]; more is a
@@ -62,31 +61,31 @@ use reset::Resetting;
 use scan::Scan;
 use shutdown::Ending;
 
-/// Tokens: which of the kinds of command a completion belongs to.
+/// Tokens: the kind of command that a completion belongs to.
 const ORDINARY: u32 = 0;
 const KEEP_ALIVE: u32 = 1;
 const EVENT: u32 = 2;
 const RESET: u32 = 3;
-/// And above: by their place in the table.
+/// Aborts: this token and above, by their place in the table.
 const ABORT: u32 = 16;
 
-/// What the machine waits for.
+/// Input for which the machine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// Nothing, or an event.
     Nothing,
-    /// The answer of the current step, until then.
+    /// The answer of the current step, until this time.
     Answer(u64),
-    /// That time, to begin this step.
+    /// This time, to begin this step.
     Until(u64, Step),
 }
 
-/// What follows a step that ended.
+/// Consequence of a step that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Begin(Step),
     At(u64, Step),
-    /// Whatever is to be done next, or nothing.
+    /// The most urgent pending work, or nothing.
     Work,
 }
 
@@ -99,7 +98,7 @@ pub struct Admin {
     step: Step,
     wait: Wait,
     attempts: u8,
-    /// Data of the ordinary command that is outstanding.
+    /// Data of the ordinary command in flight.
     page: Box<[u8; LOG_PIECE as usize]>,
     facts: Facts,
     scan: Scan,
@@ -110,10 +109,10 @@ pub struct Admin {
     ending: Ending,
     resetting: Resetting,
     aborting: Aborting,
-    /// `Ready` was told.
+    /// `Ready` was reported.
     ready: bool,
     events: VecDeque<AdminEvent>,
-    /// `Failed` was told.
+    /// `Failed` was reported.
     over: bool,
 }
 
@@ -174,10 +173,10 @@ impl Admin {
         }
     }
 
-    /// Appends what is to be sent next to `out`; there is never a payload.
+    /// Appends the next bytes to send to `out`; there is never a payload.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>, _now_ns: u64) -> Option<Transmit> {
         if let Sending::Own(_, payload) = self.connection.poll_transmit(out)? {
-            // Nothing else carries data to the controller.
+            // No other command carries data to the controller.
             let data: &[u8] = match self.step {
                 Step::HostBehavior => &*self.page,
                 _ => &*self.connect_data,
@@ -187,7 +186,7 @@ impl Admin {
         Some(Transmit { payload: None })
     }
 
-    /// What happened; `None`: nothing new.
+    /// Returns the next event; `None`: there is none.
     pub fn poll_event(&mut self) -> Option<AdminEvent> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -208,7 +207,7 @@ impl Admin {
             Wait::Answer(at) | Wait::Until(at, _) => Some(at),
         };
         if self.resetting.is_begun() {
-            // All other work has ended, but for the keep-alive that is out.
+            // All other work has ended, but for the keep-alive in flight.
             let times = [self.resetting.timeout(), self.keep_alive.timeout()];
             return times.into_iter().flatten().min();
         }
@@ -256,18 +255,17 @@ impl Admin {
         self.keep_alive.traffic = true;
     }
 
-    /// Namespaces that the controller lists and that were not asked for.
+    /// Namespaces that the controller lists and that were not examined.
     pub fn unasked(&self) -> usize {
         self.scan.unasked
     }
 
-    /// Only this namespace is of interest from now on.
+    /// Restricts the association to this namespace from now on.
     pub fn want(&mut self, nsid: u32) {
         self.config.nsid = Some(nsid);
     }
 
-    /// Why a namespace that the controller shows isn't among those told; `None`: it shows no such
-    /// one.
+    /// Reason why a listed namespace was not reported; `None`: it is not listed.
     pub fn refused(&self, nsid: u32) -> Option<HostError> {
         let why = self
             .scan
@@ -278,7 +276,7 @@ impl Admin {
         Some(HostError::Namespace { nsid, why })
     }
 
-    /// `Ready`, the first time; the event that follows later.
+    /// Reports `Ready`, the first time; `later` after that.
     fn tell(&mut self, namespaces: Vec<NamespaceInfo>, later: Option<AdminEvent>) {
         if let Some(info) = self.facts.info.take() {
             self.ready = true;
@@ -291,28 +289,28 @@ impl Admin {
         self.events.extend(later);
     }
 
-    /// The latest moment for an answer to something asked now.
+    /// Returns the deadline for the answer to a command sent now.
     fn deadline(&self, now_ns: u64) -> u64 {
         now_ns
             .saturating_add(self.config.timeout_ns)
             .max(self.work.paused_until_ns)
     }
 
-    /// Moves data of ours that starts in `bytes` to its place; how many bytes were data.
+    /// Copies data of the machine's own from the start of `bytes` to its place; returns its length.
     fn place(&mut self, bytes: &[u8]) -> usize {
         let Some(place) = self.connection.placement() else {
             return 0;
         };
         let len = bytes.len().min(place.len as usize);
         let at = place.offset as usize;
-        // Every command of ours asks for at most a page.
+        // Every command asks for at most a page.
         self.page[at..at + len].copy_from_slice(&bytes[..len]);
         let crc = place.crc.map_or(0, |crc| crc32c(crc, &bytes[..len]));
         self.connection.handle_payload(len as u32, crc);
         len
     }
 
-    /// Takes what the connection has for us.
+    /// Handles the events of the connection.
     fn advance(&mut self, now_ns: u64) {
         if self.step == Step::Handshake && self.connection.is_up() {
             self.begin(Step::Connect, now_ns);
@@ -322,7 +320,8 @@ impl Admin {
         {
             match end.token {
                 RESET => self.reset_answered(&end, now_ns),
-                // What ends because of a reset, or beside it, is of no interest any more.
+                // A command that ends because of a reset, or beside it, has no consequence any
+                // more.
                 _ if self.resetting.is_begun() => {}
                 KEEP_ALIVE => self.keep_alive_answered(&end),
                 EVENT => self.event_happened(&end, now_ns),
@@ -332,7 +331,7 @@ impl Admin {
         }
     }
 
-    /// The command of the current step has ended.
+    /// Handles the end of the current step's command.
     fn step_ended(&mut self, end: &Completed, now_ns: u64) {
         self.keep_alive.traffic = true;
         self.wait = Wait::Nothing;
@@ -357,7 +356,7 @@ impl Admin {
         }
     }
 
-    /// When to repeat a command, if the controller says that this may help (T1, T3).
+    /// Returns when to repeat a command, if the controller allows that (T1, T3).
     fn retry_at(&mut self, end: &Completed, now_ns: u64) -> Option<u64> {
         let passing = matches!(end.status.class(), Class::Retry | Class::Transport);
         let again = passing && !end.status.dnr();
@@ -371,7 +370,7 @@ impl Admin {
         Some(now_ns.saturating_add(delay.min(self.config.timeout_ns)))
     }
 
-    /// The command of `step` goes out.
+    /// Sends the command of `step`.
     fn begin(&mut self, step: Step, now_ns: u64) {
         self.step = step;
         let (sqe, data) = self.command(step);
@@ -386,12 +385,13 @@ impl Admin {
     }
 
     fn submit(&mut self, command: &Command) {
-        // There is room: see the module's contract. If the connection is over, its error says so.
+        // There is room: see the module's contract. If the connection is over, its error is
+        // reported.
         let taken = self.connection.submit(command, true);
         debug_assert!(taken.is_ok() || self.connection.error().is_some());
     }
 
-    /// What is asked of the controller at each step.
+    /// Returns the command of each step.
     fn command(&self, step: Step) -> (SqeBuilder, Data) {
         match step {
             Step::NamespaceList
@@ -407,7 +407,7 @@ impl Admin {
         }
     }
 
-    /// A step's command succeeded.
+    /// Handles the success of a step's command.
     fn finish(&mut self, step: Step, result: u64, now_ns: u64) -> Result<Next, HostError> {
         match step {
             Step::NamespaceList
@@ -423,7 +423,7 @@ impl Admin {
         }
     }
 
-    /// A step's command failed for good.
+    /// Handles the failure of a step's command that is not repeated.
     fn give_up(&mut self, step: Step, end: &Completed) -> Result<Next, HostError> {
         let status = end.status;
         match step {

@@ -1,9 +1,9 @@
-//! What a controller that is ready tells, and what it causes (Base 2.0, 5.2; T30).
+//! Asynchronous events of a controller that is ready, and their consequences (Base 2.0, 5.2; T30).
 //!
 //! One Asynchronous Event Request is always outstanding, except from an event until its log was
-//! read: only that clears the event, and a request before it would report it again. Persistent
+//! read: only that clears the event, and a request before it would report it again. A persistent
 //! internal error ends the association; a changed namespace list is read again; firmware activation
-//! makes everybody wait, it is no failure.
+//! makes all commands wait, it is no failure.
 use super::ana::get_log;
 use super::{Admin, EVENT, Next};
 use crate::host::transport::own_command;
@@ -15,7 +15,7 @@ use crate::wire::log::{Request, lid};
 use crate::wire::sqe::{NSID_ALL, admin};
 use canary::Bug;
 
-/// What is to be done as soon as nothing else is.
+/// Work to begin as soon as no other command is in flight.
 #[derive(Debug, Default)]
 pub struct Work {
     /// Read this log page to clear an event.
@@ -24,28 +24,27 @@ pub struct Work {
     rescan: bool,
     /// Read the ANA log.
     pub ana: bool,
-    /// Read the discovery log, and not before.
+    /// Read the discovery log, and not before it is due.
     pub discovery: bool,
     pub discovery_from_ns: u64,
     /// Ask for the next event.
     pub arm: bool,
     /// Shut down.
     pub shutdown: bool,
-    /// Until then answers may be late: firmware is being activated.
+    /// Answers may be late until this time: firmware is being activated.
     pub paused_until_ns: u64,
-    /// Before that no other pause begins.
+    /// No other pause begins before this time.
     pub pause_from_ns: u64,
 }
 
 impl Admin {
-    /// Something says that the namespaces may have changed: they are read again, then comes
-    /// `Changed` (T33).
+    /// The namespaces may have changed: reads them again, then reports `Changed` (T33).
     pub fn request_namespaces(&mut self, now_ns: u64) {
         self.work.rescan = true;
         self.next_work(now_ns);
     }
 
-    /// Begins what is most urgent, if nothing is being done.
+    /// Begins the most urgent work, if nothing is in flight.
     pub(super) fn next_work(&mut self, now_ns: u64) {
         let busy = self.step != Step::Idle || self.resetting.is_begun();
         if busy || self.connection.error().is_some() {
@@ -73,13 +72,13 @@ impl Admin {
         self.begin(step, now_ns);
     }
 
-    /// When a discovery log is read that was read a moment ago.
+    /// Returns when a discovery log that was just read may be read again.
     pub(super) fn discovery_due(&self) -> Option<u64> {
         let waits = self.step == Step::Idle && self.work.discovery;
         waits.then_some(self.work.discovery_from_ns)
     }
 
-    /// An Asynchronous Event Request was answered.
+    /// Handles the answer to an Asynchronous Event Request.
     pub(super) fn event_happened(&mut self, end: &Completed, now_ns: u64) {
         if !end.status.is_success() {
             self.facts.events = 0;
@@ -98,16 +97,16 @@ impl Admin {
                 self.pause(now_ns);
                 self.work.log = Some(event.log_page);
             }
-            // Errors, health, and what later versions invent: reading the log is all there is to
-            // do.
+            // Errors, health, and events of later versions: reading the log is all there is to do.
             _ => self.work.log = Some(event.log_page).filter(|&page| page != 0),
         }
         self.work.arm = true;
         self.next_work(now_ns);
     }
 
-    /// Firmware is activated: answers are awaited longer. Notices during a pause, and for as long
-    /// as that after it, change nothing: who goes on giving them would hold I/Os for ever.
+    /// Firmware is being activated: answers may take longer. Notices during a pause, and for as
+    /// long as that after it, change nothing: a controller that repeats them would hold I/Os for
+    /// ever.
     fn pause(&mut self, now_ns: u64) {
         if now_ns < self.work.pause_from_ns {
             return;
@@ -139,7 +138,7 @@ impl Admin {
     pub(super) fn log_finished(&mut self, step: Step) -> Next {
         self.work.log = None;
         match step {
-            // Which ones changed doesn't matter: all are read again, then their ANA states.
+            // All namespaces are read again, then their ANA states, whichever of them changed.
             Step::ChangedLog => Next::Begin(self.rescan()),
             _ => Next::Work,
         }

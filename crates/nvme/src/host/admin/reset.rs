@@ -1,16 +1,15 @@
 //! Controller reset (Base 2.0, 3.7.2): CC.EN to 0, then CSTS until RDY is 0. From then on the
-//! controller executes nothing of what it had, and its I/O queues are gone: what still arrives on
-//! their connections finds no queue. That is the proof a host needs before it repeats a write
+//! controller executes no earlier command, and its I/O queues are deleted: commands that still
+//! arrive on their connections find no queue. A host needs that proof before it repeats a write
 //! elsewhere (T9).
 //!
 //! # Contract
-//! The command goes out beside whatever step is under way, under a name of its own: a reset is
-//! wanted most when an answer is overdue. All other work ends with it, keep-alive too, because the
-//! controller's timer runs only while it is enabled (Base 2.0, 3.9.1). The answer to a keep-alive
-//! that is out stays due until Property Set is answered: a silent controller is not waited for
-//! longer than without a reset. It is answered by [`AdminEvent::Reset`], or by `Failed` at the
-//! latest after what CAP.TO and CRTO grant the controller, or the association's own time-out if
-//! that is shorter.
+//! The command is sent beside the current step, under a token of its own: most resets follow an
+//! overdue answer. All other work ends with it, keep-alive too, because the controller's timer runs
+//! only while it is enabled (Base 2.0, 3.9.1). The answer to a keep-alive in flight stays due until
+//! Property Set is answered: a silent controller gets no more time than without a reset. A reset
+//! ends with [`AdminEvent::Reset`], or with `Failed`: at the latest after the time of CAP.TO and
+//! CRTO, or after the association's own time-out if that is shorter.
 use super::connect::{get, set};
 use super::{Admin, RESET, Wait};
 use crate::host::transport::own_command;
@@ -18,21 +17,21 @@ use crate::host::{AdminEvent, Completed, HostError, Step};
 use crate::limits::CSTS_POLL_NS;
 use crate::wire::fabrics::{Cc, Csts, property};
 
-/// How far a reset is.
+/// State of a reset.
 #[derive(Debug, Default)]
 pub struct Resetting {
-    /// When it must be over; `None`: none was asked for.
+    /// Deadline of the reset, ns; `None`: none was requested.
     by_ns: Option<u64>,
     /// CC.EN was cleared.
     asked: bool,
-    /// When to read CSTS next.
+    /// When to read CSTS next, ns.
     poll_at: Option<u64>,
-    /// RDY was seen to be 0.
+    /// RDY was read as 0.
     done: bool,
 }
 
 impl Resetting {
-    /// A reset was asked for: nothing else is begun any more.
+    /// Whether a reset was requested: no other work is begun any more.
     pub fn is_begun(&self) -> bool {
         self.by_ns.is_some()
     }
@@ -44,8 +43,8 @@ impl Resetting {
 }
 
 impl Admin {
-    /// Resets the controller; when it must have answered, ns. `None`: it was never ready, or the
-    /// association is over.
+    /// Resets the controller. Returns the deadline of its answer, ns. `None`: it was never ready,
+    /// or the association is over.
     pub fn reset(&mut self, now_ns: u64) -> Option<u64> {
         if !self.ready || self.connection.error().is_some() {
             return None;
@@ -64,7 +63,7 @@ impl Admin {
         Some(by_ns)
     }
 
-    /// The time for a reset, or for its next look, may have come.
+    /// Ends an overdue reset, or reads CSTS if it is time.
     pub(super) fn reset_due(&mut self, now_ns: u64) {
         let resetting = &mut self.resetting;
         if resetting.done || self.connection.error().is_some() {
@@ -87,14 +86,14 @@ impl Admin {
         self.submit(&own_command(&sqe, data, RESET));
     }
 
-    /// Property Set or Get of a reset was answered.
+    /// Handles the answer to a reset's Property Set or Get.
     pub(super) fn reset_answered(&mut self, end: &Completed, now_ns: u64) {
         if !end.status.is_success() {
             let (step, status) = (Step::Reset, end.status);
             return self.connection.fail(HostError::Command { step, status });
         }
         if !core::mem::replace(&mut self.resetting.asked, true) {
-            // The controller lives, and what it was asked before it was disabled may never end.
+            // The controller works, and commands from before it was disabled may never end.
             self.keep_alive.stop();
             return self.read_status();
         }

@@ -1,13 +1,13 @@
-//! The namespaces of a controller: which there are, what each is, and which can be used.
+//! The namespaces of a controller: their list, their properties, and whether each can be used.
 //!
 //! The list is read in pieces of 1024 (CNS 02h); then, of each namespace, the descriptors (03h: a
-//! command set other than NVM is refused before anything else is asked), Identify Namespace (00h)
+//! command set other than NVM is refused before anything else is read), Identify Namespace (00h)
 //! and, since 2.0, the NVM command set's part (05h: storage tags are refused) and the one that is
-//! independent of command sets (08h). A controller that doesn't know one of these is asked once.
+//! independent of command sets (08h). A page that the controller doesn't have is requested once.
 //!
-//! A subsystem may have thousands of namespaces, and each costs several round trips: of a list that
-//! has the wanted one only that one is asked for, else no more than [`NAMESPACES_ASKED_MAX`] that
-//! can be used.
+//! A subsystem may have thousands of namespaces, and each costs several round trips: if the wanted
+//! one is listed, only that one is examined, else no more than [`NAMESPACES_ASKED_MAX`] usable
+//! ones.
 use alloc::vec::Vec;
 
 use super::connect::identify;
@@ -25,17 +25,17 @@ use crate::wire::{SqeBuilder, Status, WireError};
 /// A pass over the namespaces.
 #[derive(Debug)]
 pub struct Scan {
-    /// Active namespaces, ascending; the one in hand.
+    /// Active namespaces, ascending, and the current one.
     nsids: Vec<u32>,
     current: usize,
-    /// Active namespaces that are not asked for.
+    /// Active namespaces that are not examined.
     pub unasked: usize,
     draft: NamespaceInfo,
-    /// Those that can be used.
+    /// Usable namespaces.
     pub found: Vec<NamespaceInfo>,
-    /// Those that can't.
+    /// Unusable namespaces.
     pub refused: Vec<(u32, NamespaceError)>,
-    /// Number of the format of the one in hand.
+    /// Format number of the current namespace.
     format: usize,
     /// The controller doesn't know CNS 05h.
     no_nvm: bool,
@@ -59,7 +59,7 @@ impl Default for Scan {
     }
 }
 
-/// Whether a refusal is of the structure, not of the namespace.
+/// Whether a refusal concerns the structure, not the namespace.
 fn is_unknown(status: Status) -> bool {
     status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE)
 }
@@ -86,7 +86,7 @@ pub(in crate::host) fn blank(nsid: u32) -> NamespaceInfo {
 }
 
 impl Admin {
-    /// A new pass; its first step.
+    /// Starts a new pass; returns its first step.
     pub(super) fn rescan(&mut self) -> Step {
         self.scan = Scan {
             no_nvm: self.scan.no_nvm,
@@ -150,10 +150,10 @@ impl Admin {
         })
     }
 
-    /// The controller refused to tell.
+    /// The controller refused a page.
     pub(super) fn scan_refused(&mut self, step: Step, status: Status) -> Result<Next, HostError> {
         Ok(match step {
-            // Before 1.3; or no such command set, which Identify Namespace will say.
+            // Before 1.3; or no such command set, which Identify Namespace will show.
             Step::Descriptors => Next::Begin(Step::Namespace),
             Step::NvmNamespace => {
                 self.scan.no_nvm |= is_unknown(status);
@@ -174,12 +174,12 @@ impl Admin {
         })
     }
 
-    /// Whether what came with 2.0 may be asked.
+    /// Whether pages that came with 2.0 may be requested.
     fn asks_new(&self) -> bool {
         self.facts.version >= Version::V2_0
     }
 
-    /// All that the NVM command set has to say of the namespace in hand is known.
+    /// The pages of the NVM command set for the current namespace are read.
     fn after_nvm(&mut self) -> Next {
         match self.asks_new() && !self.scan.no_independent {
             true => Next::Begin(Step::IndependentNamespace),
@@ -187,13 +187,13 @@ impl Admin {
         }
     }
 
-    /// A piece of the list is in the page (Base 2.0, 5.17.2.2).
+    /// Handles a piece of the list in the page (Base 2.0, 5.17.2.2).
     fn listed(&mut self) -> Result<Next, HostError> {
         let step = Step::NamespaceList;
         let mut count = 0;
         for nsid in nsids(&*self.page) {
             let last = self.scan.nsids.last().copied().unwrap_or(0);
-            // Ascending, or we would go round for ever.
+            // The list must ascend, or the pass would never end.
             if nsid <= last || nsid == NSID_ALL {
                 let error = WireError::Field {
                     offset: 4 * count as u16,
@@ -232,7 +232,7 @@ impl Admin {
         self.begin_namespace()
     }
 
-    /// The namespace in hand, or the end of the pass.
+    /// Examines the current namespace, or ends the pass.
     fn begin_namespace(&mut self) -> Next {
         if self.scan.found.len() == NAMESPACES_ASKED_MAX {
             self.scan.unasked = self.scan.nsids.len() - self.scan.current;
@@ -245,7 +245,7 @@ impl Admin {
         Next::Begin(Step::Descriptors)
     }
 
-    /// All namespaces are known; their ANA states may not be.
+    /// All namespaces are read; their ANA states may not be.
     fn scanned(&mut self) -> Next {
         if self.facts.ana {
             return Next::Begin(self.restart_ana());
@@ -272,7 +272,8 @@ pub(in crate::host) fn identifiers(
     Ok((draft.csi != CSI_NVM).then_some(NamespaceError::CommandSet(draft.csi)))
 }
 
-/// Identify Namespace (NVM command set 1.0, 4.1.5.1). What can't be used is refused: `Some`.
+/// Identify Namespace (NVM command set 1.0, 4.1.5.1). Returns why the namespace cannot be used, if
+/// so.
 pub(in crate::host) fn shape(
     draft: &mut NamespaceInfo,
     id: &Namespace,
@@ -321,7 +322,7 @@ pub(in crate::host) fn shape(
     None
 }
 
-/// Takes an identifier where none is known yet (zero = none); false: another is known.
+/// Takes an identifier if none is known yet (zero = none); `false`: another is known.
 fn same<const N: usize>(known: &mut [u8; N], shown: [u8; N]) -> bool {
     if *known == [0; N] {
         *known = shown;

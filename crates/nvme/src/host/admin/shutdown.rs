@@ -13,18 +13,18 @@ use crate::wire::fabrics::{Csts, property};
 const NORMAL: u8 = 1;
 const COMPLETE: u8 = 2;
 
-/// How far the end is.
+/// State of the shutdown.
 #[derive(Debug, Default)]
 pub struct Ending {
     /// CC.SHN was written.
     asked: bool,
-    /// When it must be complete; `None`: not begun.
+    /// Deadline, ns; `None`: not begun.
     by_ns: Option<u64>,
 }
 
 impl Admin {
-    /// Orderly end: CC.SHN goes out, and when the controller is done comes `Failed(Closed)`. Where
-    /// the association wasn't ready or is being reset, that comes at once.
+    /// Begins an orderly end: sends CC.SHN, and reports `Failed(Closed)` when the controller is
+    /// done. Where the association wasn't ready or is being reset, that comes at once.
     pub fn shutdown(&mut self, now_ns: u64) {
         if !self.ready || self.resetting.is_begun() {
             return self.connection.fail(HostError::Closed);

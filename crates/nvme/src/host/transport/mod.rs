@@ -1,16 +1,16 @@
-//! One NVMe/TCP connection as the host sees it: handshake, capsules, data, and how it ends.
+//! One NVMe/TCP connection of a host: handshake, capsules, data, and its end.
 //!
-//! Decides, from the bytes that arrive and the commands that are submitted, where payload belongs,
-//! what is to be sent, and how each command ended; for [`IoQueue`](super::IoQueue) and
-//! [`Admin`](super::Admin), which know what the commands mean.
+//! Decides, from received bytes and submitted commands, where payload belongs, which bytes to send,
+//! and how each command ended. [`IoQueue`](super::IoQueue) and [`Admin`](super::Admin) give the
+//! commands their meaning.
 //!
 //! # Contract
-//! The face is that of [`crate::Placement`]. Whatever the controller sends: no panic, no growth,
-//! and every command ends exactly once. A protocol error queues a TermReq, ends all commands with
-//! Host Pathing Error and leaves the connection over; what arrives after that is ignored.
+//! The interface is that of [`crate::Placement`]. No input from the controller causes a panic or
+//! growth, and every command ends exactly once. A protocol error queues a TermReq, ends all
+//! commands with Host Pathing Error and ends the connection; later bytes are ignored.
 //!
 //! A connection fails of its own accord only between PDUs, so never while the driver moves payload
-//! into a buffer; and a command whose buffer is lent for sending ends when it was given back.
+//! into a buffer; and a command whose buffer is being sent ends when that is done.
 //!
 //! # Limits
 //! Commands in flight: the queue's entries − 1. One R2T outstanding per command (MAXR2T 0).
@@ -40,9 +40,9 @@ use slots::{Index, Slots};
 enum Phase {
     /// Not connected yet.
     Idle,
-    /// ICReq is out, or about to be.
+    /// ICReq is queued or sent.
     Handshake,
-    /// Commands flow.
+    /// Commands are exchanged.
     Up,
     /// It ended or failed.
     Over,
@@ -58,7 +58,7 @@ enum Queued {
     Data(Index, u16),
 }
 
-/// What [`Connection::poll_transmit`] appended.
+/// Result of [`Connection::poll_transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
     /// Whole PDUs.
@@ -78,7 +78,7 @@ struct Refusal {
     len: usize,
 }
 
-/// The submission queue as the controller's SQHD lets us know it (Base 2.0, 3.3.1.1).
+/// The submission queue as known from the controller's SQHD (Base 2.0, 3.3.1.1).
 #[derive(Debug)]
 struct Ring {
     entries: u16,
@@ -88,7 +88,7 @@ struct Ring {
     on: bool,
 }
 
-/// What must be known to open a connection.
+/// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Queue size, entries ≥ 2.
@@ -97,7 +97,7 @@ pub struct Settings {
     pub digests: Digests,
     /// SQ flow control will be asked to be off.
     pub disable_sq_flow_control: bool,
-    /// Never more than a few commands are in flight, so the ring can't fill and SQHD isn't watched.
+    /// Never more than a few commands are in flight, so the ring can't fill and SQHD isn't checked.
     pub few_commands: bool,
     /// In-capsule data of ordinary commands, bytes.
     pub in_capsule_max: u32,
@@ -111,7 +111,7 @@ pub struct Connection {
     slots: Slots,
     ring: Ring,
     rx: Receive,
-    /// What was agreed for PDUs that arrive, and for those that leave.
+    /// Parameters agreed for received PDUs, and for sent ones.
     rx_framing: Framing,
     tx_framing: Framing,
     maxh2cdata: u32,
@@ -157,7 +157,7 @@ impl Connection {
         self.phase == Phase::Up
     }
 
-    /// Why it is over.
+    /// The error that ended it.
     pub fn error(&self) -> Option<HostError> {
         self.error
     }
@@ -167,7 +167,7 @@ impl Connection {
         self.slots.used() as u32
     }
 
-    /// Whether a command is under way and has moved no data.
+    /// Whether a command is in flight and has moved no data.
     pub fn awaits(&self, token: u32) -> bool {
         self.slots.awaits(token)
     }
@@ -177,7 +177,7 @@ impl Connection {
         self.slots.capacity() as u32
     }
 
-    /// Whether a command would be taken now.
+    /// Whether a command would be accepted now.
     pub fn has_room(&self) -> bool {
         let (ring, drained) = (&self.ring, self.slots.used() == 0);
         let full = ring.on && ring.next(ring.tail) == ring.head && !drained;
@@ -199,13 +199,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if we asked
-    /// for that and the controller agrees (Base 2.0, 6.3).
+    /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if the host
+    /// asked for that and the controller agrees (Base 2.0, 6.3).
     pub fn start_ring(&mut self, sqhd: u16) {
         let off = self.settings.disable_sq_flow_control && sqhd == SQHD_NONE;
         self.ring.on = !(off || self.settings.few_commands);
         if self.ring.on && sqhd < self.ring.entries {
-            // Nothing else was sent: all up to there is consumed, however the controller counts.
+            // Nothing else was sent: all entries up to there are consumed, however the controller
+            // counts.
             self.ring.head = sqhd;
             self.ring.tail = sqhd;
         }
@@ -240,7 +241,7 @@ impl Connection {
         self.slots.end_all(Status::HOST_PATH, true);
     }
 
-    /// Gives up: all commands end, nothing more is sent but a TermReq that is already due.
+    /// Ends the connection: all commands end, and only a TermReq already queued is still sent.
     pub fn fail(&mut self, error: HostError) {
         if self.phase == Phase::Over {
             return;
@@ -252,7 +253,7 @@ impl Connection {
         self.slots.end_all(Status::HOST_PATH, false);
     }
 
-    /// Gives up because of a PDU, and tells the controller why (T24).
+    /// Ends the connection because of a PDU, and queues a TermReq with the reason (T24).
     fn refuse(&mut self, host_error: HostError, error: PduError, header: &[u8]) {
         let mut refusal = Refusal {
             error,
@@ -266,7 +267,7 @@ impl Connection {
 }
 
 impl Ring {
-    /// `drained`: no command is in flight, so the controller has consumed all there was.
+    /// `drained`: no command is in flight, so the controller has consumed all entries.
     #[inline]
     fn is_full(&mut self, drained: bool) -> bool {
         if !self.on || self.next(self.tail) != self.head {
@@ -285,7 +286,7 @@ impl Ring {
         }
     }
 
-    /// SQHD of a completion; false: it can't be. One that goes back a little is ignored:
+    /// Takes SQHD of a completion; `false`: it is invalid. One that goes back a little is ignored:
     /// controllers with several threads send completions in another order than they counted them.
     #[inline]
     fn advance(&mut self, sqhd: u16) -> bool {
@@ -326,7 +327,7 @@ impl Settings {
     }
 }
 
-/// A command of ours from its entry.
+/// Makes a command of the machine's own from its entry.
 pub fn own_command(sqe: &SqeBuilder, data: Data, token: u32) -> Command {
     let view = sqe.view();
     let cdw = core::array::from_fn(|i| view.cdw(10 + i));

@@ -1,6 +1,6 @@
-//! What arrives: PDUs out of an arbitrarily cut stream, checked against what was agreed.
+//! Parses PDUs out of an arbitrarily cut stream, and checks them against the agreed parameters.
 //!
-//! Errors are [`PduError`]s: each names the rule that was broken as a TermReq says it.
+//! Errors are [`PduError`]s: each names the violated rule as in a TermReq.
 use super::{Connection, Index, Phase, Queued};
 use crate::Placement;
 use crate::host::{Data, Digests, HostError};
@@ -31,19 +31,19 @@ enum Part {
     Pad,
     Payload,
     DataDigest,
-    /// Whatever comes is ignored.
+    /// All input is ignored.
     Over,
 }
 
-/// The PDU that is arriving.
+/// The PDU being received.
 #[derive(Debug)]
 pub struct Receive {
     part: Part,
-    /// A header that came in pieces, and its layout once the first 8 bytes are there.
+    /// A header that arrived in pieces, and its layout once the first 8 bytes have arrived.
     header: [u8; HEADER_MAX],
     have: usize,
     layout: Option<Layout>,
-    /// The data that is arriving: whose, padding and bytes still to come, digest so far.
+    /// The data being received: its command, padding and bytes still missing, digest so far.
     index: Index,
     pad: u32,
     left: u32,
@@ -91,7 +91,7 @@ impl Connection {
         used
     }
 
-    /// Where the next bytes belong, if they are payload.
+    /// Returns where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
         if self.rx.part != Part::Payload {
@@ -129,7 +129,7 @@ impl Connection {
         if self.rx.have == 0
             && let Ok(common) = Header::parse(rest)
         {
-            // The usual case: the whole header is there and needs no copy.
+            // The usual case: the whole header has arrived and needs no copy.
             let layout = match common.layout(false, &self.rx_framing) {
                 Ok(layout) => layout,
                 Err(error) => {
@@ -265,7 +265,7 @@ impl Connection {
             data_digest: got.data,
             alignment,
         };
-        // We asked for no alignment (HPDA 0: 4 bytes); the controller for CPDA's.
+        // The host asked for no alignment (HPDA 0: 4 bytes); the controller for CPDA's.
         self.rx_framing = framing(4);
         self.tx_framing = framing((u32::from(response.cpda) + 1) * 4);
         self.maxh2cdata = response.maxh2cdata;
@@ -298,7 +298,7 @@ impl Connection {
             return Err(PduError::field(field::OFFSET));
         }
         slot.last = layout.flags & flags::LAST != 0;
-        // No response will follow: only where the host gave up SQHD, and at the end (T18).
+        // No response follows: valid only where the host gave up SQHD, and at the end (T18).
         let success = layout.flags & flags::SUCCESS != 0;
         if success && !(slot.last && self.settings.disable_sq_flow_control) {
             return Err(PduError::field(field::FLAGS));
@@ -366,7 +366,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a command with what the controller says of it, unless we know better.
+    /// Ends a command with the controller's status, unless the host detected an error.
     #[inline]
     fn end(&mut self, index: Index, status: Status, result: u64) {
         let slot = self.slots.at(index);
@@ -376,7 +376,7 @@ impl Connection {
         };
         let status = match status.is_success() {
             true if slot.damaged => Status::TRANSIENT_TRANSPORT,
-            // A success that moved less than was asked for is none (T16).
+            // A success that moved fewer bytes than requested is an error (T16).
             true if short && !canary::has(Bug::ShortRead) => Status::DATA_TRANSFER_ERROR,
             _ => status,
         };

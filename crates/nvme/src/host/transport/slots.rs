@@ -3,14 +3,14 @@
 //!
 //! # Contract
 //! A command identifier is a slot number in the low bits and a generation above it; the generation
-//! changes whenever the slot is freed, so what a controller says about an ended command is refused
-//! instead of being taken for the slot's next one (T11). A command ends once: its slot goes to
-//! `ended` when the answer is in *and* no range of its buffer is lent to the driver any more (T23),
-//! and is free again when the end was taken. So ends can't outnumber slots. One that an Abort names
-//! stays out of use until that was answered, since generations are few where slots are many.
+//! changes whenever the slot is freed, so an answer to an ended command is refused instead of being
+//! taken for one to the slot's next command (T11). A command ends once: its slot goes to `ended`
+//! when it is answered *and* the driver holds no range of its buffer any more (T23), and is free
+//! again when the end was taken. So ends can't outnumber slots. A slot named by an Abort stays
+//! unused until that was answered, since generations are few where slots are many.
 //!
 //! # Limits
-//! As many commands as slots; all memory is taken by `new`.
+//! As many commands as slots; all memory is allocated by `new`.
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use canary::Bug;
@@ -18,15 +18,15 @@ use canary::Bug;
 use crate::host::{Command, Completed, Data};
 use crate::wire::Status;
 
-/// Where a command stands.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Its capsule waits to be sent: the controller can't know its identifier.
+    /// Its capsule is not sent yet: the controller does not know its identifier.
     Queued,
     /// The controller has it.
     Sent,
-    /// Its end is known.
+    /// Its end is decided.
     Ended,
 }
 
@@ -39,13 +39,13 @@ pub struct Slot {
     state: State,
     /// C2HData with LAST was seen.
     pub last: bool,
-    /// A data digest was wrong: the command fails whatever the controller says later (T17).
+    /// A data digest was wrong: the command fails whatever its response is (T17).
     pub damaged: bool,
     /// Whether its payload is the machine's own.
     pub own: bool,
     /// An Abort names it.
     reserved: bool,
-    /// Bytes of data in place, or lent for sending.
+    /// Bytes of data in place, or handed out for sending.
     pub moved: u32,
     /// Bytes of data that the controller asked for so far; as `moved` while no R2T is open.
     pub granted: u32,
@@ -68,13 +68,15 @@ const NONE: Index = Index::MAX;
 #[derive(Debug)]
 pub struct Slots {
     slots: Box<[Slot]>,
-    /// The last one freed first: its memory is warm.
+    /// The slot freed last is used first: its memory is in the cache.
     free: Index,
     used: Index,
-    /// Ended and not lent, in that order: first and last; the last is valid if there is a first.
+    /// Ended slots whose buffers the driver has returned, in that order: first and last; the last
+    /// is valid if there is a first.
     ended: Index,
     ended_last: Index,
-    /// Slots with `lent > 0`, in the order of their first loan: the driver returns them nearly so.
+    /// Slots with `lent > 0`, in the order in which the driver got the first range: it returns them
+    /// in about that order.
     lenders: VecDeque<Index>,
     /// Low bits of a CID that are the slot.
     mask: u16,
@@ -129,18 +131,18 @@ impl Slots {
         usize::from(self.used)
     }
 
-    /// Whether a command would get one.
+    /// Whether a slot is free.
     pub fn has_free(&self) -> bool {
         self.free != NONE
     }
 
-    /// A slot by its number, which came from here.
+    /// Returns a slot by its number, which came from here.
     #[inline]
     pub fn at(&mut self, index: Index) -> &mut Slot {
         &mut self.slots[usize::from(index)]
     }
 
-    /// As [`Self::at`], to look.
+    /// As [`Self::at`], read-only.
     #[inline]
     pub fn peek(&self, index: Index) -> &Slot {
         &self.slots[usize::from(index)]
@@ -163,13 +165,14 @@ impl Slots {
         Some(index)
     }
 
-    /// The controller is being told of the command.
+    /// The command is being sent.
     #[inline]
     pub fn mark_sent(&mut self, index: Index) {
         self.at(index).state = State::Sent;
     }
 
-    /// The command a controller names; `None`: it never was told of it, or the command has ended.
+    /// Returns the command that a controller's identifier names; `None`: it was never sent, or has
+    /// ended.
     #[inline]
     pub fn find(&self, cid: u16) -> Option<Index> {
         let index = cid & self.mask;
@@ -186,7 +189,7 @@ impl Slots {
         )
     }
 
-    /// Whether the command named `token` is under way, and none of its data has moved.
+    /// Whether the command `token` is in flight, and none of its data has moved.
     pub fn awaits(&self, token: u32) -> bool {
         let named = |slot: &&Slot| slot.command.token == token;
         let mut live = self
@@ -196,7 +199,7 @@ impl Slots {
         live.find(named).is_some_and(|slot| slot.moved == 0)
     }
 
-    /// The identifier of a command that the controller has; its slot gets no other command until
+    /// Returns the identifier of a command that was sent; its slot gets no other command until
     /// [`Self::unreserve`].
     pub fn reserve(&mut self, token: u32) -> Option<u16> {
         let named = |it: &&mut Slot| it.state == State::Sent && it.command.token == token;
@@ -205,7 +208,7 @@ impl Slots {
         Some(slot.cid)
     }
 
-    /// The slot that had this identifier may be used as any other.
+    /// Releases the slot that had this identifier for other commands.
     pub fn unreserve(&mut self, cid: u16) {
         let index = cid & self.mask;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
@@ -227,7 +230,7 @@ impl Slots {
         }
     }
 
-    /// The driver is done with one range of the buffer of the command named `token`.
+    /// The driver no longer reads one range of the buffer of the command `token`.
     #[inline]
     pub fn give_back(&mut self, token: u32) {
         let named = |&index: &Index| self.slots[usize::from(index)].command.token == token;
@@ -245,7 +248,7 @@ impl Slots {
         }
     }
 
-    /// The command has ended; its end can be taken once nothing of its buffer is lent.
+    /// Ends the command; its end can be taken once the driver holds no range of its buffer.
     #[inline]
     pub fn end(&mut self, index: Index, status: Status, result: u64) {
         let slot = &mut self.slots[usize::from(index)];
@@ -268,7 +271,7 @@ impl Slots {
         self.ended_last = index;
     }
 
-    /// Ends every command that hasn't. `returned`: the driver reads no buffer any more.
+    /// Ends every command that has not ended. `returned`: the driver reads no buffer any more.
     pub fn end_all(&mut self, status: Status, returned: bool) {
         if returned {
             while let Some(index) = self.lenders.pop_front() {

@@ -1,7 +1,7 @@
-//! What leaves: capsules in the order of submission, and the data that R2Ts ask for.
+//! Sends capsules in the order of submission, and the data that R2Ts ask for.
 //!
-//! Several writes that are being transferred take turns PDU by PDU, and capsules of other commands
-//! go in between: a large write doesn't hold small commands up.
+//! Several writes in transfer alternate PDU by PDU, with capsules of other commands in between: a
+//! large write does not delay small commands.
 use super::{Connection, Index, Queued, Refusal, Sending};
 use crate::TxPayload;
 use crate::host::{Data, Digests};
@@ -12,7 +12,7 @@ use crate::wire::{SqeBuilder, crc::crc32c};
 use alloc::vec::Vec;
 
 impl Connection {
-    /// Appends what is to be sent next; `None`: nothing.
+    /// Appends the next bytes to send; `None`: nothing.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Sending> {
         if let Some(Refusal { error, header, len }) = self.refusal.take() {
             TermReq::emit(error, true, &header[..len], out);

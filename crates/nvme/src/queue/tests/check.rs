@@ -1,4 +1,4 @@
-//! Commands: which are taken, and what is said to the others.
+//! Commands: which are accepted, and the status of the others.
 use super::super::Entry;
 use super::super::check::{CANCEL, Checked, Namespace, Order, Trust, check};
 use crate::wire::Status;
@@ -111,7 +111,7 @@ const NSID: u64 = 0xffff_ffff << 32;
 const SLBA: u64 = u64::MAX;
 const NLB: u64 = 0xffff;
 
-/// By opcode what is done, by a good entry: bits that mean something to it, and bits that are
+/// Executed commands by opcode, with a good entry: bits that have a meaning, and bits that are
 /// refused. All others change nothing.
 fn done() -> [(Entry, Bits, Bits); 6] {
     let none = [0; 8];
@@ -145,7 +145,7 @@ fn done() -> [(Entry, Bits, Bits); 6] {
     ]
 }
 
-/// Every bit but those of the opcode, in every command that is done.
+/// Every bit but those of the opcode, in every executed command.
 #[test]
 fn every_bit_of_a_command_means_something_is_refused_or_changes_nothing() {
     for (good, means, refused) in done() {

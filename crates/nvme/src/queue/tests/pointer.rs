@@ -1,4 +1,5 @@
-//! Data pointers: what is built is what is walked; what is hostile ends, with a status.
+//! Data pointers: the walk returns the pieces that were built; a hostile pointer ends with a
+//! status.
 use super::super::Entry;
 use super::super::pointer::{Form, LIST_WORDS, List, PAGE, Piece, PieceError, build, walk};
 use crate::wire::Status;
@@ -83,7 +84,7 @@ fn sgls_are_as_the_specification_has_them() {
 fn pieces_that_cannot_be_told_are_refused() {
     let gap = [piece(0x5000, 100), piece(0x9000, 100)];
     assert_eq!(built(&gap, Form::Prp).unwrap_err(), PieceError::Offset);
-    // Addresses that no memory has, from C.
+    // Addresses that no memory has.
     for (address, len) in [(u64::MAX - 3, 3 * 4096), (u64::MAX - 4095, 2 * 4096)] {
         let _ = built(&[Piece { address, len }], Form::Auto);
         let _ = built(&[Piece { address, len }], Form::Prp);

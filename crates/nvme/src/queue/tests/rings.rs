@@ -1,4 +1,4 @@
-//! Rings: full, empty, batches, wrap-around, phase; doorbells that can't be true; identifiers.
+//! Rings: full, empty, batches, wrap-around, phase; invalid doorbells; identifiers.
 use super::super::{Cids, CqConsumer, CqProducer, Full, Misbehaved, Nap, Place, SharedMemory};
 use super::super::{LET_GO, SqConsumer, SqProducer};
 use super::Plain;
@@ -24,7 +24,7 @@ fn places(entries: u16) -> (Place, Place, usize) {
     (sq, cq, 64 + 80 * usize::from(entries))
 }
 
-/// Both ends of both queues, and what must come out.
+/// Both ends of both queues, and the expected results.
 struct Pair {
     memory: Plain,
     sq: (SqProducer, SqConsumer),
@@ -237,7 +237,7 @@ fn t09_what_was_not_fetched_when_the_host_lets_go_is_never_executed() {
                 let over = Err(Misbehaved::LetGo);
                 assert_eq!(pair.sq.1.available(&pair.memory), over);
                 assert_eq!(pair.memory.load_word(SQ_DOORBELL), LET_GO);
-                // What is pushed behind it is not told of either.
+                // Entries pushed after that are not published either.
                 assert!(!pair.sq.0.ring(&pair.memory));
             }
         }

@@ -1,10 +1,10 @@
 //! Every status by name: constant, type, code, class, and the words of the specifications (Base
 //! 2.2, 4.2.3; sanitizing of one namespace from 2.3).
 //!
-//! A class was chosen for what another path, another try or another copy could change, not for the
-//! word: a namespace that one controller lost may be behind another one, an association whose
-//! keep-alive expired took nothing with it but itself, and what sanitizing destroyed is on no other
-//! path. Codes of commands that braid never sends stand here as well, so that they have a name.
+//! A class depends on whether another path, another try or another copy could help, not on the
+//! name: a namespace that one controller lost may be behind another one, an expired keep-alive ends
+//! only its own association, and data destroyed by sanitizing is on no other path. Codes of
+//! commands that braid never sends stand here as well, so that they have a name.
 use super::{Class, Status};
 
 macro_rules! statuses {

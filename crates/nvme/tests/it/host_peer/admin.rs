@@ -14,7 +14,7 @@ use nvme::wire::sqe::{FABRICS, admin, fctype};
 pub const SECOND: u64 = 1_000_000_000;
 pub const SUBSYSTEM: &str = "nqn.2026-01.org.example:v0";
 
-/// What a controller answers to one command.
+/// Answer of a controller to one command.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub status: Status,
@@ -100,12 +100,12 @@ impl Disk {
     }
 }
 
-/// What the controller is.
+/// The controller's properties.
 pub struct Model {
     pub cap: Cap,
     pub crto: u32,
     pub version: Version,
-    /// CSTS reads that say not ready.
+    /// CSTS reads that return not ready.
     pub not_ready: u32,
     pub csts: Csts,
     pub cc: Cc,
@@ -275,11 +275,11 @@ pub struct AdminPeer {
     pub framing: Framing,
     pub now_ns: u64,
     pub piece: usize,
-    /// Asked first.
+    /// Called first.
     pub script: Script,
     /// Commands seen since last taken.
     pub seen: Vec<String>,
-    /// Data that came with commands, and whose they were.
+    /// Data that came with commands, and the commands' names.
     pub data: Vec<(String, Vec<u8>)>,
     /// The event request that is outstanding.
     pub event_cid: Option<u16>,
@@ -315,7 +315,7 @@ impl AdminPeer {
         }
     }
 
-    /// Ready, with what was told.
+    /// Ready, with the events so far.
     pub fn ready(config: AdminConfig, model: Model) -> Self {
         let mut peer = Self::new(config, model);
         peer.run();
@@ -332,7 +332,7 @@ impl AdminPeer {
         self
     }
 
-    /// Answers until the host has nothing more to say.
+    /// Answers until the host sends nothing more.
     pub fn run(&mut self) {
         loop {
             let mut stream = Vec::new();
@@ -436,7 +436,7 @@ impl AdminPeer {
         }
     }
 
-    /// An event happens, and the host does what it does.
+    /// Reports an event, and runs the host's reaction.
     pub fn event(&mut self, event: AsyncEvent) {
         let cid = self.event_cid.take().expect("an event request");
         self.reply(cid, &Answer::result(event.emit().into()));
@@ -451,7 +451,7 @@ impl AdminPeer {
         std::iter::from_fn(|| self.admin.poll_event()).collect()
     }
 
-    /// Why it failed; the last event.
+    /// The error of the last event.
     pub fn error(&mut self) -> HostError {
         match self.events().pop() {
             Some(AdminEvent::Failed(error)) => error,

@@ -88,7 +88,7 @@ pub fn parse_sent(mut bytes: &[u8], framing: &Framing) -> Vec<Sent> {
     sent
 }
 
-/// An I/O queue, its driver, and what the controller of the script says.
+/// An I/O queue, its driver, and the script's controller.
 pub struct Peer {
     pub queue: IoQueue,
     pub framing: Framing,
@@ -161,7 +161,7 @@ impl Peer {
         };
     }
 
-    /// What the host has to send now.
+    /// The host's next PDUs.
     pub fn sent(&mut self) -> Vec<Sent> {
         let mut stream = Vec::new();
         while let Some(transmit) = self.queue.poll_transmit(&mut stream, self.now_ns) {
@@ -288,7 +288,7 @@ impl Peer {
         self.give(&pdu);
     }
 
-    /// The next completion, which must be there.
+    /// The next completion, which must exist.
     pub fn completed(&mut self) -> Completed {
         match self.queue.poll_event() {
             Some(QueueEvent::Completed(completed)) => completed,

@@ -1,5 +1,5 @@
-//! The host's machines and the target's, wired to each other: what one says, the other must
-//! understand, in every combination of what can be negotiated and whatever the splits.
+//! The host's machines and the target's, wired to each other: each must understand the other in
+//! every combination of options and for any split of the stream.
 #![allow(clippy::unwrap_used)]
 mod world;
 
@@ -75,7 +75,7 @@ fn what_the_target_is_and_what_the_host_believes_agree_field_by_field() {
     }
 }
 
-/// What the storage must hold, and which part of it a command in flight may be changing.
+/// The contents that the storage must have, and the ranges that commands in flight may be changing.
 struct Model {
     blocks: Vec<u8>,
     busy: Vec<(u64, u64)>,
@@ -160,7 +160,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks what has ended against what must be.
+    /// Compares the commands that have ended with the model.
     fn collect(&mut self, world: &mut World) {
         let ended = std::mem::take(&mut world.links.get_mut(&1).unwrap().completed);
         for end in ended {
@@ -182,7 +182,7 @@ fn storm(world: &mut World, count: u32) {
     let mut model = Model::new();
     let mut full = 0;
     while model.next < count {
-        // Below the queue's room now and then, above it mostly.
+        // Now and then below the queue's size, mostly above it.
         for _ in 0..world.rng.below(12) {
             full += u32::from(model.submit(world) == Err(SubmitError::Full));
         }
@@ -310,7 +310,7 @@ fn t26_ana_changes_and_resizes_reach_the_host() {
     let (end, _) = world.one(1, Command::read(1, 0, 1, 9, false, 1), vec![0; 512]);
     assert_eq!(end.status, Status::ANA_INACCESSIBLE);
 
-    // Several in a row: the last state is what the host ends up with.
+    // Several in a row: the host must end with the last state.
     for state in [
         AnaState::Change,
         AnaState::NonOptimized,
@@ -367,7 +367,7 @@ fn t29_keep_alive_holds_an_idle_association_and_its_absence_ends_it() {
         (&world.links[&0].failed, &world.links[&1].failed),
         (&None, &None)
     );
-    // The network swallows everything.
+    // The network drops everything.
     world.links.get_mut(&0).unwrap().stalled = true;
     world.links.get_mut(&1).unwrap().stalled = true;
     let end = world.now + 5_000 * MS;
@@ -398,7 +398,7 @@ fn t23_connections_lost_at_any_moment_leave_nothing_behind() {
             world.work();
         }
         world.cut(1 - first);
-        // Every command came back to its owner, once, well or with a path error.
+        // Every command ended once, with success or with a path error.
         let link = &world.links[&1];
         assert_eq!(link.completed.len(), in_flight);
         for end in &link.completed {

@@ -1,4 +1,4 @@
-//! Host machines and a subsystem, wired by byte pipes that split where they like, in virtual time.
+//! Host machines and a subsystem, wired by byte pipes that split at random, in virtual time.
 use nvme::controller::{
     Action, CloseReason, ConnId, ControllerEvent, IoCommand, NamespaceConfig, PortConfig,
     Subsystem, SubsystemConfig,
@@ -89,18 +89,18 @@ pub enum End {
     Queue(Box<IoQueue>),
 }
 
-/// One connection: both machines, and what is on the way between them.
+/// One connection: both machines, and the bytes under way between them.
 pub struct Link {
     pub end: End,
     to_target: VecDeque<u8>,
     to_host: VecDeque<u8>,
-    /// Payload the host has handed out and not been told of.
+    /// Payload handed out by the host and not yet reported as sent.
     host_sends: Vec<u32>,
     pub completed: Vec<Completed>,
     pub ready: bool,
     pub failed: Option<HostError>,
     pub closed: Option<CloseReason>,
-    /// Neither side hears of it any more.
+    /// Cut: neither side gets another event.
     pub cut: bool,
     /// Bytes arrive at neither side.
     pub stalled: bool,
@@ -252,7 +252,7 @@ impl World {
         panic!("never: {what}");
     }
 
-    /// Lets everything come to rest until `time`.
+    /// Runs until `time`, and until nothing is left to do.
     pub fn run_to(&mut self, time: u64) {
         while self.now < time {
             if !self.work() {
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// One thing happens; if nothing can, time passes.
+    /// Makes one step; if nothing can be done, time passes.
     pub fn step(&mut self) {
         if !self.work() {
             let next = self.next_timeout().expect("nothing will ever happen again");
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// Does a random part of what can be done. `false`: there is nothing.
+    /// Does a random part of the work. `false`: there is none.
     pub fn work(&mut self) -> bool {
         let mut worked = false;
         let conns: Vec<u32> = self.links.keys().copied().collect();
@@ -308,7 +308,7 @@ impl World {
         worked
     }
 
-    /// What the host has to send and to say.
+    /// Polls the host for bytes to send and for events.
     fn host_side(&mut self, conn: u32) -> bool {
         let link = self.links.get_mut(&conn).unwrap();
         if link.cut {
@@ -565,7 +565,7 @@ impl World {
         self.target.handle_closed(ConnId(conn), self.now);
     }
 
-    /// Nothing of any connection is left on the target.
+    /// Checks that nothing of any connection is left on the target.
     pub fn assert_clean(&mut self) {
         while self.work() {}
         assert_eq!(self.target.connections().count(), 0);
@@ -575,7 +575,7 @@ impl World {
     }
 }
 
-/// How an I/O queue is connected.
+/// Connection of an I/O queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOptions {
     pub qid: u16,
