@@ -245,9 +245,13 @@ impl Session {
         checked.map_err(|refusal| SubmitError::Invalid(refusal.why))
     }
 
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over(_))
+    }
+
     /// Ends the session: only the bytes in `own` are still sent, and all requests end.
     fn fail(&mut self, error: Error) {
-        if matches!(self.phase, Phase::Over(_)) {
+        if self.is_over() {
             return;
         }
         self.phase = Phase::Over(false);

@@ -171,7 +171,7 @@ impl Session {
     /// Bytes beyond the request, and runs beyond the sixteenth, are left out.
     ///
     /// # Panics
-    /// If the request isn't the driver's.
+    /// If the request isn't the driver's, or no Block Status.
     pub fn complete_status(&mut self, token: u32, extents: &[Extent], now_ns: u64) {
         self.slots.set_extents(token as u16, extents);
         self.executed(token, None, now_ns);

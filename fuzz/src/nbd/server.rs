@@ -190,7 +190,7 @@ impl Checked {
             return;
         }
         let at = usize::from(at) % self.executing.len();
-        let Request { token, .. } = self.executing.swap_remove(at);
+        let Request { token, kind, .. } = self.executing.swap_remove(at);
         self.done += 1;
         let now_ns = self.now_ns;
         match how % 4 {
@@ -199,6 +199,9 @@ impl Checked {
                 let errno = Errno::from_os(i32::from(tape.byte()));
                 let at = u64::from(tape.long());
                 self.session.complete_failed_at(token, errno, at, now_ns);
+            }
+            _ if !matches!(kind, Kind::BlockStatus { .. }) => {
+                self.session.complete(token, Ok(()), now_ns);
             }
             _ => {
                 let count = usize::from(tape.byte() % 20);

@@ -87,22 +87,23 @@ impl Session {
         })
     }
 
-    /// `len` bytes of payload are in place.
+    /// `len` bytes of payload are in place. Ignored after the session's end.
     ///
     /// # Panics
     /// If more is reported than was placed.
     #[inline]
     pub fn handle_payload(&mut self, len: u32, _now_ns: u64) {
-        // In any other state the session has ended in the meantime.
-        if let Body::Data { mut chunk, at } = self.rx.body {
-            let piece = transfer::piece(at, chunk.left, self.config.piece);
-            assert!(len <= piece, "more payload than was placed");
-            chunk.left -= len;
-            let at = at + len;
-            self.rx.body = Body::Data { chunk, at };
-            if chunk.left == 0 {
-                self.end_chunk(chunk);
-            }
+        let Body::Data { mut chunk, at } = self.rx.body else {
+            assert!(self.is_over(), "payload that was not placed");
+            return;
+        };
+        let piece = transfer::piece(at, chunk.left, self.config.piece);
+        assert!(len <= piece, "more payload than was placed");
+        chunk.left -= len;
+        let at = at + len;
+        self.rx.body = Body::Data { chunk, at };
+        if chunk.left == 0 {
+            self.end_chunk(chunk);
         }
     }
 
@@ -166,7 +167,7 @@ impl Session {
         let result = match (simple, structured) {
             (Some(reply), _) => self.simple(&reply),
             (_, Some(header)) => self.chunk(&header),
-            _ => Err(Fault::ReplyMagic(magic)),
+            _ => unreachable!("a whole header of magic {magic:#x}"),
         };
         (n, result)
     }
@@ -266,11 +267,11 @@ impl Session {
         let mut fields = Fields(self.rx.header.bytes());
         let result = match chunk.kind {
             chunk::OFFSET_DATA => {
-                let at = fields.u64().unwrap_or(0);
+                let at = whole(fields.u64());
                 self.content(chunk, at, chunk.left)
             }
             chunk::OFFSET_HOLE => {
-                let (at, len) = (fields.u64().unwrap_or(0), fields.u32().unwrap_or(0));
+                let (at, len) = (whole(fields.u64()), whole(fields.u32()));
                 self.content(chunk, at, len)
             }
             chunk::BLOCK_STATUS => {
@@ -278,7 +279,7 @@ impl Session {
                 self.begin_extents(chunk, context)
             }
             _ => {
-                let (code, len) = (fields.u32().unwrap_or(0), fields.u16().unwrap_or(0));
+                let (code, len) = (whole(fields.u32()), whole(fields.u16()));
                 self.error_chunk(chunk, code, len)
             }
         };
@@ -404,4 +405,13 @@ impl Session {
         };
         self.answered(chunk.index, result);
     }
+}
+
+/// A field of a chunk, all of whose fields have arrived.
+#[inline]
+fn whole<T>(field: Option<T>) -> T {
+    let Some(value) = field else {
+        unreachable!("a field beyond those of its chunk");
+    };
+    value
 }

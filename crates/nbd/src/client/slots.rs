@@ -258,12 +258,15 @@ impl Slots {
     #[inline]
     pub fn free(&mut self, index: u16) -> Completed {
         let slot = &mut self[index];
-        debug_assert!(slot.state == State::Ended);
+        assert!(slot.state == State::Ended, "a request that has not ended");
+        let Some(result) = slot.answer else {
+            unreachable!("a request ends with its answer");
+        };
         slot.state = State::Free;
         slot.cookie = slot.cookie.wrapping_add(1 << INDEX_BITS);
         let end = Completed {
             token: slot.request.token,
-            result: slot.answer.unwrap_or(Err(CommandError::Lost)),
+            result,
         };
         self.free.push(index);
         end

@@ -28,11 +28,15 @@ impl Session {
         (out.len() > before).then_some(Transmit { payload: None })
     }
 
-    /// One range of this request's buffer is no longer read.
+    /// One range of this request's buffer is no longer read. Ignored after the session's end.
+    ///
+    /// # Panics
+    /// If none was handed out.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {
-        if let Some(index) = self.slots.take_back(token) {
-            self.end_if_idle(index);
+        match self.slots.take_back(token) {
+            Some(index) => self.end_if_idle(index),
+            None => assert!(self.is_over(), "handle_sent without a payload"),
         }
     }
 

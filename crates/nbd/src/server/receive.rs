@@ -5,7 +5,7 @@ use super::slots::{Failure, State};
 use super::{CloseReason, Event, Fault, Phase, Session};
 use crate::limits::{OPTION_DATA_MAX, OPTION_SKIP_MAX, OPTIONS_MAX, WRITE_SKIP_MAX};
 use crate::shape::{Refusal, refuse};
-use crate::wire::{Gather, OptionHeader, RequestHeader, cmd, flag, handshake, opt};
+use crate::wire::{Fields, Gather, OptionHeader, RequestHeader, cmd, flag, handshake, opt};
 use crate::{Errno, Kind, Placement, Request, transfer};
 
 /// The next part of the stream.
@@ -109,14 +109,15 @@ impl Session {
         })
     }
 
-    /// `len` bytes of payload are in place.
+    /// `len` bytes of payload are in place. Ignored after the session's end.
     ///
     /// # Panics
     /// If more is reported than was placed.
     #[inline]
     pub fn handle_payload(&mut self, len: u32, now_ns: u64) {
-        // `None`: the session has ended in the meantime.
         let Some(placement) = self.placement() else {
+            let flows = self.phase == Phase::Transmission;
+            assert!(!flows, "payload that was not placed");
             return;
         };
         assert!(len <= placement.len, "more payload than was placed");
@@ -181,7 +182,9 @@ impl Session {
     fn handshake_header(&mut self, now_ns: u64) {
         let bytes = self.rx.header.bytes();
         if self.phase == Phase::Flags {
-            let flags = bytes.try_into().map(u32::from_be_bytes).unwrap_or(u32::MAX);
+            let Some(flags) = Fields(bytes).u32() else {
+                unreachable!("the client's flags are a header of four bytes");
+            };
             let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
             if flags & !known != 0 {
                 return self.violate(Fault::ClientFlags(flags), now_ns);

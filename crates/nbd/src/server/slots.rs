@@ -187,7 +187,11 @@ impl Slots {
     #[inline]
     pub fn put_back(&mut self, index: u16) {
         let slot = &mut self[index];
-        debug_assert!(slot.state != State::Free && slot.sends == 0);
+        assert!(slot.state != State::Free, "a request is freed twice");
+        assert!(
+            slot.sends == 0,
+            "a request is freed while its payload is sent"
+        );
         slot.state = State::Free;
         if let Some(extents) = self.extents.get_mut(usize::from(index)) {
             extents.len = 0;
@@ -199,13 +203,13 @@ impl Slots {
     /// nothing empty, nothing beyond the request, a single one if the request says so.
     pub fn set_extents(&mut self, index: u16, extents: &[Extent]) {
         let request = self[index].request;
-        let Some(kept) = self.extents.get_mut(usize::from(index)) else {
-            return;
-        };
         let most = match request.kind {
             Kind::BlockStatus { one: true } => 1,
-            _ => EXTENTS_MAX,
+            Kind::BlockStatus { one: false } => EXTENTS_MAX,
+            kind => panic!("extents in answer to {kind:?}"),
         };
+        // Block Status was agreed, so every slot has room for extents.
+        let kept = &mut self.extents[usize::from(index)];
         kept.len = 0;
         let mut left = request.length;
         for extent in extents.iter().filter(|extent| extent.length > 0) {
@@ -226,9 +230,8 @@ impl Slots {
     /// allocated.
     pub fn extents(&mut self, index: u16) -> &[Extent] {
         let length = self[index].request.length;
-        let Some(kept) = self.extents.get_mut(usize::from(index)) else {
-            return &[];
-        };
+        // Block Status was agreed, so every slot has room for extents.
+        let kept = &mut self.extents[usize::from(index)];
         if kept.len == 0 {
             kept.list[0] = Extent { length, flags: 0 };
             kept.len = 1;

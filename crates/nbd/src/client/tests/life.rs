@@ -226,3 +226,25 @@ fn requests_take_no_memory() {
     }
     assert_eq!(capacities(&bench.session), before);
 }
+
+#[test]
+#[should_panic(expected = "payload that was not placed")]
+fn payload_without_placement_panics() {
+    let mut bench = Bench::ready(true);
+    bench.session.handle_payload(0, 1);
+}
+
+#[test]
+#[should_panic(expected = "handle_sent without a payload")]
+fn handle_sent_without_payload_panics() {
+    let mut bench = Bench::ready(true);
+    bench.session.handle_sent(3);
+}
+
+#[test]
+fn late_driver_calls_after_the_end_are_ignored() {
+    let mut bench = Bench::ready(true);
+    bench.session.handle_closed();
+    bench.session.handle_payload(1, 1);
+    bench.session.handle_sent(3);
+}

@@ -121,7 +121,11 @@ fn drive(bench: &mut Bench, act: &Act) {
                         .iter()
                         .map(|&(length, flags)| Extent { length, flags })
                         .collect();
-                    bench.session.complete_status(request.token, &extents, now);
+                    if matches!(request.kind, Kind::BlockStatus { .. }) {
+                        bench.session.complete_status(request.token, &extents, now);
+                    } else {
+                        bench.session.complete(request.token, Ok(()), now);
+                    }
                 }
                 _ => {}
             }

@@ -253,3 +253,20 @@ fn completing_what_is_not_the_drivers_is_our_own_error() {
     bench.ask(request(cmd::FLUSH, 0, 0, 0), &[]);
     bench.session.complete(0, Ok(()), 1);
 }
+
+#[test]
+#[should_panic(expected = "payload that was not placed")]
+fn payload_without_placement_panics() {
+    let mut bench = Bench::open(true, true);
+    bench.session.handle_payload(0, 1);
+}
+
+#[test]
+#[should_panic(expected = "extents in answer to Read")]
+fn complete_status_of_a_read_panics() {
+    let mut bench = Bench::open(true, true);
+    bench.hold.requests = true;
+    bench.ask(request(cmd::READ, 0, 0, 512), &[]);
+    let token = bench.requests[0].token;
+    bench.session.complete_status(token, &[], 1);
+}
