@@ -21,6 +21,7 @@ pub struct Deadlines {
     /// Root at 1; the children of `n` at `2 n` and `2 n + 1`; the owners from `first` on.
     tree: Vec<u64>,
     first: usize,
+    count: usize,
 }
 
 impl Deadlines {
@@ -30,6 +31,7 @@ impl Deadlines {
         Self {
             tree: vec![NEVER; 2 * first],
             first,
+            count,
         }
     }
 
@@ -39,6 +41,7 @@ impl Deadlines {
     /// There is no such owner.
     #[inline]
     pub fn set(&mut self, owner: usize, at_ns: u64) {
+        assert!(owner < self.count, "no owner {owner}");
         let mut node = self.first + owner;
         if self.tree[node] == at_ns {
             return;
@@ -85,6 +88,12 @@ mod tests {
         one.set(0, 7);
         assert_eq!((one.due(6), one.due(7)), (None, Some(0)));
         assert_eq!(Deadlines::new(0).due(NEVER), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "no owner 3")]
+    fn set_of_an_unknown_owner_panics() {
+        Deadlines::new(3).set(3, 7);
     }
 
     proptest! {

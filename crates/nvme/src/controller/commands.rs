@@ -25,7 +25,7 @@ impl Subsystem {
     pub(super) fn command(&mut self, at: usize, now_ns: u64) {
         let mut work = self.work(at);
         let entry = *work.connection.rx.entry();
-        let Ok(sqe) = Sqe::new(&entry) else { return };
+        let sqe = Sqe::of(&entry);
         let Some(slot) = work.connection.take_slot(sqe.cid()) else {
             return self.overflow(at, now_ns);
         };
@@ -80,10 +80,7 @@ impl Subsystem {
 
     /// Posts the pending events of a controller, as far as there are requests.
     pub(super) fn post_events(&mut self, index: usize) {
-        let Some(controller) = self.controllers[index].as_deref() else {
-            return;
-        };
-        let admin = controller.admin;
+        let admin = self.controller(index).admin;
         self.work(admin).post_events();
     }
 }
@@ -129,9 +126,7 @@ impl Work<'_> {
     #[inline]
     pub fn io_capsule(&mut self) -> bool {
         let connection = &mut *self.connection;
-        let Ok(sqe) = Sqe::new(connection.rx.entry()) else {
-            return false;
-        };
+        let sqe = Sqe::of(connection.rx.entry());
         // Only a queue that is connected has a number.
         if connection.qid == 0 || sqe.opcode() == FABRICS {
             return false;
@@ -141,9 +136,7 @@ impl Work<'_> {
             return false;
         };
         // Taking it needs all of the connection.
-        let Ok(sqe) = Sqe::new(connection.rx.entry()) else {
-            return false;
-        };
+        let sqe = Sqe::of(connection.rx.entry());
         let command = &mut connection.slots[slot];
         match io::check(self.shared, connection.port, &sqe, capsule, command) {
             Ok(way) => self.begin(slot, way),
@@ -305,7 +298,7 @@ impl Work<'_> {
     /// Posts the pending events, as far as there are requests; on the admin connection.
     fn post_events(&mut self) {
         let Some(controller) = self.controller.as_deref_mut() else {
-            return;
+            unreachable!("events are those of a controller");
         };
         while let Some((slot, event)) = controller.due_event() {
             let result = event.emit().into();
@@ -317,7 +310,7 @@ impl Work<'_> {
     /// Aborts the event request with this identifier. `false`: there is none.
     fn abort_event_request(&mut self, cid: u16) -> bool {
         let Some(controller) = self.controller.as_deref_mut() else {
-            return false;
+            unreachable!("event requests are those of a controller");
         };
         let requests = &mut controller.event_requests;
         let slots = &self.connection.slots;
@@ -333,7 +326,7 @@ impl Work<'_> {
     /// A reset ends all event requests.
     pub fn abort_event_requests(&mut self) {
         let Some(controller) = self.controller.as_deref_mut() else {
-            return;
+            unreachable!("a reset is that of a controller");
         };
         for slot in controller.event_requests.drain(..) {
             self.connection

@@ -220,9 +220,10 @@ impl Subsystem {
         let connection = self.work(at).connection;
         let before = usize::from(connection.entries);
         connection.connected(controller, connect.qid, entries, flow_control);
-        if let Some(controller) = self.work(at).controller {
-            controller.members += 1;
-        }
+        let Some(controller) = self.work(at).controller else {
+            unreachable!("the connection has just got its controller");
+        };
+        controller.members += 1;
         self.entries = self.entries - before + usize::from(entries);
         // The most events that all queues can have at once: nothing is allocated later.
         self.events.reserve(3 * self.entries);

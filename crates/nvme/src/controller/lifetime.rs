@@ -54,7 +54,7 @@ impl Subsystem {
             return;
         };
         if controller.admin == at {
-            let mut others = controller.members.saturating_sub(1);
+            let mut others = controller.members - 1;
             work.connection.controller = None;
             self.controllers[index] = None;
             self.deadlines.set(index, u64::MAX);
@@ -71,6 +71,10 @@ impl Subsystem {
                     self.close(other, reason, now_ns);
                 }
             }
+            assert!(
+                others == 0,
+                "controller {index} has members without a connection"
+            );
         } else if let Some(queue) = controller.io.iter_mut().find(|queue| **queue == Some(at)) {
             *queue = None;
         }
@@ -78,10 +82,8 @@ impl Subsystem {
 
     /// Reset or shutdown: the I/O queues of a controller are deleted.
     pub(super) fn close_io_queues(&mut self, index: usize, now_ns: u64) {
-        let Some(controller) = self.controllers[index].as_deref() else {
-            return;
-        };
-        let queues: Vec<usize> = controller.io.iter().flatten().copied().collect();
+        let queues = self.controller(index).io.iter().flatten();
+        let queues: Vec<usize> = queues.copied().collect();
         for at in queues {
             self.end(at, CloseReason::Finished, now_ns);
         }
@@ -105,10 +107,10 @@ impl Subsystem {
             return;
         };
         self.entries -= usize::from(connection.entries);
-        let controller = connection
-            .controller
-            .map(|index| &mut self.controllers[index]);
-        if let Some(Some(controller)) = controller {
+        if let Some(index) = connection.controller {
+            let Some(controller) = self.controllers[index].as_deref_mut() else {
+                unreachable!("connection {at} names a controller that has ended");
+            };
             controller.members -= 1;
         }
     }
@@ -137,8 +139,7 @@ impl Subsystem {
         let controllers = self.connections.len();
         self.deadlines.set(controllers + at, connection.deadline_ns);
         if let Some(index) = connection.controller {
-            let controller = self.controllers[index].as_deref();
-            let due_ns = controller.map_or(u64::MAX, |controller| controller.deadline_ns);
+            let due_ns = self.controller(index).deadline_ns;
             self.deadlines.set(index, due_ns);
         }
     }
@@ -186,21 +187,18 @@ impl Subsystem {
     }
 
     fn expire_controller(&mut self, index: usize, now_ns: u64) {
-        let Some(controller) = self.controllers[index].as_deref() else {
-            return;
-        };
+        let controller = self.controller(index);
         let reason = match (controller.keeps_alive(), controller.cc.en()) {
             (true, _) => CloseReason::KeepAlive,
             (false, false) if controller.cc.0 == 0 => CloseReason::Handshake,
             _ => CloseReason::Finished,
         };
-        self.end(controller.admin, reason, now_ns);
+        let admin = controller.admin;
+        self.end(admin, reason, now_ns);
     }
 
     fn expire_connection(&mut self, at: usize, now_ns: u64) {
-        let Some(connection) = self.connections[at].as_deref_mut() else {
-            return;
-        };
+        let connection = self.work(at).connection;
         if connection.is_live() {
             self.end(at, CloseReason::Handshake, now_ns);
         } else {

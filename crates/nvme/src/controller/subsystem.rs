@@ -187,17 +187,17 @@ impl Subsystem {
         }
     }
 
-    /// Takes the ranges (block, count) of a command that is [`Action::Deallocate`](super::Action),
-    /// once; empty for any other.
+    /// Takes the ranges (block, count) of a command that is [`Action::Deallocate`](super::Action);
+    /// once: they are empty afterwards.
+    ///
+    /// # Panics
+    /// If the driver has no such command.
     pub fn take_ranges(&mut self, conn: ConnId, token: u32) -> Box<[(u64, u64)]> {
-        let connection = self.connections.get_mut(conn.0 as usize);
-        let connection = connection.and_then(Option::as_deref_mut);
-        let Some(command) = connection.and_then(|of| of.slots.get_mut(token as u16)) else {
-            return Box::default();
-        };
-        if command.state != State::Backend || command.purpose != Purpose::Deallocate {
-            return Box::default();
-        }
+        let command = &mut self.work(conn.0 as usize).connection.slots[token as u16];
+        assert!(
+            command.state == State::Backend && command.purpose == Purpose::Deallocate,
+            "take_ranges: the driver has no such command"
+        );
         let own = core::mem::take(&mut command.own);
         let ranges = ranges_of(command.blocks, &own);
         ranges.map(|of| (of.slba, of.blocks.into())).collect()
@@ -419,14 +419,30 @@ impl Subsystem {
         let Some(Some(connection)) = self.connections.get_mut(at) else {
             panic!("connection {at} isn't open");
         };
-        let index = connection.controller;
+        let controller = connection.controller.map(|index| {
+            let Some(controller) = self.controllers[index].as_deref_mut() else {
+                unreachable!("connection {at} names a controller that has ended");
+            };
+            controller
+        });
         Work {
             shared: &self.shared,
-            controller: index.and_then(|index| self.controllers[index].as_deref_mut()),
+            controller,
             connection,
             events: &mut self.events,
             scratch: &mut self.scratch,
         }
+    }
+
+    /// A controller by its index.
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub(super) fn controller(&self, index: usize) -> &Controller {
+        let Some(controller) = self.controllers[index].as_deref() else {
+            panic!("controller {index} has ended");
+        };
+        controller
     }
 
     /// Applies a change to every I/O controller and posts the events that follow.

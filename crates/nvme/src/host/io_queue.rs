@@ -202,7 +202,11 @@ impl IoQueue {
         Some(Transmit { payload })
     }
 
-    /// The range of one [`TxPayload`](crate::TxPayload) of this command is no longer read.
+    /// The range of one [`TxPayload`](crate::TxPayload) of this command is no longer read. Ignored
+    /// once the queue is over.
+    ///
+    /// # Panics
+    /// If none was handed out.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {
         self.connection.handle_sent(token);
@@ -261,8 +265,8 @@ impl IoQueue {
             self.deadline = Some(now_ns.saturating_add(self.timeout_ns));
             let data = Data::Out(ConnectData::LEN as u32);
             let command = own_command(&self.connect.emit(), data, 0);
-            // The first command of an empty queue finds room.
-            let _ = self.connection.submit(&command, true);
+            let taken = self.connection.submit(&command, true);
+            assert!(taken.is_ok(), "an empty queue has room for Connect");
             used += self.connection.handle_bytes(&bytes[used..]);
         }
         if self.phase == Phase::Connect

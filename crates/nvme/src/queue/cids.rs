@@ -78,7 +78,8 @@ impl<T> Cids<T> {
         let slot = self.slots.get_mut(usize::from(self.free))?;
         self.free = slot.next;
         self.used += 1;
-        slot.value = Some(value);
+        let old = slot.value.replace(value);
+        assert!(old.is_none(), "an identifier is used twice");
         Some(slot.cid)
     }
 

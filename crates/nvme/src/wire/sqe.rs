@@ -141,6 +141,12 @@ impl<'a> Sqe<'a> {
         exact::<64>(bytes).map(Self)
     }
 
+    /// The entry in these bytes.
+    #[inline]
+    pub fn of(bytes: &'a [u8; 64]) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &'a [u8; 64] {
         self.0

@@ -448,3 +448,25 @@ fn many_reads_leave_in_one_run() {
     let lbas: Vec<u64> = sent.iter().map(|pdu| pdu.sqe().slba()).collect();
     assert_eq!(lbas, [64; 100]);
 }
+
+#[test]
+#[should_panic(expected = "payload that was not placed")]
+fn payload_without_placement_panics() {
+    let mut peer = Peer::ready(config());
+    peer.queue.handle_payload(0, 0, 0);
+}
+
+#[test]
+#[should_panic(expected = "handle_sent without a payload")]
+fn handle_sent_without_payload_panics() {
+    let mut peer = Peer::ready(config());
+    peer.queue.handle_sent(3);
+}
+
+#[test]
+fn late_driver_calls_after_the_end_are_ignored() {
+    let mut peer = Peer::ready(config());
+    peer.queue.handle_closed(0);
+    peer.queue.handle_payload(1, 0, 0);
+    peer.queue.handle_sent(3);
+}

@@ -249,7 +249,7 @@ impl Connection {
         }
         let body = &mut self.rx.body;
         let Sink::Payload(slot) = body.sink else {
-            return None;
+            panic!("payload that was not placed");
         };
         assert!(len <= body.left, "more payload than was placed");
         body.left -= len;

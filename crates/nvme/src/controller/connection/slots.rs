@@ -1,6 +1,7 @@
 //! The commands of one connection: preallocated slots, named by their index.
 use crate::wire::{Status, log};
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +178,11 @@ impl Slots {
     #[inline]
     pub fn put_back(&mut self, index: u16) {
         let slot = &mut self.all[usize::from(index)];
-        debug_assert!(slot.state != State::Free && slot.sends == 0);
+        let held = slot.state != State::Free && slot.sends == 0;
+        assert!(
+            held || canary::has(Bug::SentFree),
+            "a command is freed too early or twice"
+        );
         slot.state = State::Free;
         if slot.own.capacity() > 0 {
             slot.forget_own();

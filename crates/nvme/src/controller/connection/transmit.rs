@@ -62,7 +62,7 @@ impl Connection {
                     self.send_r2t(slot, out);
                 }
                 state => {
-                    debug_assert!(state == State::SendResponse);
+                    assert!(state == State::SendResponse, "nothing to send in {state:?}");
                     self.tx.queue.pop_front();
                     self.send_response(slot, out, events);
                 }

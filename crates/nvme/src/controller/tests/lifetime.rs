@@ -358,3 +358,20 @@ fn full_and_status() {
         (false, true, 1, 700)
     );
 }
+
+#[test]
+#[should_panic(expected = "payload that was not placed")]
+fn payload_without_placement_panics() {
+    let mut bench = Bench::ready(config(), &Options::default());
+    bench.target.handle_payload(ConnId(1), 0, 0, bench.now);
+}
+
+#[test]
+#[should_panic(expected = "take_ranges: the driver has no such command")]
+fn take_ranges_of_a_read_panics() {
+    let mut bench = Bench::ready(config(), &Options::default());
+    bench.hold_commands = true;
+    bench.send(1, read(1, 0, 8, 4096), &[]);
+    let token = bench.held[0].token;
+    bench.target.take_ranges(ConnId(1), token);
+}

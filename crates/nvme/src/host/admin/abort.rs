@@ -53,7 +53,7 @@ impl Admin {
             return false;
         }
         let Some(at) = out.iter().position(Option::is_none) else {
-            return false;
+            unreachable!("fewer Aborts are in flight than there are places");
         };
         out[at] = Some(Asked { sqid, cid, due_ns });
         let sqe = SqeBuilder::new(admin::ABORT).cdw(10, u32::from(sqid) | u32::from(cid) << 16);
@@ -64,9 +64,8 @@ impl Admin {
     /// Handles the answer to an Abort.
     pub(super) fn abort_answered(&mut self, end: &Completed) {
         let at = (end.token - ABORT) as usize;
-        let asked = self.aborting.out.get_mut(at).and_then(Option::take);
-        let Some(Asked { sqid, cid, .. }) = asked else {
-            return;
+        let Some(Asked { sqid, cid, .. }) = self.aborting.out[at].take() else {
+            unreachable!("an Abort ends once");
         };
         self.keep_alive.traffic = true;
         // DW0 bit 0: not aborted.

@@ -388,7 +388,8 @@ impl Admin {
         // There is room: see the module's contract. If the connection is over, its error is
         // reported.
         let taken = self.connection.submit(command, true);
-        debug_assert!(taken.is_ok() || self.connection.error().is_some());
+        let over = self.connection.error().is_some();
+        assert!(taken.is_ok() || over, "no room for an admin command");
     }
 
     /// Returns the command of each step.

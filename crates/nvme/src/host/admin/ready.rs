@@ -122,7 +122,10 @@ impl Admin {
     pub(super) fn log_command(&self, step: Step) -> (SqeBuilder, Data) {
         let (lid, len) = match step {
             Step::ChangedLog => (lid::CHANGED_NAMESPACES, LOG_PIECE.into()),
-            _ => (self.work.log.unwrap_or(lid::ERROR), 512),
+            _ => match self.work.log {
+                Some(lid) => (lid, 512),
+                None => unreachable!("a log is read because an event named it"),
+            },
         };
         get_log(
             &Request {

@@ -24,6 +24,7 @@ mod slots;
 mod transmit;
 
 use alloc::collections::VecDeque;
+use canary::Bug;
 
 use super::{Command, Completed, Data, Digests, HostError, SubmitError};
 use crate::TxPayload;
@@ -228,10 +229,18 @@ impl Connection {
         self.slots.unreserve(cid);
     }
 
-    /// The driver no longer reads one range of the buffer of the command named `token`.
+    /// The driver no longer reads one range of the buffer of the command named `token`. Ignored
+    /// once the connection is over.
+    ///
+    /// # Panics
+    /// If the driver read none.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {
-        self.slots.give_back(token);
+        let known = self.slots.give_back(token) || canary::has(Bug::LentFree);
+        assert!(
+            known || self.phase == Phase::Over,
+            "handle_sent without a payload"
+        );
     }
 
     /// The TCP connection is gone; the driver reads no buffer any more.

@@ -230,12 +230,13 @@ impl Slots {
         }
     }
 
-    /// The driver no longer reads one range of the buffer of the command `token`.
+    /// The driver no longer reads one range of the buffer of the command `token`; `false`: it read
+    /// none.
     #[inline]
-    pub fn give_back(&mut self, token: u32) {
+    pub fn give_back(&mut self, token: u32) -> bool {
         let named = |&index: &Index| self.slots[usize::from(index)].command.token == token;
         let Some(at) = self.lenders.iter().position(named) else {
-            return;
+            return false;
         };
         let index = self.lenders[at];
         let slot = &mut self.slots[usize::from(index)];
@@ -246,13 +247,15 @@ impl Slots {
                 self.push_ended(index);
             }
         }
+        true
     }
 
     /// Ends the command; its end can be taken once the driver holds no range of its buffer.
     #[inline]
     pub fn end(&mut self, index: Index, status: Status, result: u64) {
         let slot = &mut self.slots[usize::from(index)];
-        debug_assert!(matches!(slot.state, State::Queued | State::Sent));
+        let live = matches!(slot.state, State::Queued | State::Sent);
+        assert!(live, "a command ends twice");
         slot.state = State::Ended;
         slot.status = status;
         slot.result = result;
