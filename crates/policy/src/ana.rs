@@ -42,7 +42,9 @@ pub(crate) fn least(paths: &[PathView], cost: impl Fn(usize, &PathView) -> u64) 
     // Rank, cost and index as one number each: the least of them is the answer, ties and all.
     let mut best = NEVER << RANK_SHIFT;
     for (index, view) in paths.iter().enumerate() {
-        let key = view.rank() << RANK_SHIFT | cost(index, view) << INDEX_BITS | index as u64;
+        let cost = cost(index, view);
+        debug_assert!(cost < 1 << (RANK_SHIFT - INDEX_BITS), "a cost of {cost}");
+        let key = view.rank() << RANK_SHIFT | cost << INDEX_BITS | index as u64;
         best = best.min(key);
     }
     (best < NEVER << RANK_SHIFT).then_some((best % (1 << INDEX_BITS)) as usize)

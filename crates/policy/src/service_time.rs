@@ -110,7 +110,9 @@ impl ServiceTime {
     pub(crate) fn end(&mut self, path: usize, ticket: &Ticket) -> Noted {
         if ticket.epoch == self.epoch {
             let bytes = &mut self.bytes[path];
-            *bytes = bytes.saturating_sub(ticket.units.into());
+            let units = u64::from(ticket.units);
+            assert!(units <= *bytes, "an I/O ends whose bytes were not booked");
+            *bytes -= units;
         }
         Noted::default()
     }

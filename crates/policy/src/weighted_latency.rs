@@ -158,8 +158,8 @@ impl WeightedLatency {
             return self.ignore(done);
         }
         let measure = &mut self.measures[cell][usize::from(done.path.0)];
-        // No window holds the 2^34 samples of 1 s that would saturate the sum.
-        measure.sum_ns = measure.sum_ns.saturating_add(done.latency_ns);
+        // At most 2^32 samples of 10^9 ns: the sum stays within 64 bits.
+        measure.sum_ns += done.latency_ns;
         measure.count += 1;
         measure.samples += 1;
         let age_ns = done.now_ns.saturating_sub(measure.closed_ns);
@@ -330,6 +330,10 @@ impl Measure {
             _ => (old_ns * ((1 << shift) - 1) + mean_ns) >> shift,
         };
         // A mean of values in 1…10^9, smoothed with such: it lies there too.
+        assert!(
+            (1..=SAMPLE_NS_MAX).contains(&smoothed_ns),
+            "a mean of {smoothed_ns} ns"
+        );
         self.smoothed_ns = smoothed_ns as u32;
         self.closed_ns = now_ns;
         self.sum_ns = 0;
@@ -351,7 +355,8 @@ fn weigh_cell(measures: &mut [Measure]) {
     }
     for measure in measures {
         let weight = u64::from(measure.score) * WEIGHT_WHOLE / total;
-        // At least 1, so that no path is forgotten; at most 64, since a score is at most the total.
+        // At most 64, since a score is at most the total; at least 1, so that no path is forgotten.
+        assert!(weight <= WEIGHT_WHOLE, "a weight of {weight}");
         measure.weight = weight.max(1) as u8;
     }
 }
