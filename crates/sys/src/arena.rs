@@ -4,7 +4,7 @@
 //! The arena counts, per 4 KiB page, the operations through which the kernel reads and writes it.
 //! Safe access to a page that the kernel may be writing, and writing to a page that it may be
 //! reading, panics: the owner of the buffers has lost track of one, and going on would corrupt
-//! somebody's data. Two kernel operations on one page are not our races, and are allowed.
+//! data. Two kernel operations on one page are not our races, and are allowed.
 use crate::Error;
 use crate::lease::Lease;
 use crate::mapping::{Mapping, PAGE};
@@ -48,7 +48,7 @@ impl Extent {
     }
 }
 
-/// What the kernel does with an extent.
+/// How the kernel uses an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,

@@ -2,13 +2,12 @@
 //!
 //! # Contract
 //! The standard library opens `/dev/null` in place of a standard descriptor that is closed, before
-//! `main` begins. Whoever wants to know of it has to look earlier, as the C library's constructors
-//! do.
+//! `main` begins. So this is checked earlier, at the time of the C library's constructors.
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether standard output was closed when the program began: what is written there reaches nobody.
+/// Whether standard output was closed when the program began: writes to it are lost.
 pub fn stdout_was_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! What the kernel refused while something was set up.
+//! Errors of the kernel's set-up calls.
 use rustix::io::Errno;
 
 /// An operation of the set-up failed.

@@ -1,10 +1,9 @@
 //! An eventfd that another process holds too, raised without ever waiting.
 //!
 //! # Contract
-//! A write to an eventfd waits where its counter is full and nobody has set `O_NONBLOCK`; the other
-//! side can bring about both. So it is not written to: an io_uring has it registered, and the
-//! kernel raises it when an operation of nothing completes, which never waits and lets a full
-//! counter be.
+//! A write to an eventfd blocks while its counter is full and `O_NONBLOCK` is not set; the other
+//! side can cause both. So it is not written to: an io_uring has it registered, and the kernel
+//! raises it when a no-op completes. That never blocks and leaves a full counter as it is.
 use crate::os::Event;
 use crate::{Errno, Error};
 use io_uring::{IoUring, opcode};
@@ -48,7 +47,7 @@ impl Interrupt {
         }
     }
 
-    /// What the other side waits on.
+    /// The eventfd that the other side waits on.
     pub fn event(&self) -> &OwnedFd {
         &self.event
     }

@@ -58,7 +58,8 @@ impl Mapping {
     /// Gives whole pages back to the system: they read as zeroes from then on. Whether it did.
     ///
     /// # Safety
-    /// Nobody, the kernel included, refers to any of these bytes or relies on what they are.
+    /// No reference, of the kernel's either, leads to any of these bytes, and no code relies on
+    /// their values.
     ///
     /// # Panics
     /// The range is not inside the mapping.

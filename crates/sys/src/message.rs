@@ -1,4 +1,4 @@
-//! What one send operation sends: staged bytes and arena ranges, in order.
+//! The parts of one send operation: staged bytes and arena ranges, in order.
 //!
 //! # Contract
 //! The owner appends to [`Message::staging`] and calls [`Message::push`] where a range of the arena

@@ -1,4 +1,4 @@
-//! What the kernel's NVMe driver answers at once: which namespace a device file is, and Identify.
+//! Synchronous requests to the kernel's NVMe driver: the namespace of a device file, and Identify.
 use crate::Errno;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -64,8 +64,8 @@ pub fn identify(file: impl AsFd, cns: u8, nsid: u32) -> Result<Result<[u8; 4096]
     };
     let file = file.as_fd().as_raw_fd();
     // SAFETY: the request takes a `struct nvme_passthru_cmd`, which `command` is; its address and
-    // length are those of `page`, which nobody else refers to; the kernel is done with both when
-    // the call returns.
+    // length are those of `page`, which only this function refers to; the kernel is done with both
+    // when the call returns.
     let status = unsafe { libc::ioctl(file, IOCTL_ADMIN as libc::Ioctl, &raw mut command) };
     match status {
         0 => Ok(Ok(page)),

@@ -40,8 +40,8 @@ pub fn cpus() -> Result<Vec<usize>, Errno> {
         .collect())
 }
 
-/// The same file by a descriptor that isn't one of the standard streams': a program that was
-/// started without one of them would print into what has taken its number.
+/// Returns the same file by a descriptor that isn't one of the standard streams': a program that
+/// was started without one of them would print into the file that has taken its number.
 ///
 /// # Errors
 /// EMFILE.
@@ -118,10 +118,10 @@ pub fn set_keep_alive_of_opened(idle: Option<Duration>) {
 /// Linux takes no more.
 const KEEP_ALIVE_S_MAX: u64 = 32_767;
 
-/// The same for a connection that we opened: firewalls on the way forget connections that rest, and
-/// the first question comes before that, after [`set_keep_alive_of_opened`]. Two more follow, each
-/// a third of that later; then the connection ends (after 19 s, with 10 s and 3 s). Sent data
-/// without an acknowledgement is not asked about: it has time-outs of its own, which are shorter.
+/// As [`set_keep_alive_of_opened`], for a connection that we opened: firewalls on the way forget
+/// idle connections, so the first probe is sent before that. Two more follow, each a third of that
+/// later; then the connection ends (after 19 s, with 10 s and 3 s). Sent data without an
+/// acknowledgement is not probed: it has time-outs of its own, which are shorter.
 ///
 /// # Errors
 /// As `setsockopt`; on sockets that aren't TCP.

@@ -42,7 +42,7 @@ struct Shared {
     buffer_bytes: usize,
 }
 
-/// Buffers that nobody has, the one used last on top.
+/// Free buffers, the one used last on top.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Free {
     warm: Vec<u16>,
@@ -102,7 +102,7 @@ impl Drop for Buffer {
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Rc<Shared>,
-    /// What the kernel reads: `kernel_max` entries of 16 bytes, the tail in the first.
+    /// The ring that the kernel reads: `kernel_max` entries of 16 bytes, the tail in the first.
     entries: Rc<Mapping>,
     kernel_max: u16,
     with_kernel: u16,
@@ -276,7 +276,7 @@ mod tests {
         drop(all);
         let first = |number: u16| pool.shared.memory.pointer(usize::from(number) * 8192, 1);
         for (number, there) in [(0, 1), (WARM, 1), (WARM + 1, 1), (WARM + 2, 0)] {
-            // SAFETY: in the mapping, initialised, and nobody writes.
+            // SAFETY: in the mapping, initialised, and not written meanwhile.
             assert_eq!(unsafe { first(number).read() }, there, "{number}");
         }
         assert_eq!(pool.shared.kept_bytes.get(), 0);

@@ -36,7 +36,7 @@ pub use ops::{Allocate, WriteHow};
 const DROP_WAIT: Duration = Duration::from_secs(5);
 /// Entries of the submission ring; more than that in one turn wait in the backlog.
 const SUBMIT_MAX: u32 = 512;
-/// `user_data` of cancellations, whose own results interest nobody.
+/// `user_data` of cancellations, whose own results are not used.
 const CANCEL: u64 = u64::MAX;
 
 /// An open file or socket, shared with the operations that use it; closed with its last user.
@@ -99,11 +99,11 @@ pub struct Completion {
     pub more: bool,
     /// A receive left bytes behind in the socket.
     pub nonempty: bool,
-    /// What the operation held, or made.
+    /// The resource that the operation held, or made.
     pub returned: Returned,
 }
 
-/// What comes with a completion.
+/// Resource that comes with a completion.
 #[derive(Debug)]
 pub enum Returned {
     /// Nothing.
@@ -116,7 +116,7 @@ pub enum Returned {
     Accepted(OwnedFd),
 }
 
-/// What an operation in flight holds.
+/// Resource held by an operation in flight.
 enum Held {
     Nothing,
     /// A receive into one of the pool's buffers.
@@ -143,7 +143,7 @@ pub struct Ring {
     uring: IoUring,
     slots: Box<[Slot]>,
     free: Vec<u32>,
-    /// What didn't fit into the submission ring.
+    /// Entries that didn't fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
     guarded: guard::Guarded<squeue::Entry>,
     pool: Pool,
@@ -358,7 +358,7 @@ impl Ring {
                 Returned::Nothing
             }
             _ if accepting && result.is_ok() => {
-                // SAFETY: a successful accept returns a descriptor that nobody else owns.
+                // SAFETY: a successful accept returns a descriptor that has no other owner.
                 let socket = unsafe { OwnedFd::from_raw_fd(entry.result()) };
                 Returned::Accepted(socket)
             }

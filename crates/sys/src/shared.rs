@@ -3,9 +3,9 @@
 //! # Contract
 //! The bytes are reached by atomic loads and stores only, and by copies in machine code that the
 //! compiler doesn't look into: never by a reference. So a hostile other side can spoil values and
-//! nothing else. What is mapped is a memory file that can't shrink (sealed), so that no access
-//! faults; of ordinary pages, since the other side can punch huge ones out, and the system may have
-//! none to put in their place.
+//! nothing else. The mapping is of a memory file that can't shrink (sealed), so that no access
+//! faults. Its pages are ordinary ones: the other side can punch huge ones out, and the system may
+//! have none to put in their place.
 use crate::Error;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// `f_type` of files of huge pages.
 const HUGETLBFS: i64 = 0x958458f6;
-/// What a file must be sealed against before others' accesses to it are safe for us.
+/// The seals that make accesses safe while other processes have the file.
 const NEEDED: SealFlags = SealFlags::SHRINK;
 
-/// A new memory file of that many zeroes, which nobody can make shorter or longer.
+/// Creates a memory file of that many zeroes, sealed against changes of its length.
 ///
 /// # Errors
 /// `memfd_create`: EMFILE, ENFILE, ENOMEM. `ftruncate`, `fcntl`: as the kernel says.
@@ -46,7 +46,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Maps the first `len` bytes of a memory file, from whoever it is.
+    /// Maps the first `len` bytes of a memory file, which may come from an untrusted process.
     ///
     /// # Errors
     /// `seals`: it is no memory file, or may shrink (EINVAL, EPERM). `size`: it is shorter
@@ -115,7 +115,7 @@ impl Shared {
         let pointer = self.pointer(at, 8 * N);
         assert!(at.is_multiple_of(8), "{at} is not aligned");
         // SAFETY: inside the mapping and aligned (checked; mappings begin at pages), lives as long
-        // as `self`; atomics may be shared with anybody.
+        // as `self`; atomics may be shared with other processes.
         unsafe { &*pointer.cast::<[AtomicU64; N]>() }
     }
 

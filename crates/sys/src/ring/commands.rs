@@ -40,7 +40,7 @@ pub struct NvmeCommand {
     pub cdw: [u32; 6],
 }
 
-/// What a command moves.
+/// Data of a command, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandData {
     /// Nothing.
@@ -162,7 +162,7 @@ impl Commands {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether somebody has to enter the kernel for something to happen here.
+    /// Whether an `io_uring_enter` is needed for progress here.
     fn wants_enter(&mut self) -> bool {
         let polls = self.polls && self.in_flight() > 0;
         let guarded = !self.guarded.is_empty();

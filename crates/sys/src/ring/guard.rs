@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! A guarded operation is put into the submission ring directly before `io_uring_enter`, after the
-//! clock was read. If its time has passed by then, it is not submitted: it ends with
-//! [`LATE`], and nothing of it was done. So a process that stood still (SIGSTOP, a frozen
-//! container) does not execute what it decided on before. What is left is a stop between the clock
-//! and the system call that follows it.
+//! clock was read. If its time has passed by then, it is not submitted: it ends with [`LATE`], and
+//! nothing of it was done. So a process that stood still (SIGSTOP, a frozen container) does not
+//! execute earlier decisions. A stop between the clock and the system call that follows it remains
+//! possible.
 use super::{Completion, Fd, Held, OpId, Returned, Ring, split};
 use crate::freeze::{self, Point};
 use crate::{Errno, os};
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// done. The kernel reports it of cancelled operations, of which there are none with a time.
 pub const LATE: Errno = Errno::CANCELED;
 
-/// What waits for the clock, of one ring.
+/// Operations of one ring that wait for the clock.
 pub(super) struct Guarded<E> {
     /// With the time before which each may start, and its slot's number.
     waiting: VecDeque<(u64, u64, E)>,
@@ -50,8 +50,8 @@ impl<E> Guarded<E> {
         self.late.pop_front()
     }
 
-    /// Reads the clock and submits what may still start; the rest is late. What finds no room
-    /// goes on waiting.
+    /// Reads the clock and submits the operations that may still start; the rest is late.
+    /// Operations without room in the ring stay here.
     pub(super) fn submit(&mut self, mut push: impl FnMut(&E) -> bool) {
         if self.waiting.is_empty() {
             return;
@@ -93,7 +93,7 @@ impl Ring {
 
     /// The kernel is entered next.
     pub(super) fn submit_guarded(&mut self) {
-        // What is in the backlog found the submission ring full.
+        // Entries are in the backlog because the submission ring was full.
         if self.guarded.is_empty() || !self.backlog.is_empty() {
             return;
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// `IORING_RECVSEND_POLL_FIRST`: the socket is empty now, so don't try before it polls ready.
 const POLL_FIRST: u16 = 1;
 
-/// What becomes of a range of a file.
+/// The state to which `fallocate` brings a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
     /// Reads as zeroes, space given back.
