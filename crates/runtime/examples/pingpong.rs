@@ -149,7 +149,7 @@ impl Machine for End {
     fn handle_control(&mut self, (): (), _: u64) {}
     fn turn(&mut self, _: &mut dyn Memory, now_ns: u64) {
         let now = CountingAllocator::of_this_thread();
-        // What came before the first thousand is warming up.
+        // The first thousand exchanges warm up.
         if self.exchanged < 1000 {
             self.allocations.0 = now;
         }

@@ -1,11 +1,11 @@
-//! Who may connect: a share of each peer's address, and what is said of those who may not.
+//! Admission of connections: a share for each peer's address, and log lines about refused ones.
 //!
 //! Decides, from the addresses of those who are connected, whether one more of the same address
 //! comes in. How many there may be in all is the machine's to say.
 //!
 //! # Contract
-//! Who is in stays. Unix sockets have no address and no share. Of many who are turned away, few are
-//! spoken of ([`Seldom`]).
+//! An admitted connection stays. Unix sockets have no address and no share. Log lines about refused
+//! connections are limited in rate ([`Seldom`]).
 use engine::seldom::Seldom;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

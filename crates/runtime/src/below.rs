@@ -1,9 +1,9 @@
-//! What is behind a loop device: the bytes of its file, which are locked with the device.
+//! Backing file of a loop device: its byte range, which is locked with the device.
 //!
 //! # Contract
-//! Whoever opens the file itself, or another loop device over the same bytes, is told that they are
-//! in use (T48): devices over parts of a file that have no byte in common don't meet. Partitions of
-//! a loop device lead to their part.
+//! An open of the file itself, or of another loop device over the same bytes, then fails as in use
+//! (T48). Devices over parts of a file that have no byte in common don't conflict. Partitions of a
+//! loop device lead to their part.
 //!
 //! # Limits
 //! Files are found by the names that the kernel shows: nothing is locked where such a one can't be

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use sys::{COMMANDS_MAX, CommandData, Errno, Extent, Fd, LATE, NvmeCommand, Ring};
 
-/// What waits for room, and what is in flight, by the identifiers of the rings' tags.
+/// Commands that wait for room and commands in flight, by the identifiers of the rings' tags.
 #[derive(Default)]
 pub(crate) struct Commands {
     waiting: VecDeque<(DeviceRequest, Extent)>,
@@ -108,7 +108,7 @@ impl Devices {
             result => device.ended(result, &request),
         };
         self.commands.free.push(slot);
-        // One that can't even be given leaves its place to the next.
+        // A command that can't be submitted leaves its place to the next.
         while let Some(place) = self.commands.place_for_waiting()
             && let Some((next, data)) = self.commands.waiting.pop_front()
         {
@@ -158,7 +158,7 @@ fn give(
         .map_err(|error| DeviceError::Os(error.raw_os_error()))
 }
 
-/// What a command moves besides itself.
+/// Data that a command moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moves {
     Nothing,

@@ -185,7 +185,7 @@ where
         connection.socket = Some(Fd::new(socket));
         connection.phase = Phase::Open;
         (connection.accepted, connection.peer) = (true, peer);
-        // Who connects usually speaks first, and may have.
+        // The peer of a new connection usually sends first, and may have done so already.
         connection.nonempty = true;
         self.unarmed.push(conn);
     }

@@ -2,21 +2,21 @@
 //!
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
-//! is one operation at a time: short ones continue, what a file system can't zero by itself is
-//! written, also where it is to be deallocated and is known to read as zeroes then. Ranges outside
-//! a memory device, and writes to a file opened read-only, end with an error. A request to a
-//! namespace that the kernel drives is one command (`command`). How much of a file is in use is
-//! the machine's to know and to check: it may be made longer at any time. What lies behind the end
-//! of a file was cut off behind our back: reading or comparing it is an error, and the first time
-//! it is logged with the file's name. A later write makes the file long again, and then what lies
-//! between reads as zeroes: nobody can tell those from data. Of a file that we have alone nothing
-//! is read or written there any more (`whole`).
+//! is one operation at a time: short ones continue. A range that the file system can't zero by
+//! itself is written, also where it is to be deallocated and is known to read as zeroes then.
+//! Ranges outside a memory device, and writes to a file opened read-only, end with an error. A
+//! request to a namespace that the kernel drives is one command (`command`). The machine knows and
+//! checks how much of a file is in use: it may be made longer at any time. Data behind the end of a
+//! file was cut off by another process: reading or comparing it is an error, and the first time it
+//! is logged with the file's name. A later write makes the file long again, and then the range
+//! between reads as zeroes, which look like data. Of a file that is locked exclusively, nothing is
+//! read or written there any more (`whole`).
 //!
-//! Changes of files start only before the time that the machine gives (T49): the ring asks the
-//! clock directly before it submits a write, which is done without the kernel's workers or refused;
-//! what is refused, and everything on file systems that block their submitter (T52), is done by the
-//! file's own threads (`blocking`), which ask the clock as well. What is late is asked about anew:
-//! the machine may have got more time meanwhile.
+//! Changes of files start only before the time that the machine gives (T49). The ring reads the
+//! clock directly before it submits a write, which is done without the kernel's workers or refused.
+//! Refused writes, and all requests on file systems that block their submitter (T52), are executed
+//! by the file's own threads (`blocking`), which read the clock as well. A late request is asked
+//! about anew: the machine may have got more time meanwhile.
 //!
 //! # Limits
 //! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. A device with as
@@ -117,7 +117,7 @@ pub(crate) enum Backend {
     Queue(Box<QueueBackend>),
 }
 
-/// What a file request is doing.
+/// The current operation of a file request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Read,
@@ -141,7 +141,7 @@ struct FileRequest {
     /// Bytes done.
     done: u64,
     block_bytes: u32,
-    /// Whoever asked relies on zeroes.
+    /// The requester relies on zeroes.
     zeroes: bool,
     /// Of a change: it starts before this time, or not at all.
     before_ns: u64,
@@ -158,7 +158,7 @@ struct Compares {
     waiting: VecDeque<u32>,
 }
 
-/// What comes after an operation.
+/// Next step after an operation.
 enum Progress {
     Next,
     Done(Result<(), DeviceError>),

@@ -1,10 +1,10 @@
-//! What can go wrong at the kernel's edge: each error says what, which, and what to do; its source
-//! why.
+//! Errors at the kernel's edge: each names the failed operation, its object and the remedy; its
+//! source gives the reason.
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What went wrong at the kernel's edge: an operation, its object, the source, what to do.
+/// Error at the kernel's edge: an operation, its object, the source, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// A queue of a queue server can't be had.
@@ -20,11 +20,11 @@ pub enum RuntimeError {
     Ring {
         /// The reactor.
         name: String,
-        /// What failed.
+        /// The failed operation.
         operation: &'static str,
         /// The kernel's answer.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// Memory can't be had.
@@ -33,7 +33,7 @@ pub enum RuntimeError {
          space (ulimit -v, vm.overcommit_memory)"
     )]
     Memory {
-        /// What it was for.
+        /// The object it was for.
         object: &'static str,
         /// How much.
         bytes: u64,
@@ -65,7 +65,7 @@ pub enum RuntimeError {
     Descriptor {
         /// The reactor.
         name: String,
-        /// What.
+        /// The object.
         object: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -101,7 +101,7 @@ pub enum RuntimeError {
         read_only: bool,
         /// The kernel's answer.
         source: io::Error,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// A file can't be used as a device.
@@ -128,7 +128,7 @@ pub enum RuntimeError {
     InUse {
         /// Which.
         path: PathBuf,
-        /// What they do.
+        /// The use that the other process makes of it.
         holder: &'static str,
     },
     /// A file's properties can't be read or set.
@@ -136,7 +136,7 @@ pub enum RuntimeError {
     File {
         /// Which.
         path: PathBuf,
-        /// What failed.
+        /// The failed operation.
         operation: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -154,7 +154,7 @@ pub enum RuntimeError {
     Panicked {
         /// The reactor.
         name: String,
-        /// What it said.
+        /// The message of the queue server.
         message: String,
     },
 }

@@ -3,8 +3,8 @@
 //! # Contract
 //! O_DIRECT is used where the file system can and its alignment fits ours; elsewhere the page cache
 //! is used, and `direct` says so. Several cores, and several processes, may open one file: each I/O
-//! goes to the file, nothing is kept here. Only what is [opened alone](FileDevice::open_alone)
-//! nobody else can write meanwhile: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
+//! goes to the file, nothing is cached here. Only a file [opened alone](FileDevice::open_alone) is
+//! protected from other writers: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
 //! writes in memory until a flush, for tests.
 use crate::RuntimeError;
 use crate::below::lock_below;
@@ -37,13 +37,13 @@ pub struct FileDevice {
     direct: bool,
     /// A regular file, not a block device.
     regular: bool,
-    /// Its file system may block whoever submits to it.
+    /// Its file system may block its submitters.
     blocks: bool,
     /// Its file system makes holes when it is asked for one.
     punches: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
     has_holes: AtomicBool,
-    /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
+    /// A descriptor that makes exclusive opens of a block device fail, mounts included.
     claim: Option<OwnedFd>,
     /// Of files that are behind a block device, locked with it.
     below: Vec<OwnedFd>,
@@ -60,8 +60,8 @@ impl FileDevice {
     /// # Errors
     /// [`RuntimeError::Open`]: missing, not permitted, read-only file system.
     /// [`RuntimeError::Device`]: a directory, socket…, or with nothing in it.
-    /// [`RuntimeError::File`]: its size can't be read or set.
-    /// [`RuntimeError::InUse`]: to be written, and somebody has it alone.
+    /// [`RuntimeError::File`]: its size can't be read or set. [`RuntimeError::InUse`]: to be
+    /// written, and another opener has it exclusively.
     pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, read_only, create)?;
         // The kernel opens such a device to write, and then refuses each write.
@@ -73,10 +73,10 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens `path` to read and write it while nobody else writes it (T48).
+    /// Opens `path` to read and write it, with a lock that excludes other writers (T48).
     ///
     /// # Errors
-    /// As [`Self::open`]; [`RuntimeError::InUse`] also where somebody just writes it, or has a
+    /// As [`Self::open`]; [`RuntimeError::InUse`] also while another process writes it, or has a
     /// block device mounted.
     pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, false, None)?;
@@ -128,8 +128,8 @@ impl FileDevice {
         }
     }
 
-    /// From now on writes stay in memory, of so many bytes at most, until a flush or FUA: who kills
-    /// this process takes them away, as whoever pulls a disk's plug does. For tests.
+    /// From now on writes stay in memory, of so many bytes at most, until a flush or FUA: a kill of
+    /// this process loses them, as a power failure does in a disk's cache. For tests.
     ///
     /// # Errors
     /// [`RuntimeError::File`]: it can't be opened once more.
@@ -188,7 +188,7 @@ impl FileDevice {
         self.whole.as_ref()
     }
 
-    /// How long it is now, as far as is known without asking anybody for it.
+    /// Its length in bytes, as far as known without a system call.
     pub(crate) fn bytes_now(&self) -> Option<u64> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = rustix::fs::statx(&*self.fd, c"", flags, StatxFlags::SIZE).ok()?;
@@ -386,7 +386,7 @@ fn reads_directly(fd: &OwnedFd) -> bool {
     rustix::io::pread(fd, aligned, 0).is_ok()
 }
 
-/// Whether this is a block device that the kernel lets nobody write to.
+/// Whether this is a block device that the kernel protects from writes.
 fn is_write_protected(path: &Path, fd: impl AsFd) -> Result<bool, RuntimeError> {
     if !kind(path, fd.as_fd())? {
         return Ok(false);

@@ -33,7 +33,7 @@ const SUBMITTED: [(i64, &str, &str); 5] = [
 
 /// Whether a submission to this file may block its submitter.
 pub(crate) fn blocks_submitter(file: impl AsFd, is_block_device: bool) -> bool {
-    // A block device waits in its queue. What its node's file system is does not matter.
+    // A block device waits in its queue. The file system of its node does not matter.
     if is_block_device {
         return false;
     }

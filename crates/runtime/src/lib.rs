@@ -94,7 +94,7 @@ pub struct ReactorConfig {
     pub arena_bytes: u64,
     /// Most connections from one address to this reactor; `None`: no bound but the machine's.
     pub per_peer_max: Option<u32>,
-    /// What `Output::Open` refers to; [`NOWHERE`]: not known yet.
+    /// Addresses that `Output::Open` refers to; [`NOWHERE`]: not known yet.
     pub addresses: Vec<SocketAddr>,
     /// Listeners, already bound.
     pub listeners: Vec<TcpListener>,
@@ -102,7 +102,7 @@ pub struct ReactorConfig {
     pub devices: Vec<Device>,
 }
 
-/// What a reactor counted.
+/// Counters of a reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReactorStats {
     /// Loop turns.

@@ -10,7 +10,7 @@ pub const RECEIVE_BUFFER_BYTES: u32 = 256 << 10;
 /// without asking twice. Few, because the kernel takes them in turn, and each one is cache that the
 /// next receive overwrites.
 pub const RECEIVE_BUFFERS_LENT_MIN: u16 = 4;
-/// The same, for many connections.
+/// As [`RECEIVE_BUFFERS_LENT_MIN`], for many connections.
 pub const RECEIVE_BUFFERS_LENT_MAX: u16 = 64;
 /// Payload from this size on isn't copied: it is received into, and sent from, where it lies.
 pub const DIRECT_MIN: u32 = 16 << 10;
@@ -104,6 +104,6 @@ pub const QUEUE_QUIESCE_NS: u64 = 5_000_000_000;
 pub const QUEUE_RETRY_NS_MIN: u64 = 50_000_000;
 /// Longest such wait.
 pub const QUEUE_RETRY_NS_MAX: u64 = 1_000_000_000;
-/// How long a queue server may take to answer the last changes of a queue that nobody wants to wait
-/// for: one that is well takes less, and one that hangs is waited for by so much more.
+/// How long a queue server may take to answer the last changes of a queue that is being released. A
+/// healthy one takes less; a hanging one is waited for by so much more.
 pub const QUEUE_FAREWELL_NS: u64 = 1_000_000_000;

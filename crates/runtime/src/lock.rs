@@ -1,12 +1,12 @@
-//! Who else may write a file or block device: locks that other engines, targets and mirrors see.
+//! Locks on files and block devices, which other engines, targets and mirrors see.
 //!
 //! # Contract
-//! Whoever writes takes a shared lock, so that several may (two targets over one file are two
-//! controllers of it); a leg of a mirror takes an exclusive one, so that nobody writes under the
-//! mirror, and no mirror begins under somebody who writes (T48). Reading takes none. Locks belong
-//! to an opened file, not to a process: the same rules hold within one. They end when all
-//! descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long is
-//! waited. With a loop device what it shows of its file is locked (`below`).
+//! A writer takes a shared lock, so that several may write (two targets over one file are two
+//! controllers of it). A leg of a mirror takes an exclusive one, so that no other writer changes it
+//! under the mirror, and no mirror starts while another process writes (T48). Reading takes none.
+//! Locks belong to an opened file, not to a process: the same rules hold within one. They end when
+//! all descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long
+//! is waited. With a loop device the range that it shows of its file is locked (`below`).
 //!
 //! # Limits
 //! OFD locks are advisory, and of one host (on some network file systems, of all its clients).
@@ -28,7 +28,7 @@ pub(crate) fn lock(file: impl AsFd + Copy, path: &Path, alone: bool) -> Result<(
     lock_part(file, path, &(0..u64::MAX), alone)
 }
 
-/// The same of some bytes: who has others of them, or the whole file, is in the way.
+/// As [`lock`], for some bytes: locks on overlapping bytes, or on the whole file, conflict.
 ///
 /// # Errors
 /// As [`lock`].
@@ -44,7 +44,7 @@ pub(crate) fn lock_part(
     loop {
         match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&wanted)) {
             Ok(_) => return Ok(()),
-            // Such a file system knows no locks, so nobody else has one.
+            // Such a file system knows no locks, so no other process has one.
             Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOLCK) if !alone => return Ok(()),
             Err(Errno::EAGAIN | Errno::EACCES) if begin.elapsed() < LOCK_WAIT => {
                 std::thread::sleep(LOCK_POLL);
@@ -66,7 +66,7 @@ pub(crate) fn lock_part(
     }
 }
 
-/// What whoever is in the way of `wanted` holds.
+/// The kind of lock that conflicts with `wanted`.
 fn holder(file: impl AsFd + Copy, wanted: libc::flock) -> &'static str {
     let mut found = wanted;
     let asked = fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut found));

@@ -1,9 +1,9 @@
 //! Messages from other threads: a bounded queue, and an event that wakes the reactor.
 //!
 //! # Contract
-//! A sender raises the event only if nobody did since the reactor last looked, so many messages
-//! cost one wake-up. The reactor lowers it *before* it looks: a message that arrives in between
-//! raises it again.
+//! A sender raises the event only if it is not raised since the reactor last looked, so many
+//! messages cost one wake-up. The reactor lowers it *before* it looks: a message that arrives in
+//! between raises it again.
 use crate::device::Opened;
 use crate::limits::MAILBOX_MAX;
 use crate::{Device, RuntimeError};
@@ -32,7 +32,7 @@ impl Wake {
         })
     }
 
-    /// What becomes readable when it is raised.
+    /// Descriptor that becomes readable when it is raised.
     pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
         let cloned = self.event.try_clone();
         cloned
@@ -52,16 +52,16 @@ impl Wake {
     }
 }
 
-/// What may be in a mailbox.
+/// Messages of a mailbox.
 #[derive(Debug)]
 pub(crate) enum Mail<C> {
     /// For the machine.
     Control(C),
-    /// A socket that somebody else accepted, and the listener's number to say of it.
+    /// A socket accepted elsewhere, and the number of the listener to report for it.
     Adopt(u32, OwnedFd),
-    /// What an address number stands for from now on.
+    /// Sets the address of an address number.
     Address(u32, SocketAddr),
-    /// What a device number stands for from now on.
+    /// Sets the device of a device number.
     Device(DeviceId, Option<Box<Opened>>),
 }
 
@@ -117,8 +117,8 @@ impl<C: Send> Sender<C> {
     }
 
     /// From now on `device` stands for this, before messages that are sent later; numbers are
-    /// dense. What it stood for before must be in no request. `None`: for nothing, and its file is
-    /// closed. False if the reactor is gone.
+    /// dense. Its former device must be in no request. `None`: for nothing, and its file is closed.
+    /// False if the reactor is gone.
     ///
     /// # Errors
     /// No descriptor is left for it; then nothing has changed.
@@ -169,12 +169,12 @@ impl<C: Send> Mailbox<C> {
         ))
     }
 
-    /// What becomes readable when there are messages.
+    /// Descriptor that becomes readable when there are messages.
     pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
         self.wake.watched(name)
     }
 
-    /// What wakes the reactor, for others that have something for it.
+    /// The event that wakes the reactor, for other senders.
     pub(crate) fn wake(&self) -> Arc<Wake> {
         Arc::clone(&self.wake)
     }

@@ -7,8 +7,8 @@
 //! are kept, the one used last on top.
 //!
 //! # Limits
-//! Large ones as many as that; small ones as many as there are connections, of
-//! [`STAGED_SMALL_MAX`] and what the last answer appends. One that had to grow beyond is not kept.
+//! Large ones as many as that; small ones as many as there are connections, of [`STAGED_SMALL_MAX`]
+//! and the bytes that the last answer appends. Larger ones are not kept.
 use crate::limits::{
     EXTENTS_MAX, EXTENTS_SMALL_MAX, MESSAGES_LARGE_MAX, STAGED_MAX, STAGED_SLACK, STAGED_SMALL_MAX,
 };

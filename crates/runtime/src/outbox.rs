@@ -10,7 +10,7 @@
 use crate::mailbox::{SendError, Sender};
 use std::collections::VecDeque;
 
-/// What is to be sent to one reactor.
+/// Messages to be sent to one reactor.
 #[derive(Debug)]
 pub struct Outbox<C> {
     to: Sender<C>,

@@ -2,12 +2,12 @@
 //! opening it, what it is, and what the ends of commands mean.
 //!
 //! # Contract
-//! What it is, is learnt by Identify when it is opened, with the checks of any other path. A
-//! controller that the kernel has removed is ENODEV for every later command; the device file that
-//! comes back is another one, so it has to be opened anew.
+//! Identify, when it is opened, says what it is, with the checks of any other path. A controller
+//! that the kernel has removed is ENODEV for every later command; the device file that comes back
+//! is another one, so it has to be opened anew.
 //!
-//! What the kernel ends because it gives a controller up (EINTR, or status 3h) may have been
-//! executed. On PCIe it ends nothing before the controller was stopped, so a write may then be
+//! A command that the kernel ends because it gives a controller up (EINTR, or status 3h) may have
+//! been executed. On PCIe it ends nothing before the controller was stopped, so a write may then be
 //! repeated elsewhere. On fabrics it has no such proof (T9): there, changes of data end as if the
 //! medium had failed, and are repeated nowhere.
 //!
@@ -45,7 +45,7 @@ pub struct PassthroughDevice {
     namespace: NamespaceInfo,
 }
 
-/// What the kernel's tree says of a namespace's device file.
+/// Sysfs attributes of a namespace's device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     /// Of each of its controllers.
@@ -228,7 +228,7 @@ fn ended(result: Result<u32, Errno>, lingers: bool) -> Result<(), DeviceError> {
     })
 }
 
-/// What a device file is, or why it can't be a path.
+/// Identifies a device file, or says why it can't be a path.
 fn learn_all(
     fd: &OwnedFd,
     reaping: Reaping,

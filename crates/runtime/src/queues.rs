@@ -6,22 +6,22 @@
 //!
 //! # Contract
 //! Every reactor has a queue of its own. Requests go through memory that the queue's server made:
-//! one copy each way. What a turn begins is submitted at once at its end, and while the server is
-//! awake without a system call. No lock and no allocation per request.
+//! one copy each way. All commands of a turn are submitted at once at its end, and while the server
+//! is awake without a system call. No lock and no allocation per request.
 //!
 //! Where the server ends, or gives up the queue, requests end as those of a lost path do; a thread
-//! tries to open another queue, whose namespace must be the same (T32). Changes that the server
-//! had are not ended before [`QUEUE_QUIESCE_NS`] have passed: it can't be known whether its
-//! requests to files are executed yet, and nobody may repeat them elsewhere meanwhile (T9). A flush
-//! waits for the next queue: what was acknowledged is durable only then (T13).
+//! tries to open another queue, whose namespace must be the same (T32). Changes that the server had
+//! are not ended before [`QUEUE_QUIESCE_NS`] have passed: its requests to files may still be
+//! executed, so they must not be repeated elsewhere meanwhile (T9). A flush waits for the next
+//! queue: acknowledged writes are durable only then (T13).
 //!
-//! The same where the engine lets go of a path ([`QueueBackend::let_go`]). Reads end at once: what
-//! comes late comes into memory of the queue's, which the server keeps for as long as it needs it
-//! (T10). Changes are given [`QUEUE_FAREWELL_NS`]: what a server that is well has answered can't
-//! be executed late, so each ends with its answer, and the queue with the last. So are flushes: a
-//! server that has told one of them that it failed tells nobody else (T13). From one that hangs
-//! what it has not begun is taken back, which then never is ([`Queue::close_with`]); changes wait
-//! all the same, for a command that it fetched may be with the kernel.
+//! The engine may also release a path ([`QueueBackend::let_go`]). Reads end at once: late data
+//! comes into memory of the queue's, which the server keeps for as long as it needs it (T10).
+//! Changes are given [`QUEUE_FAREWELL_NS`]: a command that a healthy server has answered can't be
+//! executed late, so each ends with its answer, and the queue with the last. So do flushes: a
+//! server reports a failed one only once (T13). From a hanging server, commands that it has not
+//! begun are taken back, and are then never executed ([`Queue::close_with`]); changes wait all the
+//! same, for a command that it fetched may be with the kernel.
 //!
 //! # Limits
 //! [`QUEUE_SLOTS`] commands with the server. A request larger than [`QUEUE_PIECE_BYTES`] is
@@ -66,7 +66,7 @@ impl QueueDevice {
     /// Asks what a namespace is like.
     ///
     /// # Errors
-    /// [`RuntimeError::Queue`]: nobody answers there, or it has no such namespace for us.
+    /// [`RuntimeError::Queue`]: no server answers there, or it has no such namespace for us.
     pub fn open(socket: PathBuf, nsid: u32) -> Result<Self, RuntimeError> {
         match queue::show(&socket, nsid) {
             Ok((namespace, identity)) => Ok(Self {
@@ -81,8 +81,8 @@ impl QueueDevice {
         }
     }
 
-    /// A server that is lost may execute what it had for so long; [`QUEUE_QUIESCE_NS`] if that is
-    /// longer. 0: nobody cares, and it is not waited for.
+    /// A lost server may execute its commands for so long; [`QUEUE_QUIESCE_NS`] if that is longer.
+    /// 0: late execution does not matter, and it is not waited for.
     #[must_use]
     pub fn with_quiesce(mut self, quiesce_ns: u64) -> Self {
         self.quiesce_ns = quiet_after(quiesce_ns);
@@ -100,7 +100,7 @@ impl QueueDevice {
         self.namespace.block_shift
     }
 
-    /// What it shows of itself, if anything.
+    /// The identity that its namespace shows, if any.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
@@ -115,8 +115,8 @@ impl QueueDevice {
         &self.socket
     }
 
-    /// A queue to it. What it is to be is asked of the very server that has the queue: another one
-    /// may have taken the place of the one that was asked before (T32).
+    /// Opens a queue to it. The identity is asked of the very server that has the queue: another
+    /// one may have taken the place of the one that was asked before (T32).
     ///
     /// # Errors
     /// [`RuntimeError::Queue`]: as [`Self::open`]; all queues are taken; the namespace is another
@@ -151,7 +151,7 @@ struct Request {
     begun: u64,
     /// Its commands with the server.
     out: u16,
-    /// What the first command that failed said.
+    /// Result of the first command that failed.
     result: Result<(), DeviceError>,
 }
 
@@ -172,7 +172,7 @@ struct Command {
     bytes: u64,
 }
 
-/// What a reactor is woken by.
+/// Descriptors that wake a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     /// Completions have come.
@@ -230,7 +230,7 @@ pub(crate) struct QueueBackend {
     waiting: VecDeque<u32>,
     /// Changes that a lost server had.
     doubtful: Vec<u32>,
-    /// What is said of them.
+    /// Rate limiter and state of their log lines.
     doubting: Option<Doubting>,
     /// It was let go of under this id, to be told when there is a queue again.
     let_go: Option<u32>,
@@ -238,7 +238,7 @@ pub(crate) struct QueueBackend {
     parting: Option<u64>,
     repair: Arc<Repair>,
     repaired: Fd,
-    /// What the ring watches.
+    /// The ring's watches.
     watches: [Option<OpId>; 3],
     /// Room to compare in.
     scratch: Box<[u8]>,
@@ -382,7 +382,7 @@ impl QueueBackend {
         Ok(())
     }
 
-    /// Nothing more of a request is given out. What it has with the server is waited for.
+    /// Submits nothing more of a request. Its commands with the server are waited for.
     fn fail(&mut self, at: u32, error: DeviceError) {
         if let Some(it) = &mut self.requests[at as usize] {
             it.result = it.result.and(Err(error));
@@ -462,7 +462,7 @@ impl QueueBackend {
         }
     }
 
-    /// What was watched has become readable.
+    /// A watched descriptor has become readable.
     pub(crate) fn woken(&mut self, ring: &mut Ring, what: Watched, results: &mut Vec<Done>) {
         self.watches[what as usize] = None;
         match what {
@@ -472,7 +472,7 @@ impl QueueBackend {
                 }
             }
             Watched::End => {
-                // What had ended before it did.
+                // Commands that had ended before it did.
                 self.reap(ring, results);
                 // It says nothing unasked: this is its end.
                 self.lose(ring, ENDED, results);
@@ -505,7 +505,7 @@ impl QueueBackend {
         self.refill(ring, results);
     }
 
-    /// What a command has read goes to who wanted it, or is compared.
+    /// Passes the data of a command on to the requester, or compares it.
     fn take_data(
         &mut self,
         ring: &mut Ring,
@@ -544,7 +544,7 @@ fn quiet_after(quiesce_ns: u64) -> u64 {
     }
 }
 
-/// What a status means for a device.
+/// The device error for a status.
 fn device_error(status: Status) -> DeviceError {
     match status {
         _ if status.is(Status::CAPACITY_EXCEEDED) => DeviceError::Full,

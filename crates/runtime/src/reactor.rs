@@ -63,7 +63,7 @@ pub(crate) struct Reactor<M: Machine> {
     name: String,
 }
 
-/// What an operation belongs to; travels through the kernel as 64 bits.
+/// Owner of an operation; travels through the kernel as 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tag {
     Connect(ConnId),
@@ -71,7 +71,7 @@ pub(crate) enum Tag {
     Send(ConnId),
     Accept(u32),
     File(u32),
-    /// What is watched for a queue: its number, and which in the two low bits.
+    /// Descriptor watched for a queue: the queue's number, and which one in the two low bits.
     Queue(u32),
     Mail,
     Command(u32),
@@ -140,7 +140,7 @@ where
             again: false,
             connections: (0..count).map(|_| Connection::new()).collect(),
             dirty: Vec::with_capacity(count as usize),
-            // One that is closed may stand in it twice.
+            // A closed connection may stand in it twice.
             unarmed: Vec::with_capacity(2 * count as usize),
             closing: Vec::with_capacity(count as usize),
             // A few connections send in one turn; should more, more are made.
@@ -240,7 +240,7 @@ where
         }
     }
 
-    /// What workers did becomes events.
+    /// Turns results of workers into events.
     fn take_finished(&mut self) {
         let mut finished = std::mem::take(&mut self.finished);
         self.devices.inbox.take(&mut finished);
@@ -507,8 +507,8 @@ fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> 
     Ring::new(&ring, arena).map_err(|error| RuntimeError::ring(&config.name, error))
 }
 
-/// For how long nobody looked, at `now_ns`, after a look at `last_ns` and a wait from `waits_ns`
-/// on. What ends a sleep is seen at once.
+/// How long the loop was busy, ns, at `now_ns`, after a look at `last_ns` and a wait from
+/// `waits_ns` on. The cause that ends a sleep is seen at once.
 fn busy_ns(last_ns: u64, waits_ns: u64, now_ns: u64) -> u64 {
     if now_ns.saturating_sub(waits_ns) > SLEEP_NS {
         return 0;

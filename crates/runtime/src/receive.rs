@@ -3,9 +3,9 @@
 //!
 //! # Contract
 //! One receive operation per connection. It takes a buffer only when bytes are there, so idle
-//! connections hold none. What a blocked machine leaves stays in its buffer, and nothing more is
-//! received, until `Output::Resume`. Where the machine expects `DIRECT_MIN` bytes of payload or
-//! more and none are left in a buffer, the next receive puts them where they belong.
+//! connections hold none. Bytes that a blocked machine leaves stay in their buffer, and nothing
+//! more is received, until `Output::Resume`. Where the machine expects `DIRECT_MIN` bytes of
+//! payload or more and none are left in a buffer, the next receive puts them where they belong.
 use crate::connection::Phase;
 use crate::limits::{AFTER_LARGE_BYTES, DIRECT_MIN, RECEIVE_BUFFER_BYTES};
 use crate::reactor::{Reactor, Tag};
@@ -15,7 +15,7 @@ use nvme::crc32c;
 use std::mem;
 use sys::{Buffer, Completion, Errno, OpId, Returned};
 
-/// What a connection's receiving side is doing.
+/// State of a connection's receiving side.
 #[derive(Default)]
 pub(crate) enum Inbound {
     /// Nothing, for a moment.

@@ -1,13 +1,13 @@
-//! What the kernel tells of block devices in sysfs.
+//! Attributes of block devices in sysfs.
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel tells of devices.
 pub const SYS: &str = "/sys";
-/// What positions in sysfs count, bytes.
+/// Unit of positions in sysfs, bytes.
 const SECTOR: u64 = 512;
 
-/// What has the bytes that a block device shows.
+/// The holder of the bytes that a block device shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Below {
     /// The disk of a partition, by its number.
@@ -16,8 +16,8 @@ pub enum Below {
     File(PathBuf, Range<u64>),
 }
 
-/// What is behind the bytes of `range` of the block device of which the folder `at` tells; `None`:
-/// they are its own, as far as is known here.
+/// Returns the holder of the bytes of `range` of the block device whose sysfs folder is `at`;
+/// `None`: they are its own, as far as is known here.
 pub fn below(at: &Path, range: &Range<u64>) -> Option<Below> {
     let count = |name: &str| word(&at.join(name)).and_then(|it| it.parse::<u64>().ok());
     if count("partition").is_some() {
@@ -51,7 +51,7 @@ pub fn number_of(at: &Path) -> Option<u64> {
     ))
 }
 
-/// What a file of sysfs says, if anything.
+/// Content of a file of sysfs, if any.
 pub fn word(at: &Path) -> Option<String> {
     let said = std::fs::read_to_string(at).ok()?;
     Some(said.trim().to_owned()).filter(|it| !it.is_empty())

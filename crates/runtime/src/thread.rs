@@ -109,7 +109,7 @@ fn pin(config: &ReactorConfig) -> Result<(), RuntimeError> {
     })
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn text(panic: &(dyn Any + Send)) -> String {
     let borrowed = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let owned = panic.downcast_ref::<String>().cloned();

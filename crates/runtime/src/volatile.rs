@@ -1,10 +1,10 @@
 //! A volatile write cache in front of a file, as disks have one: for testing who is in front of it.
 //!
 //! # Contract
-//! What is written is in memory of this process until a flush, or FUA of that write, puts it into
-//! the file, durably; so a process that is killed loses what was not flushed, as a disk does that
+//! A write stays in memory of this process until a flush, or FUA of that write, puts it into the
+//! file, durably; so a process that is killed loses everything not flushed, as a disk does that
 //! loses power. Where the cache is full, a piece of it goes to the file before, and not the oldest
-//! one: what is lost later need not be what came last. Reads find what was written.
+//! one: the lost writes need not be the last ones. Reads find the last write.
 //!
 //! # Limits
 //! I/O is done at once, on the thread that asks: a flush holds up everything else of it. One
@@ -88,7 +88,7 @@ impl VolatileCache {
         })
     }
 
-    /// What was written last.
+    /// Reads the data written last.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let state = self.lock();
         for (piece, within, at) in parts(offset, data.len() as u64) {

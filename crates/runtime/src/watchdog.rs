@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
-/// What a reactor shows of itself.
+/// State that a reactor shows to the watchdog.
 pub(crate) struct Pulse {
     name: String,
     wake: Arc<Wake>,
@@ -62,7 +62,7 @@ impl Pulse {
         }
     }
 
-    /// What a device number stands for.
+    /// Sets the name of a device number.
     pub(crate) fn name_device(&self, device: usize, path: Option<String>) {
         let mut paths = lock(&self.paths);
         if paths.len() <= device {
@@ -78,7 +78,7 @@ impl Pulse {
     }
 }
 
-/// What the watchdog knows of a reactor.
+/// The watchdog's record of a reactor.
 struct Watched {
     pulse: Weak<Pulse>,
     /// Turns at the last look.

@@ -1,29 +1,28 @@
-//! Files that we have alone, and that somebody cut short all the same.
+//! Exclusively locked files that another process truncated all the same.
 //!
 //! # Contract
-//! What lies behind the end of a file that was cut off is lost. A write there would make the file
-//! long again, and the hole before it would read as good zeroes. So who has a file alone notes how
-//! long it is, and where its end was when it was seen to be shorter; from then on nothing is read
-//! or written behind that, however long the file is by then, until somebody says that the file is
-//! to be taken as it is ([`FileDevice::take_as_it_is`]). Its size is looked at no more often than
-//! every `LOOK_NS`, by what is asked of it, and once a second besides (`device/cut.rs`; not where
-//! the file system may block the reactor), and never waited for: what a file system has not noticed
-//! itself yet is not asked of a server. How far all cores have written is known to each of them: an
-//! end that a write may have put there is none.
+//! Data behind the end of a file that was truncated is lost. A write there would make the file long
+//! again, and the hole before it would read as good zeroes. So an exclusive opener notes how long
+//! the file is, and where its end was when it was seen to be shorter. From then on nothing is read
+//! or written behind that, however long the file is by then, until the file is accepted as it is
+//! ([`FileDevice::take_as_it_is`]). Its size is checked no more often than every `LOOK_NS`, by its
+//! requests, and once a second besides (`device/cut.rs`; not where the file system may block the
+//! reactor). Nothing waits for the check: a change that the file system has not noticed itself yet
+//! is not asked of a server. All cores know how far all cores have written: an end that a write may
+//! have put there is no truncation.
 //!
 //! # Limits
-//! What is written within `LOOK_NS` after the cut may make the file longer: that shows at the next
-//! look, and where the end was is not known any more, so nothing of the file is trusted then. Until
-//! then a read of the hole finds zeroes. A file that is cut and made as long again between two
-//! looks isn't noticed, as nothing is that others write into it.
+//! A write within `LOOK_NS` after the truncation may make the file longer: that shows at the next
+//! check, and where the end was is not known any more, so nothing of the file is trusted then.
+//! Until then a read of the hole finds zeroes. A file that is cut and made as long again between
+//! two checks isn't noticed; nor is data that other processes write into it.
 use crate::FileDevice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How often a file's size is looked at, ns.
 pub(crate) const LOOK_NS: u64 = 1_000_000;
 
-/// What is known of the length of a file. Cores may share it; each of its numbers stands for
-/// itself.
+/// Known lengths of a file. Cores may share it; each of its numbers stands for itself.
 #[derive(Debug)]
 pub(crate) struct Whole {
     /// Writes of all cores.
@@ -48,7 +47,7 @@ pub(crate) struct Looked {
 #[derive(Debug, Default)]
 pub(crate) struct Written(AtomicU64);
 
-/// What [`Written`] holds. `reach` is in [`REACH_UNIT`]s.
+/// State that [`Written`] holds. `reach` is in [`REACH_UNIT`]s.
 #[derive(Clone, Copy)]
 struct Writes {
     reach: u64,
@@ -180,7 +179,7 @@ impl Whole {
         end.filter(|_| end != before)
     }
 
-    /// The same of a file that has so many bytes now, where nothing below `needs` was cut off.
+    /// As `take`, of a file that has so many bytes now, where nothing below `needs` was cut off.
     fn take_behind(&self, needs: u64, bytes: u64) {
         let end = self.end.load(Ordering::Acquire);
         if end == u64::MAX || end < needs || bytes < end {
@@ -234,8 +233,8 @@ impl FileDevice {
         Ok(bytes)
     }
 
-    /// The same where nothing below `needs` was cut off: a caller that needs no more than that has
-    /// lost nothing, and uses what lies behind it from now on.
+    /// As [`Self::take_as_it_is`], where nothing below `needs` was cut off: a caller that needs no
+    /// more than that has lost nothing, and uses the range behind it from now on.
     ///
     /// # Errors
     /// [`RuntimeError::File`](crate::RuntimeError::File): its size can't be read.

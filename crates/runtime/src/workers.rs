@@ -2,20 +2,21 @@
 //! else (T52).
 //!
 //! # Contract
-//! They do what the kernel would have its own workers do (a write into a hole, a file system
-//! without NOWAIT, `fallocate`) and everything on file systems that block their submitter. Directly
-//! before each system call the thread asks the job's [`Permit`]: a process that stood still
-//! executes nothing whose time passed meanwhile (T49). What is left is a stop between that question
-//! and the call. Where a file has holes, space is allocated first and the permit asked again; what
-//! that says does not count, but what the write itself says.
+//! They execute the calls for which the kernel would use its own workers (a write into a hole, a
+//! file system without NOWAIT, `fallocate`) and everything on file systems that block their
+//! submitter. Directly before each system call the thread asks the job's [`Permit`]: a process that
+//! stood still executes nothing whose time passed meanwhile (T49). A stop between that question and
+//! the call remains possible. Where a file has holes, space is allocated first and the permit asked
+//! again; the result of the allocation does not count, but that of the write itself.
 //!
 //! A job is one system call; short counts come back as they are. Its end goes to
 //! [`Complete::complete`], on the thread.
 //!
 //! # Limits
 //! [`FILE_WORKERS_MAX`] threads a file, started as they are needed, ended when idle. Jobs wait in
-//! the order in which they came, as many as their senders have requests. Whoever asks for holes
-//! does not wait for ever, so of such jobs there are [`FILE_QUESTIONS_MAX`] at most.
+//! the order in which they came, as many as their senders have requests. A question about holes is
+//! given up after a time while its job stays, so of such jobs there are [`FILE_QUESTIONS_MAX`] at
+//! most.
 use crate::limits::{FILE_QUESTIONS_MAX, FILE_WORKER_IDLE, FILE_WORKERS_MAX, ZERO_BYTES_MAX};
 use engine::machine::DeviceExtent;
 use rustix::fs::{FallocateFlags, FileType, SeekFrom};
@@ -300,7 +301,7 @@ impl Pool {
         self.end(job, result);
     }
 
-    /// Whoever hears of the end may ask the next question.
+    /// The receiver of the end may ask the next question.
     fn end(&self, job: Job, result: Result<u32, Errno>) {
         if job.is_question() {
             let mut state = self.lock();
@@ -347,7 +348,7 @@ impl Job {
 
     fn end(self, result: Result<u32, Errno>) {
         let (tag, bytes) = (self.tag, self.bytes);
-        // Its file may be closed with it, before anybody hears of the end.
+        // Its file may be closed with it, before the end is reported.
         drop(self.file);
         self.to.complete(Finished { tag, result, bytes });
     }
@@ -456,8 +457,8 @@ const IS_HOLE: u32 = 1 << 31;
 /// Longest extent that is reported, bytes.
 const EXTENT_MAX: u32 = 1 << 30;
 
-/// What a file has from an offset on. Nothing that was written before is missed: a file system
-/// counts what lies in its page cache as data.
+/// Finds data or a hole of a file from an offset on. Nothing that was written before is missed: a
+/// file system counts its page cache as data.
 fn find_extent(file: impl AsFd, offset: u64, length: u32) -> Result<u32, Errno> {
     let length = length.min(EXTENT_MAX);
     let size = rustix::fs::fstat(&file)?.st_size as u64;
@@ -478,7 +479,7 @@ fn find_extent(file: impl AsFd, offset: u64, length: u32) -> Result<u32, Errno> 
     Ok(within(hole).max(1))
 }
 
-/// What the result of a [`Call::Extent`] says; of an error: nothing is known.
+/// Decodes the result of a [`Call::Extent`]; of an error: nothing is known.
 pub(crate) fn extent_of(result: Result<u32, Errno>) -> DeviceExtent {
     result.map_or(DeviceExtent::UNKNOWN, |found| DeviceExtent {
         length: found & !IS_HOLE,
@@ -636,7 +637,7 @@ mod tests {
         assert_eq!(ended.recv().unwrap().result, Ok(4096));
     }
 
-    /// All threads stand in a system call, reads of pipes that nobody writes to, until these go.
+    /// All threads block in a system call, reads of pipes without a writer, until these go.
     fn hang(workers: &Workers, to: &Arc<dyn Complete>) -> Vec<OwnedFd> {
         let mut writers = Vec::new();
         for _ in 0..FILE_WORKERS_MAX {
@@ -670,8 +671,8 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 0);
     }
 
-    /// They are given up by whoever asked, and their jobs stay: without a bound these are as many
-    /// as clients ask in all the time.
+    /// Their requesters give them up, and their jobs stay: without a bound these are as many as
+    /// clients ask in all the time.
     #[test]
     fn t52_questions_of_a_hung_file_are_bounded() {
         let ((file, handle), (to, ended)) = (file(), ends());

@@ -1,4 +1,4 @@
-//! What a reactor allocates per frame once it is warm: nothing.
+//! Allocations of a reactor per frame once it is warm: none.
 #![allow(clippy::unwrap_used, missing_docs)]
 #[path = "it/echo_machine.rs"]
 mod machine;

@@ -7,10 +7,10 @@ use engine::machine::{DeviceError, DeviceId, DeviceRequest};
 /// How often the size of a file is looked at of which nothing is asked, ns.
 const IDLE_LOOK_NS: u64 = 1_000_000_000;
 
-/// What is lost of a file that others may make longer is an error like any other.
+/// Loss in a file that other processes may make longer is an error like any other.
 const EIO: DeviceError = DeviceError::Os(5);
 
-/// What is to be done first, unless it lies behind where a file ended that we have alone.
+/// The first step of a request, unless it lies behind a noticed end of an exclusively locked file.
 pub(super) fn look(
     file: &FileDevice,
     request: &DeviceRequest,
@@ -62,7 +62,7 @@ impl Devices {
         }
     }
 
-    /// A request to a file has ended; its result, as whoever asked is to see it.
+    /// Ends a request to a file; returns its result as the requester is to see it.
     pub(super) fn seen_at_end(
         &mut self,
         request: &FileRequest,

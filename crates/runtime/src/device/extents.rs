@@ -21,7 +21,7 @@ impl Devices {
         } = request;
         let found = match self.backends.get_mut(device_number(request.device)) {
             Some(Backend::File { device, looked, .. }) if device.tells_holes() => {
-                // What was cut off and is a hole now is no zeroes.
+                // A hole where data was cut off is no zeroes.
                 let to = offset.saturating_add(length.into());
                 let is_there = device.look(to, false, looked, now_ns);
                 let news = cut::news(device, looked).map(|end| (request.device, end));

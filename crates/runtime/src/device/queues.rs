@@ -14,7 +14,7 @@ impl Devices {
         }
     }
 
-    /// Nobody waits for what a device does late: a queue is let go of. Of others nothing can be
+    /// Releases a queue without waiting for its late commands. Requests to other devices can't be
     /// taken back.
     pub(crate) fn let_go(&mut self, ring: &mut Ring, device: usize, id: u32) {
         match &mut self.backends[device] {
@@ -52,7 +52,7 @@ impl Devices {
         })
     }
 
-    /// What is watched for a queue has become readable; perhaps one that isn't there any more.
+    /// A descriptor watched for a queue has become readable; the queue may be gone already.
     pub(crate) fn queue_woken(&mut self, ring: &mut Ring, tag: u32, result: Result<u32, Errno>) {
         if result.is_err() {
             return;

@@ -6,7 +6,7 @@ use sys::{Arena, RingConfig};
 
 const NOW: (u64, fn(u32) -> u64) = (0, |_| u64::MAX);
 
-/// A ring whose operations nobody waits for.
+/// A ring whose completions are not used.
 fn ring() -> Ring {
     let config = RingConfig {
         operations_max: FILE_OPERATIONS_MAX as u32 + 2,
@@ -179,7 +179,7 @@ fn end(devices: &mut Devices, ring: &mut Ring, before_ns: u64) -> Result<(), Dev
     end_changed(devices, ring, before_ns, |result| result)
 }
 
-/// The same, where `change` says what the system calls come to.
+/// As `end`; `change` replaces the results of the system calls.
 fn end_changed(
     devices: &mut Devices,
     ring: &mut Ring,

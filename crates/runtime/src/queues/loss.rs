@@ -6,20 +6,21 @@ use engine::machine::DeviceOp;
 use sys::Ring;
 use sys::os::now_ns;
 
-/// What is said of a server that is gone.
+/// State of a queue whose server is gone.
 pub(super) const ENDED: &str = "its server has ended or has given up this queue; it is tried again";
-/// The same of one that is well.
+/// State of a queue whose server is healthy.
 const GIVEN_BACK: &str = "its server was given this queue back; another one is asked for";
 
 impl QueueBackend {
-    /// Nobody waits for the server any more. `id` ends when there is a queue again.
+    /// Releases the queue: nothing waits for the server any more. `id` ends when there is a queue
+    /// again.
     #[cold]
     pub(crate) fn let_go(&mut self, ring: &mut Ring, id: u32, results: &mut Vec<Done>) {
         self.let_go = Some(id);
         self.waiting.clear();
         for (at, place) in (0..).zip(&mut self.requests) {
             let Some(it) = place else { continue };
-            // A flush too: that it failed is said once, to whoever asked (T13).
+            // A flush too: its failure is reported once, to its requester (T13).
             let is_read = matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare);
             if !is_read && it.out > 0 {
                 // Of what was not given out nothing is.
@@ -69,13 +70,13 @@ impl QueueBackend {
         }
     }
 
-    /// What its server had and has not answered is in doubt.
+    /// Puts the unanswered commands of its server in doubt.
     fn give_back(&mut self, ring: &mut Ring, why: &str, results: &mut Vec<Done>) {
         self.parting = None;
         self.missing = Some(Missing::new(&self.device, why));
         self.waiting.clear();
-        // What was answered by now is heard; what comes later the server knows to be heard by
-        // nobody, and tells the next who flushes (T13).
+        // Answers until now count. The server knows that later ones have no reader, and tells the
+        // next flush of them (T13).
         if let Some(line) = self.line.take() {
             let mut heard = Vec::new();
             line.queue.close_with(|done| heard.push(done));

@@ -1,5 +1,5 @@
-//! What happens without a server: another queue is tried for, and what the lost one may yet
-//! execute is waited for. In a thread, for opening a queue may take time.
+//! Replacement of a lost queue: another one is tried for, and late execution by the lost one is
+//! waited for. In a thread, for opening a queue may take time.
 use super::QueueDevice;
 use crate::limits::{QUEUE_RETRY_NS_MAX, QUEUE_RETRY_NS_MIN};
 use queue::Queue;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use sys::Errno;
 use sys::os::{Event, now_ns};
 
-/// What the thread and the reactor share; the reactor dropped it: the thread ends.
+/// State shared by the thread and the reactor; the reactor dropped it: the thread ends.
 pub(super) struct Repair {
     /// Raised when one of these has changed.
     pub event: Event,

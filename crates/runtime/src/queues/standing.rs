@@ -1,5 +1,5 @@
-//! What all reactors' queues of one namespace have in common: whether they are wanted, and what
-//! keeps those that are missing.
+//! State that all reactors' queues of one namespace share: whether they are wanted, and what keeps
+//! those that are missing.
 //!
 //! # Contract
 //! Locked when a queue comes or goes and by who asks for it, never for a request.
@@ -22,7 +22,7 @@ struct Now {
     missing: u32,
     /// Why the last one that lost its queue did; empty: none has.
     lost: String,
-    /// What the last attempt to open another one said; empty: there was none.
+    /// Message of the last failed attempt to open another one; empty: there was none.
     refused: String,
     /// Of the reactors that hold changes.
     doubts: Vec<Arc<Doubt>>,
@@ -112,8 +112,8 @@ impl Standing {
 }
 
 impl QueueDevice {
-    /// Whether queues are to be had at all. One that is given back while they are not, is not
-    /// replaced by another one; those that are there stay.
+    /// Sets whether queues are to be had at all. While they are not, a queue that is given back is
+    /// not replaced; open queues stay.
     pub fn set_wanted(&self, wanted: bool) {
         self.standing.now().unwanted = !wanted;
         self.standing.wanted.notify_all();

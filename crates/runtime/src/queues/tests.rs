@@ -1,4 +1,4 @@
-//! What a server's answers mean.
+//! Meaning of a server's answers.
 use super::*;
 
 /// The engine judges them as of any controller: a path that failed is left, a medium that failed

@@ -30,7 +30,7 @@ fn open_connects_and_bytes_flow_both_ways() {
         conn: C0,
         address: 0,
     });
-    // What is said before the connection stands is sent once it does.
+    // A message from before the connection stands is sent once it does.
     recording.command(Command::Say(C0, b"hello".to_vec(), None));
     let (mut peer, _) = listener.accept().unwrap();
     recording.expect(Event::Connected(C0));
@@ -50,7 +50,7 @@ fn open_connects_and_bytes_flow_both_ways() {
 
 #[test]
 fn a_refused_connect_is_reported_and_the_id_is_free_again() {
-    // Bound but not listening: nobody else can take the port meanwhile.
+    // Bound but not listening: no other socket can take the port meanwhile.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -126,7 +126,7 @@ fn a_peer_that_vanishes_is_an_error() {
 #[test]
 fn closing_in_order_sends_what_is_queued_and_does_not_reset() {
     let (recording, mut peer) = accepted();
-    // Bytes that nobody reads any more would make a plain close reset the connection.
+    // Unread bytes would make a plain close reset the connection.
     peer.write_all(&[1; 1000]).unwrap();
     recording.bytes(1000);
     recording.command(Command::Say(C0, vec![7; 100_000], None));

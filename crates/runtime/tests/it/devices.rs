@@ -39,7 +39,7 @@ fn file(path: &Temporary, bytes: u64) -> Device {
     ))
 }
 
-/// What every device of at least 4 MiB must do.
+/// Requests that every device of at least 4 MiB must execute.
 fn exercise(recording: &Recording) {
     let (first, second) = (span(0, 1 << 20), span(2 << 20, 1 << 20));
     let at = 1 << 20;
@@ -285,7 +285,7 @@ fn what_was_cut_off_a_file_cannot_be_read() {
                     "{size}: {op:?} at {offset}"
                 );
             }
-            // What is left is there.
+            // The remaining data is there.
             let left = size / 4096 * 4096;
             if left > 0 {
                 let result = recording.device(op, 0, left, span(0, left as u32));

@@ -98,7 +98,7 @@ impl Echo {
         }
     }
 
-    /// A buffer is free: for whoever waits longest.
+    /// A buffer is free: the longest waiting connection gets it.
     fn release(&mut self, buffer: u32) {
         self.free.push(buffer);
         if let Some(conn) = self.waiting.pop_front() {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 
-/// What happened.
+/// Events of the reactor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     Accepted(u32, ConnId),
@@ -19,7 +19,7 @@ pub enum Event {
     Timeout,
 }
 
-/// What to do.
+/// Commands to the machine.
 #[derive(Clone, Debug)]
 pub enum Command {
     Output(Output),
@@ -275,7 +275,7 @@ impl Recording {
         all
     }
 
-    /// What the arena has there.
+    /// The arena's bytes there.
     pub fn data(&self, span: Span) -> Vec<u8> {
         self.command(Command::Read(span));
         match self.next() {

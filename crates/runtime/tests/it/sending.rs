@@ -87,7 +87,7 @@ fn t10_payload_that_may_still_be_read_is_reported_before_the_end_only() {
         events.last(),
         Some(Event::Closed(C0, Closed::Error(_)))
     ));
-    // Nobody reads it any more.
+    // Reading has ended.
     recording.command(Command::Fill(span(0, 4 << 20), 1));
     assert_eq!(recording.data(span(0, 1)), [1]);
 }
