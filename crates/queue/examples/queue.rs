@@ -15,7 +15,7 @@ const DEPTH: u16 = 127;
 const BLOCKS: u64 = 1024;
 /// Bytes of the data memory for each command: no block is larger.
 const SLOT: usize = 4096;
-/// Nobody tells a poller that the server has died: it asks so often while nothing comes.
+/// A poller gets no event when the server dies: it asks so often while nothing comes.
 const ASK: Duration = Duration::from_millis(100);
 /// In one of so many looks at nothing it reads the clock.
 const LOOKS: u32 = 4096;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 /// Does it, and says so on `out`.
 ///
 /// # Errors
-/// Nobody serves; a command fails; data is wrong.
+/// No server; a command fails; data is wrong.
 pub fn run(
     socket: &Path,
     nsid: u32,
@@ -90,7 +90,7 @@ pub fn run(
     Ok(())
 }
 
-/// What is written to a block.
+/// The content of a block.
 fn pattern(block: u64, bytes: u32) -> Vec<u8> {
     let word = |at: u64| (block + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at;
     let words = 0..u64::from(bytes / 8);

@@ -1,10 +1,10 @@
-//! What can go wrong, and what to do then.
+//! Errors of a queue, and their remedies.
 use nvme::queue::pointer::PieceError;
 use nvme::queue::{Full, Misbehaved};
 use std::fmt;
 use sys::Errno;
 
-/// What is tried first.
+/// The first step of opening.
 pub(crate) const CONNECT: &str = "connect to the broker's socket";
 
 /// A queue can't be had, or can't go on.
@@ -12,14 +12,14 @@ pub(crate) const CONNECT: &str = "connect to the broker's socket";
 pub enum Error {
     /// The system refused.
     System {
-        /// What was tried.
+        /// The step that failed.
         operation: &'static str,
         /// Why not.
         source: Errno,
     },
     /// The broker refused; its own words.
     Refused {
-        /// What was asked.
+        /// The request.
         operation: &'static str,
         /// As of `errno`.
         errno: Errno,
@@ -31,7 +31,7 @@ pub enum Error {
     /// A request on the socket was not answered, or not as it should have been: what comes next may
     /// be its answer, so nothing more is asked there. Commands go on.
     OutOfStep,
-    /// What answers speaks another language, or another version of it.
+    /// The peer speaks another protocol, or another version of it.
     Protocol(&'static str),
     /// The controller wrote what can't be true.
     Misbehaved(Misbehaved),
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What can be done about it, in parentheses behind a blank; empty where the error says so.
+    /// The remedy, in parentheses behind a blank; empty where the error says so.
     pub fn advice(&self) -> &'static str {
         match self {
             Self::System {
@@ -88,7 +88,7 @@ impl Error {
         }
     }
 
-    /// Nobody listens at the socket: why not.
+    /// The error of a connect to a socket without a listener.
     pub fn nobody_listens(&self) -> Option<Errno> {
         match *self {
             Self::System {

@@ -1,4 +1,4 @@
-//! What lies where in the memory of a queue; the table is in docs/queues.md.
+//! Layout of a queue's memory; the table is in docs/queues.md.
 use crate::limits::{REGION_SHIFT, REGIONS_MAX};
 use nvme::limits::QUEUE_ENTRIES_MAX;
 use nvme::queue::{Nap, Place};
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::UserPoll => "user_poll",

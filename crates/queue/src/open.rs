@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::{Errno, Shared, passing};
 
-/// What to ask for.
+/// Parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Kind of queue.
@@ -41,7 +41,7 @@ impl Default for Options {
     }
 }
 
-/// What a namespace is like, for this client.
+/// Properties of a namespace, for this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// log2 of the block size.
@@ -52,7 +52,7 @@ pub struct Namespace {
     pub read_only: bool,
 }
 
-/// What a namespace shows of itself: where all of it agrees, other paths lead to the same data.
+/// Identity that a namespace shows: where all of it agrees, other paths lead to the same data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// NQN of the subsystem.
@@ -113,8 +113,8 @@ impl Connection {
         Self::open_within(path, Duration::from_millis(ANSWER_MS as u64))
     }
 
-    /// A server that hangs takes no connections, and once some wait for it the kernel lets nobody
-    /// else wait but in the call: so it is asked again and again instead.
+    /// A server that hangs takes no connections, and once its backlog is full a further connect
+    /// blocks in the kernel: so it is repeated without blocking instead.
     fn open_within(path: &Path, at_most: Duration) -> Result<Self, Error> {
         let failed = |source| Error::system(CONNECT, source);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -271,7 +271,7 @@ fn errno(number: u32) -> Option<Errno> {
         .then(|| Errno::from_raw_os_error(number))
 }
 
-/// What a broker says, without what a terminal would do.
+/// A broker's text, without control characters that would affect a terminal.
 fn words(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
@@ -279,17 +279,17 @@ fn words(text: &str) -> String {
 /// All queues of a broker, as JSON.
 ///
 /// # Errors
-/// Nobody answers there.
+/// No server answers there.
 pub fn list(path: &Path) -> Result<String, Error> {
     let request = Request::new(Operation::List, 0, 0, 0, 0);
     let (_, _, text) = Connection::open(path)?.ask(&request, &[], "list its queues")?;
     Ok(text)
 }
 
-/// What a namespace is like, and what it shows of itself, if anything; without a queue.
+/// Returns the properties of a namespace, and the identity that it shows, if any; without a queue.
 ///
 /// # Errors
-/// Nobody answers there, or there is no such namespace for this client (ENOENT).
+/// No server answers there, or there is no such namespace for this client (ENOENT).
 pub fn show(path: &Path, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
     Connection::open(path)?.show(nsid)
 }
@@ -298,8 +298,8 @@ impl Queue {
     /// Opens a queue of the broker whose socket is at `path`.
     ///
     /// # Errors
-    /// Nobody answers there; the broker refuses: EBUSY (all queues of that kind are in use), EACCES
-    /// (not for this user), EINVAL (entries or memory that it doesn't have).
+    /// No server answers there; the broker refuses: EBUSY (all queues of that kind are in use),
+    /// EACCES (not for this user), EINVAL (entries or memory that it doesn't have).
     pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
         let mut connection = Connection::open(path)?;
         let kind = options.kind;
@@ -339,7 +339,7 @@ impl Queue {
         Ok(Self::new(held, Arc::new(memory), header, options.form))
     }
 
-    /// What a namespace is like.
+    /// Returns the properties of a namespace.
     ///
     /// # Errors
     /// There is none for this client (ENOENT). As of all requests on the socket:
@@ -348,8 +348,8 @@ impl Queue {
         self.connection().namespace(nsid)
     }
 
-    /// What a namespace is like, and what it shows of itself, if anything: said by the one that
-    /// this queue's commands go to.
+    /// Returns the properties of a namespace, and the identity that it shows, if any, from the
+    /// server that executes this queue's commands.
     ///
     /// # Errors
     /// As [`show`].
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
     use crate::layout::{Layout, SHAPES};
 
-    /// Whoever waited in the call could not be ended.
+    /// A wait inside the call could not be ended.
     #[test]
     fn a_server_whose_backlog_is_full_keeps_nobody_in_a_call() {
         let directory = tempfile::tempdir().unwrap();
@@ -428,7 +428,7 @@ mod tests {
         let timed_out = Error::system(CONNECT, Errno::TIMEDOUT);
         assert_eq!(refused, timed_out);
         assert!(refused.advice().contains("it hangs"));
-        // Somebody is heard: there is room.
+        // One connection is accepted: there is room.
         let heard = rustix::net::accept(&listener).unwrap();
         let opened = Connection::open_within(&path, Duration::from_secs(60)).unwrap();
         drop((heard, opened));
@@ -454,7 +454,7 @@ mod tests {
         );
     }
 
-    /// Memory that is read into by the other one's address is what somebody else has.
+    /// A late answer of a read by another request's address would be another request's data.
     #[test]
     fn an_answer_that_comes_late_is_never_taken_for_another_requests() {
         let (mut connection, broker) = connected();
@@ -463,7 +463,7 @@ mod tests {
         let hangs = register(&mut connection).unwrap_err();
         let timed_out = Error::system("hear from the broker", Errno::TIMEDOUT);
         assert_eq!(hangs, timed_out);
-        // It goes on, and answers whoever asked.
+        // It goes on, and answers the request.
         answer(&broker, &request, 0xa);
         answer(&broker, &request, 0xb);
         for _ in 0..2 {
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(register(&mut connection).unwrap().0.c, 0xc);
     }
 
-    /// The number of an error is anybody's, and a number that none is ends the process.
+    /// A broker can send any number as an error, and one that is no error number ends the process.
     #[test]
     fn a_refusal_is_one_of_the_systems_errors_and_its_words_do_nothing_to_a_terminal() {
         let refused = |error: u32, text: &[u8]| {

@@ -60,7 +60,7 @@ impl Operation {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked; `None`: a number that nobody knows.
+    /// The operation; `None`: an unknown number.
     pub operation: Option<Operation>,
     /// [`VERSION`].
     pub version: u32,
@@ -111,7 +111,7 @@ impl Request {
 /// An answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The operation's number, 0 of one that nobody knows.
+    /// The operation's number, 0 for an unknown one.
     pub operation: u32,
     /// 0, or as of `errno`.
     pub error: u32,

@@ -26,7 +26,7 @@ pub struct Done {
     pub result: u64,
 }
 
-/// What was counted on a queue.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Looks at the completion queue: those of `poll` and `reap`, and those of `wait` and `arm`
@@ -38,7 +38,7 @@ pub struct Counts {
     pub calls: u64,
 }
 
-/// What belongs to a queue besides its rings.
+/// Resources of a queue besides its rings.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub connection: Connection,
@@ -57,13 +57,13 @@ pub struct Queue {
     header: Header,
     form: Form,
     counts: Counts,
-    /// What the controller wrote that can't be true: nothing behind it is believed.
+    /// An impossible value that the controller wrote: nothing behind it is believed.
     failed: Option<Error>,
     held: Held,
 }
 
-/// The client's ends of its rings. What is in flight when this is dropped is taken back, as far as
-/// the broker has not begun it.
+/// The client's ends of its rings. Commands in flight when this is dropped are taken back, as far
+/// as the broker has not begun them.
 #[derive(Debug)]
 struct Rings {
     memory: Memory,
@@ -118,7 +118,7 @@ impl Queue {
     }
 
     pub(crate) fn into_held(mut self) -> (Held, Form) {
-        // Who goes on with it begins where the doorbells are.
+        // The next owner of the queue begins where the doorbells are.
         self.rings.cq.ring(&self.rings.memory);
         (self.held, self.form)
     }
@@ -158,7 +158,7 @@ impl Queue {
         self.held.data.as_ref()
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -278,7 +278,7 @@ impl Queue {
     /// [`Error::System`]: the kernel would not kick the broker.
     #[inline]
     pub fn submit(&mut self) -> Result<(), Error> {
-        // What was reaped makes room for what these commands will answer.
+        // Reaped entries make room for the completions of these commands.
         self.rings.cq.ring(&self.rings.memory);
         if self.rings.sq.ring(&self.rings.memory) && self.layout.asleep().take(&self.rings.memory) {
             return self.kick();
@@ -463,9 +463,8 @@ impl Queue {
     }
 
     /// Another descriptor of the connection, to be watched for POLLRDHUP, with epoll for
-    /// EPOLLRDHUP: then the broker has ended or has given up this queue. That it is readable says
-    /// less: so it is also when an answer comes that nobody waits for any more
-    /// ([`Error::OutOfStep`]).
+    /// EPOLLRDHUP: then the broker has ended or has given up this queue. POLLIN is no proof of
+    /// that: a late answer to a request that was given up causes it too ([`Error::OutOfStep`]).
     ///
     /// # Errors
     /// EMFILE.
@@ -476,14 +475,14 @@ impl Queue {
 
     /// Gives the queue back, also one whose broker hangs. Dropping it does the same. Of the
     /// commands in flight, those that the broker has not begun are not executed any more, also if
-    /// it stands still now and goes on later; those that it has begun end unheard. What it has
-    /// asked the kernel for by then is the kernel's to do: wait for that, if what it writes
-    /// matters.
+    /// it stands still now and goes on later. Completions of begun commands are lost. Requests that
+    /// the broker has passed to the kernel by then are still executed: wait for that, if their
+    /// writes matter.
     pub fn close(self) {}
 
-    /// As [`Self::close`], and calls `each` for what has ended by then. So of a flush that fails
-    /// its client hears here, or its broker knows that nobody did, and fails the next one (T13);
-    /// at times both.
+    /// As [`Self::close`], and calls `each` for every command that has ended by then. So the
+    /// failure of a flush either reaches the client here, or the broker knows that it did not, and
+    /// fails the next flush (T13); at times both.
     pub fn close_with(mut self, mut each: impl FnMut(Done)) {
         let rings = &mut self.rings;
         if rings.cids.used() > 0 {

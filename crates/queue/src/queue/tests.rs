@@ -30,7 +30,7 @@ fn queue() -> (Queue, Memory, CqProducer) {
     (queue, Memory(memory), CqProducer::new(layout.cq()))
 }
 
-/// What ended before a completion that can't be true is not lost, and the error is not either.
+/// Completions before an impossible one are not lost, and the error is not either.
 #[test]
 fn a_reap_that_fails_later_returns_what_ended_first() {
     let (mut queue, memory, mut cq) = queue();
