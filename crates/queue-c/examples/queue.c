@@ -22,7 +22,7 @@ static void check(int result, const char *what) {
     }
 }
 
-/* What was printed has to arrive. */
+/* Ends the program if its output was lost. */
 static void flush(void) {
     if (fflush(stdout) != 0) {
         perror("standard output");
@@ -36,8 +36,8 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Nothing has come. Nobody tells a poller that the server has died, so it is asked now and then: in
- * one of many looks at nothing the clock is read, and ten times a second the kernel is asked. */
+/* Called when no completion has come. A poller gets no event when the server dies, so this checks
+ * now and then: the clock is read in one of many calls, and the kernel is asked ten times a second. */
 static void nothing(void) {
     static unsigned looks;
     static double asked;

@@ -1,9 +1,9 @@
-//! What a queue is like, and what a status says.
+//! Properties of a queue, and texts of statuses.
 use crate::{braid_queue, braid_queue_facts, with};
 use queue::{Kind, Status};
 use std::ffi::c_char;
 
-/// What the queue is like, and how much is in flight.
+/// Returns the properties of the queue, and how much is in flight.
 ///
 /// # Safety
 /// As for all; `facts` is valid.

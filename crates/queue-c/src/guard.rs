@@ -1,15 +1,15 @@
 //! Use of a queue from two threads at once: found in debug builds.
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether somebody uses it.
+/// Whether it is in use.
 #[derive(Debug, Default)]
 pub struct Guard(AtomicBool);
 
-/// Somebody uses it until this is dropped.
+/// Marks it as in use until this is dropped.
 pub struct Used(*const Guard);
 
 impl Guard {
-    /// Somebody begins to use it; in debug builds the process aborts if somebody else does.
+    /// Marks it as in use; in debug builds the process aborts if it already is.
     #[inline]
     pub fn enter(&self) -> Used {
         if cfg!(debug_assertions) && self.0.swap(true, Ordering::Acquire) {

@@ -112,7 +112,7 @@ fn errno(error: &Error) -> c_int {
 unsafe fn with<T>(queue: *mut braid_queue, call: impl FnOnce(&mut braid_queue) -> T) -> T {
     // SAFETY: the caller's; the field alone is looked at, by an atomic.
     let used = unsafe { &(*queue).guard }.enter();
-    // SAFETY: the caller's, and nobody else uses it now (checked in debug builds).
+    // SAFETY: the caller's, and not used elsewhere now (checked in debug builds).
     let result = call(unsafe { &mut *queue });
     drop(used);
     result
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn braid_queue_close(queue: *mut braid_queue) {
     }
 }
 
-/// A queue that nobody else has any more.
+/// Takes a queue back from its only owner.
 ///
 /// # Safety
 /// From `braid_queue_open`, not closed yet, and not used afterwards.
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn braid_queue_error(queue: *mut braid_queue) -> *const c_
     unsafe { with(queue, |whole| whole.error.as_ptr()) }
 }
 
-/// What namespace `nsid` is like: 0, or a negative errno.
+/// Returns the properties of namespace `nsid`: 0, or a negative errno.
 ///
 /// # Safety
 /// As for all; `namespace_` is valid.
@@ -562,8 +562,8 @@ pub unsafe extern "C" fn braid_queue_arm(queue: *mut braid_queue) -> c_int {
 }
 
 /// A descriptor to be watched for POLLRDHUP, with epoll for EPOLLRDHUP: then the server has ended
-/// or has given up this queue; or a negative errno. That it is readable says less: so it is also
-/// when an answer comes that nobody waits for any more. It is the caller's, who closes it.
+/// or has given up this queue; or a negative errno. POLLIN is no proof of that: a late answer to a
+/// request that was given up causes it too. The caller owns it and closes it.
 ///
 /// # Safety
 /// As for all.
@@ -578,7 +578,7 @@ pub unsafe extern "C" fn braid_queue_end_event(queue: *mut braid_queue) -> c_int
     }
 }
 
-/// What was counted since the queue was opened.
+/// Returns the counters since the queue was opened.
 ///
 /// # Safety
 /// As for all; `counts` is valid.

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn braid_queue_register_file(
 /// so nothing may touch it afterwards.
 ///
 /// # Safety
-/// As for all; nobody uses that memory any more.
+/// As for all; that memory is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_queue_unregister(queue: *mut braid_queue, address: u64) -> c_int {
     // SAFETY: the caller's.

@@ -20,10 +20,10 @@ unsafe fn stream(socket: c_int) -> Result<UnixStream, c_int> {
     Ok(UnixStream::from(cloned))
 }
 
-/// Passes the queue, with the memory that the server made for it, to who receives it at the other
-/// end of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the
-/// queue is closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has
-/// the words, and it is nobody's.
+/// Passes the queue, with the memory that the server made for it, to the receiver at the other end
+/// of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the queue is
+/// closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has the
+/// message, and the queue has no owner any more.
 ///
 /// # Safety
 /// As for all; `socket` is open.

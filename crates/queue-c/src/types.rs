@@ -1,7 +1,7 @@
-//! What goes to and fro between C and the library.
+//! Types that C and the library exchange.
 use std::ffi::c_void;
 
-/// What to ask for; all zero is a user_poll queue of 128 entries without data memory.
+/// Parameters of a queue; all zero is a user_poll queue of 128 entries without data memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct braid_queue_options {
@@ -19,7 +19,7 @@ pub struct braid_queue_options {
     pub pointers: u32,
 }
 
-/// What a namespace is like.
+/// Properties of a namespace.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct braid_namespace {
@@ -75,7 +75,7 @@ pub struct braid_done {
     pub status: u16,
 }
 
-/// What a queue is like.
+/// Properties of a queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct braid_queue_facts {
@@ -93,7 +93,7 @@ pub struct braid_queue_facts {
     pub namespaces: u32,
 }
 
-/// What was counted.
+/// Counters of a queue.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct braid_counts {

@@ -2,9 +2,9 @@
 //! makes one. This program is the test and, started again by itself, that process, in which both
 //! sides are threads; so it has a `main` of its own.
 //!
-//! What is sealed is the whole process (seccomp, for all of its threads): the client's thread, the
-//! one that serves its queue, and those of the socket, which wait in the kernel meanwhile. What the
-//! vDSO answers (the clock) is no system call.
+//! The whole process is sealed (seccomp, for all of its threads): the client's thread, the one that
+//! serves its queue, and those of the socket, which wait in the kernel meanwhile. Answers of the
+//! vDSO (the clock) are no system calls.
 //!
 //! In this crate because sealing takes `unsafe`.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -235,7 +235,7 @@ fn work(queue: &mut Queue, ios: u64, half_way: impl Fn()) -> bool {
     true
 }
 
-/// What the process does that is sealed.
+/// Runs the sealed part of the process.
 fn sealed(socket: &Path, case: &str) -> ! {
     let kind = match case {
         "user_poll" | "a call" => Kind::UserPoll,
@@ -248,7 +248,7 @@ fn sealed(socket: &Path, case: &str) -> ! {
         ..Options::default()
     };
     let mut queue = Queue::open(socket, &options).unwrap();
-    // Whatever is done at the first time only.
+    // Work that is done at the first time only.
     assert!(work(&mut queue, 64, || {}));
     until_quiet();
     if case == "an interrupt" {
@@ -285,7 +285,8 @@ fn while_both_sides_are_awake_the_kernel_sees_no_system_call() -> Result<(), Str
     for (case, is_ended) in [
         ("user_poll", false),
         ("user_irq", false),
-        // What would be found: one call of the client's, and one of the thread that serves it.
+        // Violations that would be found: one call of the client's, and one of the thread that
+        // serves it.
         ("a call", true),
         ("an interrupt", true),
     ] {

@@ -103,7 +103,7 @@ fn have(test: &str, programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// What a command said, which must succeed.
+/// Output of a command that must succeed.
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -288,7 +288,7 @@ fn installation() -> String {
     lines.by_ref().find(|line| *line == "<!-- install -->");
     assert_eq!(lines.next(), Some("```sh"), "docs/queues.md: no such block");
     let block: Vec<&str> = lines.take_while(|line| *line != "```").collect();
-    // What cargo builds was built for this test; the rest is typed in as it stands.
+    // The output of cargo was built for this test; the rest is typed in as it stands.
     let (built, typed) = block.split_first().unwrap();
     assert_eq!(*built, "cargo build --release -p braid-queue-c");
     typed.join("\n")

@@ -99,7 +99,7 @@ static int all(const char *socket, uint32_t pointers, uint32_t gathered) {
     uint64_t unknown[8] = {0x7f | (uint64_t)1 << 32};
     MUST(braid_queue_raw(queue, unknown, 3) >= 0 && ended(1, 3) > 0);
 
-    /* Whatever is taken back has ended, and says so. */
+    /* A command that is taken back has a completion. */
     int cid = braid_queue_read(queue, 1, 8, 4, &whole, 1, 1);
     MUST(cid >= 0 && braid_queue_cancel(queue, cid, 2) >= 0 && ended(2, 3) >= 0);
     MUST(braid_queue_cancel(queue, 9999, 2) >= 0 && ended(1, 2) == 0);

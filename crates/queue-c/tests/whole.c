@@ -1,4 +1,5 @@
-/* What else a queue in C can do: memory of the caller's, a descriptor for epoll, passing on, words.
+/* Further functions of a queue in C: memory of the caller's, a descriptor for epoll, passing on,
+ * messages.
  *
  *     whole SOCKET
  */
@@ -74,7 +75,7 @@ int main(int count, char **words) {
     braid_queue_count(queue, &counts);
     MUST(counts.polls > counts.empty_polls && counts.calls > 0);
 
-    /* What was let go of is no memory for commands any more. */
+    /* Unregistered memory is no memory for commands any more. */
     MUST(braid_queue_unregister(queue, own.address) == 0);
     MUST(braid_queue_read(queue, 1, 3, 0, &piece, 1, 2) == -EINVAL);
     MUST(braid_queue_unregister(queue, own.address) == -ENOENT);
