@@ -1,13 +1,13 @@
-//! What can be done with this program about what the layers below report in general words.
+//! Advice in this program's words for general messages of the layers below.
 //!
 //! # Contract
 //! A text that says nothing of the kind comes back as it is.
 use std::borrow::Cow;
 
-/// What a Connect to a subsystem that isn't there is answered with advises.
+/// Advice in the answer to a Connect to a missing subsystem.
 const GENERAL: &str = "ask the target which it has (nvme-cli: nvme discover)";
 
-/// What is said of a device whose I/O takes too long.
+/// Message about a device whose I/O takes too long.
 const DEVICE: &str = "see the device";
 /// And how that begins.
 const PROBATION: &str = ": on probation: ";
@@ -29,7 +29,7 @@ pub fn in_our_words(text: &str) -> Cow<'_, str> {
     Cow::Owned(of_target(text, uri))
 }
 
-/// The same of what a target says that this path leads to.
+/// As [`of`], for a message of the target about this path's subsystem.
 pub fn of_target(text: &str, uri: &str) -> String {
     if let Some(rest) = uri.strip_prefix(QUEUE) {
         let socket = rest.split(['?', ' ']).next().unwrap_or_default();

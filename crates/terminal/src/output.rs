@@ -1,4 +1,4 @@
-//! What reaches the user: standard output that may be closed early, and what a terminal can show.
+//! Output to the user: standard output that may be closed early, and capabilities of a terminal.
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
@@ -14,7 +14,7 @@ impl fmt::Display for OutputClosed {
 
 impl std::error::Error for OutputClosed {}
 
-/// What the place that text goes to can show.
+/// Capabilities of the place that text goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Escape sequences for colour.
@@ -30,8 +30,8 @@ impl Style {
         unicode: false,
     };
 
-    /// What standard output can show: colour and blocks on a terminal only, and as the user wishes
-    /// (`NO_COLOR`, `TERM=dumb`, the locale's character set).
+    /// Capabilities of standard output: colour and blocks on a terminal only, and as the user
+    /// wishes (`NO_COLOR`, `TERM=dumb`, the locale's character set).
     pub fn of_stdout() -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let terminal = io::stdout().is_terminal() && set("TERM").as_deref() != Some("dumb");
@@ -87,9 +87,9 @@ impl Style {
 pub enum Ink {
     /// Headings.
     Bold,
-    /// What may be overlooked.
+    /// Text of less importance.
     Dim,
-    /// What must not be overlooked.
+    /// Text that must not be overlooked.
     Warning,
     /// Bars.
     Bar,
@@ -98,7 +98,7 @@ pub enum Ink {
 /// Writes all of `text` to standard output.
 ///
 /// # Errors
-/// [`OutputClosed`] when nobody reads it any more; else what the operating system says.
+/// [`OutputClosed`] when the reader has gone; else the operating system's error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
@@ -106,7 +106,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// As [`print()`], where standard output is.
 ///
 /// # Errors
-/// The same.
+/// As [`print`], to `out`.
 pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -115,8 +115,8 @@ pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Why nothing that is written to standard output will reach anybody: it was closed before the
-/// program began, and writing there seems to go well.
+/// Why all output would be lost: standard output was closed before the program began, and writing
+/// there seems to succeed.
 pub fn missing() -> Option<anyhow::Error> {
     let bad = || io::Error::from(rustix::io::Errno::BADF);
     let error = sys::began::stdout_was_closed().then(bad)?;
@@ -156,7 +156,7 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "braid: {text}");
 }
 
-/// What can be done about an error that isn't about what was asked for, to stand behind it.
+/// Advice about an error that isn't about the request itself, to stand behind it.
 pub fn advice(error: &io::Error) -> &'static str {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -166,10 +166,10 @@ pub fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// What came of showing something where the exit code is the answer, whoever reads more.
+/// Result of output by a command whose exit code is the answer: a reader that has gone is no error.
 ///
 /// # Errors
-/// Those of `told`, but that nobody reads any more.
+/// Those of `told`, except [`OutputClosed`].
 pub fn unless_closed(told: anyhow::Result<()>) -> anyhow::Result<()> {
     told.or_else(|why| match why.is::<OutputClosed>() {
         true => Ok(()),

@@ -54,8 +54,8 @@ impl Interrupt {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// What is done at a signal, from another thread, instead of what was to be done before. Look
-    /// at [`Interrupt::is_set`] afterwards: one may have come earlier.
+    /// Sets the action at a signal, executed in another thread; it replaces the one before. Look at
+    /// [`Interrupt::is_set`] afterwards: one may have come earlier.
     pub fn on_signal(&self, wake: impl Fn() + Send + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
     }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Read};
 use std::path::Path;
 
-/// What the file holds.
+/// Returns the content of the file.
 ///
 /// # Errors
 /// It can't be read, is too long or no UTF-8: its name, and what to do.
@@ -21,7 +21,7 @@ pub fn read(path: &Path) -> anyhow::Result<String> {
     })
 }
 
-/// What the file holds; `None` if there is none.
+/// Returns the content of the file; `None` if there is none.
 ///
 /// # Errors
 /// As [`read`].

@@ -143,7 +143,7 @@ fn short(whole: u64, step: f64, units: &[&str]) -> String {
         return format!("{whole} {}", units[0]);
     }
     let (mut value, mut unit) = (whole as f64, 0);
-    // What would be rounded to a whole step belongs to the next unit.
+    // A value that would be rounded to a whole step belongs to the next unit.
     while value >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
