@@ -5,7 +5,7 @@ use super::verify::{Expected, Mismatch, Stamps, Table};
 use engine::Span;
 use engine::machine::Memory;
 
-/// What all jobs of a load have in common.
+/// Parameters that all jobs of a load share.
 #[derive(Clone, Debug)]
 pub struct JobRules {
     /// The I/Os.

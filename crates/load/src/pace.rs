@@ -1,8 +1,8 @@
 //! A rate limit that does not drift: the nth piece is due at n ÷ rate, however late the caller
 //! comes.
 
-/// How far behind a limit may fall and still catch up, ns. What a longer pause withheld is gone, so
-/// that a stall is not followed by a flood.
+/// How far behind a limit may fall and still catch up, ns. I/Os that a longer pause withheld are
+/// dropped, so that a stall is not followed by a flood.
 const CATCH_UP_NS: u64 = 1_000_000_000;
 
 /// A limit on pieces per second. 0 = none.

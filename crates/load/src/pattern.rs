@@ -30,7 +30,7 @@ impl Region {
     }
 }
 
-/// What the I/Os of a job have in common.
+/// Parameters that the I/Os of a job share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Random offsets, else one after the other.

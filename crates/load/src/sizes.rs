@@ -33,7 +33,7 @@ impl Sizes {
     /// `4k`, or `4k,64k` for reads and writes.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message about the invalid part.
     pub fn parse_bs(text: &str) -> Result<Self, String> {
         Self::parse(text, |part| {
             Ok(SizeMix {
@@ -46,7 +46,7 @@ impl Sizes {
     /// percentage share what is left.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message about the invalid part.
     pub fn parse_bssplit(text: &str) -> Result<Self, String> {
         Self::parse(text, SizeMix::parse)
     }
@@ -67,7 +67,7 @@ impl Sizes {
         }
     }
 
-    /// What all sizes are multiples of, bytes.
+    /// The unit of which all sizes are multiples, bytes.
     pub fn unit(&self) -> u32 {
         self.all().fold(0, gcd)
     }

@@ -1,4 +1,4 @@
-//! What a load measured: counts, latencies and shares, per operation and per path.
+//! Results of a load: counts, latencies and shares, per operation and per path.
 //!
 //! # Contract
 //! One core counts alone; what several cores counted is added up afterwards with [`Stats::merge`].
@@ -55,7 +55,7 @@ pub struct Stats {
 
 impl OpStats {
     fn new() -> Self {
-        // What is asked of the bounds: 1 ≤ low, 2 · low ≤ high, at most 5 digits.
+        // Requirements on the bounds: 1 ≤ low, 2 · low ≤ high, at most 5 digits.
         let Ok(latency) = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3) else {
             unreachable!("constant bounds that hold")
         };
@@ -124,7 +124,7 @@ impl Stats {
         }
     }
 
-    /// Counts so many I/Os that nobody answered, on the only path or on any.
+    /// Counts so many unanswered I/Os, on the only path or on any.
     pub fn unanswered(&mut self, ios: u64) {
         self.errors += ios;
         self.unanswered += ios;

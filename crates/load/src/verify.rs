@@ -27,7 +27,7 @@ pub struct Stamps {
     pub run: u64,
 }
 
-/// What a read block must hold.
+/// Expected content of a read block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A whole stamp of any run.
@@ -36,7 +36,7 @@ pub enum Expected {
     Sequence(u32),
 }
 
-/// What is wrong with a block.
+/// Difference between a block and its expected content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// There is no stamp, where this run has written one.
@@ -131,7 +131,7 @@ impl Stamps {
     }
 }
 
-/// What was written last to each block of a job's region, and which blocks an I/O is using.
+/// The last write to each block of a job's region, and which blocks an I/O is using.
 #[derive(Debug)]
 pub struct Table {
     begin: u64,
@@ -180,13 +180,13 @@ impl Table {
         self.sequence
     }
 
-    /// The write of these claimed blocks has ended. Of one that failed nobody knows what it did.
+    /// The write of these claimed blocks has ended. The effect of a failed one is unknown.
     pub fn written(&mut self, offset: u64, length: u32, sequence: u32, good: bool) {
         let entry = if good { sequence } else { UNKNOWN };
         self.blocks(offset, length).fill(entry);
     }
 
-    /// What a read of the block at `address` must find; `None` if nothing is known of it.
+    /// Returns the expected content of the block at `address`; `None` if nothing is known of it.
     pub fn expected(&self, address: u64) -> Option<Expected> {
         let entry = self.entries[self.index(address)];
         match entry & !CLAIMED {

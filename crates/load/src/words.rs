@@ -35,7 +35,7 @@ pub enum Rw {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Load")]
 pub struct Words {
-    /// What to do; everything but read and randread DESTROYS the data on the volume
+    /// Operation; all but read and randread DESTROY the data on the volume
     #[arg(long, visible_alias = "readwrite", value_enum, default_value = "read")]
     pub rw: Rw,
     /// Block size, or one for reads and one for writes: 4k or 4k,64k; multiples of 512, 512 to 32m
@@ -145,7 +145,7 @@ impl Words {
         }
     }
 
-    /// What results tell programs of the load, besides what it came to. Block sizes are bytes.
+    /// Parameters of the load in JSON results. Block sizes are bytes.
     pub fn json(&self, cores: usize) -> Map<String, Value> {
         let jobs = self.numjobs.unwrap_or(cores as u32);
         let sizes = |mix: &SizeMix| -> Value {

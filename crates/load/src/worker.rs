@@ -26,7 +26,7 @@ use std::sync::Arc;
 use terminal::units::{format_bytes, format_ns};
 use volume::Outcome;
 
-/// What takes the I/Os of a load.
+/// A device that executes the I/Os of a load.
 pub trait Device {
     /// Takes one I/O, whose end comes back with its cookie.
     ///
@@ -51,7 +51,7 @@ impl Device for HostEngine {
     }
 }
 
-/// What one core has to do.
+/// The work of one core.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// Volume index.
@@ -103,10 +103,10 @@ pub struct Totals {
     pub bytes: u64,
 }
 
-/// What a task came to.
+/// Result of a task.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// What was measured.
+    /// The measurements.
     pub stats: Stats,
     /// Everything that was done, measured or not.
     pub totals: Totals,

@@ -1,9 +1,8 @@
-//! The end of a task before its time: its user has enough of it, its volume is lost, or nobody
-//! answers.
+//! Early end of a task: by its user, by loss of its volume, or because I/O goes unanswered.
 //!
 //! # Contract
-//! What is under way is waited for, but not for ever: then it counts as failed, and the task is
-//! over. Whoever owns the buffers has to know that they may still be written to.
+//! I/O in flight is waited for, with a bound: then it counts as failed, and the task is over. The
+//! owner of the buffers has to know that they may still be written to.
 use super::{Device, Phase, Worker};
 use engine::host::IoDone;
 use terminal::units::{format_count, format_ns};
@@ -11,7 +10,7 @@ use volume::Outcome;
 
 /// How long I/Os may take that are under way when the user wants to end, ns.
 const INTERRUPTED_NS: u64 = 2_000_000_000;
-/// The same when a volume is lost: longer than the end of what a lost server had is waited for.
+/// Bound after a loss of the volume: longer than the end of a lost server's commands is waited for.
 const LOST_NS: u64 = 10_000_000_000;
 
 /// Until when what is under way is waited for.
