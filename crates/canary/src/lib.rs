@@ -12,14 +12,14 @@
 #![cfg_attr(not(feature = "planted"), no_std)]
 #![forbid(unsafe_code)]
 
-/// What can be wrong.
+/// The planted bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// A write that nobody answered for is repeated at once (T9).
+    /// An unanswered write is repeated at once (T9).
     Unfenced,
     /// The bound of held writes is short by one keep-alive time-out (T9).
     ShortBound,
-    /// What the engine before this one had sent is not waited for (T9).
+    /// Commands of the previous engine are not waited for (T9).
     IgnoredMark,
     /// A controller says that it was reset while it still executes writes (T9).
     EarlyReset,
@@ -41,7 +41,7 @@ pub enum Bug {
     LeakedBuffer,
     /// A target's buffer is free once the response is under way, sent or not (T23).
     SentFree,
-    /// Whoever waits for a free slot is not told of one.
+    /// A waiter for a free slot is not woken.
     LostWakeUp,
     /// A successful read that brought less than was asked for is one (T16).
     ShortRead,
@@ -55,19 +55,19 @@ pub enum Bug {
     FlushOnOne,
     /// A flush is good although a controller with unflushed writes was lost (T13).
     ForgottenCache,
-    /// What an engine before this one had acknowledged is not flushed (T13).
+    /// Writes acknowledged by the previous engine are not flushed (T13).
     FlushOfOneLife,
     /// Two flushes fail for one loss (T13).
     ToldTwice,
     /// Changes of parts of one block overtake each other.
     Overtaking,
-    /// What is read to be written back doesn't wait for what an engine before had sent (T9).
+    /// The read of a read-modify-write doesn't wait for commands of the previous engine (T9).
     EdgeBeforeGate,
     /// A notice that a discovery log has changed is not heeded.
     ForgottenNotice,
     /// After a connection was lost, what a discovery log says then is not heeded.
     StaleLog,
-    /// Who writes where a held write will does not wait for it (T9).
+    /// A write does not wait for an overlapping held write (T9).
     NoBehind,
     /// The time that a controller says it takes to quiesce is not heeded (T9).
     ForgottenCqt,
@@ -95,7 +95,7 @@ pub enum Bug {
     RefilledAtOnce,
     /// A mirror acknowledges a write before it is durable that a leg missed it (T14).
     AckBeforeStale,
-    /// What a mirror could not read on a leg is rewritten without a lock (T5).
+    /// A range that a mirror could not read on a leg is rewritten without a lock (T5).
     MendWithoutLock,
     /// A mirror forgets intents although a leg is away that lacks them.
     IntentsForgotten,
@@ -103,7 +103,7 @@ pub enum Bug {
     FlushOnOneLeg,
     /// An event of a mirror has the number of the one before it.
     SameEvent,
-    /// What is copied to a leg that is being rebuilt is not locked (T46).
+    /// A range that is copied to a rebuilding leg is not locked (T46).
     RebuildUnlocked,
     /// A leg returns while what it was given may still be executed (T9).
     BackBeforeFence,
@@ -111,7 +111,7 @@ pub enum Bug {
     OvertakingLegs,
     /// A mirror writes data before their intent.
     DataBeforeIntent,
-    /// What an unclean stop left different is read as it is.
+    /// A range that an unclean stop left diverged is read as it is.
     UnalikeRead,
     /// A leg that is being rebuilt serves what it lacks.
     LackingRead,
@@ -122,10 +122,9 @@ pub enum Bug {
     /// A leg that has left, and shows an older state than it once had, is taken for what it was
     /// when it left.
     TrustedPutBack,
-    /// What was taken back from a leg whose lease was over fails, and doesn't wait for it.
+    /// A request taken back from a leg with an expired lease fails, and doesn't wait for it.
     TakenBackFails,
-    /// What a turn of a target gives out is submitted by the clock that was read at its begin
-    /// (T49).
+    /// Requests of a target's turn are submitted by the clock that was read at its begin (T49).
     StaleClock,
     /// A target's workers make a change without asking whether it may still start (T49).
     LateWorkers,
@@ -141,9 +140,9 @@ pub enum Bug {
     NameUnasked,
     /// A leg is taken for the one that its place in the configuration says.
     LegByPlace,
-    /// What a leg has outstanding has no bound (T54).
+    /// Outstanding requests of a leg have no bound (T54).
     EndlessQueue,
-    /// What a device took while it hung is executed whatever the clock says then (T49).
+    /// Requests that a device took while it hung are executed whatever the clock says then (T49).
     LateHung,
     /// An engine that stood still makes changes of its legs whatever the clock says then (T49).
     LateLegs,

@@ -44,7 +44,7 @@ const NUMBERS: [&str; 18] = [
     "0.0000000000001",
     "1e308",
 ];
-/// What has a meaning somewhere.
+/// Words with a meaning in some format.
 const WORDS: [&str; 24] = [
     "\"", "'", "[", "]", "[[", "{", "}", "=", ",", ":", "+", "/", "\n", "\\u0000", "\0", "%00",
     "%ff", "é", "TiB", "h", "s", "true", "[::1]:0", "#",
@@ -131,7 +131,7 @@ pub fn attack_and_use<T>(name: &str, parser: impl Fn(&str) -> T, using: impl Fn(
     let texts = corpus(name);
     assert!(!texts.is_empty(), "{name} has no corpus");
     let bounded = |text: &str| {
-        // Whatever happens the measuring has to end.
+        // The measuring has to end on every way out.
         let mut ended = None;
         let used = measure(|| ended = Some(catch_unwind(AssertUnwindSafe(|| parser(text)))));
         let made = match ended {
