@@ -35,7 +35,7 @@ pub struct SimArgs {
     /// scenario says so]
     #[arg(long, value_enum, value_name = "WORD")]
     pub hedge: Option<HedgeWord>,
-    /// What chance begins with
+    /// First value of the random sequence
     #[arg(
         long,
         value_name = "N",

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 /// Which search: its number is part of the hash.
 const SEARCH: u64 = 3;
-/// The same of worlds with streams, which have rules of their own.
+/// As [`SEARCH`], for worlds with streams, which have rules of their own.
 const SEARCH_STREAMS: u64 = 4;
 
-/// What was kept: the file in the tree.
+/// The kept bounds: the file in the tree.
 const KEPT: &str = include_str!("../../../scenarios/bounds.tsv");
 
 /// The best that a rule that knows everything could do.
@@ -31,7 +31,7 @@ pub struct Bound {
     pub static_p99_ns: u64,
     /// The most that was reached in a while after the step, bytes per second.
     pub after_step: u64,
-    /// What nothing can exceed, bytes per second; 0 where that is not known.
+    /// Upper limit, bytes per second; 0 where that is not known.
     pub limit: u64,
 }
 
@@ -140,7 +140,7 @@ pub fn search(scenario: &Scenario, seed: u64) -> anyhow::Result<Bound> {
         let way = Way::Rule(rule.clone());
         let tally = sim::run(plan, &way, seed).map_err(|why| anyhow!("{why}"))?;
         let worth = bound::value(plan, &tally);
-        // Who leaves work undone has no latency to boast of.
+        // The latency of a run that left work undone does not count.
         if tally.turned_away > 0 {
             continue;
         }

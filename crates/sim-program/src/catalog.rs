@@ -95,7 +95,7 @@ pub fn find(name: &str) -> anyhow::Result<Vec<Scenario>> {
     Ok(found)
 }
 
-/// What there is.
+/// Lists the scenarios.
 ///
 /// # Errors
 /// As [`Story::scenarios`].
@@ -113,7 +113,7 @@ pub fn list() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The same for programs.
+/// As [`list`], in JSON.
 ///
 /// # Errors
 /// As [`Story::scenarios`].

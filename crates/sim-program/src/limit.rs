@@ -1,9 +1,9 @@
-//! What no choice of paths can exceed: a linear programme over the rates of each kind of I/O on
+//! Upper limit of any choice of paths: a linear programme over the rates of each kind of I/O on
 //! each path.
 //!
 //! # Contract
 //! For a world in which I/Os follow one another (nothing comes at its own times), nothing happens
-//! but them, and no disk seeks. There these hold in the long run, whoever chooses:
+//! but them, and no disk seeks. There these hold in the long run, for any choice:
 //! * each size and direction of a job has its share of the job's I/Os;
 //! * a device gives no more than its servers, a link's direction no more than its bandwidth less
 //!   others' traffic, a host's CPUs no more than there are;
@@ -193,7 +193,7 @@ fn flows(plan: &Plan, terms: Terms, problem: &mut Problem) -> Vec<Flow> {
     flows
 }
 
-/// What one I/O counts.
+/// The worth of one I/O.
 fn worth(needs: Needs, bytes: u32, terms: Terms) -> f64 {
     let takes_ms = needs.alone_ns as f64 / 1e6;
     match terms {

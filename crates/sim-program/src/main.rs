@@ -93,7 +93,7 @@ fn run(args: &SimArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What there is; nothing runs.
+/// Lists the scenarios; nothing runs.
 fn list(args: &SimArgs) -> anyhow::Result<()> {
     let given = [
         ("--report", args.report.is_some()),
@@ -165,7 +165,7 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     if let Some(directory) = &args.check {
         check(directory, &rows, &summary)?;
     }
-    // Nobody reads the tables any more; what goes to files was written all the same.
+    // The reader of the tables has gone; files were written all the same.
     shown
 }
 
@@ -274,7 +274,7 @@ fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
     catalog::find(name)
 }
 
-/// What is compared where nothing else is asked for.
+/// The default policies of a comparison.
 const USUAL: [Policy; 5] = [
     Policy::Numa,
     Policy::RoundRobin { bytes: 0 },
@@ -338,7 +338,7 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
     columns
 }
 
-/// The same with second copies of late reads, if this policy knows when a read is late.
+/// As `column`, with hedged reads, if this policy knows when a read is late.
 fn hedged(column: &Column) -> Option<Column> {
     (column.policy == Policy::Soonest).then(|| Column {
         name: format!("{} hedged", column.name),
@@ -347,7 +347,7 @@ fn hedged(column: &Column) -> Option<Column> {
     })
 }
 
-/// What repeats this run.
+/// The command that repeats this run.
 fn command(args: &SimArgs) -> String {
     let mut words = vec!["braid sim".to_owned()];
     words.extend(args.names.iter().cloned());

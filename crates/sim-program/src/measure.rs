@@ -31,7 +31,7 @@ impl Column {
     }
 }
 
-/// What a policy came to in a scenario.
+/// Result of a policy in a scenario.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Everything measured.
@@ -118,7 +118,7 @@ enum Task {
     Cell(usize, usize),
 }
 
-/// What is made ready before its row is complete.
+/// Results that are ready before their row is complete.
 #[derive(Clone, Default)]
 struct Half {
     bound: Option<Bound>,

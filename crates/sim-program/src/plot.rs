@@ -2,8 +2,8 @@
 //! policy comes to the bound.
 //!
 //! # Contract
-//! The same rows give the same bytes; [`profile`] even on every machine, because it only divides.
-//! Lines and letters are readable on a light and on a dark ground.
+//! Equal rows give equal bytes; [`profile`] even on every machine, because it only divides. Lines
+//! and letters are readable on a light and on a dark ground.
 use super::measure::{Cell, Column, Row};
 use std::fmt::Write;
 
@@ -250,7 +250,7 @@ pub fn profile(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Err
     Ok(svg)
 }
 
-/// The same as a file of its own.
+/// As [`profile`], as a file of its own.
 pub fn profile_file(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Error> {
     let name_space = "<svg xmlns=\"http://www.w3.org/2000/svg\"";
     Ok(profile(rows, columns)?.replacen("<svg", name_space, 1))

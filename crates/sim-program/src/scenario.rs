@@ -1,8 +1,8 @@
 //! Scenarios: TOML in, plans of worlds out.
 //!
-//! A file tells one story. What stands outside `[[variant]]` holds for all of its scenarios; each
-//! variant has a name and says what is different. A file without variants is one scenario and bears
-//! the file's name.
+//! A file tells one story. Keys outside `[[variant]]` hold for all of its scenarios; each variant
+//! has a name and its differences. A file without variants is one scenario and bears the file's
+//! name.
 //!
 //! # Limits
 //! Those of [`sim::limits`]; unknown keys are refused, and so is what would be about nothing
@@ -25,7 +25,7 @@ use toml::{Table, Value};
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// What it is about, in one line.
+    /// Its subject, in one line.
     pub title: String,
     /// The world.
     pub plan: Plan,
@@ -35,7 +35,7 @@ pub struct Scenario {
     pub also: Vec<Policy>,
     /// Whether what second copies of late reads change is of interest here.
     pub hedge: bool,
-    /// What the documents measured: operation, policy, MiB/s.
+    /// Measurements of the source documents: operation, policy, MiB/s.
     pub figures: BTreeMap<String, f64>,
     /// The bound that another simulator found, MB/s or mean µs.
     pub bound_elsewhere: Option<f64>,
@@ -460,7 +460,7 @@ fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {
     })
 }
 
-/// What an I/O can have, bytes.
+/// Sizes of an I/O, bytes.
 const SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 24;
 
 fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {

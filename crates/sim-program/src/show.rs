@@ -50,7 +50,7 @@ pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
     table.render(style, |_| String::new())
 }
 
-/// Who did better than the bound, and by more than luck: then the search was too narrow. But its
+/// Policies better than the bound by more than chance: then the search was too narrow. But its
 /// rules send no second copies.
 pub fn above(row: &Row) -> String {
     let above = |(column, cell): &(&Column, &Cell)| {
@@ -187,7 +187,7 @@ fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {
     ]
 }
 
-/// The same for programs.
+/// The rows in JSON.
 pub fn json(rows: &[Row], seed: u64) -> Value {
     let scenarios: Vec<Value> = rows.iter().map(scenario).collect();
     json!({ "seed": seed, "scenarios": scenarios })

@@ -1,9 +1,9 @@
 //! Threads that run worlds, and a thread that hears of them in the order of their seeds.
 //!
 //! # Contract
-//! A world is run by one thread. Once somebody wants to stop, no world begins any more and those
-//! under way are run to their end: what is heard is always all worlds from the first to some last.
-//! Where one does not come back, of those behind it the ones that have ended are heard too.
+//! A world is run by one thread. After a request to stop, no world begins any more and those under
+//! way are run to their end: the results are always those of all worlds from the first to some
+//! last. Where one does not come back, later worlds that have ended are reported too.
 //!
 //! # Limits
 //! A world that is still under way after [`Work::patience`] of this program's time ends everything:
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use terminal::limits::{STACK_BYTES, THREADS_MAX};
 use terminal::signals::Interrupt;
 
-/// Worlds that have ended while somebody does not come to hear of them; then threads wait.
+/// Worlds that have ended and wait for an earlier one's result; then threads wait.
 const WAITING_MAX: usize = 64;
-/// How often somebody looks whether to stop.
+/// How often a stop is checked for.
 const TICK: Duration = Duration::from_millis(100);
 /// Worlds take a tenth of a second; slow machines, debug builds and others' load some more.
 pub const PATIENCE: Duration = Duration::from_secs(300);
@@ -48,7 +48,7 @@ pub enum Ended {
     Time,
     /// A signal.
     Asked,
-    /// Whoever heard of them has heard enough.
+    /// The receiver wants no further results.
     Enough,
     /// A world does not come back.
     Hangs,
@@ -101,7 +101,7 @@ pub fn run(
         }
         if let Some(number) = watch.look() {
             shared.stop.store(true, Ordering::Relaxed);
-            // What the others have come to is not lost with it.
+            // Results of the other worlds are not lost with it.
             early.extend(results.try_iter());
             early.insert(number, trial::hangs());
             for (number, outcome) in early {
@@ -123,7 +123,7 @@ pub fn watched(
     let (to, result) = sync_channel(1);
     let thread = thread::Builder::new().stack_size(STACK_BYTES);
     let run = move || {
-        // Whoever waited may have given up.
+        // The receiver may have given up.
         let _ = to.send(world());
     };
     thread.name("world".into()).spawn(run).ok()?;
@@ -190,7 +190,7 @@ impl Work {
             let outcome = world(self.first.wrapping_add(number));
             under_way.store(NONE, Ordering::Relaxed);
             if to.send((number, outcome)).is_err() {
-                return; // nobody wants to hear of it
+                return; // the receiver has gone
             }
         }
     }
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Whoever is first; small seeds take longer here.
+    /// Worlds may end in any order; small seeds take longer here.
     fn heard(count: u64, threads: usize, most: usize) -> (Vec<u64>, Ended) {
         let mut heard = Vec::new();
         let world = |seed| {
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Seed 10 does not come back, and 11 to 14 have ended long before anybody gives it up.
+    /// Seed 10 does not come back, and 11 to 14 have ended long before it is given up.
     #[test]
     fn what_others_have_found_is_not_lost_with_a_world_that_hangs() {
         let (held, never) = std::sync::mpsc::channel::<()>();

@@ -9,7 +9,7 @@ use terminal::signals::Interrupt;
 
 /// Worlds that are run to make one smaller.
 const RUNS_MAX: u32 = 200;
-/// Lines of a story that are shown if nobody wants more, beside those that a finding rests on.
+/// Lines of a trace that are shown by default, beside those that a finding rests on.
 pub const LINES: usize = 40;
 const MS: u64 = 1_000_000;
 
@@ -23,9 +23,9 @@ pub struct Detail {
     pub cut: Cut,
     /// Worlds that were run for that.
     pub runs: u32,
-    /// What is found there.
+    /// The finding of this world.
     pub found: Found,
-    /// What happened there.
+    /// The events of this world.
     pub lines: Vec<Line>,
     /// A smaller one that does not come back: it ended the search.
     pub hangs: Option<Cut>,
@@ -43,7 +43,7 @@ impl Detail {
         let seed = plan.seed;
         let mut found = found.clone();
         let cut = part.unwrap_or_else(|| Cut::whole(&plan));
-        // Nobody waits for one more of those.
+        // Further runs of a world that hangs would take too long.
         let runs_max = if found.kind == HANGS { 0 } else { RUNS_MAX };
         let mut hangs = None;
         let (cut, runs) = shrink(cut, runs_max, |cut| {
@@ -84,12 +84,12 @@ impl Detail {
         all.filter(is_shown).map(|(_, line)| line)
     }
 
-    /// What repeats it.
+    /// The command that repeats it.
     pub fn command(&self) -> String {
         self.command_of(&self.cut)
     }
 
-    /// What runs a part of its world.
+    /// The command that runs a part of its world.
     pub fn command_of(&self, cut: &Cut) -> String {
         let family = match self.plan.layout.mirror {
             Some(_) => "--chaos --mirrors",

@@ -5,11 +5,12 @@
 //! * [`mod@show`]: how it is told, [`mod@tell`]: to whom, and what if that fails
 //!
 //! # Contract
-//! What becomes of a world depends on its seed alone, not on the number of threads, and worlds
-//! count in the order of their seeds.
+//! The course of a world depends on its seed alone, not on the number of threads, and worlds count
+//! in the order of their seeds.
 //!
 //! # Limits
-//! What ends a process (a stack that overflows, no memory) ends this one, and its seed is not said.
+//! An event that ends a process (a stack that overflows, no memory) ends this one, and its seed is
+//! not printed.
 mod crew;
 mod detail;
 mod show;
@@ -33,12 +34,12 @@ use terminal::output::{self, Format};
 use terminal::signals::Interrupt;
 use trial::{Found, Outcome};
 
-/// So many worlds if nobody says how many.
+/// Default number of worlds.
 const SEEDS: u64 = 100;
-/// After so many findings nobody needs more.
+/// The search ends after so many findings.
 const FINDINGS_MAX: usize = 20;
 
-/// What is asked for, apart from the worlds themselves.
+/// Parameters of the search, apart from the worlds themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     /// First seed.
@@ -57,9 +58,9 @@ struct Course {
     ended: Ended,
     elapsed: Duration,
     detail: Option<Detail>,
-    /// What goes wrong in such worlds, each once.
+    /// Faults in such worlds, each once.
     kinds: Vec<Kind>,
-    /// Who has something to judge there.
+    /// Checkers that judge there.
     checks: &'static [Check],
 }
 
@@ -99,7 +100,7 @@ impl Asked<'_> {
         world: impl Fn(&Plan) -> Outcome + Clone + Send + Sync + 'static,
     ) -> anyhow::Result<()> {
         let Self { args, wish, cut } = self;
-        // Whatever becomes of this process, somebody knows what it was at.
+        // Printed first, so that the seed is known also if this process dies.
         teller.line(&format!("seed {}", wish.seed));
         let begun = Instant::now();
         let of_seed = {
@@ -176,7 +177,7 @@ impl ChaosArgs {
         }
     }
 
-    /// What goes wrong in the family's worlds.
+    /// The faults in the family's worlds.
     fn kinds(&self) -> Vec<Kind> {
         match self.mirrors {
             true => Kind::of_mirror_worlds().collect(),
@@ -192,7 +193,7 @@ impl ChaosArgs {
         }
     }
 
-    /// What is left of it.
+    /// The remaining part of the plan.
     fn part(&self, seed: u64, cut: Option<&Cut>) -> Plan {
         let plan = self.plan(seed);
         match cut {
@@ -230,7 +231,7 @@ impl ChaosArgs {
         })
     }
 
-    /// What is left of the one world; `None`: all.
+    /// The remaining part of the one world; `None`: all.
     fn cut(&self, seed: u64) -> anyhow::Result<Option<Cut>> {
         if self.faults.is_none() && self.requests.is_none() {
             return Ok(None);

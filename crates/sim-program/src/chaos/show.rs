@@ -1,4 +1,4 @@
-//! What is told of worlds of chaos, for people and for programs.
+//! Output about worlds of chaos, as text and as JSON.
 use super::crew::Ended;
 use super::detail::{Detail, LINES};
 use super::tell::Teller;
@@ -303,19 +303,19 @@ impl Detail {
     }
 }
 
-/// What happened; `>` marks what the finding rests on.
+/// The events; `>` marks the lines that the finding rests on.
 fn trace(detail: &Detail, whole: bool, style: Style) -> String {
     let mut text = String::new();
     let all = detail.lines.len();
     let shown: Vec<&Line> = detail.shown(whole).collect();
     if shown.len() < all {
         text.push_str(&format!(
-            "What it rests on (>) and the last {LINES} of {} lines (--trace shows all), s from \
+            "Evidence (>) and the last {LINES} of {} lines (--trace shows all), s from \
              the beginning:\n",
             format_count(all as u64)
         ));
     } else if all > 0 {
-        text.push_str("What happened (> what it rests on), s from the beginning:\n");
+        text.push_str("Events (> evidence), s from the beginning:\n");
     }
     for line in shown {
         let mark = if line.key { '>' } else { ' ' };
@@ -325,7 +325,7 @@ fn trace(detail: &Detail, whole: bool, style: Style) -> String {
     text
 }
 
-/// What a world is made of.
+/// Components of a world.
 fn layout(plan: &Plan) -> String {
     let it = &plan.layout;
     let with = |yes: bool, what: &str| {
@@ -347,7 +347,7 @@ fn layout(plan: &Plan) -> String {
     )
 }
 
-/// The same, and what more a program may want to know.
+/// As [`layout`], with more detail, in JSON.
 fn layout_json(plan: &Plan) -> Value {
     let it = &plan.layout;
     json!({

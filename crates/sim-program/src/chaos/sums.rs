@@ -1,4 +1,4 @@
-//! What came of many worlds.
+//! Sums over many worlds.
 use sim::chaos::judged::Check;
 use sim::chaos::plan::Kind;
 use sim::chaos::run::Report;

@@ -1,8 +1,8 @@
 //! To whom worlds of chaos are told, and what becomes of that when standard output fails.
 //!
 //! # Contract
-//! What was found is never lost because standard output can't be written: then it goes to standard
-//! error, with what repeats it. After the first failure nothing more is written there.
+//! A finding is never lost because standard output can't be written: then it goes to standard
+//! error, with the command that repeats it. After the first failure nothing more is written there.
 use anyhow::Error;
 use std::io::{self, Write};
 use terminal::exit::Exit;
@@ -10,7 +10,7 @@ use terminal::output::{self, Format, OutputClosed};
 
 /// The exit code where nothing was found, and that could not be written.
 pub const UNTOLD: u8 = 3;
-/// The exit code where nothing was found until somebody ended it, as of what SIGINT ends.
+/// The exit code of a search that was interrupted before it found anything, as after SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
 /// See the module.
@@ -32,7 +32,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Standard output can't be written, which is known before anybody tries.
+    /// Notes that standard output can't be written, before the first attempt.
     pub fn give_up(&mut self, why: Error) {
         self.failed = Some(why);
     }
@@ -52,7 +52,7 @@ impl<'a> Teller<'a> {
 
     /// A line on standard error.
     pub fn note(&mut self, line: &str) {
-        // Where that fails too, nobody can be told.
+        // If that fails too, there is no place left for the error.
         let _: io::Result<()> = writeln!(self.places.1, "braid: {line}");
     }
 
@@ -71,7 +71,7 @@ impl<'a> Teller<'a> {
     /// if its reader has gone), or it was [`INTERRUPTED`].
     pub fn end(mut self, worlds: u64, findings: usize, interrupted: bool) -> anyhow::Result<()> {
         if findings > 0 {
-            return Err(Exit(1).into()); // also where nobody reads it any more
+            return Err(Exit(1).into()); // also where the reader has gone
         }
         match self.failed.take() {
             // Not 0: who asked for more has not had it.
@@ -80,7 +80,9 @@ impl<'a> Teller<'a> {
             // Not 0: who takes that for "nothing found" was not told how far it came.
             Some(why) if why.is::<OutputClosed>() => Err(Exit(UNTOLD).into()),
             Some(why) => {
-                let what = format!("nothing was found in {worlds} worlds, which nobody was told");
+                let what = format!(
+                    "nothing was found in {worlds} worlds, but the result could not be printed"
+                );
                 self.note(&format!("{what}: {why:#}"));
                 Err(Exit(UNTOLD).into())
             }

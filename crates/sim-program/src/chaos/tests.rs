@@ -11,7 +11,7 @@ struct Cli {
     args: SimArgs,
 }
 
-/// What `sim` and these words ask for.
+/// Parses the arguments of `sim`.
 fn asked(words: &str) -> Result<SimArgs, clap::Error> {
     let parsed = Cli::try_parse_from(["sim"].into_iter().chain(words.split(' ')));
     parsed.map(|it| it.args)
@@ -88,7 +88,7 @@ fn a_finding_is_made_small_and_the_last_line_repeats_it() {
     );
     assert_eq!(part.requests, 1);
     assert!(killed(&plan).found.is_some());
-    // What was small already stays so, and is repeated by the same words.
+    // A small world stays so, and is repeated by the same command.
     let detail = Detail::of(
         (Plan::draw(seed), &first),
         Some(part),
@@ -215,7 +215,7 @@ fn worlds_are_the_same_on_any_number_of_threads() {
     assert_eq!(text(1), text(3));
 }
 
-/// Also where nobody says how many.
+/// Also with the default number.
 #[test]
 fn seeds_end_with_the_last() {
     for (words, count) in [
@@ -294,8 +294,8 @@ impl io::Write for Full {
     }
 }
 
-/// What 3 worlds from 1 on come to where standard output takes so many bytes: exit code, and what
-/// is said on standard error.
+/// Runs 3 worlds from 1 on with a standard output that takes so many bytes: exit code, and the text
+/// on standard error.
 fn told(room: usize, format: Format, world: fn(&Plan) -> Outcome) -> (u8, String) {
     let words = "--chaos --seeds 3";
     let args = asked(words).unwrap().chaos;

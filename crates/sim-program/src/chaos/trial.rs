@@ -10,10 +10,10 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
-/// What should not have happened in a world.
+/// A violation found in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What is the same where two worlds show the same.
+    /// The part that two worlds with the same violation share.
     pub kind: String,
     /// In words.
     pub text: String,
@@ -23,7 +23,7 @@ pub struct Found {
     pub seen_ns: Option<u64>,
 }
 
-/// What came of a world.
+/// Result of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Empty after a panic.
@@ -92,7 +92,7 @@ pub fn attempt(world: impl FnOnce() -> Report) -> Outcome {
     }
 }
 
-/// What happened in the world of a plan until it could be seen, as far as it came.
+/// Events in the world of a plan until the violation could be seen, as far as it came.
 pub fn story(plan: &Plan, found: &Found) -> Vec<Line> {
     let lines = Lines::default();
     let _ = kept(|| story::story(plan, found.block, &lines));

@@ -93,7 +93,7 @@ fn check_event(event: &Event, end_ms: u64) -> anyhow::Result<()> {
         (None, Some(every_ms)) => bail!("every_ms = {every_ms} needs times: how often in all"),
         _ => (),
     }
-    // What is repeated may go on for longer than the run.
+    // Repetitions may go on for longer than the run.
     ensure!(
         event.at_ms < end_ms,
         "at_ms = {}; the run ends at {end_ms} ms (warm_ms + run_ms)",

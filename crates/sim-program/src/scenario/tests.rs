@@ -1,4 +1,4 @@
-//! What a scenario says and leaves out, and what is said of those that cannot be.
+//! Contents and defaults of a scenario, and messages for invalid ones.
 use super::*;
 
 const TWO: &str = "title = \"t\"\n[path.a]\n[path.b]\ndelay_us = 80\n[job.j]\ndepth = 4\n";
@@ -83,8 +83,8 @@ fn shortly(plan: Plan) {
     assert!(used <= most, "{used} bytes at a depth of {depth}");
 }
 
-/// What is accepted can also be run, however large its figures are, in memory that goes by how
-/// much is to be under way.
+/// An accepted file can also be run, however large its figures are, in memory that goes by how much
+/// is to be under way.
 #[test]
 fn hostile_files_get_an_error_or_are_worlds() {
     let parser = |text: &str| match parse("x", text) {
