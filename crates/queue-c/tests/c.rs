@@ -185,7 +185,7 @@ fn the_example_in_c_verifies_data_and_counts() {
         command.arg(&socket).args([nsid, "0.05"]).output().unwrap()
     };
     let refused = run("1");
-    assert!(!refused.status.success(), "nobody serves");
+    assert!(!refused.status.success(), "there is no server");
     let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
     let words = format!("no queue: {}: connect to the broker", socket.display());
     assert!(errors.starts_with(&words), "{errors}");

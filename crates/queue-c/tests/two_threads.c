@@ -56,6 +56,6 @@ int main(int count, char **words) {
         braid_queue_reap(queue, &done, 1);
     }
     if (count > 2) braid_queue_close(queue);
-    puts("nobody noticed");
+    puts("not noticed");
     return 0;
 }

@@ -88,7 +88,7 @@ int main(int count, char **words) {
     MUST(strlen(cut) == 4 && strncmp(cut, words_of, 4) == 0);
     MUST(braid_status_text(status, NULL, 0) == strlen(words_of));
 
-    /* To somebody else, who has the memory with it. */
+    /* The receiver has the memory with it. */
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     MUST(braid_queue_flush(queue, 1, 3) >= 0);

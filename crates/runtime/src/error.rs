@@ -120,10 +120,10 @@ pub enum RuntimeError {
         /// Why not, and what would be right.
         reason: String,
     },
-    /// Somebody else uses it.
+    /// Another opener uses it.
     #[error(
-        "{} is in use: somebody else {holder}; end that (lsof, or braid stat, shows who), or use \
-         another file", path.display()
+        "{} is in use: another process or volume {holder}; end that (lsof, or braid stat, shows \
+         it), or use another file", path.display()
     )]
     InUse {
         /// Which.

@@ -154,6 +154,10 @@ mod tests {
         }
         let timed_out = Closed::Error(Errno::TIMEDOUT.raw_os_error());
         assert_eq!(reactor.machine.closed, Some(timed_out));
-        assert_eq!(reactor.next_timeout(), None, "nobody is watched any more");
+        assert_eq!(
+            reactor.next_timeout(),
+            None,
+            "no connection is watched any more"
+        );
     }
 }

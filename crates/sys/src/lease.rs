@@ -33,7 +33,7 @@ impl Lease {
     }
 
     /// Bytes.
-    #[allow(clippy::len_without_is_empty, reason = "nobody leases nothing")]
+    #[allow(clippy::len_without_is_empty, reason = "a lease is never empty")]
     pub fn len(&self) -> u32 {
         self.extent.len
     }

@@ -265,7 +265,7 @@ fn t48_a_leg_that_somebody_has_is_refused() {
         1,
         &[
             b.0.to_str().unwrap(),
-            "is in use: somebody else has it locked for itself",
+            "is in use: another process or volume has it locked for itself",
         ],
     );
     assert!(

@@ -44,7 +44,7 @@ fn stop_closes_connections_in_order_and_listeners() {
     recording.expect(Event::Closed(C0, Closed::ByUs));
     let sender = recording.sender();
     recording.handle().join().unwrap();
-    assert!(!sender.send(Command::Panic), "nobody is there to hear it");
+    assert!(!sender.send(Command::Panic), "the reactor has ended");
     assert!(TcpStream::connect(address).is_err());
 }
 
@@ -86,7 +86,7 @@ fn touching_memory_in_flight_panics_instead_of_racing() {
         Err(RuntimeError::Panicked { message, .. }) => {
             assert!(message.contains("in use"), "{message}")
         }
-        _ => panic!("nobody noticed"),
+        _ => panic!("not noticed"),
     }
 }
 
