@@ -31,7 +31,7 @@ const CANARIES: [Canary; 43] = [
         Bug::Unfenced,
         100,
         "disk",
-        "T9: a write nobody answered for is repeated at once",
+        "T9: an unanswered write is repeated at once",
     ),
     (
         Bug::ShortBound,
@@ -43,13 +43,13 @@ const CANARIES: [Canary; 43] = [
         Bug::IgnoredMark,
         200,
         "disk",
-        "T9: after an unclean stop nothing waits",
+        "T9: after an unclean stop no I/O waits",
     ),
     (
         Bug::EarlyReset,
         200,
         "disk",
-        "T9: a controller says it is reset and goes on writing",
+        "T9: a controller reports a reset and goes on writing",
     ),
     (
         Bug::UnwatchedKeepAlive,
@@ -85,7 +85,7 @@ const CANARIES: [Canary; 43] = [
         Bug::LeakedCount,
         100,
         "unbalanced",
-        "T41: what failed on a path stays in its count",
+        "T41: an I/O that failed on a path stays in its count",
     ),
     (
         Bug::CountedTwice,
@@ -109,7 +109,7 @@ const CANARIES: [Canary; 43] = [
         Bug::LostWakeUp,
         100,
         "stuck",
-        "who waits for a free slot is never told",
+        "waiters for a free slot are never woken",
     ),
     (
         Bug::ShortRead,
@@ -133,7 +133,7 @@ const CANARIES: [Canary; 43] = [
         Bug::StaleAna,
         100,
         "failed",
-        "T26: news of ANA states are not heeded",
+        "T26: changes of ANA states are ignored",
     ),
     (
         Bug::FlushOnOne,
@@ -151,7 +151,7 @@ const CANARIES: [Canary; 43] = [
         Bug::FlushOfOneLife,
         200,
         "disk",
-        "T13: what an engine before had acknowledged is not flushed",
+        "T13: writes acknowledged by the previous engine are not flushed",
     ),
     (
         Bug::ToldTwice,
@@ -169,31 +169,31 @@ const CANARIES: [Canary; 43] = [
         Bug::EdgeBeforeGate,
         400,
         "disk",
-        "T9: what is read to be written back does not wait at the gate",
+        "T9: the read of a read-modify-write does not wait after an unclean stop",
     ),
     (
         Bug::ForgottenNotice,
         100,
         "stuck",
-        "notices of a changed discovery log are not heeded",
+        "notices of a changed discovery log are ignored",
     ),
     (
         Bug::StaleLog,
         200,
         "stuck",
-        "a discovery log is not heeded after its connection was lost",
+        "a discovery log is ignored after its connection was lost",
     ),
     (
         Bug::NoBehind,
         600,
         "wrong",
-        "T9: nobody waits behind a held write",
+        "T9: overlapping writes do not wait for a held write",
     ),
     (
         Bug::ForgottenCqt,
         400,
         "disk",
-        "T9: a reported CQT is not heeded",
+        "T9: a reported CQT is ignored",
     ),
     (
         Bug::BusyStays,
@@ -205,7 +205,7 @@ const CANARIES: [Canary; 43] = [
         Bug::EndedTwice,
         100,
         "panic: request # of connection # ended twice (crates/sim/src/chaos/client/ends.rs",
-        "a client that is cut off hears once more of what had ended",
+        "a client that is cut off gets ends of requests twice",
     ),
     (
         Bug::FreedAtDevice,
@@ -265,7 +265,7 @@ const CANARIES: [Canary; 43] = [
         Bug::StaleClock,
         600,
         "disk",
-        "T49: what a turn gives out is submitted by the clock of its begin",
+        "T49: requests of a turn are submitted by the clock of its begin",
     ),
     (
         Bug::LateWorkers,
@@ -299,7 +299,7 @@ const OF_MIRRORS: [Canary; 22] = [
         Bug::MendWithoutLock,
         600,
         DATA,
-        "T5: what a leg could not read is rewritten without a lock",
+        "T5: a range that a leg could not read is rewritten without a lock",
     ),
     (
         Bug::IntentsForgotten,
@@ -313,12 +313,17 @@ const OF_MIRRORS: [Canary; 22] = [
         DATA,
         "T13: one leg is flushed for all",
     ),
-    (Bug::SameEvent, 100, DATA, "the event count is not raised"),
+    (
+        Bug::SameEvent,
+        100,
+        DATA,
+        "the superblock generation is not raised",
+    ),
     (
         Bug::RebuildUnlocked,
         200,
         DATA,
-        "T46: what a rebuild copies is not locked",
+        "T46: a range that a rebuild copies is not locked",
     ),
     (
         Bug::BackBeforeFence,
@@ -336,43 +341,43 @@ const OF_MIRRORS: [Canary; 22] = [
         Bug::DataBeforeIntent,
         400,
         DATA,
-        "data are written before their intent",
+        "data are written before their bit of the dirty log",
     ),
     (
         Bug::UnalikeRead,
         200,
         DATA,
-        "what an unclean stop left different is read as it is",
+        "ranges that an unclean stop left diverged are read as they are",
     ),
     (
         Bug::LackingRead,
         100,
         DATA,
-        "a leg that is being rebuilt serves what it lacks",
+        "a rebuilding leg serves ranges that it lacks",
     ),
     (
         Bug::JoinedUnflushed,
         100,
         DATA,
-        "T13: a leg is in sync without a flush of what was copied",
+        "T13: a rebuilt leg is in sync before its copied ranges are flushed",
     ),
     (
         Bug::SpareLacks,
         200,
         DATA,
-        "the last resort of a read is a leg that lacks what was written since it left",
+        "the last resort of a read is a leg that lacks all writes since it left",
     ),
     (
         Bug::TrustedPutBack,
         200,
         DATA,
-        "a leg that was put back to an older state is taken for what it was when it left",
+        "a leg that was put back to an older state is treated as in the state in which it left",
     ),
     (
         Bug::TakenBackFails,
         1000,
         "failed",
-        "T48: what was taken back from the last leg fails although its lease is renewed",
+        "T48: I/O taken back from the last leg fails although its lease is renewed",
     ),
     (
         Bug::ShrunkUnlike,
@@ -384,31 +389,31 @@ const OF_MIRRORS: [Canary; 22] = [
         Bug::CutForgotten,
         400,
         DATA,
-        "T50: where the last leg in sync was cut is not heeded by the next start",
+        "T50: the next start ignores the position at which the last leg in sync was truncated",
     ),
     (
         Bug::NameUnasked,
         200,
         DATA,
-        "a mirror is started although its legs are those of one of another name",
+        "a mirror is started although its legs are those of a mirror with another name",
     ),
     (
         Bug::LegByPlace,
         400,
         "disk wrong stuck",
-        "a leg is taken for the one that its place in the configuration says",
+        "a leg is identified by its place in the configuration",
     ),
     (
         Bug::EndlessQueue,
         200,
         "wrong",
-        "T54: what a leg has outstanding has no bound",
+        "T54: outstanding I/O of a leg has no bound",
     ),
     (
         Bug::LateHung,
         400,
         DATA,
-        "T49: what a device took while it hung is executed whatever the clock says",
+        "T49: requests that a device took while it hung are executed whatever the clock says",
     ),
     (
         Bug::LateLegs,
@@ -426,14 +431,14 @@ const DATA: &str = "disk wrong";
 const CONTROLS: u64 = 100;
 
 thread_local! {
-    /// What the last panic said.
+    /// Message of the last panic.
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What a checker found: its kind, and in words.
+/// A checker's finding: its kind and its text.
 type Said = (&'static str, String);
 
-/// What the checkers say of a world with a bug, and what they had to judge.
+/// Returns the checkers' finding in a world with a bug, and the checks that had something to judge.
 fn judged(plan: &Plan, bug: Option<Bug>) -> (Option<Said>, BTreeSet<Check>) {
     canary::plant(bug);
     let report = panic::catch_unwind(|| run::run(plan));

@@ -43,7 +43,7 @@ pub fn has_streams(plan: &Plan) -> bool {
     plan.mirror || plan.jobs.iter().any(|job| job.sequential)
 }
 
-/// What a run is worth: bytes per second; of an open one, the inverse of its mean latency.
+/// The value of a run: bytes per second; of an open one, the inverse of its mean latency.
 pub fn value(plan: &Plan, tally: &Tally) -> u64 {
     if is_open(plan) {
         1_000_000_000_000_000 / tally.mean_ns().max(1)
@@ -130,7 +130,7 @@ fn usual(plan: &Plan) -> Wanted {
     }
 }
 
-/// What a kind of jobs keeps in flight, bytes in the mean.
+/// Bytes that a kind of jobs keeps in flight, in the mean.
 pub fn in_flight_bytes(job: &JobPlan) -> u64 {
     let sizes = || job.sizes.iter();
     let whole: u64 = sizes().map(|&(_, weight)| u64::from(weight)).sum();
@@ -163,7 +163,7 @@ fn capacity(plan: &Plan, path: usize) -> u64 {
     }
 }
 
-/// What a usual I/O takes on an empty path.
+/// Latency of a usual I/O on an empty path.
 fn latency_ns(plan: &Plan, path: usize) -> u64 {
     let (it, usual) = (&plan.paths[path], usual(plan));
     let transfer = match it.bytes_per_s {

@@ -2,8 +2,8 @@
 //!
 //! The nearest command is next among those the drive can see, unless one has waited too long. A
 //! seek takes a shortest time and grows with the square root of the way; then the platter has to
-//! come round, by chance where the place isn't the one just passed. After a read the drive goes on
-//! reading while nobody wants anything else, and answers from that.
+//! come round, at random where the place isn't the one just passed. After a read an idle drive goes
+//! on reading, and answers from that.
 //!
 //! # Limits
 //! No write cache: a write is done when it is on the platter.
@@ -13,7 +13,7 @@ use crate::queue::Ticket;
 use alloc::collections::VecDeque;
 use shape::Random;
 
-/// What answers from the buffer takes, beside [`HIT_BYTES_PER_S`].
+/// Latency of an answer from the buffer, beside [`HIT_BYTES_PER_S`].
 const HIT_NS: u64 = 60_000;
 const HIT_BYTES_PER_S: u64 = 500_000_000;
 const NS_PER_S: u128 = 1_000_000_000;
@@ -39,7 +39,7 @@ pub struct Disk {
     since_ns: u64,
     /// Whether the last command was a read, so that the drive reads on.
     reading: bool,
-    /// What the buffer holds, from…to, newest last.
+    /// Ranges in the buffer, from…to, newest last.
     segments: VecDeque<(u64, u64)>,
     random: Random,
 }
@@ -150,7 +150,7 @@ impl Disk {
         (u128::from(bytes) * NS_PER_S / rate) as u64
     }
 
-    /// What was read while nobody asked.
+    /// Adds the read-ahead of the idle time.
     fn read_on(&mut self, now_ns: u64) {
         if self.busy || !self.reading || now_ns <= self.since_ns {
             return;

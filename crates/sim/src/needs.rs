@@ -1,4 +1,4 @@
-//! What one I/O takes of a world, in the mean: for limits that hold whatever chooses the paths.
+//! Mean needs of one I/O in a world: for limits that hold for any choice of paths.
 use crate::plan::{DevicePlan, Plan};
 use crate::rule::{Wanted, service_ns};
 
@@ -19,7 +19,7 @@ pub struct Needs {
     pub least_ns: u64,
 }
 
-/// What an I/O of so many bytes needs on a path.
+/// Returns the needs of an I/O of so many bytes on a path.
 pub fn needs(plan: &Plan, path: usize, bytes: u32, write: bool) -> Needs {
     let it = &plan.paths[path];
     let wanted = Wanted {
@@ -52,8 +52,8 @@ pub fn needs(plan: &Plan, path: usize, bytes: u32, write: bool) -> Needs {
     }
 }
 
-/// What the late ones of a path add to the mean; one that is later than the whole run counts as
-/// that long.
+/// Returns the share of a path's late I/Os in the mean; one that is later than the whole run counts
+/// as that long.
 fn tail_ns(plan: &Plan, path: usize) -> u64 {
     let it = &plan.paths[path];
     let (least, whole) = (it.tail_ns, plan.warm_ns + plan.run_ns);

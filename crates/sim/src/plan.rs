@@ -1,4 +1,4 @@
-//! What a world consists of: plain figures, read from a scenario by whoever has a file.
+//! Description of a world: plain figures, read from a scenario by the program.
 //!
 //! # Contract
 //! Indices point into the lists of the same [`Plan`]; [`Plan::check`] says where they don't.
@@ -17,13 +17,13 @@ use policy::{Ana, Knobs, Policy};
 pub struct Plan {
     /// Ways to a device.
     pub paths: Vec<PathPlan>,
-    /// What serves the I/Os; several paths may end at one.
+    /// Devices that serve the I/Os; several paths may end at one.
     pub devices: Vec<DevicePlan>,
-    /// Who sends them.
+    /// Hosts that send them.
     pub hosts: Vec<HostPlan>,
-    /// What they do.
+    /// Their loads.
     pub jobs: Vec<JobPlan>,
-    /// What happens meanwhile, in any order.
+    /// Events meanwhile, in any order.
     pub events: Vec<EventPlan>,
     /// Not measured at the beginning.
     pub warm_ns: u64,
@@ -66,7 +66,7 @@ pub struct PathPlan {
     pub node: Option<usize>,
 }
 
-/// What serves I/Os.
+/// A device that serves I/Os.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DevicePlan {
     /// Servers side by side: a controller, or a solid-state drive.
@@ -118,8 +118,8 @@ pub struct HostPlan {
     pub busy_run_ns: u64,
     /// Mean length of a stall: nothing is noticed and nothing is issued meanwhile.
     pub busy_stall_ns: u64,
-    /// What a CPU spends on an I/O. It looks for ends, handles all it finds, and looks again; what
-    /// it does for them leaves late too.
+    /// Time of a CPU for an I/O. It polls for ends, handles all it finds, and polls again; its
+    /// messages for them leave late too.
     pub io_ns: u64,
 }
 
@@ -151,11 +151,11 @@ pub struct JobPlan {
 pub struct EventPlan {
     /// When.
     pub at_ns: u64,
-    /// What.
+    /// The change.
     pub what: Change,
 }
 
-/// What can happen.
+/// Changes that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The one-way delay of a path is another.
@@ -179,7 +179,7 @@ pub enum Change {
 pub enum Way {
     /// As braid does, with the policy's own code.
     Policy(Policy, Knobs),
-    /// The same, with second copies of reads that are late.
+    /// As `Policy`, with second copies of reads that are late.
     Hedged(Policy, Knobs),
     /// By a rule that knows more than a policy can: for bounds.
     Rule(Rule),
@@ -207,7 +207,7 @@ pub enum Rule {
     /// Least completion time by the true figures and the true load; waiting counts 1 + this many
     /// eighths.
     Clairvoyant(u32),
-    /// The same from the true state of links and servers, with all that is under way gone through.
+    /// As above, from the true state of links and servers, with all I/O under way replayed.
     Replay(u32),
     /// Shares as in `Split`, for each size and direction (of a write: true) its own; what is not
     /// named goes to the first usable path.

@@ -1,4 +1,4 @@
-//! What will happen, in order of time; what is due at the same time, in the order it was planned.
+//! Future events, in order of time; events due at the same time, in the order they were planned.
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
@@ -23,7 +23,7 @@ pub enum Event {
     Detect(u32),
     /// A read has been under way for long enough to be looked at.
     Look(Ticket),
-    /// The same, when its CPU has handled what ended meanwhile.
+    /// As above, when its CPU has handled the ends meanwhile.
     Hedge(Ticket),
 }
 

@@ -16,7 +16,7 @@ pub struct Wanted {
     pub write: bool,
     /// Where.
     pub address: u64,
-    /// Whose.
+    /// The job.
     pub job: u32,
     /// When.
     pub now_ns: u64,

@@ -1,4 +1,4 @@
-//! What came of a run: counts, latencies, and how it went over time.
+//! Results of a run: counts, latencies, and the course over time.
 use crate::limits::SERIES_NS;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -25,7 +25,7 @@ mod io;
 mod jobs;
 mod replay;
 
-/// What has a random sequence of its own.
+/// Owners of random sequences.
 mod things {
     pub const CPU: u64 = 1;
     pub const DEVICE: u64 = 2;
@@ -61,7 +61,7 @@ struct Slot {
     copies: u8,
     /// Whether there is or was a second copy of this read.
     hedge: hedge::Copies,
-    /// What the policy wants back.
+    /// The ticket that the policy gets back.
     ticket: policy::Ticket,
     /// Its end was not noticed: since when its CPU was away.
     back_ns: Option<u64>,
@@ -83,7 +83,7 @@ struct Path {
     cross: Random,
 }
 
-/// What serves I/Os.
+/// A device that serves I/Os.
 enum Device {
     Flash(Flash, Servers),
     Disk(Disk),
@@ -101,7 +101,7 @@ struct Core {
     cpu: Cpu,
     node: usize,
     selector: Option<Selector>,
-    /// What it measured of each path, as its node's other cores see it.
+    /// Its measurements of each path, as its node's other cores see them.
     means: Vec<Means>,
     /// Its node's `told` when it last calculated weights from that.
     heard: u64,
@@ -110,13 +110,13 @@ struct Core {
 /// One host.
 struct Host {
     cores: Vec<Core>,
-    /// What a policy is told of each path; by node of the CPU.
+    /// The view that a policy gets of each path; by node of the CPU.
     views: Vec<Vec<PathView>>,
     /// By node: how often a core of it published what it measured.
     told: Vec<u64>,
     /// I/Os in flight on each path.
     in_flight: Vec<u32>,
-    /// The same by CPU as last published, and when; used where counts are stale.
+    /// As the one before, by CPU as last published, and when; used where counts are stale.
     published: Vec<Vec<u32>>,
     published_ns: u64,
 }
@@ -353,7 +353,7 @@ fn jobs(plan: &Plan, seed: u64) -> Vec<Job> {
     jobs
 }
 
-/// What foresees, if that is the way, and all devices can be foreseen.
+/// Returns the replay, if the way needs one, and all devices can be replayed.
 fn replay(plan: &Plan, way: &Way) -> Option<Replay> {
     let foreseen = |it: &DevicePlan| matches!(it, DevicePlan::Flash(_));
     match way.is_rule() {

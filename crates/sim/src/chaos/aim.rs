@@ -44,7 +44,7 @@ pub const IMPOSSIBLE: [(Kind, PathState, &str); 3] = [
     (
         Kind::DrainPath,
         PathState::Failed,
-        "who takes nothing new and has nothing is not drained: that is refused",
+        "a failed path has no I/O to drain: that is refused",
     ),
     (
         Kind::DrainPath,
@@ -75,7 +75,7 @@ pub fn empty_cells(kinds: &[Kind], hit: &[(Kind, PathState)]) -> Vec<(Kind, Path
         .collect()
 }
 
-/// What becomes of a plan of the first kind: the same layout with more to it, other faults.
+/// Turns a plan of the first kind into one with the same layout, additions to it, and other faults.
 pub(super) fn plan(mut plan: Plan) -> Plan {
     let mut random = Random::new(plan.seed ^ 0x0a1e_d000);
     let random = &mut random;
@@ -99,7 +99,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
         aimed(&mut faults, (kind, state), at_ns, random);
     }
     for _ in 0..FREE + random.up_to(FREE) {
-        // What the first worlds knew is what data are lost by.
+        // The kinds of the first worlds that lose data.
         let kinds = [Kind::FIRST, Kind::EVERYWHERE][random.up_to(1) as usize];
         let kind = Kind::ALL[random.up_to(kinds as u64 - 1) as usize];
         let possible = match kind {
@@ -143,8 +143,8 @@ fn more(random: &mut Random) -> More {
 
 pub(super) fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> Fault {
     let least_ns = match kind {
-        // Until a stop must be over, whoever reads nothing: 5 s to drain, 1 s to hear of it, 5 s
-        // for what is queued, and 1 s for each core and its controllers.
+        // Longest stop with clients that read nothing: 5 s to drain, 1 s to learn of it, 5 s for
+        // queued messages, and 1 s for each core and its controllers.
         Kind::StopUnread => 15_000 * MS,
         _ => 0,
     };
@@ -157,7 +157,7 @@ pub(super) fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> F
     }
 }
 
-/// What is executed late, and its path is lost meanwhile (T9).
+/// Late execution by a path that is lost meanwhile (T9).
 fn reset_within(slow: &Fault) -> Fault {
     Fault {
         kind: Kind::Reset,

@@ -1,13 +1,13 @@
-//! Writes that wait behind one that is held (T9): what a controller has executed, and may execute
-//! again on another path, nobody's write gets in between of that began after the first path was
-//! lost.
+//! Writes that wait behind a held one (T9). A controller has executed a write, and may execute it
+//! again on another path: no other write that began after the loss of the first path may be
+//! executed between the two.
 //!
 //! Decides, for blocks that several write at a time, from the order in which writes were executed.
 //!
 //! # Limits
-//! Only where all applications of a host are on one core, and nobody adds second paths: else it is
-//! not known which connection a write was on, or who waits for whom. Only of writes that were
-//! executed twice.
+//! Only where all applications of a host are on one core, and no second paths are added: else it is
+//! not known which connection a write was on, or which writes wait for which. Only of writes that
+//! were executed twice.
 use super::judged::Check;
 use super::kind::Kind;
 use super::run::{Course, Finding};
@@ -76,8 +76,8 @@ impl Course<'_> {
         }
     }
 
-    /// Who got in between the two executions of one write, the first and the last of these, though
-    /// the path of the first was lost before.
+    /// Returns the write that was executed between the first and the last execution of a write,
+    /// though the path of the first was lost before.
     fn overtaker(&self, all: &[Execution]) -> Option<(u64, String)> {
         let (first, last) = (all.first()?, all.last()?);
         let host = (first.tag >> 48) as usize - 1;

@@ -1,4 +1,4 @@
-//! What must be true of a world in which nothing is wrong any more.
+//! Checks of a world after all faults have ended.
 use super::node::Body;
 use super::rig::SPARE_PATHS;
 use super::run::{Course, Finding};
@@ -76,7 +76,8 @@ impl Course<'_> {
             let nodes = &self.rig.world.nodes;
             let open = |&node: &usize| nodes[node].open_conns().count();
             let open: usize = self.rig.targets.iter().map(open).sum();
-            let left = (open > 0).then(|| format!("targets have {open} connections of nobody"));
+            let left =
+                (open > 0).then(|| format!("targets have {open} connections without a peer"));
             match self.what_targets_have().or(left) {
                 None => return Ok(()),
                 Some(what) if self.rig.world.now_ns >= end_ns => {

@@ -1,4 +1,4 @@
-//! What must be true of a world that has come to rest.
+//! Checks of a world that is quiescent.
 use super::judged::Check;
 use super::late::Late;
 use super::node::Body;
@@ -9,7 +9,7 @@ use alloc::string::String;
 use engine::host::PathState;
 
 impl Course<'_> {
-    /// Nobody has done what nobody may do.
+    /// No machine has broken a rule.
     pub(super) fn no_wrong(&mut self) -> Result<(), Finding> {
         let hosts = self.rig.hosts.iter_mut();
         let said = hosts.filter_map(|host| host.user.wrong.take()).next();
@@ -100,7 +100,7 @@ impl Course<'_> {
         }
     }
 
-    /// What of all that there was to judge.
+    /// Notes the checks that had something to judge.
     fn note_judged(&mut self) {
         let nodes = &self.rig.world.nodes;
         let had_requests = |&node: &usize| match &nodes[node].body {
@@ -155,7 +155,7 @@ impl Course<'_> {
         })
     }
 
-    /// What waits, is in flight or has memory.
+    /// Returns a description of anything that waits, is in flight or holds memory.
     pub(super) fn what_is_left(&self) -> Option<String> {
         for host in &self.rig.hosts {
             for &node in &host.cores {

@@ -4,11 +4,11 @@
 //! * `ask`: what they ask for, `ends`: what became of it, `machine`: what the world calls
 //!
 //! # Contract
-//! Every block of a write has a tag that nobody else writes. No two writes of a block are under way
+//! Every block of a write has a tag that no other write has. No two writes of a block are under way
 //! together, as file systems have it: a write that is repeated on another path may take effect
-//! twice, and one between them would be undone. But in a few blocks behind the others everybody,
-//! of all hosts, writes at any time. A request whose connection ended, or
-//! that failed, may have happened or not. Each connection is made again when it has ended.
+//! twice, and one between them would be undone. A few blocks behind the others are an exception:
+//! all clients of all hosts write there, at any time. A request whose connection ended, or that
+//! failed, may have been executed or not. Each connection is made again when it has ended.
 mod ask;
 mod ends;
 mod machine;
@@ -31,7 +31,7 @@ const CROWDED: u64 = 8;
 /// How long until an ended connection is made again.
 const AGAIN_NS: u64 = 50_000_000;
 
-/// What a client does.
+/// Behaviour of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
     /// Connections.
@@ -74,7 +74,7 @@ pub struct Client {
     pub failed: Vec<Failed>,
     /// Of connections that have ended.
     past: Vec<Tally>,
-    /// What it did and saw.
+    /// Its requests and their results.
     pub records: Vec<Record>,
     writes: u64,
     outputs: VecDeque<Output>,
@@ -107,7 +107,7 @@ pub struct Failed {
     pub home: u32,
 }
 
-/// What is to be written into the history.
+/// Record for the history.
 #[derive(Clone, Copy, Debug)]
 pub enum Record {
     /// An operation on a block.
@@ -232,13 +232,13 @@ impl Client {
         self.open().into_iter().min_by_key(|it| it.1)
     }
 
-    /// What became of requests, by connection.
+    /// Sums over requests, by connection.
     pub fn tallies(&self) -> Vec<Tally> {
         let open = self.conns.iter().map(|it| it.tally);
         self.past.iter().copied().chain(open).collect()
     }
 
-    /// What it did and saw so far, for the history.
+    /// Moves its records so far into the history.
     pub fn tell(&mut self, history: &mut History) {
         for record in self.records.drain(..) {
             match record {
@@ -254,7 +254,7 @@ impl Client {
         Span { at, len }
     }
 
-    /// What a session in trouble leaves: its requests have said so already.
+    /// Left by a session in trouble: its requests have ended with errors already.
     fn over(&mut self, conn: usize, now_ns: u64) {
         let it = &mut self.conns[conn];
         (it.session, it.over, it.ready) = (None, false, false);

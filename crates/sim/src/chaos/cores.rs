@@ -1,4 +1,4 @@
-//! What passes between the cores of a host, and how it stops in order.
+//! Messages between the cores of a host, and its orderly stop.
 use super::node::Body;
 use super::rig::{Host, send};
 use super::world::World;

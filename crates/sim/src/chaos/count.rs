@@ -2,9 +2,9 @@
 //! devices.
 //!
 //! # Contract
-//! Each life of a host is judged by itself. What its applications were told is what it counts,
-//! exactly, as far as they were told: of requests that were cut off or failed nobody knows how much
-//! of them was done, so counts lie between the good ones and all.
+//! Each life of a host is judged by itself. Its counts must equal the results that its applications
+//! received, exactly, as far as they received them: requests that were cut off or failed may have
+//! been executed in part, so counts lie between the good ones and all.
 use super::client::Tally;
 use super::disk::BLOCK;
 use super::judged::Check;
@@ -15,7 +15,7 @@ use alloc::format;
 use alloc::string::String;
 use engine::host::{HoldStats, PathCounters};
 
-/// What a host's paths counted, all cores together.
+/// Counts of a host's paths, all cores together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
     /// Reads, writes, flushes.
@@ -83,8 +83,9 @@ impl Course<'_> {
         self.of_ports().map_err(Finding::Unbalanced)
     }
 
-    /// What applications were told is what the export and the paths of one life count. Whether
-    /// there was something to compare: exactly at the export, exactly at the paths, within bounds.
+    /// The results that applications received equal the counts of the export and of the paths of
+    /// one life. Returns what could be compared: exactly at the export, exactly at the paths,
+    /// within bounds.
     fn of_life(
         &self,
         who: &str,
@@ -93,7 +94,7 @@ impl Course<'_> {
         strangers: bool,
     ) -> Result<[bool; 3], String> {
         let is_in = |least: u64, count: u64, more: u64| (least..=least + more).contains(&count);
-        // What strangers asked for is counted as well.
+        // Requests of unrelated clients are counted as well.
         let unknown = told.lost + if strangers { u64::MAX / 2 } else { 0 };
         let export = &life.export;
         let agree = is_in(told.answered, export.requests, unknown)
@@ -109,7 +110,7 @@ impl Course<'_> {
             again,
             ..
         } = life.sum;
-        // What is changed in parts is read first.
+        // A change of a part of a block reads the block first.
         let parts = self.plan.layout.habit.unit != BLOCK as u64;
         for (way, more) in [(0, copies > 0 || parts), (1, false)] {
             let least = if life.removed > 0 { 0 } else { told.bytes[way] };
@@ -133,7 +134,7 @@ impl Course<'_> {
         ])
     }
 
-    /// Whatever a path counts as done, a device did.
+    /// Every I/O that a path counts as done was done by a device.
     fn of_devices(&mut self, all: &Sum) -> Result<(), String> {
         let mut done = super::node::Executed::default();
         for &node in &self.rig.targets {

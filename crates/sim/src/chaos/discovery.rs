@@ -2,22 +2,22 @@
 //! none but those they are told of.
 //!
 //! Two things there are in some worlds only ([`plan`] draws which): one or two discovery
-//! controllers (processes of `engine::target`, of which nobody asks anything but their log), and a
-//! reactor of each host with `engine::discovery`, as `braid run` has it. The first controller tells
-//! of some ports and refers to the second, which tells of the others and refers back.
+//! controllers (processes of `engine::target`, of which only the log is used), and a reactor of
+//! each host with `engine::discovery`, as `braid run` has it. The first controller announces some
+//! ports and refers to the second, which announces the others and refers back.
 //!
 //! * here: who is there, and how paths follow what is told
 //! * [`mod@plan`]: which worlds, and what goes wrong; `fault`: it does; `check`: what must be true
 //!
 //! # Contract
-//! A path that is told of is added, one that is not told of any more is removed, never by force and
-//! never if no other one is live, as `braid run` does with `gone = "remove"`; what was refused is
-//! asked for again a little later. What a host learns it has from its sessions only; what the log
-//! should say ([`Rig::is_told`]) is known to the checkers.
+//! An announced path is added, one that is not announced any more is removed, never by force and
+//! never if no other one is live, as `braid run` does with `gone = "remove"`; a refused change is
+//! repeated a little later. A host learns of paths by its sessions only; the expected log
+//! ([`Rig::is_told`]) is known to the checkers.
 //!
 //! # Limits
-//! What `braid run` does with paths that are told of is threads and locks there; here are the same
-//! rules without them.
+//! `braid run` handles announced paths with threads and locks; here are the same rules without
+//! them.
 mod check;
 mod fault;
 pub(super) mod plan;
@@ -49,7 +49,7 @@ const AGAIN_NS: u64 = 100 * MS;
 /// Controllers there are at most.
 const TELLERS_MAX: usize = 2;
 
-/// Who tells, and who is told.
+/// Discovery controllers and the hosts that use them.
 pub(super) struct Discovery {
     /// Nodes of the discovery controllers.
     pub tellers: Vec<usize>,
@@ -103,7 +103,7 @@ fn referral(to: usize) -> Referral {
 }
 
 impl Discovery {
-    /// What the hosts' reactors say after their turns.
+    /// Takes the events of the hosts' reactors after their turns.
     pub(super) fn listen(&mut self, world: &mut World, node: usize) {
         let Some(seeker) = self.seekers.iter_mut().find(|it| it.node == node) else {
             return;
@@ -121,7 +121,7 @@ impl Discovery {
                 DiscoveryEvent::Lead(place, address) => {
                     let found = (0..self.tellers.len()).find(|it| teller_at(*it) == address);
                     let Some(number) = found else {
-                        return world.blame(node, Some(format!("nobody referred to {address}")));
+                        return world.blame(node, Some(format!("no referral leads to {address}")));
                     };
                     // A controller's own port comes after those that it tells of.
                     let listener = seeker.due_ns.len() as u32;
@@ -132,7 +132,7 @@ impl Discovery {
                 DiscoveryEvent::Appeared(told, _) | DiscoveryEvent::Gone(told) => {
                     let mut due = (0..).zip(&mut seeker.due_ns);
                     let Some((_, due_ns)) = due.find(|(it, _)| offer(*it) == told) else {
-                        return world.blame(node, Some(format!("nobody told of {told:?}")));
+                        return world.blame(node, Some(format!("{told:?} was not announced")));
                     };
                     *due_ns = Some(now_ns);
                     world.tell(|| format!("node {node}: heard of a change at {}", told.address));

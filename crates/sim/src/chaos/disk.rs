@@ -1,10 +1,10 @@
-//! What controllers store: one disk, and of each controller a cache that it may lose.
+//! Storage of the controllers: one disk, and of each controller a cache that it may lose.
 //!
 //! # Contract
 //! All controllers read what any has written. A block is dirty in the cache of the controller that
 //! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
-//! takes dirty blocks with it: each is as it was when it was last durable, or survives, as chance
-//! has it. What lies beyond the blocks that are kept is zeroes, and stays so.
+//! takes dirty blocks with it: each is as it was when it was last durable, or survives, at random.
+//! Bytes beyond the kept blocks are zeroes, and stay so.
 use super::history::{BLANK, Tag};
 use alloc::vec::Vec;
 use engine::machine::{DeviceError, Memory};
@@ -48,7 +48,7 @@ pub struct Disk {
     pub in_turn: Option<(u64, u64)>,
     /// When it has done all that it was asked for in turn, ns.
     done_ns: u64,
-    /// What it does not do.
+    /// The requests that it does not execute.
     pub flaws: Vec<Flaw>,
     /// Controllers that have [handed over](Self::hand_over), once for each time.
     handed_over: Vec<u8>,
@@ -71,7 +71,7 @@ pub struct Flaw {
     pub once: bool,
     /// One of so many.
     pub of: u64,
-    /// What is said of them.
+    /// The error that they end with.
     pub error: DeviceError,
 }
 
@@ -123,7 +123,7 @@ impl Disk {
         }
     }
 
-    /// What is there from the beginning on, durable.
+    /// Sets initial contents, durable.
     pub fn put(&mut self, at: u64, bytes: &[u8]) {
         let range = at as usize..at as usize + bytes.len();
         self.bytes[range.clone()].copy_from_slice(bytes);
@@ -146,7 +146,7 @@ impl Disk {
         self.changes[usize::from(durable)][stretches].iter().sum()
     }
 
-    /// It has what it had once, durable: somebody put a snapshot back.
+    /// Sets durable contents of an earlier time: a snapshot is put back.
     pub fn put_back(&mut self, bytes: &[u8]) {
         self.put(0, bytes);
         self.dirty.fill(0);
@@ -169,7 +169,7 @@ impl Disk {
         self.size = usize::MAX;
     }
 
-    /// What is there; or what would be after all caches were lost.
+    /// Returns the contents; `durable`: those after a loss of all caches.
     pub fn contents(&self, durable: bool) -> &[u8] {
         match durable {
             true => &self.durable,
@@ -177,9 +177,9 @@ impl Disk {
         }
     }
 
-    /// Controller `by` must not be used any more, and what it had is others' now: whoever flushes
-    /// the volume does not ask it. An array sees to that itself: what it has in its cache, and what
-    /// it executes yet, is durable at once.
+    /// Controller `by` must not be used any more, and its dirty blocks pass to others: flushes of
+    /// the volume do not reach it. The array takes care of that itself: blocks in its cache, and
+    /// commands that it still executes, are durable at once.
     pub fn hand_over(&mut self, by: u8) {
         self.flush(by);
         self.handed_over.push(by);
@@ -223,7 +223,7 @@ impl Disk {
         self.flaws.push(Flaw { blocks, ..flaw });
     }
 
-    /// What the first word of an application's block says.
+    /// First word of an application's block.
     pub fn tag(&self, block: u64) -> u64 {
         let at = self.data_at + block as usize * self.unit;
         let word = self.bytes[at..at + 8].try_into().unwrap_or_default();
@@ -301,7 +301,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What another controller has in its cache gets to the disk before it is overwritten.
+    /// Dirty blocks of another controller get to the disk before they are overwritten.
     fn take_over(&mut self, by: u8, range: core::ops::Range<usize>) {
         for block in range.start / BLOCK..range.end / BLOCK {
             if self.dirty[block] != by && self.dirty[block] != 0 {
@@ -371,7 +371,7 @@ pub fn fill(bytes: &mut [u8], tag: u64) {
     }
 }
 
-/// The tag of a block; of one that is torn or damaged, a tag that nobody writes.
+/// The tag of a block; of one that is torn or damaged, a tag that no write has.
 pub fn tag(bytes: &[u8]) -> Tag {
     let Some(first) = bytes.first_chunk() else {
         return BLANK;

@@ -1,5 +1,5 @@
-//! Faults that touch something in nearly every world: of what is drawn anywhere else, some begins
-//! where nobody is.
+//! Faults that touch something in nearly every world. Those drawn elsewhere sometimes begin where
+//! they can have no effect.
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it. Ten faults of a world touch something then, whatever
@@ -12,10 +12,10 @@ use super::plan::{Plan, WINDOW_NS};
 use core::iter;
 use shape::Random;
 
-/// What hardly ever misses, and how often each.
+/// Faults that hardly ever miss, and how often each.
 const SURE: [Kind; 3] = [Kind::Reset, Kind::ClientReset, Kind::FailPath];
 const SURE_EACH: usize = 2;
-/// What takes no leg and no host away. A mirror may begin late there, so they are spread over
+/// Faults that take no leg and no host away. A mirror may begin late there, so they are spread over
 /// twice the time.
 const MILD: [Kind; 3] = [Kind::ClientReset, Kind::ClientHalfOpen, Kind::SlowDisk];
 const MILD_EACH: usize = 9;

@@ -27,13 +27,13 @@ use policy::{Group, Knobs, PathIndex, Policy};
 const SECOND: u64 = 1_000_000_000;
 /// Requests of each host, each time.
 const EXERCISES: u64 = 200;
-/// What each of those may take, ns.
+/// Bound of each of those, ns.
 const EXERCISE_NS: u64 = SECOND / 10;
 /// `soonest` looks at a path that has been idle for 30 s before any other. It may spend 1 in 128 of
 /// the time of I/Os on looks, and saves up to 0.2 s for one: that pays for any.
 const OVERDUE_NS: u64 = 30 * SECOND;
 const SAVING_NS: u64 = 128 * SECOND / 5;
-/// What each I/O takes at least while that is waited for, ns.
+/// Least duration of each I/O while that is waited for, ns.
 const SLOW_NS: u64 = SECOND / 25;
 /// A cycle of `weighted-latency` is over when all credit is spent. Reads and writes go round
 /// together, so a path may be passed by while it is the others' turn, and has credit in the next.
@@ -49,7 +49,7 @@ const ROUNDS_OF_LEGS: usize = 8;
 /// I/Os of a core that have not ended, or did before the path was looked at.
 const BESIDE: u64 = 16;
 
-/// What a core has given one path: reads, and writes.
+/// I/Os of a core on one path: reads, and writes.
 struct Used {
     host: usize,
     core: usize,
@@ -58,7 +58,7 @@ struct Used {
     ios: [u64; 2],
 }
 
-/// What all cores of a host have given one path.
+/// I/Os of all cores of a host on one path.
 struct Share {
     host: usize,
     path: PathIndex,
@@ -163,7 +163,7 @@ impl Course<'_> {
         let owed_ns = owed_ns(paths_of(&before));
         // Some of them are flushes, which are none of the policy's.
         let count = owed_ns / SLOW_NS * 3 / 2;
-        // What changes parts of blocks reads before it writes.
+        // A change of a part of a block reads it before it writes.
         self.do_singly(count, 4 * count * SLOW_NS)?;
         self.set_delays(USUAL_NS);
         Ok(first_of(&before, &self.used(), |own, all| {
@@ -203,7 +203,7 @@ impl Course<'_> {
         }
     }
 
-    /// What all cores have given all paths so far; begins anew with each change of the policy.
+    /// I/Os of all cores on all paths so far; begins anew with each change of the policy.
     fn used(&self) -> Vec<Used> {
         let mut all = Vec::new();
         for (host, it) in self.rig.hosts.iter().enumerate() {
@@ -287,7 +287,7 @@ fn first_of(
     after: &[Used],
     is: impl Fn([u64; 2], [u64; 2]) -> bool,
 ) -> Option<String> {
-    // The same ones in the same order: nobody adds a path, and no process ends.
+    // Equal paths in equal order: no path is added, and no process ends.
     let pairs = before.iter().zip(after);
     let done: Vec<[u64; 2]> = pairs
         .map(|(before, after)| core::array::from_fn(|at| after.ios[at] - before.ios[at]))

@@ -1,8 +1,8 @@
-//! When faults begin and end, and whom they concern. What they do: `strike` (the network and
-//! processes), `harm` (devices, what controllers answer, what users do).
+//! Begin and end of faults, and their targets. Their effects: `strike` (the network and processes),
+//! `harm` (devices, answers of controllers, users).
 //!
 //! # Contract
-//! What can't happen to those it is about, because they are dead, frozen or leaving already, does
+//! A fault that can't happen to its target, because that is dead, frozen or leaving already, does
 //! not begin, and is not counted. A fault that waits for a state of a path ([`Fault::when`]) begins
 //! with the first path that has it, and after [its time](wait_ns) without it.
 use super::kind::{Kind, Scope};
@@ -30,7 +30,7 @@ pub(super) fn wait_ns(kind: Kind) -> u64 {
 /// How often it looks for it, ns.
 const LOOK_NS: u64 = 500_000;
 
-/// Whom a fault is about.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Whom {
     pub host: usize,
@@ -94,8 +94,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Whom a fault strikes now: whom it was drawn for, or another whose path has the state that it
-    /// waits for.
+    /// Returns the present target of a fault: the drawn one, or another whose path has the state
+    /// that it waits for.
     fn find(&self, fault: &Fault, waits: bool) -> Option<Whom> {
         let drawn = self.drawn(fault);
         let possible = |whom: &Whom| self.is_possible(fault, *whom);
@@ -127,7 +127,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Whom a fault was drawn for.
+    /// Returns the drawn target of a fault.
     pub(super) fn drawn(&self, fault: &Fault) -> Whom {
         let layout = &self.plan.layout;
         let whom = fault.whom as usize;
@@ -195,7 +195,7 @@ impl Course<'_> {
             (Kind::LateWrites, _) if world.is_hung(self.rig.targets[whom.target]) => false,
             (Kind::DeepQueue, _) => host_is_well && self.may_be_deep(whom.host),
             (Kind::Shrink, _) => host_is_well && self.may_shrink(whom),
-            // What it has not noticed yet nobody would.
+            // A loss that it has not noticed yet would stay unnoticed.
             (
                 Kind::KillHost
                 | Kind::StopHost

@@ -195,7 +195,7 @@ impl Rig {
         core.throughout(failed.start_ns, failed.end_ns)
     }
 
-    /// What a core could use to which a request of a host went.
+    /// The paths that a core could use, of the core to which a request of a host went.
     pub(super) fn good_at(&self, host: usize, failed: &Failed) -> &Good {
         &self.hosts[host].good[self.layout.first_home() + failed.home as usize]
     }

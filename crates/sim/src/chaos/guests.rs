@@ -3,8 +3,8 @@
 //! Decides, from a plan and its seed, in which worlds there are some, and what they do.
 //!
 //! # Contract
-//! Drawn apart from everything else: worlds without them are what they would be if there were none.
-//! Who is cut off comes back and goes on.
+//! Drawn apart from everything else: worlds without them are as they would be if there were none. A
+//! client that is cut off connects again and goes on.
 //!
 //! # Limits
 //! Bytes are not damaged: NBD has no digests, so damaged data would be data.
@@ -46,7 +46,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
 }
 
 impl Course<'_> {
-    /// What such a fault does when it begins; false: it is of another kind.
+    /// Begins such a fault; false: it is of another kind.
     pub(super) fn annoy(&mut self, fault: &Fault, whom: Whom) -> bool {
         let now_ns = self.rig.world.now_ns;
         let end_ns = now_ns + fault.lasts_ns;

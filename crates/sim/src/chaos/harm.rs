@@ -19,7 +19,7 @@ use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 
-/// What routes and busy controllers say.
+/// Statuses of path errors and of busy controllers.
 const STATUSES: [Status; 6] = [
     Status::INTERNAL_PATH,
     Status::ANA_TRANSITION,
@@ -29,10 +29,10 @@ const STATUSES: [Status; 6] = [
     Status::INVALID_NAMESPACE,
 ];
 
-/// How long after the end of its connection a controller may execute a write. A host waits for
-/// 2 × KATO and the time to quiesce from the end of its connection; the controller's end may come
-/// one KATO later, where nothing passes between them from then on, nor what a partition kept. What
-/// is left, less what a slow disk takes.
+/// How long after the end of its connection a controller may execute a write. A host waits for 2 ×
+/// KATO and the time to quiesce from the end of its connection; the controller's end may come one
+/// KATO later, where nothing passes between them from then on, nor what a partition kept. The
+/// result is the remainder, less the latency of a slow disk.
 fn late_ns(layout: &Layout) -> u64 {
     let quiesce_ns = match layout.more.cqt_ms {
         0 => QUIESCE_NS,
@@ -42,7 +42,7 @@ fn late_ns(layout: &Layout) -> u64 {
 }
 
 impl Course<'_> {
-    /// What a fault does when it begins, if it is of one of these kinds.
+    /// Begins a fault, if it is of one of these kinds.
     pub(super) fn harm(&mut self, number: usize, fault: &Fault, whom: Whom) {
         let Whom { host, target, .. } = whom;
         match fault.kind {
@@ -61,7 +61,7 @@ impl Course<'_> {
                     let until_ns =
                         self.rig.world.now_ns + fault.lasts_ns + late_ns(&self.plan.layout);
                     self.late_ns[target] = self.late_ns[target].max(until_ns);
-                    // What is late already would be later.
+                    // Commands that are late already would be later.
                     let node = self.rig.targets[target];
                     self.rig.world.nodes[node].halt = None;
                 }
@@ -171,7 +171,7 @@ impl Course<'_> {
     }
 }
 
-/// What a device does not do.
+/// Returns the requests that a device does not execute.
 pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
     let first = fault.whom / 64 % blocks;
     let once = fault.kind == Kind::OneWrite;
@@ -199,7 +199,7 @@ pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
     }
 }
 
-/// What a fault that ends then does to a port's commands.
+/// Returns the effect on a port's commands of a fault that ends then.
 pub(super) fn faults(layout: &Layout, fault: &Fault, end_ns: u64) -> Faults {
     let none = Faults::default();
     let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What clients did to the blocks of a volume and saw there, and whether a disk could have done it.
+//! Writes and reads of clients on the blocks of a volume, and whether a disk could have done them.
 //!
 //! Decides, from the beginnings and ends of reads, writes and flushes, whether every block behaved
 //! as one register (linearizability), and whether what a crash of volatile caches took had not been
@@ -35,31 +35,31 @@ use durable::Durable;
 pub use plug::Floors;
 use zone::Zone;
 
-/// What a write leaves in a block; no two writes have the same.
+/// The content that a write leaves in a block; no two writes have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// Who writes it.
+    /// Its writer.
     pub fn writer(self) -> u64 {
         self.0 >> 48
     }
 }
 
-/// What is in every block at first.
+/// Initial content of every block.
 pub const BLANK: Tag = Tag(0);
 
-/// The end of what nobody heard the end of, ns.
+/// The end of a request whose end is unknown, ns.
 pub const NEVER: u64 = u64::MAX;
 
-/// What was done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// It read this.
     Read(Tag),
     /// It wrote this; `durable`: its end says that it survives a loss of caches (FUA).
     Write {
-        /// What.
+        /// The content.
         tag: Tag,
         /// FUA.
         durable: bool,
@@ -71,7 +71,7 @@ pub enum Deed {
 /// One operation on one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// The operation.
     pub deed: Deed,
     /// When it was asked for, ns.
     pub start_ns: u64,
@@ -90,17 +90,17 @@ impl Op {
         matches!(self.deed, Deed::Write { .. } | Deed::Failed(_))
     }
 
-    /// Whether it had ended before the other began. Who is told an end and begins the next in the
-    /// same instant begins it later: what it asks for takes time to get anywhere.
+    /// Whether it had ended before the other began. An operation that begins in the instant in
+    /// which another ends begins later than that: its request takes time to get anywhere.
     fn precedes(&self, other: &Self) -> bool {
         self.end_ns <= other.start_ns
     }
 }
 
-/// What no disk does.
+/// A violation: no disk does this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// A read saw what nobody wrote, or before it was written.
+    /// A read saw a value that was never written, or before it was written.
     FromNowhere(Op),
     /// A read saw what was overwritten before it began, or two reads saw two writes in two orders:
     /// the operations of both cannot be put into one sequence.
@@ -203,10 +203,10 @@ pub struct History {
     pub once: BTreeSet<u64>,
     /// Blocks are kept in several copies.
     pub copies: bool,
-    /// Nobody waits for what lost paths may yet execute.
+    /// Late execution on lost paths is not waited for.
     pub unfenced: bool,
-    /// Blocks from the first of these on were lost, and somebody has accepted that: what is seen
-    /// there from the second, a time, on says nothing.
+    /// Blocks from the first of these on were lost, and the loss was accepted: reads there from the
+    /// second, a time, on are not judged.
     lost: Option<(u64, u64)>,
     /// When a copy was gone on without.
     pub left: Vec<u64>,
@@ -217,7 +217,7 @@ pub struct History {
 impl History {
     /// An operation on `block` has ended, or never will.
     pub fn record(&mut self, block: u64, op: Op) {
-        // What a read saw that never came back, nobody saw.
+        // A read without an end has no result to judge.
         if op.is_write() || op.end_ns != NEVER {
             self.blocks.entry(block).or_default().push(op);
             if self.copies {
@@ -253,7 +253,7 @@ impl History {
         self.crowded = Some(first);
     }
 
-    /// What was only in caches may be gone: all of them were lost.
+    /// All caches were lost: contents that were only there may be gone.
     pub fn crash(&mut self, at_ns: u64) {
         self.crashes.push(at_ns);
     }
@@ -290,13 +290,13 @@ impl History {
         ops.iter().filter(counts).copied().collect()
     }
 
-    /// What a writer had under way is never heard of; see `dead`.
+    /// Requests that a writer had under way never end; see `dead`.
     pub fn died(&mut self, writer: u64, at_ns: u64) {
         self.deaths.push((writer, at_ns));
     }
 
-    /// Whether a read saw what somebody had written: of blocks that one writes at a time, of those
-    /// that several do, and of these, of those that are registers too.
+    /// Whether a read saw a written value: of blocks with one writer at a time, of those with
+    /// several, and of these, of those that are registers too.
     pub fn has_judged(&self) -> [bool; 3] {
         let saw = |ops: &Vec<Op>| ops.iter().any(|op| !op.is_write() && op.tag() != BLANK);
         let first = self.crowded.unwrap_or(u64::MAX);
@@ -319,7 +319,7 @@ impl History {
         self.blocks.values().map(Vec::len).sum()
     }
 
-    /// What was done to a block and seen there, each at its beginning and its end.
+    /// Returns the operations on a block, each at its beginning and its end.
     pub fn story(&self, block: u64) -> Vec<(u64, String)> {
         let mut lines = Vec::new();
         for op in self.blocks.get(&block).into_iter().flatten() {
@@ -422,11 +422,11 @@ fn written(tag: Tag, at_ns: u64) -> Op {
     }
 }
 
-/// What happened to one block between two losses of caches.
+/// Operations on one block between two losses of caches.
 struct Epoch {
     start_ns: u64,
     ops: Vec<Op>,
-    /// What it may have begun with.
+    /// Its possible initial contents.
     pasts: Vec<Past>,
     /// All caches had been lost, so that it is durable.
     all_lost: bool,
@@ -467,7 +467,7 @@ impl Epoch {
         Ok(this)
     }
 
-    /// What the block held at first, as far as a read tells.
+    /// Decides on the block's initial content, as far as a read shows it.
     fn begin(&mut self) -> Result<(), Wrong> {
         let here = self.written();
         let is_here = |tag| here.binary_search(&tag).is_ok();
@@ -498,7 +498,7 @@ impl Epoch {
                 lost: *lost,
             }),
             Some(&past) => {
-                // What a loss of caches cut in two may have been before.
+                // An operation that a loss of caches cut in two may have been before.
                 let begins = Op {
                     end_ns: self.start_ns + 1,
                     ..written(first.tag(), self.start_ns)
@@ -571,13 +571,13 @@ impl Epoch {
                 zone.last_start = *read;
             }
         }
-        // What may never have happened, and nobody saw, says nothing.
+        // A failed write that no read saw proves nothing: it may never have happened.
         let failed = |zone: &Zone| matches!(zone.write.deed, Deed::Failed(_));
         zones.retain(|zone| zone.first_end.end_ns != NEVER && (zone.seen || !failed(zone)));
         Ok(zones)
     }
 
-    /// What may be there after a loss of caches that these writes survive.
+    /// Returns the possible contents after a loss of caches that these writes survive.
     fn pasts(&self, is_durable: impl Fn(&Op) -> bool) -> Vec<Past> {
         let all = || self.ops.iter().filter(|op| op.is_write());
         let here = self.written();
@@ -597,7 +597,7 @@ impl Epoch {
             let gone = gone.map(|op| **op);
             pasts.push(Past { write, gone });
         }
-        // What was replaced for good before stays so.
+        // A value that was replaced for good before stays so.
         let lost = self.pasts.iter().filter(|past| past.gone.is_some());
         pasts.extend(lost.copied());
         pasts
@@ -606,7 +606,7 @@ impl Epoch {
 
 impl Epoch {
     /// Whether a write may have been executed, and lost, before this began: it was cut in two, says
-    /// nothing of durability, and nobody saw it here.
+    /// nothing of durability, and no read saw it here.
     fn may_be_older(&self, write: &Op) -> bool {
         let lasts = matches!(write.deed, Deed::Write { durable: true, .. });
         let seen = |op: &Op| !op.is_write() && op.tag() == write.tag();

@@ -1,13 +1,13 @@
 //! Which checkers had something to judge in a world: one that is excused everywhere finds nothing.
 
-/// What is judged at the end of a world.
+/// Checks at the end of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     /// Requests of a host that failed, each with its own excuse or none.
     Failures,
-    /// Blocks of which a read saw what somebody had written.
+    /// Blocks of which a read saw a written value.
     Blocks,
-    /// The same after a loss of caches.
+    /// As `Blocks`, after a loss of caches.
     Durable,
     /// An export counts exactly what its clients were told, in one life of its host at least.
     Export,
@@ -33,7 +33,7 @@ pub enum Check {
     Behind,
     /// Writes that were cut off, and were over at a known time.
     Orphans,
-    /// Who is told of paths by discovery goes by its log.
+    /// A host with discovery uses the paths of its log.
     Discovery,
     /// With nothing wrong, requests were fast and on all paths.
     Exercise,
@@ -57,7 +57,7 @@ pub enum Check {
     Exchanged,
     /// Legs were slow, and had much to do.
     Deep,
-    /// What a device had taken while it hung was late, and was not executed.
+    /// A request that a device took while it hung was late, and was not executed.
     Hung,
     /// A host was taken over while it stood still with changes of its own devices in its hands,
     /// and did not make them when it went on.

@@ -1,13 +1,13 @@
-//! What goes wrong, and to whom.
+//! Kinds of faults, and their scopes.
 
-/// What goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// All connections of a host over one path are reset.
     Reset,
     /// Of one core.
     ResetCore,
-    /// Nothing passes between a host and a port, and nobody is told.
+    /// Nothing passes between a host and a port, and neither end is notified.
     Partition,
     /// Bytes take a hundred times as long.
     Slow,
@@ -19,7 +19,7 @@ pub enum Kind {
     Ana,
     /// A process of the target dies, and another begins.
     Kill,
-    /// The same, and its controllers' cache is lost.
+    /// As `Kill`, and its controllers' cache is lost.
     Power,
     /// A process of the target stands still, and goes on.
     Freeze,
@@ -73,9 +73,9 @@ pub enum Kind {
     /// A port answers some commands with what routes and busy controllers say; perhaps some reads
     /// bring less than was asked for.
     Status,
-    /// Strangers have a port's connections.
+    /// Unrelated clients hold a port's connections.
     Crowd,
-    /// Strangers have an export's connections and its memory.
+    /// Unrelated clients hold an export's connections and its memory.
     Greedy,
     /// All processes of the target die at once.
     KillAll,
@@ -83,7 +83,7 @@ pub enum Kind {
     StopUnread,
     /// A path is not told of by discovery, and told of again.
     Withdraw,
-    /// The same, and each time the notice of it is lost with its connection.
+    /// As the one before, and each time its notice is lost with its connection.
     Unheard,
     /// Discovery controllers don't refer to each other, and do again.
     Unreferred,
@@ -91,13 +91,13 @@ pub enum Kind {
     KillTeller,
     /// A discovery controller stands still, and goes on.
     FreezeTeller,
-    /// Nothing passes between a host and the discovery controllers, and nobody is told.
+    /// Nothing passes between a host and the discovery controllers, and neither end is notified.
     PartTeller,
     /// Connections of a host's applications are reset.
     ClientReset,
     /// One end of those is gone, and the other does not hear of it before this is over.
     ClientHalfOpen,
-    /// Nothing passes between a host and its applications, and nobody is told.
+    /// Nothing passes between a host and its applications, and neither end is notified.
     ClientPartition,
     /// Bytes between them take a hundred times as long, or one end reads little by little.
     ClientSlow,
@@ -117,8 +117,8 @@ pub enum Kind {
     Exchange,
     /// Devices of all legs do one request after the other, more and more slowly.
     DeepQueue,
-    /// A leg's device takes requests and executes none for a while, at one process or at all. What
-    /// it took starts late, each request at its own time, if the clock still allows that (T49).
+    /// A leg's device takes requests and executes none for a while, at one process or at all. Those
+    /// requests start late, each at its own time, if the clock still allows that (T49).
     HungSubmit,
     /// A host stands still with what its turn gave out, or a thread of its own, in its hands: what
     /// it sends, or a change of a leg that is its own device. It goes on later, or another host
@@ -126,7 +126,7 @@ pub enum Kind {
     HaltHost,
 }
 
-/// Whom a kind of fault concerns: all paths whose state matters to it.
+/// Scope of a kind of fault: all paths whose state matters to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// One path of one host.
@@ -224,7 +224,7 @@ impl Kind {
     /// Of those, the first worlds knew so many.
     pub(super) const FIRST: usize = 16;
 
-    /// Whom it concerns.
+    /// Returns its scope.
     pub fn scope(self) -> Scope {
         match self {
             Self::Reset

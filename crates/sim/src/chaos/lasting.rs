@@ -1,8 +1,8 @@
-//! What lasts long: until whoever waits for it loses patience.
+//! Long faults: until time-outs expire.
 //!
-//! Decides, from a plan and its seed, whether one of its faults goes on for longer than others do:
-//! long enough for keep-alive and every time-out of I/O; or for all that an engine gives strangers
-//! to make themselves known, and an application to read what it is told.
+//! Decides, from a plan and its seed, whether one of its faults lasts longer than others: long
+//! enough for keep-alive and every time-out of I/O; or for all the time that an engine gives
+//! unknown clients to identify themselves, and an application to read its answers.
 //!
 //! # Contract
 //! One world in [`ONE_OF`], if it has such a fault, and each target that stands still with a change
@@ -21,8 +21,8 @@ use shape::Random;
 const MS: u64 = 1_000_000;
 /// Which share of seeds.
 const ONE_OF: u64 = 8;
-/// How long it is at least, ns: longer than it takes to notice that somebody is gone; than who
-/// connects has to say who that is; and, of applications, than a stall takes to be seen.
+/// Its least duration, ns: longer than the detection of a lost peer, than the time for a handshake,
+/// and, of applications, than the detection of a stall.
 const NOTICED_NS: u64 = 4_000 * MS;
 const UNKNOWN_NS: u64 = 3 * HANDSHAKE_NS;
 const STALLED_NS: u64 = 2 * STALL_NS;
@@ -53,7 +53,7 @@ const KINDS: [Kind; 18] = [
 
 /// A plan with a long fault, or the same.
 pub(super) fn plan(mut plan: Plan) -> Plan {
-    // What a target has in its hands is late only after the bound.
+    // Commands that a target has begun are late only after the bound.
     for fault in plan.faults.iter_mut().filter(|it| is_halt(it)) {
         fault.lasts_ns += NOTICED_NS;
     }

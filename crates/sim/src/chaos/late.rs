@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //! Directly before such a change is made the clock is compared with the time before which it had to
-//! start. What has no such time is made however late it is; what reads is done late.
+//! start. A change without such a time is made however late it is; late reads are executed.
 use super::disk::USUAL_NS;
 use super::node::{Arena, Body, Halt, Hung};
 use super::world::{Event, World};
@@ -26,7 +26,7 @@ pub enum Late {
     Hung,
 }
 
-/// Whether a change is made without a look at the clock, as nobody may.
+/// Whether a change is made without a look at the clock, which is forbidden.
 fn is_heedless(body: &Body, why: Late) -> bool {
     match (why, body) {
         (Late::Hung, _) => canary::has(Bug::LateHung),
@@ -95,7 +95,7 @@ impl World {
         Some(halt)
     }
 
-    /// What could not start when it was asked for: the clock is looked at before it does.
+    /// Starts requests that could not start when they were submitted: the clock is read first.
     pub(super) fn start_late(
         &mut self,
         number: usize,
@@ -159,7 +159,7 @@ impl World {
         });
     }
 
-    /// One that was overtaken goes on: a change that it had in its hands is made, or is not.
+    /// A process that was overtaken goes on: a change that it had begun is made, or is not.
     fn go_on_overtaken(&mut self, at: usize, request: &DeviceRequest, is_made: bool) {
         let number = self.overtaken[at].node;
         let does = if is_made { "makes" } else { "drops" };
@@ -172,7 +172,7 @@ impl World {
         let it = &mut self.overtaken[at];
         let disk = self.nodes[number].disks[usize::from(request.device.0)];
         let disk = &mut self.disks[disk];
-        // Nobody hears of its end.
+        // Its end is not reported.
         let _ = disk.execute(number as u8 + 1, request, &mut it.arena, &mut self.random);
     }
 

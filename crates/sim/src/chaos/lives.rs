@@ -2,8 +2,8 @@
 //! applications were told meanwhile.
 //!
 //! # Contract
-//! A life ends when its process is killed, or at the last when the next one begins. What belongs to
-//! it is told by time: a connection is of the life in which it was made.
+//! A life ends when its process is killed, or at the last when the next one begins. Connections
+//! belong to the life in which they were made, by time.
 use super::client::{Failed, Tally};
 use super::count::Sum;
 use super::node::Body;
@@ -15,7 +15,7 @@ use engine::export::ExportCounters;
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     pub begun_ns: u64,
-    /// What its cores had counted at its end; of the one that is there, nothing yet.
+    /// Counts of its cores at its end; of the running one, nothing yet.
     pub sum: Sum,
     pub export: ExportCounters,
     /// Paths that left it, or were to leave, and took their counts with them.
@@ -80,7 +80,7 @@ impl Lives {
         self.all.partition_point(|it| it.begun_ns <= at_ns)
     }
 
-    /// What applications were told of the requests of a life.
+    /// Returns the results that applications received for the requests of a life.
     pub fn told(&self, life: usize, tallies: &[Tally]) -> Tally {
         let from_ns = self.all[life].begun_ns;
         let to_ns = self.all.get(life + 1).map_or(u64::MAX, |it| it.begun_ns);
@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// What the process of a host that is there has counted, all cores together.
+    /// Returns the counts of a host's running process, all cores together.
     pub fn counted(&self, number: usize) -> (Sum, ExportCounters) {
         let (mut sum, mut export) = (Sum::default(), ExportCounters::default());
         for &node in &self.hosts[number].cores {

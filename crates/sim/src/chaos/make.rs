@@ -1,4 +1,4 @@
-//! What a layout's processes are made of.
+//! Components of a layout's processes.
 use super::disk::BLOCK;
 use super::mirror::LEG_BYTES;
 use super::node::Body;
@@ -113,7 +113,7 @@ impl Rig {
         engine
     }
 
-    /// What a process of the target offers.
+    /// Returns the namespaces of a process of the target.
     fn namespaces(&self, number: usize) -> Vec<NamespaceConfig> {
         let other = match self.away[number] {
             Away::No if self.foreign[number] => 2,
@@ -180,7 +180,7 @@ impl Rig {
     }
 }
 
-/// Who a host is.
+/// Returns the identity of a host.
 pub(super) fn identity(number: usize) -> HostIdentity {
     HostIdentity {
         nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{number:08x}-2222-4333-8444-555555555555"),

@@ -4,7 +4,7 @@
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
-//! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
+//! * `make`: legs as they are at first, and the host's engine; `heir`: takeover of a mirror
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
 //!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;
@@ -15,9 +15,9 @@
 //! * `check`: what must be true once nothing is wrong any more
 //!
 //! # Contract
-//! A family of its own, drawn apart: the other worlds are what they would be without it. Processes
-//! of the target are of the leg of their number, modulo legs. What the mirror has elsewhere, a leg
-//! may lose without anybody noticing; see `Course::is_covered`.
+//! A family of its own, drawn apart: the other worlds are as they would be without it. Processes of
+//! the target are of the leg of their number, modulo legs. A leg may lose contents that the mirror
+//! has elsewhere, without any visible effect; see `Course::is_covered`.
 //!
 //! # Limits
 //! One host at a time has the mirror, all of it on one core. Legs are alike in size and blocks.
@@ -63,7 +63,7 @@ const EXAMINE_NS: u64 = 250_000_000;
 /// How often.
 const EXAMINATIONS: u64 = 64;
 
-/// What a mirror is like, and how its host uses it.
+/// Properties of a mirror, and its use by its host.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// At least 2.

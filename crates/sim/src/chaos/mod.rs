@@ -8,21 +8,21 @@
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
 //!   `overlap`: several at a time; `touch`: which of them touched something
-//! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
-//!   counts, `peaks`: of memory, `lives`, `tally`: of whom; [`judged`]: what of it there was;
-//!   `tap`: which identifiers are used; `good`: which paths could be, `behind`: who waits for whom
-//! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
-//!   passes between those of one host, `user`: who changes its paths; `client`: its applications,
-//!   `orphan`: their writes that were cut off;
-//!   `disk`: what controllers store; `stranger`: who takes what others need; `discovery`: who tells
-//!   of paths, and hosts that know no others
+//! * `check`: conditions at the end, `pardon`: failures that faults excuse, `count`: counts,
+//!   `peaks`: memory, `lives`, `tally`: sums by life and connection; [`judged`]: the checks that
+//!   had something to judge; `tap`: identifiers in use; `good`: usable paths, `behind`: writes that
+//!   wait for others
+//! * `rig`: hosts, controllers and applications, `make`: their components, `cores`: messages
+//!   between those of one host, `user`: changes of its paths; `client`: its applications, `orphan`:
+//!   their writes that were cut off; `disk`: storage of controllers; `stranger`: unrelated clients;
+//!   `discovery`: discovery controllers, and hosts that know no other paths
 //! * [`mirror`]: worlds whose volume is a mirror, a family of their own
 //! * [`shrink`]: what of a plan is enough; [`story`]: what happened, in words
 //! * `world`, `node`, `net`: places, connections, time; `late`: changes that start late
 //!
 //! # Contract
-//! The same plan gives the same course on every machine. The engines, controllers and NBD sessions
-//! are those that run in production, with the contract of their reactor kept to the letter.
+//! Equal plans give equal courses on every machine. The engines, controllers and NBD sessions are
+//! those that run in production, with the contract of their reactor kept to the letter.
 //!
 //! # Limits
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
@@ -75,5 +75,5 @@ mod touch;
 mod user;
 mod world;
 
-/// What the clock of every world says when it begins, ns.
+/// Clock of every world at its beginning, ns.
 pub const START_NS: u64 = 1_000_000_000;

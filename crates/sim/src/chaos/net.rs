@@ -131,7 +131,7 @@ impl World {
             return self.at(now_ns, Event::Closed(end, REFUSED));
         }
         if far.frozen_ns.max(near_ns) > now_ns {
-            // The kernel accepts it and nobody answers: to both the same as a late connection.
+            // The kernel accepts it and no process answers: to both the same as a late connection.
             let at_ns = far.frozen_ns.max(near_ns);
             far.missed += u64::from(far.frozen_ns > now_ns);
             self.nodes[end.node].missed += u64::from(near_ns > now_ns);
@@ -240,7 +240,7 @@ impl World {
         (way.deaf_ns <= now_ns).then_some(way.sip as usize)
     }
 
-    /// What `peer` had sent was read.
+    /// The peer's sent bytes were read.
     fn was_read(&mut self, peer: Option<End>, bytes: usize) {
         let Some(peer) = peer else { return };
         let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) else {
@@ -420,7 +420,8 @@ impl World {
         }
     }
 
-    /// What is being sent, for who listens; what comes back is heard when it arrives.
+    /// Passes sent bytes to a listener; bytes in the other direction are passed on when they
+    /// arrive.
     fn listen(&mut self, number: usize, own: (u32, u64), peer: End, bytes: &[u8]) {
         let Some(conn) = self.nodes[number].conn(own.0, own.1) else {
             return;
@@ -434,7 +435,7 @@ impl World {
         }
     }
 
-    /// Nobody can follow a stream that is damaged; `agreeing`: in what its ends agree on.
+    /// A damaged stream can't be followed; `agreeing`: damaged in the handshake of its ends.
     fn damage(&mut self, number: usize, own: (u32, u64), peer: End, agreeing: bool) {
         let own = End {
             node: number,
@@ -510,7 +511,7 @@ impl World {
         }
     }
 
-    /// Who has had no peer over a wire for long hears of it.
+    /// Reports the loss to ends that have had no peer over a wire for long.
     pub fn give_up(&mut self, wire: Wire) {
         let mut ends = Vec::new();
         for node in [wire.from, wire.to] {
@@ -534,8 +535,8 @@ impl World {
     }
 
     /// One end of all connections over a wire is gone, that of the listener or the other, and the
-    /// other end does not hear of it. What a partition keeps of what that end had sent is lost with
-    /// it: nobody is there to send it again.
+    /// other end gets no notice. Bytes of that end that a partition keeps are lost with it: there
+    /// is no end to send them again.
     pub fn forget(&mut self, wire: Wire, listener: bool) {
         let conns = self.nodes[wire.from].open_conns();
         let those = conns.filter(|(_, conn)| conn.wire == wire && !conn.closing);

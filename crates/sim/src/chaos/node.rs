@@ -1,4 +1,4 @@
-//! What stands at one place of the world: a machine, its memory, its connections, its disks.
+//! The process at one place of the world: a machine, its memory, its connections, its disks.
 use super::client::Client;
 use super::late::Late;
 use super::stranger::Stranger;
@@ -22,7 +22,7 @@ pub enum Body {
     Client(Box<Client>),
     /// A host's reactor of discovery.
     Seeker(Box<DiscoveryEngine>),
-    /// Somebody who only takes what others need.
+    /// A client that only takes resources that others need.
     Stranger(Box<Stranger>),
     /// A process that has died.
     Dead,
@@ -124,7 +124,7 @@ pub struct Conn {
     pub life: u64,
     /// The other end; none while it is being opened.
     pub peer: Option<End>,
-    /// What was opened; of accepted ones, what the other end opened.
+    /// The address that was opened; of accepted ones, by the other end.
     pub wire: Wire,
     /// Received and not yet taken.
     pub inbox: Inbox,
@@ -147,14 +147,14 @@ pub struct Conn {
     pub leaving: bool,
     /// When more is read of what came; nothing before.
     pub again_ns: u64,
-    /// What is under way to it never arrives.
+    /// Bytes under way to it never arrive.
     pub cut_off: bool,
     /// It was forgotten on the way: nothing arrives at either end, and neither was told.
     pub stale: bool,
     /// It ended without a word to the other end. It counts as gone from then on, also while who
     /// has it stands still and has not heard of that.
     pub forgotten: bool,
-    /// What its ends agreed on at first was damaged, of which there is no digest.
+    /// The handshake of its ends was damaged, which has no digest.
     pub unsound: bool,
     /// Of the end that opened it: who listens to both directions.
     pub tap: Option<Box<Tap>>,
@@ -181,7 +181,7 @@ impl Inbox {
     pub fn take(&mut self, len: usize) {
         self.taken += len;
     }
-    /// What is there.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.taken..]
     }
@@ -236,7 +236,7 @@ impl Conn {
 pub struct Node {
     pub body: Body,
     pub arena: Arena,
-    /// What its machine's addresses lead to: node and listener.
+    /// Its machine's addresses: node and listener.
     pub addresses: Vec<(usize, u32)>,
     /// The world's disks that are its devices.
     pub disks: Vec<usize>,
@@ -255,7 +255,7 @@ pub struct Node {
     pub in_hand: bool,
     /// It goes on for a moment when another one is in its place.
     pub outlives: bool,
-    /// What happened to it later because of that.
+    /// Later events that it missed because of that.
     pub missed: u64,
     /// It said that it has ended.
     pub stopped: bool,
@@ -265,7 +265,7 @@ pub struct Node {
     pub wake_ns: u64,
     /// Requests that its devices have not answered, and the bytes of memory of each.
     pub at_device: BTreeMap<u32, u64>,
-    /// What its devices did, all processes together.
+    /// Executed requests of its devices, all processes together.
     pub executed: Executed,
     /// Messages of others that it has not had.
     pub mail: usize,
@@ -297,7 +297,7 @@ pub struct Hung {
     pub until_ns: u64,
 }
 
-/// What devices did well: what failed in part does not count.
+/// Requests that devices executed well: one that failed in part does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Executed {
     /// Reads, writes, flushes.

@@ -1,10 +1,10 @@
 //! Writes of applications that were cut off: their host may execute them yet.
 //!
 //! # Contract
-//! As long as one may be executed, nothing else is written to its blocks: what is repeated on
-//! another path may take effect twice, and a write between would be undone. It is over once its
-//! host has ended its connection and everything that came with it. Of a host whose process stopped
-//! or died nobody knows.
+//! As long as one may be executed, nothing else is written to its blocks: a write that is repeated
+//! on another path may take effect twice, and a write between would be undone. It is over once its
+//! host has ended its connection and everything that came with it. After a stop or death of the
+//! host's process that is unknown.
 use super::client::Record;
 use super::history::{Deed, NEVER, Op, Tag};
 use super::node::{Body, Node};
@@ -25,7 +25,7 @@ pub struct Orphan {
     pub home: u32,
 }
 
-/// What is known of it.
+/// Knowledge about its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     UnderWay,
@@ -35,7 +35,7 @@ enum Fate {
 }
 
 impl Orphan {
-    /// What is to be written into the history, if it ended then or if nobody knows.
+    /// Returns the records for the history, if it ended then or if that is unknown.
     fn records(&self, end_ns: Option<u64>) -> impl Iterator<Item = Record> {
         let (start_ns, durable) = (self.start_ns, self.durable);
         let tags = (self.tag..).map(Tag);
@@ -92,8 +92,8 @@ impl Rig {
         }
     }
 
-    /// What became of everything that came to a core on connections that its applications have no
-    /// more.
+    /// Returns the fate of all requests that came to a core on connections that its applications
+    /// have no more.
     fn fate(&self, core: usize, clients: usize, stopping: bool) -> Fate {
         let node = &self.world.nodes[core];
         let Body::Core(engine) = &node.body else {
@@ -107,7 +107,7 @@ impl Rig {
         let all_known = own.all(|(_, conn)| self.is_there(conn));
         // A place is free once nothing is left of its client.
         let places = engine.counters(0).clients as usize;
-        // What a stop breaks off may be executed after it.
+        // A request that a stop breaks off may be executed after it.
         match all_known && !stopping && places == accepted().count() {
             true => Fate::Over,
             false => Fate::UnderWay,

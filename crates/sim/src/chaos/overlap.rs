@@ -104,7 +104,7 @@ impl Course<'_> {
         self.target(target, TargetControl::Ana(port, state));
     }
 
-    /// What a port's commands suffer.
+    /// Sets the faults of a port's commands.
     pub(super) fn set_faults(&mut self, target: usize, port: u16) {
         let kinds = [Kind::LateWrites, Kind::Hang, Kind::Mute, Kind::Status];
         let mut all = Faults::default();
@@ -142,7 +142,7 @@ pub(super) fn ana(fault: &Fault) -> AnaState {
     states[fault.whom as usize / 64 % states.len()]
 }
 
-/// What a fault does to a wire.
+/// Applies a fault to a wire.
 fn spoil(state: &mut State, fault: &Fault) {
     let way = usize::from(bit(fault));
     match fault.kind {

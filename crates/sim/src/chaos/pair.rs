@@ -30,7 +30,7 @@ const PAIRS: [Pair; 8] = [
     (Kind::LateWrites, 400, Kind::Power, 400),
 ];
 
-/// What a process had sent is executed while the one after it waits (T9).
+/// Requests of a process are executed while its successor waits (T9).
 const LATE_HEIR: Pair = (Kind::LateWrites, 2000, Kind::KillHost, 40);
 
 /// A plan with more in it.
@@ -69,8 +69,8 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Whether applications may change parts of blocks in this world. Nobody orders what two hosts do
-/// to one block; a change that spans a loss of caches may bring back what was lost of the other
+/// Whether applications may change parts of blocks in this world. Changes of one block by two hosts
+/// have no order; a change that spans a loss of caches may bring back lost contents of the other
 /// part; and a write fails where its block can't be read. Processes that die have worlds of their
 /// own for that.
 fn is_for_parts(plan: &Plan) -> bool {
@@ -118,8 +118,8 @@ fn bequeath(plan: &mut Plan, random: &mut Random) {
     }
 }
 
-/// The same fault at all ports, so that no way is left though all controllers live (T4, T26), and
-/// none that is better than the others (T17); what answers with a status does so each time.
+/// One fault at all ports, so that no way is left though all controllers live (T4, T26), and none
+/// that is better than the others (T17); faults that answer with a status do so each time.
 fn everywhere(plan: &mut Plan, kind: Kind, random: &mut Random) {
     let at_ns = random.up_to(WINDOW_NS);
     let lasts_ns = 500 * MS + random.up_to(1500 * MS);

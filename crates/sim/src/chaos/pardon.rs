@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! A fault that lets requests fail says of which host, of which blocks, and from when to when. A
-//! path that left by force, or that could not be added in the end, takes what its controller had
-//! cached with it (also of the process before, after an unclean stop), which nobody flushes: the
-//! flushes that hear of it fail, once on each core for each such path, and those that are under way
-//! with them (T13).
+//! path that left by force, or that could not be added in the end, takes its controller's cache
+//! with it (also of the process before, after an unclean stop), which can't be flushed: the flushes
+//! that learn of it fail, once on each core for each such path, and those that are under way with
+//! them (T13).
 use super::aim;
 use super::client::Failed;
 use super::disk::BLOCK;
@@ -76,7 +76,7 @@ impl Pardon {
 }
 
 impl Course<'_> {
-    /// What may fail because of a fault that begins.
+    /// Allows the failures that a beginning fault causes.
     pub(super) fn pardon(&mut self, number: usize, fault: &Fault, whom: Whom) {
         let from_ns = self.rig.world.now_ns;
         let kind = fault.kind;
@@ -92,7 +92,7 @@ impl Course<'_> {
                 (None, Some(flaw.blocks))
             }
             Kind::Status | Kind::HungSubmit => (None, None),
-            // Until somebody accepts that it is gone.
+            // Until a user accepts that it is gone.
             Kind::Shrink => {
                 let first = shrunk::first_lost(fault, self.plan.layout.habit.blocks);
                 (None, Some((first, u64::MAX)))
@@ -113,7 +113,7 @@ impl Course<'_> {
         });
     }
 
-    /// Whether strangers took what the applications of a host asked for.
+    /// Whether unrelated clients took resources that the applications of a host asked for.
     pub(super) fn had_strangers(&self, host: usize) -> bool {
         let greedy = |it: &Pardon| it.kind == Kind::Greedy && it.host == Some(host);
         self.pardons.iter().any(greedy)
@@ -157,9 +157,10 @@ impl Course<'_> {
         homes.find_map(|it| it)
     }
 
-    /// How many such faults there were in the time of a request of a mirror; of those that keep a
-    /// read from blocks, as many as meet in one of them: what a leg lacks elsewhere, others have.
-    /// What waits for a leg's lease fails with a beat, wherever that goes.
+    /// Returns how many such faults there were in the time of a request of a mirror; of those that
+    /// keep a read from blocks, as many as meet in one of them: blocks that a leg lacks elsewhere
+    /// are on others. A request that waits for a leg's lease fails with a heartbeat, wherever that
+    /// goes.
     pub(super) fn pardons_at(&self, host: usize, failed: &Failed) -> usize {
         let (kind, blocks) = (failed.request.kind, failed.blocks());
         let mut good = self.rig.hosts[host].good.iter();

@@ -1,8 +1,8 @@
 //! Wires over which nothing passes for a time.
 //!
 //! # Contract
-//! What is sent meanwhile is kept, in order, and arrives when nothing parts the wire any more: what
-//! one partition keeps is kept by another that begins before the first is over.
+//! Bytes sent meanwhile are kept, in order, and arrive when nothing parts the wire any more: bytes
+//! that one partition keeps are kept by another that begins before the first is over.
 use super::node::Wire;
 use super::world::{Due, Event, World};
 use core::cmp::Reverse;
@@ -29,7 +29,7 @@ impl World {
         state.ways.map(|way| way.heals_ns.max(state.heals_ns))
     }
 
-    /// What was to arrive at the end of a partition waits for a longer one.
+    /// Bytes due at the end of a partition wait for a longer one.
     fn keep(&mut self, wire: Wire, before: [u64; 2]) {
         let now = self.parted_ns(wire);
         let mut all = core::mem::take(&mut self.events).into_vec();
@@ -48,7 +48,7 @@ impl World {
     fn way_of(&mut self, wire: Wire, due: &Due) -> Option<usize> {
         let (end, there) = match &*due.event {
             Event::Connect(end) => (end, wire.to),
-            // What an end does itself passes nowhere.
+            // An end's own actions do not pass over the wire.
             Event::Closed(_, Closed::ByUs) => return None,
             Event::Bytes(end, _) | Event::Room(end) | Event::Closed(end, _) => (end, end.node),
             _ => return None,

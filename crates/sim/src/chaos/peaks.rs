@@ -1,4 +1,4 @@
-//! Memory while a world goes on: its peaks, which nobody sees once it rests.
+//! Peaks of memory while a world goes on, which do not show once it rests.
 //!
 //! # Contract
 //! Looked at after each turn of a target, and after one of some of a core. At a target all that its
@@ -61,7 +61,7 @@ impl World {
     }
 }
 
-/// What is wrong with the memory of a target whose devices have so many bytes.
+/// Returns the violation in the memory of a target whose devices have so many bytes.
 fn of_target(engine: &TargetEngine, there: u64, arena: u64) -> Option<String> {
     let (all, free) = (engine.buffers(), engine.buffers_free());
     let well = all <= arena && free <= all && there <= all - free;

@@ -1,4 +1,4 @@
-//! What a world of chaos is made of and what goes wrong in it, drawn from a seed.
+//! Components of a world of faults and its faults, drawn from a seed.
 use super::aim;
 use super::client::Habit;
 use super::cut_off;
@@ -26,7 +26,7 @@ const LASTS_NS: (u64, u64) = (5 * MS, 4_000 * MS);
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// What.
+    /// The kind.
     pub kind: Kind,
     /// From the beginning of the faults on, ns.
     pub at_ns: u64,

@@ -1,8 +1,8 @@
 //! Hosts, controllers and applications of one plan, put into a world.
 //!
 //! # Contract
-//! A host is a process with a node for each core, and one node for its applications. What one core
-//! tells another arrives later, in order. The mark that a host leaves (T9) outlives it.
+//! A host is a process with a node for each core, and one node for its applications. A message from
+//! one core to another arrives later, in order. The mark that a host leaves (T9) outlives it.
 use super::client::{Client, Habit};
 use super::discovery::Discovery;
 use super::disk::Disk;
@@ -33,7 +33,7 @@ pub const SPARE_PATHS: usize = 2;
 /// Stands in for CQT.
 pub const QUIESCE_NS: u64 = 500_000_000;
 
-/// What a world is made of.
+/// Components of a world.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub hosts: usize,
@@ -57,7 +57,7 @@ pub struct Layout {
     pub mirror: Option<Shape>,
 }
 
-/// What the first worlds did not have. Default: as they were.
+/// Components that the first worlds did not have. Default: as they were.
 #[derive(Clone, Copy, Debug)]
 pub struct More {
     /// Bytes that may be under way or unread in one direction of a connection; 0: any number.
@@ -72,7 +72,7 @@ pub struct More {
     pub large: bool,
     /// Discovery controllers; 0: hosts know their paths.
     pub tellers: usize,
-    /// What controllers report as CQT; 0: nothing.
+    /// CQT that controllers report; 0: none.
     pub cqt_ms: u16,
     /// Where the first block of the applications is, bytes.
     pub base: u64,
@@ -131,8 +131,8 @@ pub struct Host {
     pub mark_ns: Option<u64>,
     /// It ends with writes that were not flushed (T13).
     pub(super) unflushed: bool,
-    /// Of each volume, a bit: a path has left it with writes that were not flushed, and nobody was
-    /// told. Its marks say so.
+    /// Of each volume, a bit: a path has left it with writes that were not flushed, and no flush
+    /// has failed for that. Its marks say so.
     pub(super) losses: u64,
     /// Addresses of the paths that its process began with: where hosts are told of them, those that
     /// a mark names.
@@ -150,11 +150,11 @@ pub struct Host {
     pub(super) board: Vec<Vec<u32>>,
     /// When the last message from core to core arrives.
     pub(super) mail_ns: u64,
-    /// What was said for people.
+    /// Log lines.
     pub lines: Vec<String>,
     /// By core: which paths could be used.
     pub(super) good: Vec<Good>,
-    /// Who changes its paths.
+    /// The user that changes its paths.
     pub user: User,
     /// A path of it was on probation.
     pub(super) flapped: bool,
@@ -180,10 +180,10 @@ pub struct Rig {
     pub(super) untouched: Vec<u64>,
     /// By target: blocks of the namespace.
     pub sizes: Vec<u64>,
-    /// Who tells of paths, where hosts don't know them.
+    /// Discovery controllers, where hosts learn their paths from them.
     pub(super) discovery: Option<Discovery>,
     mail: Vec<Option<ExportControl>>,
-    /// What was planned and is due.
+    /// Planned faults that are due.
     due: VecDeque<usize>,
     pub(super) seed: u64,
 }

@@ -26,7 +26,7 @@ use engine::mirror::MIRRORS_FROM;
 use nvme::limits::IDLE_WANTED_NS;
 
 const SECOND: u64 = 1_000_000_000;
-/// What a stop may take for I/O under way.
+/// Time of a stop for I/O under way.
 pub const DRAIN_NS: u64 = 5 * SECOND;
 /// How long the world has to come to rest once the last fault is over. A target whose places are
 /// all taken may have one less for as long as an association may be idle: its host is gone without
@@ -45,7 +45,7 @@ fn rest_ns(flapped: bool) -> u64 {
 /// For hosts to connect, before anything goes wrong.
 pub const BEGIN_NS: u64 = SECOND / 5;
 
-/// What should never happen.
+/// A violation.
 #[derive(Clone, Debug)]
 pub enum Finding {
     /// No disk does that: a block, and what was wrong with it.
@@ -56,12 +56,12 @@ pub enum Finding {
     Stuck(String),
     /// Counts that should be zero are not.
     Unbalanced(String),
-    /// Who did what nobody may do, however it looks to others.
+    /// A machine broke a rule, however it looks to others.
     Wrong(String),
 }
 
 impl Finding {
-    /// What kind of thing was found.
+    /// Returns the kind of the violation.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Disk(..) => "disk",
@@ -72,8 +72,8 @@ impl Finding {
         }
     }
 
-    /// What findings of the same thing have in common, whatever numbers they name: so that who
-    /// makes a world smaller does not slip to another thing.
+    /// Returns the part that findings of the same violation share, whatever numbers they name: so a
+    /// search for a smaller world does not slip to another one.
     pub fn thing(&self) -> String {
         let (what, parts) = match self {
             Self::Disk(_, wrong) => return format!("disk: {}", wrong.name()),
@@ -104,7 +104,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What came of one world.
+/// Result of one world.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Requests of applications that ended.
@@ -123,7 +123,7 @@ pub struct Report {
     pub missed: Vec<Kind>,
     /// Kind of fault × state of a path when it began, of those that touched something.
     pub coverage: Vec<(Kind, PathState)>,
-    /// What there was to judge at the end.
+    /// The checks that had something to judge at the end.
     pub judged: BTreeSet<Check>,
     /// The first thing that should not have happened.
     pub finding: Option<Finding>,
@@ -150,7 +150,7 @@ pub fn run(plan: &Plan) -> Report {
     play(plan, None).report
 }
 
-/// As [`run`]; whoever listens watches a block, if there is one.
+/// As [`run`]; a listener watches a block, if there is one.
 pub(super) fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> Course<'_> {
     let mut course = Course::new(plan);
     course.rig.world.watched = watched;
@@ -198,7 +198,7 @@ pub(super) struct Course<'a> {
     pub restarts: Vec<Restart>,
     /// So many failures of requests of a mirror are history.
     pub told_failed: usize,
-    /// What was seen of legs of a mirror when they were compared.
+    /// Results of comparisons of a mirror's legs.
     pub compared: RefCell<Compared>,
 }
 
@@ -295,7 +295,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// What clients did and saw so far is history.
+    /// Moves the clients' records so far into the history.
     pub(super) fn remember(&mut self) {
         for host in 0..self.rig.hosts.len() {
             let client = self.rig.client(host);
@@ -347,7 +347,7 @@ impl<'a> Course<'a> {
         (0..self.rig.hosts.len()).all(|host| self.rig.client(host).is_over())
     }
 
-    /// What everybody finds at the end is in the history as well.
+    /// Reads all blocks at the end, for the history.
     pub(super) fn read_all(&mut self) -> Result<(), Finding> {
         for host in 0..self.rig.hosts.len() {
             self.rig.client(host).read_all();

@@ -1,12 +1,12 @@
-//! What of a plan is enough for what was found: fewer faults, shorter ones, fewer requests.
+//! The part of a plan that is enough for a finding: fewer faults, shorter ones, fewer requests.
 //!
 //! # Contract
-//! The caller runs the worlds and says whether what was found remains. The same answers give the
-//! same cut. Every cut that is returned has been tried, or is the one that it began with.
+//! The caller runs the worlds and says whether the finding remains. Equal answers give equal cuts.
+//! Every cut that is returned has been tried, or is the one that it began with.
 //!
 //! # Limits
-//! At most as many runs as were allowed. What remains is small, not the smallest: no single fault
-//! of it can be left out, if the runs were enough.
+//! At most as many runs as were allowed. The result is small, not the smallest: no single fault of
+//! it can be left out, if the runs were enough.
 //!
 //! # Origin
 //! Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE Trans. Softw.
@@ -120,7 +120,7 @@ impl<F: FnMut(&Cut) -> bool> Search<F> {
         }
     }
 
-    /// What comes before the last request does not depend on how many would follow.
+    /// Events before the last request do not depend on how many would follow.
     fn requests(&mut self) {
         let mut few = 0;
         while few + 1 < self.cut.requests {

@@ -1,4 +1,4 @@
-//! What happened in a world, as lines for people; and which of them a finding rests on.
+//! Events in a world, as lines of text; and which of them a finding rests on.
 //!
 //! # Contract
 //! A line is [key](Line::key) if it tells of what the finding names: the operations of a block that
@@ -17,7 +17,7 @@ use nbd::{Kind, Request};
 
 /// Most key lines.
 const KEYS_MAX: usize = 40;
-/// What is told of a cache that is lost begins so.
+/// Beginning of lines about a lost cache.
 pub(super) const LOSS: &str = "caches are lost: ";
 
 /// One thing that happened.
@@ -25,22 +25,22 @@ pub(super) const LOSS: &str = "caches are lost: ";
 pub struct Line {
     /// When, ns.
     pub at_ns: u64,
-    /// What.
+    /// The text.
     pub text: String,
     /// The finding rests on it.
     pub key: bool,
 }
 
 impl Line {
-    /// One that no finding rests on yet.
+    /// A line that no finding rests on yet.
     pub fn new(at_ns: u64, text: String) -> Self {
         let key = false;
         Self { at_ns, text, key }
     }
 }
 
-/// Lines of a story. Whoever wants to hear it keeps them, and has them too when the world ends in a
-/// panic; then none of them is key.
+/// Lines of a story. The listener keeps them, and has them too when the world ends in a panic; then
+/// none of them is key.
 pub type Lines = Rc<RefCell<Vec<Line>>>;
 
 /// A time in seconds from the beginning of the world on.

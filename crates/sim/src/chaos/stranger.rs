@@ -1,4 +1,5 @@
-//! Somebody who takes what others need: connections, and memory for requests that never come.
+//! A client that takes resources that others need: connections, and memory for requests that never
+//! come.
 //!
 //! # Contract
 //! It reads nothing and ends nothing by itself. A connection that is refused or ended is made
@@ -11,7 +12,7 @@ use nbd::wire::{OptionHeader, RequestHeader, cmd, handshake, opt};
 
 /// How long until a connection that ended is made again, ns.
 const AGAIN_NS: u64 = 20_000_000;
-/// Most connections of all strangers.
+/// Most connections of all unrelated clients.
 const CONNECTIONS_MAX: usize = 128;
 
 /// See the module.
@@ -26,7 +27,7 @@ pub struct Stranger {
 /// One connection, or the place of one.
 #[derive(Clone, Copy, Default)]
 struct Held {
-    /// Where to, and for which fault; `None`: nobody wants it.
+    /// Destination, and its fault; `None`: not wanted.
     wanted: Option<(u32, u64)>,
     /// It asks for memory.
     greedy: bool,

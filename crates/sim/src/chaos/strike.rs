@@ -11,7 +11,7 @@ use alloc::format;
 use engine::export::ExportControl;
 
 impl Course<'_> {
-    /// What a fault does when it begins; false: it is of another kind.
+    /// Begins a fault; false: it is of another kind.
     pub(super) fn strike(&mut self, number: usize, fault: &Fault, whom: Whom) -> bool {
         let end_ns = self.rig.world.now_ns + fault.lasts_ns;
         let Whom { host, target, .. } = whom;
@@ -50,7 +50,7 @@ impl Course<'_> {
                 }
             }
             Kind::Away => {
-                // Who knows none of its paths yet would take the other one for its own.
+                // A host that knows none of its paths yet would take the other one for its own.
                 self.rig.away[target] = match bit(fault) && self.what_is_missing().is_none() {
                     true => Away::Other,
                     false => Away::None,
@@ -84,7 +84,7 @@ impl Course<'_> {
         true
     }
 
-    /// What was struck is well again; false: it was of another kind.
+    /// Ends a fault; false: it was of another kind.
     pub(super) fn relent(
         &mut self,
         number: usize,
@@ -119,10 +119,10 @@ impl Course<'_> {
                     self.history.died(host as u64 + 1, self.rig.world.now_ns);
                     self.rig.take_mark_away(host);
                 } else if fault.kind == Kind::StopUnread && !self.was_frozen(host, fault) {
-                    let what = format!("host {host} does not stop while nobody reads");
+                    let what = format!("host {host} does not stop while its clients do not read");
                     return Err(Finding::Stuck(what));
                 } else {
-                    self.kill_host(host); // somebody lost patience
+                    self.kill_host(host); // the user gives up
                 }
                 self.start_host(host);
             }
@@ -135,7 +135,7 @@ impl Course<'_> {
             | Kind::Unread
             | Kind::HungSubmit
             | Kind::FreezeHost => {}
-            // What it waited for to stand still did not come.
+            // The state in which it was to stand still did not come.
             Kind::Freeze => self.rig.world.nodes[self.rig.targets[target]].halt = None,
             _ => return Ok(false),
         }
@@ -230,8 +230,9 @@ impl Course<'_> {
         frozen.any(|frozen_ns| frozen_ns > began_ns)
     }
 
-    /// All is well and nobody asks for anything, and some connections are forgotten on the way once
-    /// more: those of faults that did that. Where an engine has memory for probes it finds out.
+    /// All faults have ended and no client sends requests, and some connections are forgotten on
+    /// the way once more: those of faults that did that. An engine with memory for probes finds
+    /// out.
     pub(super) fn forget_idle(&mut self) {
         let layout = &self.plan.layout;
         if layout.mirror.is_some() || layout.more.scratch_bytes == 0 {

@@ -1,4 +1,4 @@
-//! What the requests of one connection came to.
+//! Sums over the requests of one connection.
 use super::disk::BLOCK;
 use nbd::client::CommandError;
 use nbd::{Errno, Kind, Request};
@@ -43,7 +43,7 @@ impl Tally {
     pub fn count(&mut self, request: &Request, result: Result<(), CommandError>) {
         match result {
             Ok(()) => self.answered += 1,
-            // What a session refuses because it ends is nobody's request.
+            // A refusal by a session that ends counts as no request.
             Err(CommandError::Server(errno)) if errno != Errno::Shutdown => {
                 self.answered += 1;
                 self.errors += 1;

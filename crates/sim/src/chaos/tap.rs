@@ -1,11 +1,11 @@
-//! Who listens to both directions of a connection, and knows which identifiers are in use.
+//! Follows both directions of a connection, and knows which identifiers are in use.
 //!
 //! # Contract
-//! [`Tap::said`] has what the end sends that opened the connection, [`Tap::heard`] what reaches it,
-//! in any pieces. An identifier is in use from when it was said until its last answer was heard:
-//! until then it may still be answered, so whoever says it again would take the old answer for the
-//! new one's (T11). Every answer is of one in use: nothing is answered twice. What follows bytes
-//! that were damaged, nobody can follow.
+//! [`Tap::said`] has the bytes sent by the end that opened the connection, [`Tap::heard`] the bytes
+//! that reach it, in any pieces. An identifier is in use from when it was sent until its last
+//! answer was received: until then it may still be answered, so a second use would take the old
+//! answer for the new one's (T11). Every answer is of one in use: nothing is answered twice. After
+//! damaged bytes a stream can't be followed.
 //!
 //! # Limits
 //! NVMe/TCP from its first PDU on, and NBD with options and requests of fixed newstyle. Payload is
@@ -100,7 +100,7 @@ impl Tap {
     /// Bytes are sent.
     ///
     /// # Errors
-    /// What may not be said.
+    /// Returns the violation in sent bytes.
     pub fn said(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         while !bytes.is_empty() {
             let more = match self.speech {
@@ -117,7 +117,7 @@ impl Tap {
     /// Bytes have arrived.
     ///
     /// # Errors
-    /// What may not be answered.
+    /// Returns the violation in received bytes.
     pub fn heard(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         while !bytes.is_empty() {
             let more = match self.speech {
@@ -394,7 +394,7 @@ mod tests {
         assert!(pieces(|it| tap.said(it), &request(cmd::READ, 2)));
         assert!(
             !pieces(|it| tap.heard(it), &reply(3, chunk::DONE)),
-            "nobody asked"
+            "no question before"
         );
     }
 }

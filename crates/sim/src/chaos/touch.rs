@@ -1,13 +1,15 @@
-//! Which faults touched something: one that damages what nobody sends has begun, and is none.
+//! Which faults touched something: one that damages bytes that are never sent has begun, and is
+//! none.
 //!
 //! # Contract
-//! Where a fault takes effect, that is counted ([`Mark`], and what nodes, disks, ports, strangers
-//! and users have); here it is looked whether it was counted while the fault went on. Nobody else
-//! asks for these counts: what happens in a world does not depend on them.
+//! The effect of a fault is counted where it happens ([`Mark`], and the counts of nodes, disks,
+//! ports, unrelated clients and users); here it is checked whether the count rose while the fault
+//! went on. These counts are used for nothing else: the course of a world does not depend on them.
 //!
-//! What ends somebody, or something that is there, has touched it. A change of what is told or
-//! shown (ANA states, sizes, logs) touches who has a connection then, or makes one meanwhile; a
-//! policy, a host of which requests begin meanwhile; and what users ask for, if it is done.
+//! A fault that ends a process, or something that is there, has touched it. A change of an
+//! announcement (ANA states, sizes, logs) touches hosts that have a connection then, or make one
+//! meanwhile; a change of a policy, a host whose requests begin meanwhile; and a user's request, if
+//! it is done.
 //!
 //! # Limits
 //! Of several faults of one kind at one place at a time each has touched what any of them has.
@@ -23,7 +25,7 @@ use alloc::vec::Vec;
 use engine::host::PathState;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 
-/// What became of something on its way over a wire.
+/// Fate of bytes on their way over a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
     /// A connection was made.
@@ -47,9 +49,9 @@ pub struct Begun {
     kind: Kind,
     /// In which states the paths were that it concerns.
     cells: Vec<(Kind, PathState)>,
-    /// What was counted when it began, and in which life of who counts.
+    /// The count at its beginning, and in which life of the counting process.
     before: Count,
-    /// What a user of this host asked for because of it.
+    /// The request of a user of this host because of it.
     ticket: Option<(usize, u64)>,
     touched: bool,
 }
@@ -145,7 +147,7 @@ impl Course<'_> {
     fn is_there(&self, fault: &Fault, whom: Whom) -> bool {
         let world = &self.rig.world;
         match fault.kind {
-            // That somebody is there is a condition of their beginning.
+            // A process there is a condition of their beginning.
             Kind::Reset
             | Kind::ResetCore
             | Kind::Kill
@@ -172,7 +174,7 @@ impl Course<'_> {
         }
     }
 
-    /// How often what it does has happened where it does it; `None`: nobody can tell.
+    /// Returns how often its effect has happened in its place; `None`: unknown.
     fn count(&self, number: usize, fault: &Fault, whom: Whom) -> Option<Count> {
         let (rig, world) = (&self.rig, &self.rig.world);
         let way = usize::from(bit(fault));
@@ -228,7 +230,7 @@ impl Course<'_> {
         Some(Count { life: 0, times })
     }
 
-    /// What a port counts of its faults; `None`: it is not there.
+    /// Returns a port's count of its faults; `None`: it is not there.
     fn injected(&self, kind: Kind, whom: Whom) -> Option<Count> {
         let node = &self.rig.world.nodes[self.rig.targets[whom.target]];
         let Body::Target(engine) = &node.body else {

@@ -1,4 +1,4 @@
-//! Who changes a host's paths while it runs, as people do, and sees to it that all are there again.
+//! The user that changes a host's paths while it runs, and restores them all in the end.
 //!
 //! # Contract
 //! Every change is answered once. A process that begins has the paths of its configuration,
@@ -18,7 +18,7 @@ use policy::limits::PATHS_MAX;
 /// How long a change may take, ns: less than most faults last, so that some are called off.
 const WAIT_NS: u64 = 700_000_000;
 
-/// What is asked for.
+/// A requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// The path to an address is there.
@@ -38,7 +38,7 @@ pub enum Wish {
 #[derive(Default)]
 pub struct User {
     asked: u64,
-    /// What was not answered: ticket, address, wish.
+    /// Unanswered requests: ticket, address, wish.
     open: Vec<(u64, usize, Wish)>,
     /// Tickets of what was done.
     pub done: Vec<u64>,
@@ -61,7 +61,8 @@ pub struct User {
 
 impl User {
     /// A process begins, with these paths by address; all that there are, if they are `known`.
-    /// `lost_ns`: that is now, and a path left the one before with what nobody was told.
+    /// `lost_ns`: that is now, and a path left the one before with writes whose loss was not
+    /// reported.
     pub fn begin(&mut self, paths: Vec<Option<PathIndex>>, known: bool, lost_ns: Option<u64>) {
         self.open.clear();
         self.left.extend(self.risky.drain(..).map(|it| it.1));
@@ -104,7 +105,7 @@ impl User {
         }
     }
 
-    /// What was never answered.
+    /// Returns a request that was never answered.
     pub fn unanswered(&self) -> Option<String> {
         let first = self.open.first();
         first.map(|(_, address, wish)| format!("{wish:?} of path {address} is not answered"))
@@ -171,7 +172,7 @@ impl User {
 }
 
 impl Rig {
-    /// Somebody asks for a change of the path to an address; by force, if need be.
+    /// Requests a change of the path to an address; by force, if need be.
     pub fn ask(&mut self, host: usize, address: usize, wish: Wish, force: bool) {
         let (volume, first) = self.first_path(address);
         let user = &mut self.hosts[host].user;
@@ -217,8 +218,9 @@ impl Rig {
         self.tell(first, ExportControl::Host(message));
     }
 
-    /// What is missing at an address is asked for, unless something is asked already. A second path
-    /// takes the place of a first one that is gone: there may be room for one of them only.
+    /// Requests a path that is missing at an address, unless a request is under way already. A
+    /// second path takes the place of a first one that is gone: there may be room for one of them
+    /// only.
     pub fn restore(&mut self, host: usize, address: usize) {
         let told = self.has_heard(host, address);
         let (volume, _) = self.first_path(address);

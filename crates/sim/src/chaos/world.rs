@@ -1,8 +1,8 @@
 //! The places, what is under way between them, and time.
 //!
-//! [`World`] keeps the reactor's contract strictly and is unkind where the contract allows: bytes
-//! arrive in pieces of any size, a send is reported late and its memory is compared then (nobody
-//! may change what is being sent), connections end at the worst moment, a process dies with all
+//! [`World`] keeps the reactor's contract strictly and uses all freedom that the contract allows:
+//! bytes arrive in pieces of any size, a send is reported late and its memory is compared then
+//! (bytes being sent must not change), connections end at the worst moment, a process dies with all
 //! that it had, or stands still and goes on later.
 //!
 //! # Contract
@@ -27,7 +27,7 @@ use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Output};
 use shape::Random;
 
-/// What a device does when it does it.
+/// Verb in the line of a device that executes a request.
 const EXECUTES: &str = "executes";
 /// Turns of all machines in one moment that mean that they never come to rest.
 const ROUNDS_MAX: u32 = 10_000;
@@ -36,7 +36,7 @@ const SPINS_MAX: u32 = 100_000;
 /// Moments of one world: a hundred times what they have.
 const MOMENTS_MAX: u64 = 20_000_000;
 
-/// What happens at a time.
+/// Event at a time.
 pub enum Event {
     /// A connection attempt reaches its listener.
     Connect(End),
@@ -52,7 +52,7 @@ pub enum Event {
         life: u64,
         request: DeviceRequest,
     },
-    /// What could not start when it was asked for starts, if it is not too late.
+    /// A request that could not start when it was submitted starts, if it is not too late.
     Start {
         node: usize,
         life: u64,
@@ -67,7 +67,7 @@ pub enum Event {
         id: u32,
         result: Result<(), DeviceError>,
     },
-    /// What the scenario has planned; its number.
+    /// A planned fault; its number.
     Planned(usize),
     /// A message to a node's machine, sent by another: its number.
     Message {
@@ -97,11 +97,11 @@ pub struct Way {
     pub heals_ns: u64,
     /// Nothing larger than [`SMALL`] arrives before, nor what follows it on its connection.
     pub large_ns: u64,
-    /// The same, on connections of I/O queues only.
+    /// As `large_ns`, on connections of I/O queues only.
     pub large_io_ns: u64,
-    /// Whoever receives reads nothing before.
+    /// The receiver reads nothing before.
     pub deaf_ns: u64,
-    /// Whoever receives reads at most so many bytes in a [sip](SIP_NS); 0: all.
+    /// The receiver reads at most so many bytes in a [sip](SIP_NS); 0: all.
     pub sip: u64,
     /// Bytes that may be under way or unread; 0: as many as usual.
     pub window: u64,
@@ -119,7 +119,7 @@ pub struct World {
     pub disks: Vec<Disk>,
     /// Of wires that are not as they should be.
     pub wires: BTreeMap<Wire, State>,
-    /// What became of what was on its way over them, where they are not as they should be.
+    /// Fate of bytes that were on their way over them, where a fault changed it.
     pub marks: BTreeMap<(Wire, Mark), u64>,
     /// One way from place to place, ns.
     pub way_ns: u64,
@@ -131,14 +131,14 @@ pub struct World {
     pub window: u64,
     pub random: Random,
     pub events: BinaryHeap<Reverse<Due>>,
-    /// What is being sent.
+    /// The message being sent.
     pub(super) headers: Vec<u8>,
     sequence: u64,
     spins: u32,
     moments: u64,
     /// Events so far.
     pub count: u64,
-    /// Somebody listens, and watches a block.
+    /// A listener that may watch a block.
     pub watched: Option<(Option<u64>, Lines)>,
     /// The first of the blocks that several write at a time.
     pub crowds: u64,
@@ -146,7 +146,7 @@ pub struct World {
     pub executions: Vec<Execution>,
     /// Those of which a write failed that may be done in part.
     pub torn: BTreeSet<u64>,
-    /// What no machine may do, if one did: the first.
+    /// The first violation by a machine.
     pub wrong: Option<String>,
     /// The most memory that any machine had.
     pub peaks: Peaks,
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// Whether somebody watches what this is about.
+    /// Whether the listener watches a block of this request.
     fn is_watched(&self, request: &DeviceRequest) -> bool {
         let range = request.offset..request.offset + request.length;
         let block = self.watched.as_ref().and_then(|it| it.0);
@@ -400,7 +400,7 @@ impl World {
         let Some(conn) = node.conn(end.conn, end.life) else {
             return;
         };
-        // What there was no room for is sent as well as it will be.
+        // Messages that had no room are sent as well as it will be.
         let untaken = core::mem::take(&mut conn.untaken);
         self.report(end, now_ns, untaken);
         let node = &mut self.nodes[end.node];
@@ -446,7 +446,7 @@ impl World {
         self.at(now_ns, answer);
     }
 
-    /// Who wrote blocks that several write at a time, and when.
+    /// Notes the writers of blocks that have several at a time, and when.
     fn note_executed(&mut self, node: usize, request: &DeviceRequest, well: bool) {
         let disk = &self.disks[0];
         let unit = disk.unit as u64;
@@ -514,7 +514,7 @@ impl World {
                 _ => {}
             }
         }
-        // What was sent may have freed what something waited for.
+        // Sent bytes may have freed something that others waited for.
         let node = &mut self.nodes[number];
         node.wake_ns = node.body.timeout().unwrap_or(u64::MAX);
         self.measure(number);
@@ -581,7 +581,8 @@ impl World {
         self.at(at_ns, event);
     }
 
-    /// The process at a place dies. What its sockets have taken goes out; then peers hear of it.
+    /// The process at a place dies. Bytes that its sockets have taken go out; then peers get notice
+    /// of it.
     pub fn kill(&mut self, number: usize) {
         let numbers: Vec<u32> = self.nodes[number].open_conns().map(|(it, _)| it).collect();
         for conn in numbers {
@@ -598,15 +599,15 @@ impl World {
         }
     }
 
-    /// What a dead process had at its devices is never executed.
+    /// Requests that a dead process had at its devices are never executed.
     pub(super) fn drop_requests(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         node.life += 1;
         node.at_device.clear();
     }
 
-    /// Another process begins at a place. What the one before had at its devices was executed or
-    /// never is.
+    /// Another process begins at a place. Requests that the one before had at its devices were
+    /// executed or never are.
     pub fn revive(&mut self, number: usize, body: Body) {
         self.drop_requests(number);
         let node = &mut self.nodes[number];

@@ -70,7 +70,7 @@ fn t41_losers_that_fail_or_come_late_end_nothing_twice() {
     );
 }
 
-/// T37: what waits on a silent path goes on though the other one is full; nobody else does.
+/// T37: reads that wait on a silent path go on though the other one is full; others don't.
 #[test]
 fn t37_a_path_that_stalls_keeps_no_read_waiting_where_the_other_is_full() {
     let mut plan = stalling();

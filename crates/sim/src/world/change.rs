@@ -1,4 +1,4 @@
-//! What happens to a world while it runs.
+//! Changes of a world while it runs.
 use super::World;
 use crate::draw::exponential_ns;
 use crate::plan::Change;

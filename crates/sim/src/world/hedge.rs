@@ -19,7 +19,7 @@ pub(super) enum Copies {
     },
     /// The other has failed.
     Left,
-    /// The other was first: nobody waits for this one.
+    /// The other was first: this one's end is not used.
     Lost,
 }
 
@@ -107,8 +107,8 @@ impl World<'_> {
         slot.used == io.used && slot.placed && slot.hedge == Copies::One
     }
 
-    /// One copy of a read has ended, or the only one: whether somebody waits for it. The other one
-    /// has lost then.
+    /// One copy of a read has ended, or the only one. Returns whether it ends the read. The other
+    /// one has lost then.
     #[inline]
     pub(super) fn is_first(&mut self, index: u32) -> bool {
         match self.slots[index as usize].hedge {

@@ -366,7 +366,7 @@ impl super::Host {
 }
 
 impl Slot {
-    /// What a policy is told.
+    /// The request as a policy sees it.
     pub(super) fn request(&self, now_ns: u64) -> Request {
         Request {
             source: u64::from(self.job),

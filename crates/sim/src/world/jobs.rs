@@ -1,4 +1,4 @@
-//! What the applications do.
+//! The load of the applications.
 use super::{NONE, Slot, World};
 use crate::draw::exponential_ns;
 use crate::plan::JobPlan;

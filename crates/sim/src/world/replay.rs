@@ -2,9 +2,9 @@
 //! of links and servers on, and so knows when one more I/O would end, but for chance to come.
 //!
 //! # Contract
-//! Only for devices of servers. What is under way is gone through anew when a quarter of it has
-//! moved on; in between the last result grows with each I/O, so that the price per I/O stays the
-//! same however much is under way.
+//! Only for devices of servers. I/O under way is replayed anew when a quarter of it has moved on;
+//! in between the last result grows with each I/O, so that the price per I/O stays the same however
+//! much is under way.
 use super::Path;
 use crate::needs::needs;
 use crate::plan::{DevicePlan, Plan};

@@ -6,7 +6,7 @@ use sim::chaos::plan::{Fault, Kind, Plan};
 use sim::chaos::run::{self, Report};
 use sim::chaos::story::{self, Lines};
 
-/// What came of half of the fixed worlds.
+/// Reports of half of the fixed worlds.
 fn half(first: u64) -> Vec<Report> {
     let seeds = (first..=aim::SEEDS).step_by(2);
     let report = |seed| {
@@ -62,20 +62,19 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 100401, 100593: a fault of worlds: an array did not hand its cache over with its ANA group.
 ///
 /// Of worlds as they were drawn before `settings` (`Plan::second`): 589, 618, 669, 736, 1107, 1509,
-/// 1534, 1551: a fault of a
-/// checker: a write that failed, and never left its host, was to have replaced one of the life
-/// before. 726, 1758, 10536: a target was full for two minutes of what nobody used. 3876,
-/// 11984: a flush passed without a controller that another path's size put in doubt. 4534, 10022,
-/// 10057: a fault of a checker, which knew of one cache only. 4217: a fault of a checker: a flush
-/// was to cover what had been given up before it. 2544: flushes that waited for room on a path were
-/// sent away from it and came back when its namespace was read again. 2620: a path that had flushed
-/// and was about to leave was lost on one core first, which then failed a flush for it. 12484,
-/// 19121, 19326: a path that was just coming back was removed by force, and what it had unflushed
-/// was forgotten without a word. 22126: a fault of a checker: a part of a write was lost before
-/// the write had ended. 7972, 8497, 8977: a target that had stood still for long executed writes
-/// whose association was over. 2204: an application that read nothing for a minute was cut off.
-/// 113976: a path left by force, and its host stopped before any flush had failed for it.
-/// 208854246: a fault of worlds: a keep-alive passed that nobody was there to send again.
+/// 1534, 1551: a fault of a checker: a write that failed, and never left its host, was to have
+/// replaced one of the life before. 726, 1758, 10536: a target was full for two minutes with unused
+/// buffers. 3876, 11984: a flush passed without a controller that another path's size put in doubt.
+/// 4534, 10022, 10057: a fault of a checker, which knew of one cache only. 4217: a fault of a
+/// checker: a flush was to cover writes that had been given up before it. 2544: flushes that waited
+/// for room on a path were sent away from it and came back when its namespace was read again. 2620:
+/// a path that had flushed and was about to leave was lost on one core first, which then failed a
+/// flush for it. 12484, 19121, 19326: a path that was just coming back was removed by force, and
+/// what it had unflushed was forgotten without an error. 22126: a fault of a checker: a part of a
+/// write was lost before the write had ended. 7972, 8497, 8977: a target that had stood still for
+/// long executed writes whose association was over. 2204: an application that read nothing for a
+/// minute was cut off. 113976: a path left by force, and its host stopped before any flush had
+/// failed for it. 208854246: a fault of worlds: a keep-alive arrived that had no sender any more.
 ///
 /// Of worlds as they were before `enough` (`Plan::third`): 127429386: a path that had been read
 /// again beside one of another size stayed unused when that one had left in order. 140303: a path
@@ -89,15 +88,15 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 ///
 /// As they are drawn now: 4046332: a large write was lost with the cache of a controller that had
 /// done a piece of it, and a flush had failed for that before the write ended. 5058541: a flush
-/// failed for a controller that had left, and whoever had asked for it had gone. 5009709: between
-/// two flushes of all paths `round-robin` began with the same one each time. 7016872: a fault of
-/// worlds: a mark forgot the controller that only a second path led to. 7049735: a path left by
-/// force with unflushed writes, and its engine was killed before a flush had failed for that.
-/// 7090568: a fault of worlds: a target that had stood still heard of an end before it heard of
-/// the sends before that. 175773665: a fault of worlds: an application's connection had no end, for
-/// the core at the other end stood still when that went silent. 20059267: a fault of worlds: what
-/// two ends agree on was damaged, and that was felt when nothing was wrong any more. 40062641: a
-/// write overtook one whose path was lost and that did not count as held yet.
+/// failed for a controller that had left, and its requester had gone. 5009709: between two flushes
+/// of all paths `round-robin` began with the same one each time. 7016872: a fault of worlds: a mark
+/// forgot the controller that only a second path led to. 7049735: a path left by force with
+/// unflushed writes, and its engine was killed before a flush had failed for that. 7090568: a fault
+/// of worlds: a target that had stood still got notice of an end before the sends before that.
+/// 175773665: a fault of worlds: an application's connection had no end, for the core at the other
+/// end stood still when that went silent. 20059267: a fault of worlds: a handshake was damaged, and
+/// that had effects after the last fault. 40062641: a write overtook one whose path was lost and
+/// that did not count as held yet.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -168,7 +167,7 @@ fn worlds_that_found_something_once() {
     }
 }
 
-/// What failed, and why, is told of its block.
+/// The failure of a request, and its reason, are lines of its block.
 #[test]
 fn a_story_has_the_requests_that_failed() {
     let of_media = |plan: &Plan| plan.faults.iter().any(|it| it.kind == Kind::Media);
@@ -229,7 +228,7 @@ fn fault_of(kind: Kind, removed: bool) -> Report {
     report
 }
 
-/// What is done to a path that is not there is no fault: it is not in the table.
+/// A change of a path that is not there is no fault: it is not in the table.
 #[test]
 fn a_fault_that_touches_nothing_is_not_counted_as_one() {
     let kinds = [

@@ -40,8 +40,8 @@ fn share(check: Check) -> usize {
 
 /// 1 and 2, as they were drawn first, kept a core busy for as long as a leg that was due could not
 /// be reached. As they were drawn then: 2835345: a read was done by a leg that had left meanwhile,
-/// with what was there before. 16338785: a mirror that was not started kept a core busy while its
-/// host stopped. 37 has a start that was refused, which nobody but its people tries again.
+/// with older contents. 16338785: a mirror that was not started kept a core busy while its host
+/// stopped. 37 has a start that was refused, which only its users repeat.
 ///
 /// As `Plan::fourth_mirror` draws them: 82: a leg that was too short when its mirror began
 /// was none any more when it was as long again. 91, 129: a leg lost what was in its cache while
@@ -50,10 +50,10 @@ fn share(check: Check) -> usize {
 /// As `Plan::sixth_mirror` draws them: 900194: a mirror whose last leg could not flush kept a core
 /// busy while it stopped. 901020: one whose leases were over did not end when its time to drain
 /// was. 3100189, 3100732: the last leg in sync, which does not fence its writes, executed one late
-/// that had failed: after what was there before had been copied, and over a newer one (T9).
-/// 3101288, 3107206: a leg told by one flush what it had lost, and the next one was acknowledged
-/// while another leg was slow with the first. 3103865: the path to a controller left before its
-/// mirror was taken over, and nobody knew of that one's cache.
+/// that had failed: after older contents had been copied, and over a newer one (T9). 3101288,
+/// 3107206: a leg reported its loss by one flush, and the next one was acknowledged while another
+/// leg was slow with the first. 3103865: the path to a controller left before its mirror was taken
+/// over, and that one's cache was unknown.
 ///
 /// As `Plan::seventh_mirror` draws them: 8010489: a fault of a checker: a read that waits for a
 /// lease fails with the write of a beat. 8009396, 8013285: a write that had not ended failed,
@@ -104,7 +104,7 @@ fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
     let few = |it: &Report| it.requests < 2000 || it.faults < 10;
     let few = worlds.iter().find(|it| few(it));
     assert!(few.is_none(), "{few:?}");
-    // Where a mirror starts late, or legs are only slow (`deep`), few of them find anybody.
+    // Where a mirror starts late, or legs are only slow (`deep`), few of them have an effect.
     let spared = worlds.iter().filter(|it| it.touched() < 10).count();
     assert!(spared * 40 <= worlds.len(), "{spared} worlds");
     if count >= ample::SEEDS {

@@ -1,4 +1,4 @@
-//! What applications ask for: drawn, filled with tags, given to the session.
+//! Requests of applications: drawn, filled with tags, submitted to the session.
 use super::{BLOCKS_MAX, Begun, CROWDED, Client};
 use crate::chaos::disk::fill;
 use crate::chaos::orphan::Orphan;
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Whether blocks are this client's to write, and nobody writes them just now.
+    /// Whether blocks are this client's to write, and no write to them is under way.
     fn may_write(&self, blocks: core::ops::Range<u64>) -> bool {
         let (share, shares) = self.habit.share;
         let each = self.habit.blocks / shares;

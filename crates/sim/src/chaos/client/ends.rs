@@ -51,7 +51,7 @@ impl Client {
         tally.count(&begun.request, end.result);
         let since_ns = tally.since_ns;
         self.note(conn, &begun, end.result, (since_ns, now_ns));
-        // Whoever hears an error knows that nothing more is done; but not who is cut off.
+        // An error says that the request is over; a cut connection does not.
         let failed = match end.result {
             Ok(()) => false,
             Err(CommandError::Server(errno)) => errno != Errno::Shutdown,

@@ -1,4 +1,4 @@
-//! What must be true of discovery once nothing is wrong any more.
+//! Checks of discovery after all faults have ended.
 use crate::chaos::node::Body;
 use crate::chaos::run::{Course, Finding};
 use alloc::format;

@@ -50,7 +50,7 @@ impl Course<'_> {
         }
     }
 
-    /// What a fault of discovery does when it begins; false: it is of another kind.
+    /// Begins a fault of discovery; false: it is of another kind.
     pub(in crate::chaos) fn mislead(&mut self, fault: &Fault, whom: Whom) -> bool {
         let end_ns = self.rig.world.now_ns + fault.lasts_ns;
         match fault.kind {

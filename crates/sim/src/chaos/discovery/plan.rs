@@ -49,7 +49,7 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
             when: None,
         });
     }
-    // What two controllers are needed for.
+    // Faults that need two controllers.
     if faults.iter().any(|it| it.kind == Kind::Unreferred) {
         layout.more.tellers = 2;
     }

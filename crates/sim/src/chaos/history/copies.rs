@@ -3,8 +3,8 @@
 //! order; all others are held to one order, as everywhere.
 //!
 //! A write that failed may yet be executed, for as long as a connection could deliver it (T9): on a
-//! leg that has left meanwhile, for whose volume nobody waits with the answer, or where a volume
-//! does not fence its writes. Who writes there afterwards waits for that.
+//! leg that has left meanwhile, whose volume does not delay the answer, or where a volume does not
+//! fence its writes. A later write there waits for that.
 //!
 //! # Contract
 //! A read that meets a write is held to this much: what it saw was not replaced by a write that had
@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 const LATE_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 
 impl History {
-    /// The same, with such writes under way until they are executed or never are: a later write
-    /// that ended well had waited for that.
+    /// Returns `ops` with such writes under way until they are executed or can't be any more: a
+    /// later write that ended well had waited for that.
     pub(super) fn late(&self, ops: &[Op]) -> Vec<Op> {
         let left = |op: &Op| {
             let then = |ns: &u64| (op.start_ns..=op.end_ns).contains(ns);
@@ -42,8 +42,8 @@ impl History {
     }
 }
 
-/// What happened to a block, without the reads that met a write; `crashes`: when caches were lost,
-/// ns.
+/// Returns the operations on a block, without the reads that met a write; `crashes`: when caches
+/// were lost, ns.
 ///
 /// # Errors
 /// Such a read saw what was replaced before it.

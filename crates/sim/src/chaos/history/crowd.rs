@@ -2,8 +2,8 @@
 //!
 //! A write that is under way may take effect more than once, when it is repeated on another path:
 //! also before and after another one that is under way with it. So such a block is no register. But
-//! nothing takes effect after its end: what was overwritten by a write that began after it had
-//! ended never comes back, and while nobody writes nothing changes (T46).
+//! nothing takes effect after its end: a value that was overwritten by a write that began after it
+//! had ended never comes back, and without writes nothing changes (T46).
 //!
 //! # Limits
 //! Nothing is said of what a loss of caches lies between.

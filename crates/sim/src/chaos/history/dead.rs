@@ -1,12 +1,12 @@
 //! Writes of those who died: they took effect before a later life wrote anything, or never.
 //!
-//! A write whose end nobody heard may take effect at any time, for all that a register knows. A
-//! host that begins again after it was killed promises more (T9): no write of it reaches a device
-//! before all that it had sent in its earlier life was executed, or can't be any more. So whoever
-//! knows of such a later write, wherever it was, knows when the earlier ones were over.
+//! A write without a known end may take effect at any time, for all that a register knows. A host
+//! that begins again after it was killed promises more (T9): no write of it reaches a device before
+//! all requests of its earlier life were executed, or can't be any more. So any such later write,
+//! wherever it was, shows when the earlier ones were over.
 //!
 //! # Contract
-//! A later write is known by its good end, or by a read that saw it. One that failed proves
+//! A later write is known by its good end, or by a read that saw it. A failed one proves
 //! nothing: it may never have left the host.
 use super::{Deed, History, NEVER, Op, Tag};
 use alloc::vec::Vec;
@@ -57,7 +57,7 @@ impl History {
     }
 }
 
-/// What happened to a block, with the ends that follow from deaths.
+/// Returns the operations on a block, with the ends that follow from deaths.
 pub(super) fn ended(ops: &[Op], deaths: &[Death]) -> Vec<Op> {
     let ended = |op: &Op| {
         let unheard = op.is_write() && op.end_ns == NEVER;

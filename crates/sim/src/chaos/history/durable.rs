@@ -1,14 +1,14 @@
-//! What a loss of caches does not take: writes that say so, and what a flush covers.
+//! Writes that survive a loss of caches: those with FUA, and those that a flush covers.
 //!
-//! A flush that succeeded covers what its writer had been told before it began. A controller that
-//! was lost for good with unflushed writes makes one flush fail, and those that are under way with
-//! it; later ones cover the others' writes only (T13). Which writes that controller had nobody
-//! knows: so of all that had ended when such a flush failed, what none had covered that was over
-//! before it began is not known to be durable.
+//! A flush that succeeded covers the writes whose ends its writer had received before it began. A
+//! controller that was lost for good with unflushed writes makes one flush fail, and those that are
+//! under way with it; later ones cover the others' writes only (T13). It is not known which writes
+//! that controller had: so of all that had ended when such a flush failed, those that no flush
+//! covered that was over before it began are not known to be durable.
 use super::{Deed, History, Op};
 use alloc::collections::BTreeMap;
 
-/// What is durable at a crash.
+/// Writes that are durable at a crash.
 pub(super) struct Durable<'a> {
     pub crash_ns: u64,
     /// By writer: when the last flush began that had succeeded. It covers what was acknowledged
@@ -40,7 +40,7 @@ impl Durable<'_> {
 }
 
 impl History {
-    /// What a crash does not take.
+    /// Returns the writes that survive a crash.
     pub(super) fn durable(&self, crash_ns: u64) -> Durable<'_> {
         let mut flushed = BTreeMap::new();
         for &(writer, start_ns, end_ns) in &self.flushes {

@@ -1,4 +1,4 @@
-//! What a copy of the disk must have at least, whoever comes up on it alone.
+//! Least contents of a copy of the disk, for a host that starts on it alone.
 //!
 //! # Contract
 //! Of each block the last write that must not be gone: one that was acknowledged, or one that was
@@ -14,7 +14,8 @@ pub struct Floors<'a> {
 }
 
 impl History {
-    /// What was acknowledged and is not known to be lost; `flushed`: of that, what is durable.
+    /// Returns the acknowledged writes that are not known to be lost; `flushed`: of those, the
+    /// durable ones.
     pub fn floors(&self, flushed: bool) -> Floors<'_> {
         // By start, with the first end of all that began then or later.
         let mut flushes: Vec<(u64, u64)> = self.flushes.iter().map(|it| (it.1, it.2)).collect();
@@ -75,7 +76,7 @@ impl Floors<'_> {
     /// Whether a copy may have this now.
     ///
     /// # Errors
-    /// Nobody wrote it, or it was replaced before what must be there.
+    /// A value that was never written, or that was replaced before the one that must be there.
     pub fn judge(&self, block: u64, tag: Tag, now_ns: u64) -> Result<(), Wrong> {
         if self.history.is_lost(block) {
             return Ok(());

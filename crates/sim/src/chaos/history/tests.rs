@@ -41,7 +41,7 @@ fn t09_a_late_write_is_found() {
         let ops = [write(1, 1, end_ns), lost, late];
         let found = wrong(&ops);
         assert_eq!(found.is_none(), end_ns == NEVER, "{found:?}");
-        // Somebody saw the second one in between, and then the first again.
+        // A read saw the second one in between, and then the first again.
         let ops = [
             write(1, 1, end_ns),
             read(1, 12, 18),
@@ -61,13 +61,14 @@ fn what_begins_when_another_ends_comes_after_it() {
         "stale"
     );
     assert_eq!(wrong(&[write(1, 1, 10), read(1, 10, 20)]), None);
-    // One that nobody saw came and went while another value was there all the time.
+    // A write that no read saw took effect and was replaced while another value was there all the
+    // time.
     let old = [write(1, 1, 10), write(2, 10, 20), read(1, 20, 30)];
     assert!(matches!(wrong(&old), Some(Wrong::OutOfOrder(..))));
     let early = read(1, 1, 10);
     let ops = [early, write(1, 10, 20)];
     assert_eq!(wrong(&ops), Some(Wrong::FromNowhere(early)));
-    // What a loss of caches lies between is told after it, and may have been before.
+    // A write that spans a loss of caches is recorded after it, and may have been before.
     let cut = [write(1, 1, 10), write(2, 15, 25), read(1, 25, 30)];
     let mut history = history(&cut);
     history.crash(20);
@@ -195,7 +196,7 @@ fn after_a_crash_there_is_one_past_and_it_stays() {
     let mut two = history(&ops);
     two.crash(50);
     assert!(matches!(two.check(), Err((7, Wrong::TwoPasts(..)))));
-    // What a second crash leaves is what the first one left.
+    // A second crash leaves the contents that the first one left.
     let mut again = history(&[
         write(1, 1, 10),
         write(2, 20, 30),
@@ -333,7 +334,7 @@ fn t09_writes_of_the_dead_are_over_once_a_later_life_is_known_to_write() {
         also(&[failed]),
         "it waited for the gate, and then no path did it"
     );
-    assert!(!also(&[failed, read(LIFE + 2, 42, 45)]), "somebody saw it");
+    assert!(!also(&[failed, read(LIFE + 2, 42, 45)]), "a read saw it");
     // A write of another block says the same, if it is of a later life.
     for (start_ns, later) in [(15, false), (30, true)] {
         let mut history = history(&[&[dead][..], &late].concat());
@@ -411,7 +412,7 @@ fn t46_where_several_write_at_a_time_nothing_comes_back_and_nothing_changes_by_i
     assert!(crowd(&[one, two, read(1, 60, 61), read(1, 70, 71)], &[]));
     assert!(!crowd(&[one, two, read(1, 60, 61), read(2, 70, 71)], &[]));
     assert!(crowd(&[one, two, read(1, 60, 61), read(2, 70, 71)], &[65]));
-    // What was overwritten is gone.
+    // Overwritten values are gone.
     let over = write(3, 60, 70);
     assert!(!crowd(&[one, two, over, read(1, 80, 90)], &[]));
     assert!(crowd(&[one, two, over, read(1, 80, 90)], &[75]));
@@ -423,11 +424,8 @@ fn t46_where_several_write_at_a_time_nothing_comes_back_and_nothing_changes_by_i
         crowd(&[write(1, 10, NEVER), over, read(1, 80, 90)], &[]),
         "it had no end"
     );
-    assert!(!crowd(&[one, read(9, 60, 70)], &[]), "nobody wrote that");
-    assert!(
-        !crowd(&[one, read(1, 3, 5)], &[]),
-        "nobody had written that"
-    );
+    assert!(!crowd(&[one, read(9, 60, 70)], &[]), "never written");
+    assert!(!crowd(&[one, read(1, 3, 5)], &[]), "not written by then");
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! little may happen beside what they have, get what takes no leg and no host away.
 //!
 //! # Limits
-//! Left out: what needs discovery, and strangers in exports (the mirror is smaller than what they
-//! ask for).
+//! Left out: faults that need discovery, and unrelated clients of exports (the mirror is smaller
+//! than what they ask for).
 use super::super::aim::{self, STATES};
 use super::super::kind::Kind;
 use super::super::plan::{Fault, Plan, WINDOW_NS};
@@ -76,7 +76,7 @@ pub const KINDS: [Kind; 44] = [
     Kind::OneWrite,
 ];
 
-/// What is drawn apart from these.
+/// Kinds that are drawn apart from these.
 const APART: [Kind; 5] = [
     Kind::Shrink,
     Kind::Exchange,
@@ -90,7 +90,7 @@ pub(in crate::chaos) fn is_known(kind: Kind) -> bool {
     KINDS.contains(&kind) || APART.contains(&kind)
 }
 
-/// What takes no leg and no host away.
+/// Faults that take no leg and no host away.
 const MILD: [Kind; 12] = [
     Kind::Slow,
     Kind::Trickle,

@@ -4,7 +4,7 @@
 //! # Contract
 //! Drawn apart from the rest, on top of it: in half of the worlds with three legs in which much may
 //! happen (see `ample`). The first leg is taken out and returned, and rebuilds are so slow there
-//! that the second one leaves before that one is over. What it misses are few regions, or none; a
+//! that the second one leaves before that one is over. The second leg lacks few regions, or none; a
 //! mirror that reads a region of it that was written meanwhile gives old data.
 use super::super::kind::Kind;
 use super::super::plan::{Plan, WINDOW_NS};

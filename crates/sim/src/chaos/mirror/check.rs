@@ -1,4 +1,4 @@
-//! What must be true of a mirror that has come to rest.
+//! Checks of a mirror that is quiescent.
 use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::{Course, Finding};
@@ -57,7 +57,8 @@ impl Course<'_> {
                     return Some(format!("host {number}: {} is {status:?}: {why}", leg.name));
                 }
                 if let Some((leg, _)) = self.accepted {
-                    let what = format!("host {number}: nobody has made legs the same as leg {leg}");
+                    let what =
+                        format!("host {number}: no resync has made the legs equal to leg {leg}");
                     return Some(what);
                 }
                 let left = report.resync?.left;
@@ -92,7 +93,7 @@ impl Course<'_> {
             let (ours, theirs) = (legs.data(0), legs.data(leg));
             let both = ours.len().min(theirs.len());
             let differ = ours[..both] != theirs[..both];
-            // What one of them could not write it does not have.
+            // A block that one of them could not write is missing there.
             let bad: Vec<_> = bad(0).into_iter().chain(bad(leg)).collect();
             let is_bad = |at: usize| bad.iter().any(|it| it.contains(&(at as u64)));
             let bytes = ours.iter().zip(theirs).enumerate();

@@ -29,7 +29,7 @@ const LASTS_NS: u64 = 60_000 * MS;
 const BEAT_MS: u32 = 1_000;
 const CONNECTIONS: u32 = 6;
 const DEPTH: u16 = 32;
-/// What goes wrong besides, and how often.
+/// Further faults, and how often.
 const CLIENTS: [Kind; 4] = [
     Kind::ClientReset,
     Kind::ClientHalfOpen,

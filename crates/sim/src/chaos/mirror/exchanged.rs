@@ -3,10 +3,10 @@
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it: in half of the worlds in which much may happen (see
-//! `ample`). The host dies and begins again with them at once. What it names in another order it
-//! goes on to name so, and has to find out which leg is which. It has to refuse the legs of
-//! another mirror, and change nothing there; when the fault is over it dies once more, and begins
-//! with its own.
+//! `ample`). The host dies and begins again with them at once. Legs that it names in another order
+//! keep that order, and it has to find out which leg is which. It has to refuse the legs of another
+//! mirror, and change nothing there; when the fault is over it dies once more, and begins with its
+//! own.
 //!
 //! # Limits
 //! The other mirror has another name and another number. An engine of it does not run.
@@ -75,7 +75,7 @@ impl Course<'_> {
         if !self.rig.foreign.contains(&true) {
             return;
         }
-        // One that is dead, or stops, begins with them when that is over.
+        // A host that is dead, or stops, begins with them when that is over.
         let it = &self.rig.hosts[host];
         let node = self.rig.mirror_node(host);
         let anew = it.stopping.is_none() && !self.rig.world.nodes[node].is_dead();
@@ -103,7 +103,7 @@ impl Course<'_> {
         }
     }
 
-    /// Nobody has changed a leg of another mirror.
+    /// No leg of another mirror has changed.
     pub(super) fn others_are_untouched(&self) -> Result<(), Finding> {
         let legs = self.rig.leg_disks().len();
         let others = self.rig.world.disks.iter().skip(legs);

@@ -17,7 +17,7 @@ use nbd::Errno;
 use nbd::client::CommandError;
 use volume::mirror::assembly::Wishes;
 
-/// What is said of a leg that does not return because it is too short.
+/// Report about a leg that does not return because it is too short.
 const SHORT: &str = "it was cut off";
 
 impl Course<'_> {
@@ -81,8 +81,8 @@ impl Course<'_> {
         }
     }
 
-    /// A mirror whose start was refused is started by its people (`braid mirror assemble`); legs
-    /// that were taken out stay so whoever was killed meanwhile, until they are restored.
+    /// A mirror whose start was refused is started by its users (`braid mirror assemble`); legs
+    /// that were taken out stay so, whichever host was killed meanwhile, until they are restored.
     pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
             self.repair_accepted(host);
@@ -98,7 +98,7 @@ impl Course<'_> {
                 .filter(is_lost)
                 .filter_map(|it| it.slot)
                 .collect();
-            // Of one that was too short for a while, the mirror asks that somebody looks at it.
+            // For a leg that was too short for a while, the mirror asks for an inspection.
             let short = |it: &LegReport| it.why.as_ref().is_some_and(|why| why.contains(SHORT));
             let aside: Vec<u8> = legs
                 .filter(|it| it.aside || it.status == LegStatus::Stale && short(it))
@@ -115,7 +115,7 @@ impl Course<'_> {
                     .tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
                 continue;
             }
-            // What the last one in sync has lost, people take for lost once it is large enough.
+            // Users accept the loss of the last leg in sync once it is large enough.
             for slot in lost {
                 self.accept_loss(usize::from(slot));
                 let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::AcceptCut(slot));

@@ -18,17 +18,17 @@ impl Course<'_> {
         }
     }
 
-    /// The same, whatever the fault.
+    /// As above, for any fault.
     pub(super) fn replace(&mut self, host: usize) {
         let host = &mut self.rig.hosts[host];
         host.heirs += 1;
         (host.mark_ns, host.losses) = (None, 0);
     }
 
-    /// Whether what a leg loses with a cache is on another one, and the mirror's host is there to
-    /// notice: then nobody may see that anything was lost. From then on that leg is bare, until it
-    /// is not called in sync any more. A host that stands still may find, when it goes on, that it
-    /// has lost the controllers of all legs: nothing tells it then which of them has a cache less.
+    /// Whether contents that a leg loses with a cache are on another one, and the mirror's host is
+    /// there to notice: then no client may see a loss. From then on that leg is bare, until it is
+    /// not in sync any more. A host that stands still may find, when it goes on, that it has lost
+    /// the controllers of all legs: then it can't find out which of them has a cache less.
     pub(in crate::chaos) fn is_covered(&mut self, leg: usize) -> bool {
         if self.plan.layout.mirror.is_none() {
             return false;
@@ -97,8 +97,8 @@ impl Course<'_> {
         world.nodes[self.rig.mirror_node(host)].frozen_ns > world.now_ns
     }
 
-    /// A host is about to die. Who comes after it may take a leg for in sync that is bare: what was
-    /// acknowledged, and not flushed, may be gone from now on.
+    /// A host is about to die. Its successor may take a bare leg for in sync: acknowledged writes
+    /// that were not flushed may be gone from now on.
     pub(in crate::chaos) fn bare_legs(&mut self) {
         if self.plan.layout.mirror.is_none() {
             return;

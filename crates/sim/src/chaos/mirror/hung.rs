@@ -37,7 +37,7 @@ const APART_NS: u64 = 6_000 * MS;
 const REQUESTS: u64 = 5_000;
 const BLOCKS: u64 = 64;
 const DEPTH: u16 = 8;
-/// What goes wrong besides, and hardly ever misses; and how often.
+/// Further faults, which hardly ever miss; and how often.
 const MILD: [Kind; 4] = [
     Kind::ClientReset,
     Kind::ClientReset,

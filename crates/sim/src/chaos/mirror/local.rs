@@ -10,8 +10,8 @@
 //! finds that another host has taken it over. Directly before the change it reads the clock.
 //!
 //! # Limits
-//! One that was overtaken does not go on for longer than that: what else it sends or does then is
-//! not modelled. What its devices had before it stood still is done by then.
+//! A process that was overtaken does not go on for longer than that: its further messages and
+//! requests are not modelled. Requests that its devices had before it stood still are done by then.
 use super::super::aim;
 use super::super::kind::Kind;
 use super::super::node::Halt;
@@ -28,7 +28,7 @@ const OF: u64 = 5;
 /// How often their host stands still, and how far apart that is.
 const HALTS: u64 = 3;
 const APART_NS: u64 = 16_000 * MS;
-/// What goes wrong besides, and how often.
+/// Further faults, and how often.
 const BESIDE: [Kind; 6] = [
     Kind::ClientSlow,
     Kind::ClientFull,
@@ -121,7 +121,7 @@ impl Course<'_> {
         let taken_over = self.is_taken_over(fault);
         let node = self.rig.mirror_node(host);
         let node = &mut self.rig.world.nodes[node];
-        // What it waited for did not come.
+        // The awaited state did not come.
         node.halt = None;
         let stands = core::mem::take(&mut node.in_hand) && node.frozen_ns > now_ns;
         if !taken_over || !stands {

@@ -1,4 +1,4 @@
-//! What a mirror's legs are at first, and the engine of its host.
+//! Initial legs of a mirror, and the engine of its host.
 use super::super::disk::{self, BLOCK, Disk};
 use super::super::make;
 use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
@@ -25,7 +25,7 @@ const REGION_SHIFT: u8 = 16;
 
 /// Name and number of the mirror whose legs may be exchanged with these.
 const OTHER: (&str, u8) = ("m1", 2);
-/// What its blocks say, which nobody writes in a world.
+/// Tag of its blocks, which no write of a world has.
 const TAG: u64 = 0x00ff_0000_0000_0000;
 
 /// A leg of the other mirror has something in each block.
@@ -195,7 +195,7 @@ impl Rig {
     fn mirror_config(&self, number: usize, shape: Shape) -> MirrorConfig {
         let host = &self.hosts[number];
         let life = host.lives.all.len() as u64 + 1;
-        // What has a name now had another one before, where they were exchanged.
+        // The leg that has a name now had another one before, where they were exchanged.
         let leg = |place: usize| LegConfig {
             volume: ((place + host.turned) % shape.legs) as u16,
             name: format!("leg{place}"),

@@ -1,4 +1,4 @@
-//! What a world with a mirror is made of, and what goes wrong in it, drawn from a seed.
+//! Components of a world with a mirror, and its faults, drawn from a seed.
 //!
 //! # Contract
 //! Besides single faults there are courses: what takes several of them in a row to be dangerous,
@@ -17,7 +17,7 @@ pub(super) const MS: u64 = 1_000_000;
 /// So that three missed beats, and one more, are longer than the bound of writes that a dead host
 /// has left (T9).
 const BEAT_MS: u32 = 1000;
-/// What may happen once, those of which data are lost several times.
+/// Kinds that may happen once, those that lose data several times.
 pub(in crate::chaos) const KINDS: [Kind; 40] = [
     Kind::Reset,
     Kind::Reset,
@@ -153,7 +153,7 @@ pub(super) fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
     }
 }
 
-/// Whom faults of a world are about.
+/// Targets of a world's faults.
 pub(super) struct Whom {
     pub legs: u64,
     targets: u64,
@@ -252,7 +252,7 @@ fn leaving(
     }
 }
 
-/// What a leg does late; the same arguments.
+/// Draws late execution on a leg; arguments as above.
 fn late(
     faults: &mut Vec<Fault>,
     (which, dies, first, at_ns): (u64, Kind, u64, u64),
@@ -262,7 +262,7 @@ fn late(
     let host = whom.at(0);
     let mut add = |kind, at_ns, ms: u64, whom| faults.push(fault(kind, at_ns, ms * MS, whom));
     match which {
-        // What a leg was given is executed late, after it was lost.
+        // A leg's requests are executed late, after it was lost.
         3 => {
             let lost_ns = at_ns + random.up_to(600) * MS;
             let away_ms = 400 + random.up_to(3000);
@@ -278,7 +278,7 @@ fn late(
             let dies_ns = at_ns + (50 + random.up_to(800)) * MS;
             add(Kind::KillHost, dies_ns, 5 + random.up_to(1500), host);
         }
-        // What can't be read on one leg is read while it is written.
+        // Blocks that can't be read on one leg are read while they are written.
         5 => {
             for _ in 0..3 {
                 let free = random.up_to(1 << 40);

@@ -1,4 +1,4 @@
-//! What a mirror's legs come to if everything ends this moment.
+//! Contents of a mirror's legs if everything ended this moment.
 //!
 //! Decides, from what is on the legs and what was acknowledged, whether any of those that could be
 //! brought together without a word of the user lacks an acknowledged write, or differs from another
@@ -37,7 +37,7 @@ pub(super) struct Legs<'a> {
     said: Vec<Result<Superblock, NoLeg>>,
     /// Of two legs and a size of regions: those that are not alike.
     unlike: RefCell<Unlike>,
-    /// What earlier looks have found.
+    /// Results of earlier checks.
     compared: Option<&'a RefCell<Compared>>,
     /// From which byte of the mirror on a leg has lost what it had, unnoticed.
     cuts: Vec<Option<u64>>,
@@ -76,7 +76,7 @@ impl<'a> Legs<'a> {
         Self { cuts, ..self }
     }
 
-    /// What did not change since it was compared last is not compared again.
+    /// Skips blocks that did not change since they were compared last.
     fn compared(self, compared: &'a RefCell<Compared>) -> Self {
         Self {
             compared: Some(compared),
@@ -84,7 +84,7 @@ impl<'a> Legs<'a> {
         }
     }
 
-    /// What each says.
+    /// Returns each leg's superblock.
     pub fn said(&self) -> &[Result<Superblock, NoLeg>] {
         &self.said
     }
@@ -338,7 +338,7 @@ impl Course<'_> {
                     true => certain,
                     false => told,
                 };
-                // What a leg that was judged so has too is known.
+                // The contents of a leg with the same judgement are known already.
                 let before = well.iter().find(|it| it.1 == self.bare[leg]);
                 let known = before.map(|it| legs.data(it.0));
                 let bad = legs.bad(leg, &assembly.next);
@@ -351,7 +351,7 @@ impl Course<'_> {
                     well.push((leg, self.bare[leg]));
                 }
             }
-            // What a bare leg lacks, no bit says.
+            // No bit marks the regions that a bare leg lacks.
             if in_sync.iter().any(|&leg| self.bare[leg]) && !durable {
                 continue;
             }

@@ -4,19 +4,20 @@
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it: in three of four worlds in which much may happen (see
-//! `ample`). A leg is taken out and returned, so that there are events; then it is taken out once
-//! more, its processes die, perhaps the host does, and they come again with what it had before all
-//! that: once soon, and once when bits of what was written since are cleared. So does every leg
-//! there whose last process dies of [`Kind::Kill`], where that may be. What dead processes had at
-//! the device is never executed.
+//! `ample`). A leg is taken out and returned, so that there are generations; then it is taken out
+//! once more, its processes die, perhaps the host does, and they come again with the contents from
+//! before all that: once soon, and once when bits of later writes are cleared. So does every leg
+//! there whose last process dies of [`Kind::Kill`], where that may be. Requests that dead processes
+//! had at the device are never executed.
 //!
 //! # Limits
-//! Only what a mirror has to notice, and nothing that only that leg has: by what it said itself
-//! there were two events since, of which it had one for certain; the others are in sync, and call
-//! it stale, by what each of them says, now and with the power gone. One that a mirror may have in
-//! its memory is left alone: its host is dead, or the user has taken it out. So is one whose older
-//! state would do by itself, since nobody could tell, and one that the others call in sync, since a
-//! mirror does not start then without its user's word: what was newest may have been there alone.
+//! Only states that a mirror has to notice, and no loss of contents that only that leg has: by its
+//! own superblock there were two generations since, of which it had one for certain; the others are
+//! in sync, and call it stale, by the superblock of each, now and with the power gone. A leg that a
+//! mirror may have in its memory is left alone: its host is dead, or the user has taken it out. So
+//! is one whose older state would pass by itself, since that can't be detected, and one that the
+//! others call in sync, since a mirror does not start then without its user's consent: the newest
+//! contents may have been there alone.
 use super::super::judged::Check;
 use super::super::kind::Kind;
 use super::super::node::Body;
@@ -42,7 +43,7 @@ pub(super) const LATE_NS: u64 = 3 * WINDOW_NS + 11_000 * MS;
 /// name 16 of them, and hosts may die some times before they read it.
 const LINEAGES: usize = 6;
 
-/// What a leg had once.
+/// Contents of a leg at an earlier time.
 #[derive(Clone)]
 pub(in crate::chaos) struct Image {
     bytes: Vec<u8>,
@@ -168,7 +169,7 @@ impl Course<'_> {
         let (id, event) = (old.history.current().id, old.event);
         (0..).zip(legs.said()).all(|(other, said)| {
             let Ok(said) = said else { return false };
-            // Of one event more nobody knows whether the leg had it.
+            // With one generation more, it is not known whether the leg had it.
             let later = said.event >= event + 2;
             if other == leg {
                 return later;

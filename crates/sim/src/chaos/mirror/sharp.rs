@@ -32,8 +32,8 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     plan
 }
 
-/// A leg is away from early on, before it was told of most regions, until nobody has written for
-/// long.
+/// A leg is away from early on, before most regions were recorded on it, until long after the last
+/// write.
 fn absence(plan: &mut Plan, random: &mut Random) {
     let whom = Whom::new(&plan.layout, random);
     let habit = &mut plan.layout.habit;

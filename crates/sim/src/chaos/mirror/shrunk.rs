@@ -10,9 +10,9 @@
 //! grows while the next process runs, or before it begins.
 //!
 //! # Limits
-//! What shrinks and grows while no engine runs, or between two looks at it, nobody notices
-//! ([docs/mirrors.md](../../../../../docs/mirrors.md)). The leg's metadata stay. What users have
-//! accepted as lost is not looked at any more.
+//! Shrinking and growing while no engine runs, or between two checks of it, goes unnoticed
+//! ([docs/mirrors.md](../../../../../docs/mirrors.md)). The leg's metadata stay. Ranges that users
+//! have accepted as lost are not checked any more.
 use super::super::disk::BLOCK;
 use super::super::fault::Whom;
 use super::super::judged::Check;
@@ -33,14 +33,14 @@ use volume::mirror::Superblock;
 
 /// The bit of [`Fault::whom`] that says that the host dies while the leg is small.
 const DIES: u64 = 1 << 15;
-/// The same of one that says that the leg grows before the next process begins.
+/// The bit of [`Fault::whom`] that says that the leg grows before the next process begins.
 const BEFORE: u64 = 1 << 16;
 /// For how long a leg waits until it is in sync, and can shrink, ns.
 pub(in crate::chaos) const WAIT_NS: u64 = 12_000 * MS;
 /// How often it is looked whether a leg may grow, ns.
 const LOOK_NS: u64 = 5 * MS;
 
-/// What a leg has lost.
+/// Contents that a leg has lost.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::chaos) struct Shrunk {
     /// From this byte of the mirror on.
@@ -49,7 +49,7 @@ pub(in crate::chaos) struct Shrunk {
     seen: bool,
 }
 
-/// What legs say of one of them.
+/// Records of legs about one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     /// It is in sync.
@@ -172,7 +172,8 @@ impl Course<'_> {
         }
     }
 
-    /// What legs say of what they have lost, or others of them: as it is, and without caches.
+    /// Checks the records of legs about their losses, or about those of others: as they are, and
+    /// without caches.
     pub(super) fn look_at_cuts(&mut self) {
         if self.cuts.iter().all(Option::is_none) {
             return;
@@ -197,7 +198,7 @@ impl Course<'_> {
         }
     }
 
-    /// What is said of each leg; `None`: they are no mirror.
+    /// Returns the records about each leg; `None`: they are no mirror.
     fn said_of_cuts(&self, durable: bool) -> Option<Vec<Said>> {
         let legs = Legs::of(self.rig.leg_disks(), durable);
         let is_cut = |it: &Superblock| it.cut_at > 0;
@@ -216,12 +217,12 @@ impl Course<'_> {
         self.cuts[leg].is_some_and(|it| !it.seen)
     }
 
-    /// The same of any leg.
+    /// As above, of any leg.
     pub(in crate::chaos) fn is_any_unseen(&self) -> bool {
         self.cuts.iter().flatten().any(|it| !it.seen)
     }
 
-    /// What comes before a leg grows; how long that takes, ns.
+    /// Executes the step before a leg grows; returns how long that takes, ns.
     pub(in crate::chaos) fn before_growth(&mut self, number: usize, fault: &Fault) -> Option<u64> {
         let whom = self.going_on[number].filter(|_| fault.kind == Kind::Shrink)?;
         let leg = self.leg_of(whom);
