@@ -46,6 +46,7 @@ fn config(paths: u64) -> HostConfig {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 10,
         throughput: 1,

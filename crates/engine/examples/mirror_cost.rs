@@ -174,6 +174,7 @@ fn host_config() -> HostConfig {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 10,
         throughput: 1,

@@ -256,6 +256,7 @@ fn no_io_to_a_local_device_allocates() {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         };
     }
     assert_eq!(allocations(config, 128, 3000), 0);

@@ -382,8 +382,13 @@ impl Devices {
                     DeviceOp::Deallocate => device.deallocate_zeroes(),
                     _ => false,
                 };
-                let step =
-                    within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only));
+                let op = match request.op {
+                    DeviceOp::WriteZeroes { deallocate } => DeviceOp::WriteZeroes {
+                        deallocate: deallocate && !device.keeps_space(),
+                    },
+                    op => op,
+                };
+                let step = within(request, i64::MAX as u64).and_then(|()| step(op, read_only));
                 let step = step.and_then(|it| cut::look(device, request, it, looked, now_ns));
                 let news = cut::news(device, looked).map(|end| (request.device, end));
                 self.cuts.extend(news);

@@ -13,6 +13,7 @@ use crate::lock::lock;
 use crate::volatile::VolatileCache;
 use crate::whole::Whole;
 use crate::workers::{FileHandle, Workers};
+use engine::limits::hole_bytes;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -41,6 +42,8 @@ pub struct FileDevice {
     blocks: bool,
     /// Its file system makes holes when it is asked for one.
     punches: bool,
+    /// It is sparse on purpose: it was so when it was opened, or is said to be.
+    thin: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
     has_holes: AtomicBool,
     /// A descriptor that makes exclusive opens of a block device fail, mounts included.
@@ -164,6 +167,7 @@ impl FileDevice {
         }
         let blocks = blocks_submitter(&opened, block_device);
         let mut device = Self {
+            thin: !block_device && has_holes(&opened, bytes),
             has_holes: AtomicBool::new(has_holes(&opened, bytes)),
             punches: true,
             blocks,
@@ -243,6 +247,26 @@ impl FileDevice {
     /// some file systems cannot make holes.
     pub fn deallocate_zeroes(&self) -> bool {
         self.tells_holes() && self.punches
+    }
+
+    /// It is meant to be sparse, however full it is.
+    pub fn set_thin(&mut self) {
+        self.thin = self.regular;
+    }
+
+    /// Whether zeroing leaves it its space: a file that has all of it may have got it on purpose.
+    /// A block device does as it likes.
+    pub(crate) fn keeps_space(&self) -> bool {
+        self.regular && !self.thin
+    }
+
+    /// Size and alignment of holes by which it is zeroed to save space; 0: it is not. A block
+    /// device does not say whether its space was reserved.
+    pub fn hole_bytes(&self) -> u32 {
+        let makes_holes = self.deallocate_zeroes() && self.thin;
+        let unit = rustix::fs::fstat(&*self.fd).map(|stat| stat.st_blksize);
+        let unit = unit.ok().filter(|_| makes_holes);
+        hole_bytes(unit.and_then(|it| u32::try_from(it).ok()).unwrap_or(0))
     }
 
     /// As if its file system blocked.
@@ -527,6 +551,7 @@ mod tests {
             fd: Arc::new(FileHandle::new(fd, false)),
             workers: Workers::new(Path::new("/proc/self/status")),
             blocks: false,
+            thin: false,
             has_holes: AtomicBool::new(false),
             punches: true,
             path: PathBuf::from("/proc/self/status"),
@@ -553,6 +578,7 @@ mod tests {
         let device = FileDevice::open(path, false, None).unwrap();
         assert_eq!((device.bytes(), device.direct()), (5000, false));
     }
+
     #[test]
     fn a_file_system_that_refuses_holes_is_known_and_nothing_changes() {
         use rustix::fs::{MemfdFlags, SealFlags};
@@ -567,6 +593,7 @@ mod tests {
             assert!(device.tells_holes());
             assert_eq!(device.deallocate_zeroes(), seals.is_empty());
             assert_eq!(std::fs::read(&path).unwrap(), [7; 10_000]);
+            assert_eq!(device.hole_bytes(), 0, "it has all its space");
             let alone = || FileDevice::open_alone(path.clone());
             assert!(alone().is_err(), "it is in use");
             drop(device);

@@ -33,6 +33,9 @@ pub struct IoLimits {
     pub deallocate: bool,
     /// What was deallocated reads as zeroes.
     pub deallocate_reads_zero: bool,
+    /// Aligned multiples of so many bytes can be zeroed so that they take no space, and read as
+    /// zeroes; 0: not known to be so.
+    pub hole_bytes: u32,
 }
 
 impl IoLimits {
@@ -54,6 +57,10 @@ impl IoLimits {
             write_zeroes: self.write_zeroes && other.write_zeroes,
             deallocate: self.deallocate && other.deallocate,
             deallocate_reads_zero: self.deallocate_reads_zero && other.deallocate_reads_zero,
+            hole_bytes: match (self.hole_bytes, other.hole_bytes) {
+                (0, _) | (_, 0) => 0,
+                (a, b) => a.max(b),
+            },
         }
     }
 }
@@ -77,6 +84,7 @@ mod tests {
             write_zeroes: bit(2),
             deallocate: bit(3),
             deallocate_reads_zero: bit(4),
+            hole_bytes: 0,
         }
     }
 
@@ -117,6 +125,18 @@ mod tests {
         for (a, b, want) in [(0, 0, 0), (0, 8192, 8192), (65536, 8192, 65536)] {
             assert_eq!(with(a).stack(with(b)).optimal_write, want);
             assert_eq!(with(b).stack(with(a)).optimal_write, want);
+        }
+    }
+
+    #[test]
+    fn t34_holes_need_every_part_and_suit_the_coarsest() {
+        let with = |hole_bytes| IoLimits {
+            hole_bytes,
+            ..limits(0, 8, 8)
+        };
+        for (a, b, want) in [(0, 0, 0), (0, 65536, 0), (65536, 1 << 20, 1 << 20)] {
+            assert_eq!(with(a).stack(with(b)).hole_bytes, want);
+            assert_eq!(with(b).stack(with(a)).hole_bytes, want);
         }
     }
 

@@ -632,6 +632,11 @@ impl End {
                     Device::Memory(_) | Device::Null => true,
                     Device::Passthrough(_) | Device::Queue(_) => false,
                 },
+                hole_bytes: match device {
+                    Device::File(file) => file.hole_bytes(),
+                    Device::Memory(_) => engine::limits::hole_bytes(4096),
+                    Device::Null | Device::Passthrough(_) | Device::Queue(_) => 0,
+                },
             },
         }
     }

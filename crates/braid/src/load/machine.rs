@@ -305,6 +305,7 @@ pub mod tests {
                         identity: None,
                         read_only: false,
                         deallocate_zeroes: false,
+                        hole_bytes: 0,
                     },
                     distance: 0,
                     throughput: 1,

@@ -222,7 +222,7 @@ fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
         IoOp::Write { fua: false } => "write",
         IoOp::Write { fua: true } => "write-fua",
         IoOp::Flush => "flush",
-        IoOp::WriteZeroes => "write-zeroes",
+        IoOp::WriteZeroes { .. } => "write-zeroes",
         IoOp::Deallocate => "deallocate",
     };
     json!({

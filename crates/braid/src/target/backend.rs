@@ -159,6 +159,9 @@ fn open_file(
             path.display()
         );
     }
+    if namespace.sparse {
+        file.set_thin();
+    }
     if let Some(Size(bytes)) = namespace.volatile_cache {
         file.make_volatile(bytes)?;
     }
@@ -315,6 +318,23 @@ mod tests {
     fn t49_a_file_is_made_with_its_space_unless_sparse() {
         assert!(space(false) >= 1 << 20);
         assert!(space(true) < 1 << 20);
+    }
+
+    /// However full it is by now.
+    #[test]
+    fn sparse_file_may_lose_space_by_zeroing() {
+        for sparse in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("v0");
+            std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+            let uri = format!("file:{}", path.display());
+            let there = namespace(&uri, Some(1 << 20), 4096);
+            let backend = Backend::open(&Namespace { sparse, ..there }).unwrap();
+            let Device::File(file) = &backend.device else {
+                panic!("it is a file");
+            };
+            assert_eq!(file.hole_bytes() > 0, sparse && file.deallocate_zeroes());
+        }
     }
 
     #[test]

@@ -373,7 +373,7 @@ fn next_io(work: &Work, source: u64, ticket: u32) -> Option<Io> {
             let (op, span) = match work.request.kind {
                 Kind::Read => (IoOp::Read, span()),
                 Kind::Write => (IoOp::Write { fua }, span()),
-                Kind::WriteZeroes => (IoOp::WriteZeroes, none),
+                Kind::WriteZeroes => (IoOp::WriteZeroes { deallocate: false }, none),
                 _ => (IoOp::Deallocate, none),
             };
             let length = match work.request.kind {

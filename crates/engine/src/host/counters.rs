@@ -287,7 +287,7 @@ impl HostEngine {
 pub(super) fn group(op: IoOp) -> Group {
     match op {
         IoOp::Read => Group::Read,
-        IoOp::Write { .. } | IoOp::WriteZeroes | IoOp::Deallocate => Group::Write,
+        IoOp::Write { .. } | IoOp::WriteZeroes { .. } | IoOp::Deallocate => Group::Write,
         IoOp::Flush => Group::Other,
     }
 }
@@ -315,7 +315,7 @@ mod tests {
             (IoOp::Read, Group::Read),
             (IoOp::Write { fua: false }, Group::Write),
             (IoOp::Write { fua: true }, Group::Write),
-            (IoOp::WriteZeroes, Group::Write),
+            (IoOp::WriteZeroes { deallocate: false }, Group::Write),
             (IoOp::Deallocate, Group::Write),
             (IoOp::Flush, Group::Other),
         ] {
@@ -328,7 +328,11 @@ mod tests {
         let mut counters = PathCounters::default();
         counters.count(&io(IoOp::Read), Outcome::Done, false);
         counters.count(&io(IoOp::Write { fua: true }), Outcome::Done, false);
-        counters.count(&io(IoOp::WriteZeroes), Outcome::Done, false);
+        counters.count(
+            &io(IoOp::WriteZeroes { deallocate: false }),
+            Outcome::Done,
+            false,
+        );
         counters.count(&io(IoOp::Flush), Outcome::Done, false);
         counters.count(&io(IoOp::Read), Outcome::MediaError, false);
         let busy = Outcome::Busy { after_ns: 0 };

@@ -42,7 +42,7 @@ impl HostEngine {
         slot.course.in_transit = true;
         let direction = match slot.io.op {
             IoOp::Write { .. } | IoOp::Deallocate => Direction::Out,
-            IoOp::Read | IoOp::WriteZeroes | IoOp::Flush => Direction::In,
+            IoOp::Read | IoOp::WriteZeroes { .. } | IoOp::Flush => Direction::In,
         };
         let path = &mut self.paths[number];
         path.count_damage(direction, now_ns);

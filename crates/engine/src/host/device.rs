@@ -13,7 +13,7 @@ pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
         IoOp::Read => DeviceOp::Read,
         IoOp::Write { fua } => DeviceOp::Write { fua },
         IoOp::Flush => DeviceOp::Flush,
-        IoOp::WriteZeroes => DeviceOp::WriteZeroes { deallocate: false },
+        IoOp::WriteZeroes { deallocate } => DeviceOp::WriteZeroes { deallocate },
         IoOp::Deallocate => DeviceOp::Deallocate,
     };
     let data = matches!(io.op, IoOp::Read | IoOp::Write { .. });
@@ -49,6 +49,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         ref identity,
         read_only,
         deallocate_zeroes,
+        hole_bytes,
     } = *kind
     else {
         return None;
@@ -65,6 +66,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         limits: IoLimits {
             read_only,
             deallocate_reads_zero: deallocate_zeroes,
+            hole_bytes,
             ..limits(block_shift)
         },
     })
@@ -126,6 +128,7 @@ fn limits(block_shift: u8) -> IoLimits {
         write_zeroes: true,
         deallocate: true,
         deallocate_reads_zero: false,
+        hole_bytes: 0,
     }
 }
 
@@ -242,8 +245,13 @@ mod tests {
             ),
             (IoOp::Flush, DeviceOp::Flush, none),
             (
-                IoOp::WriteZeroes,
+                IoOp::WriteZeroes { deallocate: false },
                 DeviceOp::WriteZeroes { deallocate: false },
+                none,
+            ),
+            (
+                IoOp::WriteZeroes { deallocate: true },
+                DeviceOp::WriteZeroes { deallocate: true },
                 none,
             ),
             (IoOp::Deallocate, DeviceOp::Deallocate, none),

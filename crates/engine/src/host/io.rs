@@ -466,7 +466,7 @@ pub(crate) fn fits(io: &Io, info: &VolumeInfo) -> bool {
         IoOp::Read | IoOp::Write { .. } => {
             io.span.len == io.length && io.length <= info.transfer_max
         }
-        IoOp::WriteZeroes | IoOp::Deallocate => true,
+        IoOp::WriteZeroes { .. } | IoOp::Deallocate => true,
     };
     let length = u64::from(io.length);
     let mask = (1_u64 << info.block_shift) - 1;
@@ -501,7 +501,7 @@ fn refusal(op: IoOp, limits: &IoLimits) -> Option<Outcome> {
     match op {
         IoOp::Read | IoOp::Flush => None,
         _ if limits.read_only => Some(Outcome::ReadOnly),
-        IoOp::WriteZeroes if !limits.write_zeroes => Some(Outcome::Unsupported),
+        IoOp::WriteZeroes { .. } if !limits.write_zeroes => Some(Outcome::Unsupported),
         IoOp::Deallocate if !limits.deallocate => Some(Outcome::Unsupported),
         _ => None,
     }
@@ -519,7 +519,9 @@ fn command(io: &Io, target: &Target, token: u32) -> Command {
         IoOp::Read => Command::read(nsid, slba, blocks, block_shift, false, token),
         IoOp::Write { fua } => Command::write(nsid, slba, blocks, block_shift, fua, token),
         IoOp::Flush => Command::flush(nsid, token),
-        IoOp::WriteZeroes => Command::write_zeroes(nsid, slba, blocks, false, token),
+        IoOp::WriteZeroes { deallocate } => {
+            Command::write_zeroes(nsid, slba, blocks, deallocate, token)
+        }
         IoOp::Deallocate => Command::deallocate(nsid, slba, blocks, token),
     }
 }

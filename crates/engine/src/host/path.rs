@@ -334,6 +334,7 @@ impl Path {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         };
         let config = PathConfig {
             uri: String::new(),

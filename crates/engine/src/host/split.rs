@@ -41,7 +41,7 @@ use volume::{IoLimits, Outcome};
 fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {
     match op {
         IoOp::Read | IoOp::Write { .. } => (limits.transfer_max, limits.boundary),
-        IoOp::WriteZeroes => (limits.write_zeroes_max, 0),
+        IoOp::WriteZeroes { .. } => (limits.write_zeroes_max, 0),
         IoOp::Deallocate => (limits.deallocate_max, 0),
         IoOp::Flush => (u32::MAX, 0),
     }

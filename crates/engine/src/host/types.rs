@@ -191,7 +191,10 @@ pub enum IoOp {
     /// Flush.
     Flush,
     /// Zero the range.
-    WriteZeroes,
+    WriteZeroes {
+        /// Its space may be given up: only where [`hole_bytes`](volume::IoLimits::hole_bytes) is not 0.
+        deallocate: bool,
+    },
     /// Deallocate the range.
     Deallocate,
 }

@@ -36,7 +36,7 @@ use volume::{Attempt, Disposition, Outcome};
 pub(super) fn range(io: &Io) -> Option<Range> {
     match io.op {
         IoOp::Read | IoOp::Flush => None,
-        IoOp::Write { .. } | IoOp::WriteZeroes | IoOp::Deallocate => {
+        IoOp::Write { .. } | IoOp::WriteZeroes { .. } | IoOp::Deallocate => {
             Some(Range::new(io.offset, io.length.into()))
         }
     }

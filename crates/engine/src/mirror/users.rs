@@ -62,7 +62,7 @@ impl Running {
         let request = match io.op {
             IoOp::Read => Request::Read(range),
             IoOp::Write { fua } => Request::Write(range, fua),
-            IoOp::WriteZeroes => Request::Zero(range),
+            IoOp::WriteZeroes { .. } => Request::Zero(range),
             IoOp::Deallocate => Request::Deallocate(range),
             IoOp::Flush => Request::Flush,
         };
@@ -199,7 +199,7 @@ impl Mirrored {
         let user = *user;
         let (op, range) = match request {
             Request::Write(range, fua) => (IoOp::Write { fua }, Some(range)),
-            Request::Zero(range) => (IoOp::WriteZeroes, Some(range)),
+            Request::Zero(range) => (IoOp::WriteZeroes { deallocate: false }, Some(range)),
             Request::Deallocate(range) => (IoOp::Deallocate, Some(range)),
             Request::Flush | Request::Read(_) => (IoOp::Flush, None),
         };
@@ -264,7 +264,7 @@ impl Mirrored {
                 counters.writes += 1;
                 counters.bytes_written += bytes;
             }
-            IoOp::WriteZeroes | IoOp::Deallocate => counters.writes += 1,
+            IoOp::WriteZeroes { .. } | IoOp::Deallocate => counters.writes += 1,
             IoOp::Flush => counters.flushes += 1,
         }
     }

@@ -36,6 +36,7 @@ impl Pair {
                 identity: None,
                 read_only: false,
                 deallocate_zeroes: false,
+                hole_bytes: 0,
             },
             distance: 10,
             throughput: 1,

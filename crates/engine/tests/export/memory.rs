@@ -52,6 +52,7 @@ fn made(places: u16) -> ExportEngine {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 10,
         throughput: 1,

@@ -80,7 +80,7 @@ impl Pair {
 #[test]
 fn t34_zeroes_that_a_returned_path_cannot_do() {
     let mut pair = Pair::new();
-    for op in [IoOp::WriteZeroes, IoOp::Deallocate] {
+    for op in [IoOp::WriteZeroes { deallocate: false }, IoOp::Deallocate] {
         assert_eq!(pair.one(&zeroing(op)), Outcome::Done, "{op:?}");
     }
     pair.target.borrow_mut().page = Box::new(|page| {
@@ -91,7 +91,7 @@ fn t34_zeroes_that_a_returned_path_cannot_do() {
     pair.world.cut(HOST, 0);
     pair.until_live();
     pair.world.pass(SECOND);
-    for op in [IoOp::WriteZeroes, IoOp::Deallocate] {
+    for op in [IoOp::WriteZeroes { deallocate: false }, IoOp::Deallocate] {
         assert_eq!(pair.one(&zeroing(op)), Outcome::Unsupported, "{op:?}");
     }
     assert_eq!(pair.one(&write(0, 0)), Outcome::Done);
@@ -101,5 +101,8 @@ fn t34_zeroes_that_a_returned_path_cannot_do() {
     pair.world.cut(HOST, 0);
     pair.until_live();
     pair.world.pass(SECOND);
-    assert_eq!(pair.one(&zeroing(IoOp::WriteZeroes)), Outcome::Done);
+    assert_eq!(
+        pair.one(&zeroing(IoOp::WriteZeroes { deallocate: false })),
+        Outcome::Done
+    );
 }

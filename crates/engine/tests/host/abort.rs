@@ -53,7 +53,7 @@ fn t12_a_command_that_hangs_is_aborted_and_its_path_lives_on() {
     for io in [
         read(0, 0),
         write(0, 0),
-        io(IoOp::WriteZeroes, 0, BLOCK, 0),
+        io(IoOp::WriteZeroes { deallocate: false }, 0, BLOCK, 0),
         io(IoOp::Deallocate, 0, BLOCK, 0),
     ] {
         let mut rig = rig_and(|_| ());

@@ -457,6 +457,7 @@ fn device_rig(paths: u8) -> (Rig, Disk) {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         };
         path.uri = "mem:16MiB".into();
     }

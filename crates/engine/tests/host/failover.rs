@@ -274,7 +274,7 @@ fn t09_new_overlapping_writes_wait_behind_a_held_one_and_others_and_reads_do_not
     for slot in [1, 2] {
         rig.submit(&write(0, slot)).unwrap();
     }
-    let zeroes = io(IoOp::WriteZeroes, 4096, 4096, 3);
+    let zeroes = io(IoOp::WriteZeroes { deallocate: false }, 4096, 4096, 3);
     assert_eq!(rig.one(&zeroes, 10 * MS).outcome, Outcome::Done);
     assert_eq!(rig.one(&read(0, 4), 10 * MS).outcome, Outcome::Done);
     let stats = rig.host.borrow().hold_stats(0);
@@ -402,6 +402,7 @@ fn devices() -> Rig {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         };
         path.uri = format!("mem{device}");
     }

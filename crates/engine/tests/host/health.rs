@@ -458,7 +458,7 @@ fn what_waits_for_room_behind_what_may_take_any_time_says_nothing() {
     rig.world.pass(SECOND);
     rig.world.nodes[TARGET].disks[0].delay_ns = 2 * SECOND;
     for n in 0..3 {
-        let zeroes = io(IoOp::WriteZeroes, 0, BLOCK, n);
+        let zeroes = io(IoOp::WriteZeroes { deallocate: false }, 0, BLOCK, n);
         rig.submit(&zeroes).unwrap();
     }
     for n in 3..8 {

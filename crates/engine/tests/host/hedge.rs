@@ -330,7 +330,7 @@ fn t08_only_reads_are_hedged() {
     for (op, slot) in [
         (IoOp::Write { fua: false }, 0),
         (IoOp::Write { fua: true }, 1),
-        (IoOp::WriteZeroes, 2),
+        (IoOp::WriteZeroes { deallocate: false }, 2),
         (IoOp::Deallocate, 3),
         (IoOp::Flush, 4),
     ] {

@@ -70,7 +70,7 @@ fn all_operations_do_what_they_say() {
         rig.disk.bytes.borrow()[..8192],
         rig.world.nodes[HOST].arena.0[..8192]
     );
-    let zeroes = io(IoOp::WriteZeroes, 0, 4096, 1);
+    let zeroes = io(IoOp::WriteZeroes { deallocate: false }, 0, 4096, 1);
     assert_eq!(rig.one(&zeroes, SECOND).outcome, Outcome::Done);
     assert!(
         rig.disk.bytes.borrow()[..4096]

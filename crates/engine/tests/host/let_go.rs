@@ -52,6 +52,7 @@ fn path(number: u16) -> PathConfig {
             identity: Some(Box::new(identity)),
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 0,
         throughput: 1,

@@ -342,6 +342,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 0,
         throughput: 1,

@@ -56,6 +56,7 @@ fn attached(cntlid: u16, nsid: u32) -> Attached {
             boundary_blocks: 0,
             optimal_write_blocks: 0,
             deallocate_reads_zero: true,
+            hole_blocks: 0,
         },
     }
 }

@@ -298,6 +298,7 @@ fn device(device: u16) -> PathConfig {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 0,
         throughput: 1,

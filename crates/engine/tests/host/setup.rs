@@ -290,6 +290,7 @@ fn paths_to_devices_and_to_namespaces_do_not_mix() {
         identity: None,
         read_only: false,
         deallocate_zeroes: false,
+        hole_bytes: 0,
     };
     host.volumes[0].paths[0].kind = device;
     host.volumes[0].paths[0].uri = "mem:16MiB".into();
@@ -361,6 +362,7 @@ fn configurations_that_can_not_be_are_named() {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         };
     };
     assert_eq!(field(blocks), Err("block_shift"));

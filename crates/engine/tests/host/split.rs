@@ -97,7 +97,12 @@ fn write_zeroes_is_cut_at_65536_blocks_whatever_is_reported() {
     rig.ready();
     let limits = rig.host.borrow().limits(0).unwrap();
     assert_eq!(limits.write_zeroes_max, 65_536 << 9);
-    let mut it = io(IoOp::WriteZeroes, 512, 190_000 << 9, 0);
+    let mut it = io(
+        IoOp::WriteZeroes { deallocate: false },
+        512,
+        190_000 << 9,
+        0,
+    );
     it.span = engine::Span::default();
     assert_eq!(rig.one(&it, SECOND).outcome, Outcome::Done);
     let bytes = disk.bytes.borrow();
@@ -110,7 +115,7 @@ fn write_zeroes_is_cut_at_65536_blocks_whatever_is_reported() {
 fn zeroing_and_deallocating_a_large_range_needs_no_memory() {
     let mut rig = rig(2, 17);
     rig.disk.bytes.borrow_mut().fill(7);
-    for op in [IoOp::WriteZeroes, IoOp::Deallocate] {
+    for op in [IoOp::WriteZeroes { deallocate: false }, IoOp::Deallocate] {
         let mut it = io(op, 4096, 12 << 20, 0);
         it.span = engine::Span::default();
         executed(&rig);
@@ -281,7 +286,7 @@ fn t34_a_narrower_path_that_comes_later_joins_and_gets_only_what_it_carries() {
             let op = match n % 3 {
                 0 => IoOp::Read,
                 1 => IoOp::Write { fua: false },
-                _ => IoOp::WriteZeroes,
+                _ => IoOp::WriteZeroes { deallocate: false },
             };
             io(
                 op,
@@ -325,6 +330,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
                 identity: None,
                 read_only: false,
                 deallocate_zeroes: false,
+                hole_bytes: 0,
             };
         }
         let mut rig = Rig::new(host, target_config(1));

@@ -158,6 +158,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: 0,
         },
         distance: 10,
         throughput: 1,

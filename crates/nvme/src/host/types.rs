@@ -149,6 +149,9 @@ pub struct NamespaceInfo {
     pub optimal_write_blocks: u32,
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub deallocate_reads_zero: bool,
+    /// Write Zeroes can deallocate aligned multiples of so many blocks, which read as zeroes then
+    /// (DLFEAT, NPDG); 0 = it cannot.
+    pub hole_blocks: u32,
 }
 
 /// ANA state codes (Base 2.0, 5.16.1.13).

@@ -206,6 +206,8 @@ structure! {
         nawupf: u16 = 36,
         /// Optimal I/O boundary, blocks; 0 = none.
         noiob: u16 = 46,
+        /// Preferred deallocate granularity, blocks, 0's based (if NSFEAT bit 4).
+        npdg: u16 = 68,
         /// Optimal write size, blocks, 0's based (if NSFEAT bit 4).
         nows: u16 = 72,
         /// ANA group; 0 = none.

@@ -62,6 +62,7 @@ fn from_connect_to_ready_in_order() {
             boundary_blocks: 0,
             optimal_write_blocks: 0,
             deallocate_reads_zero: false,
+            hole_blocks: 0,
         };
         assert_eq!(namespaces, [namespace]);
         assert!(peer.events().is_empty());

@@ -116,7 +116,8 @@ fn facts_of_a_namespace() {
     disk.id.nawun = 15;
     disk.id.noiob = 64;
     disk.id.nows = 31;
-    disk.id.dlfeat = 1;
+    disk.id.npdg = 7;
+    disk.id.dlfeat = 0b1001;
     disk.id.nmic = 0;
     disk.independent.nmic = 0;
     disk.independent.nsattr = 1;
@@ -141,6 +142,24 @@ fn facts_of_a_namespace() {
         ([3; 16], [4; 8], [5; 16])
     );
     assert!(found.deallocate_reads_zero && found.read_only && !found.shared);
+    assert_eq!(found.hole_blocks, 8);
+}
+
+/// Zeroes that Write Zeroes deallocates must be promised by both halves of DLFEAT.
+#[test]
+fn holes_need_zeroes_and_write_zeroes_that_deallocates() {
+    for (dlfeat, want) in [(0b1001, 1), (0b0001, 0), (0b1000, 0), (0b1010, 0), (0, 0)] {
+        let mut disk = Disk::new(7);
+        disk.id.dlfeat = dlfeat;
+        // Not valid without the bit of NSFEAT.
+        disk.id.npdg = 7;
+        let model = Model {
+            disks: vec![disk],
+            ..Model::default()
+        };
+        let found = told(&mut ready(model)).remove(0);
+        assert_eq!(found.hole_blocks, want, "DLFEAT {dlfeat:04b}");
+    }
 }
 
 #[test]

@@ -300,10 +300,11 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
     for (error, op) in refusals.into_iter().flat_map(|it| ops.map(|op| (it, op))) {
         let path = std::env::temp_dir().join(format!("braid-refused-{}", std::process::id()));
         std::fs::write(&path, vec![9; 1 << 20]).unwrap();
-        let file = FileDevice::open(path.clone(), false, None).unwrap();
+        let mut file = FileDevice::open(path.clone(), false, None).unwrap();
         if file.blocks() {
             return std::fs::remove_file(path).unwrap(); // not one of those file systems
         }
+        file.set_thin();
         assert!(file.deallocate_zeroes());
         let (mut devices, mut ring) = devices(file);
         let request = DeviceRequest {

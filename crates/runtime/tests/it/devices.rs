@@ -175,6 +175,54 @@ fn a_file_that_cannot_zero_ranges_has_zeroes_written() {
     exercise(&recording);
 }
 
+/// A file that has all its space when it is opened keeps it, unless it is said to be sparse.
+#[test]
+fn zeroing_gives_up_space_of_sparse_files_only() {
+    use std::os::unix::fs::MetadataExt;
+    const MIB: u64 = 1 << 20;
+    for (directory, full, said, holes) in [
+        ("/dev/shm", false, false, true),
+        ("/dev/shm", true, false, false),
+        ("/dev/shm", true, true, true),
+        (std::env::temp_dir().to_str().unwrap(), false, false, true),
+        (std::env::temp_dir().to_str().unwrap(), true, false, false),
+        (std::env::temp_dir().to_str().unwrap(), true, true, true),
+    ] {
+        let path = Temporary::new(&format!("space-{full}-{said}"), directory);
+        let made = std::fs::File::create(&path.0).unwrap();
+        made.set_len(4 * MIB).unwrap();
+        if full {
+            let mode = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(&made, mode, 0, 4 * MIB).unwrap();
+        }
+        let mut file = FileDevice::open(path.0.clone(), false, None).unwrap();
+        if !file.deallocate_zeroes() {
+            eprintln!("SKIP {directory}: its file system does not say that holes are zeroes");
+            continue;
+        }
+        if said {
+            file.set_thin();
+        }
+        let hole_bytes = file.hole_bytes();
+        assert_eq!(hole_bytes > 0, holes, "{directory} {full} {said}");
+        assert!(hole_bytes.is_multiple_of(4096));
+        let recording = with(Device::File(Arc::new(file)));
+        recording.command(Command::Fill(span(0, MIB as u32), 7));
+        assert_eq!(recording.device(WRITE, 0, MIB, span(0, MIB as u32)), Ok(()));
+        let space = || made.metadata().unwrap().blocks() * 512;
+        let before = space();
+        let op = DeviceOp::WriteZeroes { deallocate: true };
+        assert_eq!(recording.device(op, 0, MIB, span(0, 0)), Ok(()));
+        let given_up = before.saturating_sub(space());
+        let want = if holes { MIB } else { 0 };
+        assert_eq!(given_up, want, "{directory} {full} {said}");
+        let read = recording.device(DeviceOp::Read, 0, MIB, span(0, MIB as u32));
+        assert_eq!(read, Ok(()));
+        let zeroes = recording.data(span(0, MIB as u32));
+        assert!(zeroes.iter().all(|&byte| byte == 0));
+    }
+}
+
 #[test]
 fn null_swallows_writes_and_reads_zeroes() {
     let recording = with(Device::Null);

@@ -44,6 +44,7 @@ pub(super) fn shown(controller: u16) -> Shown {
             write_zeroes: true,
             deallocate: true,
             deallocate_reads_zero: true,
+            hole_bytes: 1 << 16,
         },
     }
 }
@@ -164,11 +165,13 @@ fn t34_limits_and_size_are_the_strictest_of_the_paths() {
     second.limits.transfer_max = 1 << 16;
     second.limits.volatile_cache = true;
     second.limits.deallocate_reads_zero = false;
+    second.limits.hole_bytes = 0;
     head.admit(PathIndex(1), second).unwrap();
     let want = IoLimits {
         transfer_max: 1 << 16,
         volatile_cache: true,
         deallocate_reads_zero: false,
+        hole_bytes: 0,
         ..shown(1).limits
     };
     assert_eq!(head.limits(), Some(want));

@@ -26,7 +26,7 @@ fn only_whole_blocks_inside_the_volume_fit() {
     for op in [
         IoOp::Read,
         IoOp::Write { fua: false },
-        IoOp::WriteZeroes,
+        IoOp::WriteZeroes { deallocate: false },
         IoOp::Deallocate,
     ] {
         for (offset, length, want) in [
@@ -42,7 +42,7 @@ fn only_whole_blocks_inside_the_volume_fit() {
             (
                 0,
                 (1 << 17) + 4096,
-                matches!(op, IoOp::WriteZeroes | IoOp::Deallocate),
+                matches!(op, IoOp::WriteZeroes { .. } | IoOp::Deallocate),
             ),
         ] {
             let got = fits(&io(op, offset, length), &INFO);
@@ -56,7 +56,7 @@ fn the_span_is_as_long_as_the_data() {
     let mut read = io(IoOp::Read, 0, 8192);
     read.span.len = 4096;
     assert!(!fits(&read, &INFO));
-    let mut zeroes = io(IoOp::WriteZeroes, 0, 8192);
+    let mut zeroes = io(IoOp::WriteZeroes { deallocate: false }, 0, 8192);
     zeroes.span.len = 0;
     assert!(fits(&zeroes, &INFO));
     assert!(fits(&io(IoOp::Flush, 77, 0), &INFO), "flush has no range");
@@ -76,6 +76,7 @@ fn what_can_not_succeed_is_refused_without_a_path() {
         write_zeroes: true,
         deallocate: true,
         deallocate_reads_zero: true,
+        hole_bytes: 0,
     };
     let read_only = IoLimits {
         read_only: true,
@@ -90,11 +91,11 @@ fn what_can_not_succeed_is_refused_without_a_path() {
         IoOp::Read,
         IoOp::Write { fua: true },
         IoOp::Flush,
-        IoOp::WriteZeroes,
+        IoOp::WriteZeroes { deallocate: false },
         IoOp::Deallocate,
     ] {
         let changes = !matches!(op, IoOp::Read | IoOp::Flush);
-        let optional = matches!(op, IoOp::WriteZeroes | IoOp::Deallocate);
+        let optional = matches!(op, IoOp::WriteZeroes { .. } | IoOp::Deallocate);
         assert_eq!(refusal(op, &able), None);
         assert_eq!(
             refusal(op, &read_only),

@@ -18,6 +18,7 @@ fn namespace(nsid: u32) -> NamespaceInfo {
         boundary_blocks: 0,
         optimal_write_blocks: 0,
         deallocate_reads_zero: true,
+        hole_blocks: 0,
     }
 }
 

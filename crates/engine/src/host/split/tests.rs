@@ -12,6 +12,7 @@ const LIMITS: IoLimits = IoLimits {
     write_zeroes: true,
     deallocate: true,
     deallocate_reads_zero: false,
+    hole_bytes: 0,
 };
 
 #[test]
@@ -21,7 +22,7 @@ fn t34_pieces_cover_the_io_once_and_cross_no_boundary() {
         for (op, most) in [
             (IoOp::Read, 1 << 17),
             (IoOp::Write { fua: true }, 1 << 17),
-            (IoOp::WriteZeroes, 1 << 20),
+            (IoOp::WriteZeroes { deallocate: false }, 1 << 20),
             (IoOp::Deallocate, 1 << 30),
         ] {
             let data = matches!(op, IoOp::Read | IoOp::Write { .. });
@@ -52,7 +53,12 @@ fn what_is_surely_whole_is_never_cut() {
     for boundary in [0, 4096] {
         let limits = IoLimits { boundary, ..LIMITS };
         let most = whole_max(&limits);
-        for op in [IoOp::Read, IoOp::WriteZeroes, IoOp::Deallocate, IoOp::Flush] {
+        for op in [
+            IoOp::Read,
+            IoOp::WriteZeroes { deallocate: false },
+            IoOp::Deallocate,
+            IoOp::Flush,
+        ] {
             assert_eq!(cut(&limits, op, 77 << 9, most), most);
         }
         assert_eq!(most, if boundary == 0 { 1 << 17 } else { 0 });
@@ -86,7 +92,7 @@ fn a_part_has_its_own_place_and_memory_where_it_has_data() {
     };
     assert_eq!(got, want);
     let zeroes = Io {
-        op: IoOp::WriteZeroes,
+        op: IoOp::WriteZeroes { deallocate: false },
         span: Span::default(),
         ..io
     };

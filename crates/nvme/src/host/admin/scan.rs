@@ -82,6 +82,7 @@ pub(in crate::host) fn blank(nsid: u32) -> NamespaceInfo {
         boundary_blocks: 0,
         optimal_write_blocks: 0,
         deallocate_reads_zero: false,
+        hole_blocks: 0,
     }
 }
 
@@ -314,11 +315,15 @@ pub(in crate::host) fn shape(
         atomic_blocks
     };
     draft.boundary_blocks = id.noiob;
-    draft.optimal_write_blocks = match id.nsfeat & Namespace::NSFEAT_OPTIMAL {
-        0 => 0,
-        _ => u32::from(id.nows) + 1,
-    };
+    let says_sizes = id.nsfeat & Namespace::NSFEAT_OPTIMAL != 0;
+    let optimal = |blocks: u16| u32::from(blocks) + 1;
+    draft.optimal_write_blocks = if says_sizes { optimal(id.nows) } else { 0 };
     draft.deallocate_reads_zero = id.dlfeat & 7 == 1;
+    draft.hole_blocks = match id.dlfeat & 0xf {
+        0b1001 if says_sizes => optimal(id.npdg),
+        0b1001 => 1,
+        _ => 0,
+    };
     None
 }
 

@@ -18,6 +18,9 @@ use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Id, Label, Name, Properties, Superblock};
 
+/// Small, so that there are holes among what applications write.
+const HOLE_BYTES: u32 = 4096;
+
 /// For how long a leg may execute what it was given, from the end of its connection on (T9).
 const BOUND_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 /// Small, so that what applications use has several of them.
@@ -49,6 +52,7 @@ fn device(leg: usize) -> PathConfig {
             identity: None,
             read_only: false,
             deallocate_zeroes: false,
+            hole_bytes: HOLE_BYTES,
         },
         distance: 10,
         throughput: 1,
