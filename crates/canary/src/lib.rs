@@ -146,11 +146,13 @@ pub enum Bug {
     LateHung,
     /// An engine that stood still makes changes of its legs whatever the clock says then (T49).
     LateLegs,
+    /// The lock of what is copied is free while a hole of it is being made (T46).
+    HoleUnlocked,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 65] = [
+    pub const ALL: [Self; 66] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -216,6 +218,7 @@ impl Bug {
         Self::EndlessQueue,
         Self::LateHung,
         Self::LateLegs,
+        Self::HoleUnlocked,
     ];
 }
 

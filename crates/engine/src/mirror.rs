@@ -7,7 +7,7 @@
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
 //!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means;
 //!   `behind`: what is left behind on legs, and for how long
-//! * `extents`: which legs say what is a hole
+//! * `extents`: which legs say what is a hole; `holes`: zeroes that a copy leaves as holes
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
 //!   lent beyond its I/O; `stack`: what all of them can do; `depth`: how much a leg has
 //!   outstanding; `lasting`: what users said that holds beyond this engine
@@ -37,6 +37,7 @@ mod depth;
 mod drive;
 mod extents;
 mod gather;
+mod holes;
 mod lasting;
 mod loans;
 mod look;

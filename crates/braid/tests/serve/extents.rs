@@ -212,7 +212,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Whether the file system of the tests is one of those whose holes are believed.
-fn knows_holes(directory: &Path, test: &str) -> bool {
+pub fn knows_holes(directory: &Path, test: &str) -> bool {
     let kind = rustix::fs::statfs(directory).unwrap().f_type;
     let known = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994];
     let is_known = known.contains(&i128::from(kind));

@@ -133,6 +133,7 @@ impl Mirrored {
             given_up: 0,
             hangs_ns: None,
             depth: Depth::default(),
+            refuses_holes: false,
         };
         if let Some(there) = self.legs.get_mut(usize::from(at)) {
             // Nothing waits for a leg that was removed; if it did, it would never end.

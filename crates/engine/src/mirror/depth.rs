@@ -88,10 +88,15 @@ impl Depth {
             self.growth = Growth::Double;
         }
         if !room || self.out >= self.window || !self.waiting.is_empty() {
-            self.waiting.push_back((entry, io));
+            self.wait(entry, io);
             return None;
         }
         Some(self.pass(entry, io, now_ns))
+    }
+
+    /// Puts an I/O behind those that wait.
+    pub fn wait(&mut self, entry: Entry, io: Io) {
+        self.waiting.push_back((entry, io));
     }
 
     /// Returns the next I/O that may be given; a path of the leg has ended something well at

@@ -8,6 +8,7 @@
 //! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
 //! reached any more.
 use super::gather;
+use super::holes::Run;
 use super::lasting::speed_of;
 use super::one::{Kit, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
@@ -245,6 +246,9 @@ impl Mirrored {
                 let Some(span) = self.buffer(copy, range, false) else {
                     return self.refuse_task(ticket, kit);
                 };
+                if self.leaves_holes(ticket, copy, kit) {
+                    return self.write_runs(ticket, copy, range, kit);
+                }
                 // What was repaired is said to be so, with no intent and no flush behind it.
                 let fua = self
                     .running()
@@ -288,7 +292,7 @@ impl Mirrored {
     }
 
     /// A copy buffer's part for `range`; `None`: there is no such buffer, or it is too short.
-    fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Option<Span> {
+    pub(super) fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Option<Span> {
         let it = self.running()?;
         let all = if compare { &it.compares } else { &it.copies };
         part_of(all, copy, range)
@@ -412,14 +416,17 @@ impl Mirrored {
             other => other,
         };
         self.legs[usize::from(entry.leg)].is_cut_file |= outcome == Outcome::CutShort;
-        if let Task::Io(ticket) | Task::Own(ticket) = entry.task
-            && let Some(until_ns) = late_until_ns.filter(|_| !outcome.is_done())
+        let change = match entry.task {
+            Task::Io(ticket) | Task::Own(ticket) | Task::Run(Run { ticket, .. }) => Some(ticket),
+            _ => None,
+        };
+        let failed = change.filter(|_| !outcome.is_done());
+        if let Some(ticket) = failed
+            && let Some(until_ns) = late_until_ns
         {
             it.machine.may_be_late(ticket.leg, until_ns, now_ns);
         }
-        if let Task::Io(ticket) | Task::Own(ticket) = entry.task
-            && !outcome.is_done()
-        {
+        if let Some(ticket) = failed {
             let leg = &mut self.legs[usize::from(entry.leg)];
             let given_up = kit.host.times_given_up(leg.config.volume);
             if core::mem::replace(&mut leg.given_up, given_up) != given_up {
@@ -450,6 +457,7 @@ impl Mirrored {
             | Task::Own(ticket)
             | Task::Pages(ticket)
             | Task::Compare(ticket, ..) => it.machine.handle_done(ticket, outcome, now_ns),
+            Task::Run(run) => self.run_ended(entry, run, outcome, kit),
             Task::Look(_) | Task::Claim(_) | Task::Wipe => {}
         }
     }

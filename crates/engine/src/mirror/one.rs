@@ -2,6 +2,7 @@
 use super::depth::Depth;
 use super::drive::Running;
 use super::gather::Claiming;
+use super::holes::Run;
 use super::loans::Loans;
 use super::look::Look;
 use super::sizes::LegSize;
@@ -169,6 +170,8 @@ pub(super) struct Leg {
     pub hangs_ns: Option<u64>,
     /// Data I/O that it has, and that waits for it.
     pub depth: Depth,
+    /// It has refused to make a hole since it returned.
+    pub refuses_holes: bool,
 }
 
 /// A leg that the mirror goes on without.
@@ -268,6 +271,7 @@ impl Mirrored {
             given_up: 0,
             hangs_ns: None,
             depth: Depth::default(),
+            refuses_holes: false,
         };
         Self {
             legs: config.legs.iter().map(leg).collect(),
@@ -475,7 +479,10 @@ impl Mirrored {
     fn is_needless(&self, entry: &Entry) -> bool {
         match (entry.task, &self.phase) {
             (
-                Task::Io(ticket) | Task::Own(ticket) | Task::Compare(ticket, ..),
+                Task::Io(ticket)
+                | Task::Own(ticket)
+                | Task::Compare(ticket, ..)
+                | Task::Run(Run { ticket, .. }),
                 Phase::Running(it),
             ) => it.machine.is_needless(ticket),
             _ => false,
@@ -515,7 +522,7 @@ impl Mirrored {
         let beat = match entry.task {
             Task::Own(ticket) => ticket.is_beat(),
             Task::Look(_) | Task::Claim(_) | Task::Wipe => true,
-            Task::Io(_) | Task::Pages(_) | Task::Compare(..) => false,
+            Task::Io(_) | Task::Pages(_) | Task::Compare(..) | Task::Run(_) => false,
         };
         self.legs[usize::from(entry.leg)].cut && !beat
     }

@@ -263,6 +263,7 @@ impl Mirrored {
             }
             (News::Joining(_), Some(at)) => {
                 (self.legs[at].unfit, self.legs[at].unwritten) = (None, None);
+                self.legs[at].refuses_holes = false;
                 if let Some(it) = self.running() {
                     it.reads.reset_leg(slot);
                 }

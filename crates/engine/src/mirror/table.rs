@@ -8,6 +8,7 @@
 //! As many as the host has slots; nothing is allocated for one.
 use crate::host::{Hints, IoOp};
 use crate::machine::Span;
+use crate::mirror::holes::Run;
 use alloc::vec::Vec;
 use volume::hold::Range;
 use volume::mirror::machine::Ticket;
@@ -79,6 +80,8 @@ pub(super) enum Task {
     Pages(Ticket),
     /// A range is read, to be compared with the copy buffer of this number.
     Compare(Ticket, u8, Range),
+    /// A run of what is copied is written.
+    Run(Run),
     /// Copy 0 or 1 of its superblock is read.
     Look(u8),
     /// A copy of the superblock of a leg that was removed is overwritten.

@@ -118,6 +118,8 @@ pub struct Disk {
     pub busy_until_ns: Option<u64>,
     /// Every request fails so.
     pub error: Option<DeviceError>,
+    /// Zeroing that may deallocate fails so.
+    pub hole_error: Option<DeviceError>,
     /// It was cut short here: what reaches farther fails, whatever is there by now.
     pub cut_at: Option<u64>,
     /// Behind its first MiB blocks of 4 KiB with an odd number can't be written.
@@ -140,6 +142,7 @@ impl Disk {
             delay_ns: 0,
             busy_until_ns: None,
             error: None,
+            hole_error: None,
             cut_at: None,
             refuses_odd: false,
             by_workers: false,
@@ -178,6 +181,11 @@ impl Disk {
                 _ => Vec::new(),
             };
             log.push((*request, data));
+        }
+        if let Some(error) = self.hole_error
+            && request.op == (DeviceOp::WriteZeroes { deallocate: true })
+        {
+            return Err(error);
         }
         let mut bytes = self.bytes.borrow_mut();
         let from = request.offset as usize;

@@ -12,6 +12,7 @@ mod deep;
 mod frozen;
 mod grow;
 mod hang;
+mod holes;
 mod lease;
 mod legs;
 mod life;

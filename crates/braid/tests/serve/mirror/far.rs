@@ -1,5 +1,6 @@
 //! `braid mirror create` and `examine` over namespaces: two targets, and what must not be written
 //! over there.
+use crate::extents::knows_holes;
 use crate::no_io_uring;
 use crate::process::{Client, Process, engine, two_ports, wait_until};
 use rustix::process::Signal;
@@ -213,6 +214,50 @@ fn what_a_namespace_holds_is_not_written_over_without_force() {
     assert!(raid[raid.len() - 1024..].iter().all(|byte| *byte == 0));
     let seen = place.json(&["mirror", "examine", uri(1), uri(2)]);
     assert_eq!(seen["legs"][1]["slot"], 1, "{seen}");
+}
+
+/// Zeroes are deallocated where a target's file is sparse; one that has its space keeps it.
+#[test]
+fn rebuild_over_nvme_leaves_a_sparse_file_sparse_and_a_full_one_full() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let name = "rebuild_over_nvme_leaves_a_sparse_file_sparse_and_a_full_one_full";
+    if !knows_holes(place.0.path(), name) {
+        return;
+    }
+    let files = ["a", "b", "c"].map(|name| place.file(name, &[]));
+    let full = File::options().write(true).open(&files[2]).unwrap();
+    let mode = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&full, mode, 0, LEG_BYTES).unwrap();
+    let Some((_sparse, b)) = place.target(&files[1]) else {
+        return;
+    };
+    let Some((_full, c)) = place.target(&files[2]) else {
+        return;
+    };
+    let a = format!("file:{}", files[0].display());
+    let made = place.json(&["mirror", "create", "v0", &a, &b, &c]);
+    for leg in [1, 2] {
+        assert_eq!(made["legs"][leg]["state"], "stale", "it is to be copied");
+    }
+    let mut running = place.engine(&[&a, &b, &c]);
+    let socket = place.path("c.sock");
+    let socket = socket.to_str().unwrap();
+    let mut client = Client::open(&place.path("v0.sock"));
+    assert_eq!(client.write(1 << 20, 7), 0);
+    let in_sync = || {
+        let said = place.json(&["mirror", "status", "v0", "--socket", socket]);
+        let mut legs = said["legs"].as_array().unwrap().iter();
+        legs.all(|leg| leg["state"] == "in-sync").then_some(())
+    };
+    wait_until(in_sync);
+    running.signal(Signal::TERM);
+    assert!(running.ended().success());
+    let space = |at: usize| std::fs::metadata(&files[at]).unwrap().blocks() * 512;
+    assert!(space(1) < 2 << 20, "{}", space(1));
+    assert!(space(2) >= LEG_BYTES, "{}", space(2));
+    let data = |at: usize| std::fs::read(&files[at]).unwrap()[1 << 20..].to_vec();
+    assert!(data(0) == data(1) && data(0) == data(2), "legs differ");
 }
 
 /// Where it lies on a leg: 1 MiB behind its place in the mirror.

@@ -1,5 +1,6 @@
 //! Legs of a running mirror come and go by verb; it is watched, slowed down, and stopped.
 use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
+use crate::extents::knows_holes;
 use crate::process::{Client, Process, begun, wait_until};
 use serde_json::Value;
 use std::fs::File;
@@ -57,6 +58,56 @@ impl Place {
     /// Whether a file is a leg.
     fn is_leg(&self, leg: &str) -> bool {
         self.braid(&["mirror", "examine", leg]).status.success()
+    }
+}
+
+/// Bytes that a leg's file has on its disk.
+fn space(place: &Place, leg: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(place.path(leg)).unwrap().blocks() * 512
+}
+
+/// Zeroes are copied as holes to a file that is sparse, and as data to one that has its space.
+#[test]
+fn rebuild_leaves_a_sparse_leg_sparse_and_a_full_one_full() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let name = "rebuild_leaves_a_sparse_leg_sparse_and_a_full_one_full";
+    if !knows_holes(place.0.path(), name) {
+        return;
+    }
+    let (engine, mut client) = place.written();
+    place.told(&["mirror", "add", "v0", &place.file("c", LEG_BYTES), "--wait"]);
+    let d = place.file("d", LEG_BYTES);
+    let file = File::options().write(true).open(place.path("d")).unwrap();
+    let mode = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&file, mode, 0, LEG_BYTES).unwrap();
+    place.told(&["mirror", "add", "v0", &d, "--wait"]);
+    place.until_in_sync();
+    assert_eq!(place.legs().len(), 4);
+    // 1.2 MiB were written; beside them there are superblocks and the bitmap.
+    assert!(space(&place, "c") < 3 << 20, "{}", space(&place, "c"));
+    assert!(space(&place, "d") >= LEG_BYTES, "{}", space(&place, "d"));
+    // A hole is as good as zeroes.
+    let checked = place.told(&["mirror", "check", "v0", "--wait"]);
+    assert_eq!(
+        (&checked["differences"], &checked["alike"]),
+        (&0.into(), &true.into())
+    );
+    // What was data before is zeroes in the copy, too.
+    place.told(&["mirror", "fail", "v0", "2"]);
+    wait_until(|| (place.legs()[2] == "stale").then_some(()));
+    let before = space(&place, "c");
+    for block in 0..256 {
+        assert_eq!(client.write(block << 12, 0), 0);
+    }
+    place.told(&["mirror", "restore", "v0", "2"]);
+    place.until_in_sync();
+    assert!(space(&place, "c") + (512 << 10) < before, "{before}");
+    end(engine);
+    for leg in ["b", "c", "d"] {
+        assert!(place.data("a") == place.data(leg), "{leg} differs");
     }
 }
 

@@ -276,6 +276,13 @@ impl Mirror {
         reads_spares && spares().has(leg)
     }
 
+    /// Whether zeroes that the copy in this buffer writes may become holes: all that it writes is
+    /// flushed before it counts, and is no sector that is rewritten for its own sake.
+    pub fn may_leave_holes(&self, copy: u8) -> bool {
+        let job = self.jobs.get(usize::from(copy)).and_then(Option::as_ref);
+        job.is_some_and(|job| matches!(job.kind, Kind::Alike(_) | Kind::Rebuild(_)))
+    }
+
     pub(super) fn hold_of(&self, job: u8) -> u32 {
         self.config.ios as u32 + u32::from(job)
     }

@@ -1,0 +1,255 @@
+//! Copies to a leg that can keep holes: zeroes are written so that they take no space there.
+//!
+//! # Contract
+//! Zeroes are found in the bytes that were read for the copy, under its lock; what a device says of
+//! its holes is not asked. They are written by a command after which the leg reads zeroes
+//! ([`hole_bytes`](volume::IoLimits::hole_bytes)). The piece is written in runs of data and of
+//! zeroes, one after the other, and its ticket ends with the last one. So a hole has the lock, the
+//! window, the lease and the fences of a copy's write (T46, T54, T48, T9, T49), and no byte of the
+//! leg is zeroed that is not zero in the source: a leg in sync loses nothing where a resync ends
+//! half done.
+//!
+//! A leg that fails to make a hole is given the zeroes as data, and what becomes of that counts.
+//! One that refuses the command as such is not asked again before it returns.
+//!
+//! # Limits
+//! One command more than the piece has runs of data. Runs are multiples of `hole_bytes`, 64 KiB at
+//! least; a piece has 256 KiB.
+use super::one::{Kit, Mirrored, Phase};
+use super::table::{Entry, Task};
+use crate::host::{Io, IoOp};
+use crate::machine::Span;
+use canary::Bug;
+use volume::Outcome;
+use volume::hold::Range;
+use volume::mirror::machine::Ticket;
+
+/// What one command writes of a piece that is copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub ticket: Ticket,
+    /// Number of the copy buffer.
+    copy: u8,
+    piece: Range,
+    /// What is written.
+    part: Range,
+    /// It is all zeroes, and a hole is made of it.
+    is_hole: bool,
+}
+
+impl Run {
+    /// Planted: the machine was told of its end before it was given.
+    fn is_unlocked(&self) -> bool {
+        canary::has(Bug::HoleUnlocked) && self.is_hole && self.part.end == self.piece.end
+    }
+}
+
+impl Mirrored {
+    /// Whether the copy in this buffer leaves holes on the leg of the ticket.
+    pub(super) fn leaves_holes(&mut self, ticket: Ticket, copy: u8, kit: &Kit<'_>) -> bool {
+        let may = |it: &mut super::drive::Running| it.machine.may_leave_holes(copy);
+        self.running().is_some_and(may) && self.hole_bytes(ticket, kit) > 0
+    }
+
+    /// Size and alignment of holes on the leg of a ticket; 0: it gets none.
+    fn hole_bytes(&mut self, ticket: Ticket, kit: &Kit<'_>) -> u32 {
+        let at = self.at(ticket.leg).map(|it| it.0);
+        let leg = at.map(|at| &self.legs[at]);
+        let leg = leg.filter(|leg| !leg.refuses_holes);
+        let limits = leg.and_then(|leg| kit.host.limits(leg.config.volume));
+        limits.map_or(0, |limits| limits.hole_bytes)
+    }
+
+    /// Writes a piece from its buffer to a leg, zeroes as holes.
+    pub(super) fn write_runs(&mut self, ticket: Ticket, copy: u8, piece: Range, kit: &mut Kit<'_>) {
+        match self.run_from(ticket, copy, piece, piece.start, kit) {
+            Some((entry, io)) => self.wait(entry, io, kit),
+            None => self.refuse_task(ticket, kit),
+        }
+    }
+
+    /// Puts a run among what waits for its leg: so it is not given before leases and time are
+    /// looked at (T48).
+    fn wait(&mut self, entry: Entry, io: Io, kit: &Kit<'_>) {
+        self.legs[usize::from(entry.leg)].depth.wait(entry, io);
+        if let Task::Run(run) = entry.task
+            && run.is_unlocked()
+            && let Some(it) = self.running()
+        {
+            it.machine
+                .handle_done(run.ticket, Outcome::Done, kit.now_ns);
+        }
+    }
+
+    /// The run that begins at this byte of the mirror; `None`: the leg or the buffer is not there.
+    fn run_from(
+        &mut self,
+        ticket: Ticket,
+        copy: u8,
+        piece: Range,
+        from: u64,
+        kit: &Kit<'_>,
+    ) -> Option<(Entry, Io)> {
+        let (_, data_offset, _) = self.at(ticket.leg)?;
+        let left = self.left_of(copy, piece, from)?;
+        let hole_bytes = self.hole_bytes(ticket, kit);
+        let bytes = kit.memory.bytes(left);
+        let (length, is_hole) = first_run(bytes, data_offset + from, hole_bytes);
+        let run = Run {
+            ticket,
+            copy,
+            piece,
+            part: Range::new(from, length.into()),
+            is_hole,
+        };
+        self.command(run, kit)
+    }
+
+    /// Memory of a piece from this byte of the mirror on.
+    fn left_of(&mut self, copy: u8, piece: Range, from: u64) -> Option<Span> {
+        let span = self.buffer(copy, piece, false)?;
+        let done = from - piece.start;
+        Some(Span {
+            at: span.at + done,
+            len: span.len - done as u32,
+        })
+    }
+
+    /// A run as I/O of its leg.
+    fn command(&mut self, run: Run, kit: &Kit<'_>) -> Option<(Entry, Io)> {
+        let (at, data_offset, _) = self.at(run.ticket.leg)?;
+        let left = self.left_of(run.copy, run.piece, run.part.start)?;
+        let length = (run.part.end - run.part.start) as u32;
+        let (op, span) = match run.is_hole {
+            true => (IoOp::WriteZeroes { deallocate: true }, Span::default()),
+            false => (
+                IoOp::Write { fua: false },
+                Span {
+                    len: length,
+                    ..left
+                },
+            ),
+        };
+        let io = Io {
+            length,
+            ..self.io(at, op, data_offset + run.part.start, span)
+        };
+        let entry = Entry::new(kit.index, at as u8, Task::Run(run), Span::default());
+        Some((entry, io))
+    }
+
+    /// A run has ended: the next one, or the zeroes as data, or the end of the ticket.
+    pub(super) fn run_ended(&mut self, entry: &Entry, run: Run, outcome: Outcome, kit: &Kit<'_>) {
+        if run.is_unlocked() {
+            return;
+        }
+        let next = if run.is_hole && may_be_written(outcome) {
+            self.legs[usize::from(entry.leg)].refuses_holes |= is_refusal(outcome);
+            let is_hole = false;
+            self.command(Run { is_hole, ..run }, kit)
+        } else if !outcome.is_done() {
+            None
+        } else if run.part.end < run.piece.end {
+            self.run_from(run.ticket, run.copy, run.piece, run.part.end, kit)
+        } else {
+            None
+        };
+        if let Some((entry, io)) = next {
+            return self.wait(entry, io, kit);
+        }
+        if let Phase::Running(it) = &mut self.phase {
+            // Where the leg is not there any more, what is left was not written.
+            let outcome = match outcome.is_done() && run.part.end < run.piece.end {
+                true => Outcome::PathError,
+                false => outcome,
+            };
+            it.machine.handle_done(run.ticket, outcome, kit.now_ns);
+        }
+    }
+}
+
+/// Whether the leg does not have the command.
+fn is_refusal(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Unsupported | Outcome::Invalid)
+}
+
+/// Whether a leg that ended a hole so is asked to write zeroes instead: not where it, or the way to
+/// it, is gone or is another one's.
+fn may_be_written(outcome: Outcome) -> bool {
+    use Outcome::{Busy, Denied, MediaError, NoSpace};
+    is_refusal(outcome) || matches!(outcome, Busy { .. } | Denied | MediaError | NoSpace)
+}
+
+/// How far the first run of `bytes` reaches, and whether it is zeroes that a hole can be made of:
+/// whole multiples of `hole_bytes` on the leg, where the bytes begin at `at`.
+fn first_run(bytes: &[u8], at: u64, hole_bytes: u32) -> (u32, bool) {
+    let all = bytes.len();
+    if hole_bytes == 0 {
+        return (all as u32, false);
+    }
+    let hole = u64::from(hole_bytes);
+    let edge = (at.next_multiple_of(hole) - at).min(all as u64) as usize;
+    let holes = bytes[edge..].chunks_exact(hole_bytes as usize);
+    let zeroes = holes.clone().take_while(|it| is_zero(it)).count();
+    let (units, is_hole) = match edge == 0 && zeroes > 0 {
+        true => (Some(zeroes), true),
+        false => (holes.clone().position(is_zero), false),
+    };
+    let length = units.map_or(all, |units| edge + units * hole_bytes as usize);
+    (length as u32, is_hole)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    let mut chunks = bytes.chunks(ZEROES.len());
+    chunks.all(|chunk| *chunk == ZEROES[..chunk.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const K: u32 = 1 << 10;
+
+    /// Runs of 256 KiB with one byte that is not zero in each of these KiB, on the leg from `at`
+    /// on.
+    fn runs(data: &[usize], at: u64, hole_bytes: u32) -> Vec<(u32, bool)> {
+        let mut bytes = alloc::vec![0; 256 << 10];
+        data.iter().for_each(|&kib| bytes[(kib << 10) + 1023] = 1);
+        let (mut runs, mut done) = (Vec::new(), 0);
+        while done < bytes.len() {
+            let run = first_run(&bytes[done..], at + done as u64, hole_bytes);
+            runs.push((run.0 / K, run.1));
+            done += run.0 as usize;
+        }
+        runs
+    }
+
+    #[test]
+    fn run_is_all_zeroes_or_ends_before_them() {
+        for (data, want) in [
+            (&[][..], &[(256, true)][..]),
+            (&[0], &[(64, false), (192, true)]),
+            (&[255], &[(192, true), (64, false)]),
+            (&[100], &[(64, true), (64, false), (128, true)]),
+            (&[10, 70, 130, 200], &[(256, false)]),
+            (
+                &[0, 128],
+                &[(64, false), (64, true), (64, false), (64, true)],
+            ),
+        ] {
+            assert_eq!(runs(data, 1 << 20, 64 * K), want, "{data:?}");
+        }
+    }
+
+    #[test]
+    fn holes_are_aligned_on_the_leg_and_whole() {
+        let at = (1 << 20) + 4096;
+        let want = [(60, false), (192, true), (4, false)];
+        assert_eq!(runs(&[], at, 64 * K), want);
+        assert_eq!(runs(&[], 0, 1024 * K), [(256, false)], "none fits");
+        assert_eq!(runs(&[], 0, 0), [(256, false)]);
+        assert_eq!(first_run(&[0; 4096], 0, 64 * K), (4096, false));
+    }
+}
