@@ -43,7 +43,7 @@ pub struct FileDevice {
     /// Its file system makes holes when it is asked for one.
     punches: bool,
     /// It is sparse on purpose: it was so when it was opened, or is said to be.
-    thin: bool,
+    sparse: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
     has_holes: AtomicBool,
     /// A descriptor that makes exclusive opens of a block device fail, mounts included.
@@ -167,7 +167,7 @@ impl FileDevice {
         }
         let blocks = blocks_submitter(&opened, block_device);
         let mut device = Self {
-            thin: !block_device && has_holes(&opened, bytes),
+            sparse: !block_device && has_holes(&opened, bytes),
             has_holes: AtomicBool::new(has_holes(&opened, bytes)),
             punches: true,
             blocks,
@@ -250,20 +250,20 @@ impl FileDevice {
     }
 
     /// It is meant to be sparse, however full it is.
-    pub fn set_thin(&mut self) {
-        self.thin = self.regular;
+    pub fn set_sparse(&mut self) {
+        self.sparse = self.regular;
     }
 
     /// Whether zeroing leaves it its space: a file that has all of it may have got it on purpose.
     /// A block device does as it likes.
     pub(crate) fn keeps_space(&self) -> bool {
-        self.regular && !self.thin
+        self.regular && !self.sparse
     }
 
     /// Size and alignment of holes by which it is zeroed to save space; 0: it is not. A block
     /// device does not say whether its space was reserved.
     pub fn hole_bytes(&self) -> u32 {
-        let makes_holes = self.deallocate_zeroes() && self.thin;
+        let makes_holes = self.deallocate_zeroes() && self.sparse;
         let unit = rustix::fs::fstat(&*self.fd).map(|stat| stat.st_blksize);
         let unit = unit.ok().filter(|_| makes_holes);
         hole_bytes(unit.and_then(|it| u32::try_from(it).ok()).unwrap_or(0))
@@ -551,7 +551,7 @@ mod tests {
             fd: Arc::new(FileHandle::new(fd, false)),
             workers: Workers::new(Path::new("/proc/self/status")),
             blocks: false,
-            thin: false,
+            sparse: false,
             has_holes: AtomicBool::new(false),
             punches: true,
             path: PathBuf::from("/proc/self/status"),

@@ -288,7 +288,7 @@ const CANARIES: [Canary; 43] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 22] = [
+const OF_MIRRORS: [Canary; 23] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -420,6 +420,12 @@ const OF_MIRRORS: [Canary; 22] = [
         400,
         "disk wrong stuck",
         "T49: an engine that stood still changes its legs whatever the clock says",
+    ),
+    (
+        Bug::HoleUnlocked,
+        400,
+        "disk wrong",
+        "T46: the lock of what is copied is free before a hole of it was made",
     ),
 ];
 

@@ -160,7 +160,7 @@ fn open_file(
         );
     }
     if namespace.sparse {
-        file.set_thin();
+        file.set_sparse();
     }
     if let Some(Size(bytes)) = namespace.volatile_cache {
         file.make_volatile(bytes)?;

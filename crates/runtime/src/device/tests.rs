@@ -304,7 +304,7 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
         if file.blocks() {
             return std::fs::remove_file(path).unwrap(); // not one of those file systems
         }
-        file.set_thin();
+        file.set_sparse();
         assert!(file.deallocate_zeroes());
         let (mut devices, mut ring) = devices(file);
         let request = DeviceRequest {

@@ -201,7 +201,7 @@ fn zeroing_gives_up_space_of_sparse_files_only() {
             continue;
         }
         if said {
-            file.set_thin();
+            file.set_sparse();
         }
         let hole_bytes = file.hole_bytes();
         assert_eq!(hole_bytes > 0, holes, "{directory} {full} {said}");

@@ -25,6 +25,9 @@ const IN_TURN_NS: u64 = 3_000_000;
 /// For how long that becomes more, ns.
 const SLOWER_NS: u64 = 6_000_000_000;
 
+/// Zeroes that a copy leaves as a hole.
+const HOLE: DeviceOp = DeviceOp::WriteZeroes { deallocate: true };
+
 /// One disk.
 pub struct Disk {
     bytes: Vec<u8>,
@@ -88,7 +91,7 @@ impl Flaw {
     fn concerns(&self, request: &DeviceRequest) -> bool {
         let op = match request.op {
             DeviceOp::Read => self.op != Flawed::Writes,
-            DeviceOp::Write { .. } => self.op != Flawed::Reads,
+            DeviceOp::Write { .. } | HOLE => self.op != Flawed::Reads,
             _ => return self.op == Flawed::All,
         };
         let block = BLOCK as u64;
@@ -255,7 +258,7 @@ impl Disk {
                 length: random.up_to(request.length / BLOCK as u64) * BLOCK as u64,
                 ..*request
             };
-            if matches!(request.op, DeviceOp::Write { .. }) && part.length > 0 {
+            if matches!(request.op, DeviceOp::Write { .. } | HOLE) && part.length > 0 {
                 let span = engine::Span {
                     len: part.length as u32,
                     ..request.span

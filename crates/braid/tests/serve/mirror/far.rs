@@ -225,7 +225,7 @@ fn rebuild_over_nvme_leaves_a_sparse_file_sparse_and_a_full_one_full() {
     if !knows_holes(place.0.path(), name) {
         return;
     }
-    let files = ["a", "b", "c"].map(|name| place.file(name, &[]));
+    let files = ["a", "sparse", "full"].map(|name| place.file(name, &[]));
     let full = File::options().write(true).open(&files[2]).unwrap();
     let mode = rustix::fs::FallocateFlags::empty();
     rustix::fs::fallocate(&full, mode, 0, LEG_BYTES).unwrap();
