@@ -136,6 +136,8 @@ pub enum Bug {
     UnprobedIdle,
     /// Probes of a path are small, whatever was lost there.
     SmallProbes,
+    /// Probes of a path are reads, though writes were lost there.
+    ReadingProbes,
     /// A mirror is started although its legs are those of one of another name.
     NameUnasked,
     /// A leg is taken for the one that its place in the configuration says.
@@ -213,6 +215,7 @@ impl Bug {
         Self::CutForgotten,
         Self::UnprobedIdle,
         Self::SmallProbes,
+        Self::ReadingProbes,
         Self::NameUnasked,
         Self::LegByPlace,
         Self::EndlessQueue,

@@ -26,7 +26,7 @@ use std::time::Instant;
 type Canary = (Bug, u64, &'static str, &'static str);
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 43] = [
+const CANARIES: [Canary; 44] = [
     (
         Bug::Unfenced,
         100,
@@ -284,6 +284,12 @@ const CANARIES: [Canary; 43] = [
         600,
         "stuck",
         "probes of a path on which nothing large arrives are small",
+    ),
+    (
+        Bug::ReadingProbes,
+        600,
+        "stuck",
+        "probes of a path on which writes get lost are reads",
     ),
 ];
 

@@ -343,6 +343,7 @@ impl HostEngine {
     fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
         let suspect = self.paths[number].suspect;
         let writes = suspect.write && !suspect.wrote && self.can_hint(number);
+        let writes = writes && !canary::has(Bug::ReadingProbes);
         self.paths[number].suspect.wrote = writes;
         if !writes {
             return self.probe(number, now_ns);

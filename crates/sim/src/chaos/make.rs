@@ -17,7 +17,9 @@ use nvme::host::{AnaState, Digests, HostIdentity};
 use policy::Knobs;
 
 pub(super) const NQN: &str = "nqn.2026-01.org.example:chaos";
+/// Data in a capsule; and where paths are probed with them.
 const IN_CAPSULE: u32 = 1024;
+const IN_CAPSULE_OF_PROBES: u32 = 4096;
 const TRANSFER_SHIFT: u8 = 13;
 /// The smallest buffer of a target's arena.
 const BUFFER_MIN: u64 = 4096;
@@ -38,7 +40,7 @@ pub(super) fn blocks(layout: &Layout) -> u64 {
 /// The least memory that a target can do with: two transfers, and for each connection a capsule's
 /// data.
 fn tight_bytes(connections: u32) -> u64 {
-    let capsule = u64::from(IN_CAPSULE).max(BUFFER_MIN);
+    let capsule = u64::from(IN_CAPSULE_OF_PROBES).max(BUFFER_MIN);
     (2 << TRANSFER_SHIFT) + u64::from(connections) * capsule
 }
 
@@ -162,7 +164,10 @@ impl Rig {
                 entries_max: 32,
                 io_queues_max: 4,
                 transfer_shift: TRANSFER_SHIFT,
-                in_capsule_max: IN_CAPSULE,
+                in_capsule_max: match layout.more.loses_writes {
+                    true => IN_CAPSULE_OF_PROBES,
+                    false => IN_CAPSULE,
+                },
                 maxh2cdata: 4096,
                 c2h_success: true,
                 cqt_ms: layout.more.cqt_ms,

@@ -6,6 +6,7 @@ use super::discovery;
 use super::disk::BLOCK;
 use super::enough;
 use super::guests;
+use super::hole;
 pub use super::kind::Kind;
 use super::lasting;
 use super::pair;
@@ -52,6 +53,11 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
+        hole::plan(Self::fourth(seed))
+    }
+
+    /// That of a seed as worlds were before writes got lost in a `hole`.
+    pub fn fourth(seed: u64) -> Self {
         enough::plan(Self::third(seed))
     }
 

@@ -78,6 +78,9 @@ pub struct More {
     pub base: u64,
     /// Where there are digests: of what.
     pub checked: Checked,
+    /// Where large packets get lost at the end (`hole`): those with data of writes, and controllers
+    /// take so much data in capsules that paths are probed with it. Else those with data of reads.
+    pub loses_writes: bool,
 }
 
 /// Digests.
@@ -118,6 +121,7 @@ impl Default for More {
             cqt_ms: 0,
             base: 0,
             checked: Checked::Both,
+            loses_writes: false,
         }
     }
 }
