@@ -14,7 +14,7 @@
 //!   of an even load is a stall.
 //! * Hysteresis: `PROBES` good probes in a row end probation; each bad one doubles the time to
 //!   the next. Then the path has half the patience for `RELAPSE_NS`, and a relapse makes the
-//!   next probation twice as long.
+//!   next probation twice as long, and as long as what it cost asks for ([`relapse`]).
 //!
 //! # Contract
 //! [`Health::good`] or one of [`Health::failed`] and [`Health::answered`] for every end; whoever
@@ -25,6 +25,9 @@
 //! # Limits
 //! Scores are bounded; a probation lasts at most [`Limits::probation_ns_max`] beyond the last bad
 //! probe.
+use relapse::{LEVEL_MAX, RELAPSE_NS, Relapses};
+
+mod relapse;
 
 /// Errors beyond the tolerated share that are too many. 8: at half the share a healthy path has
 /// them by chance once in some 20,000 errors; at twice the share they are there after 16 errors.
@@ -43,15 +46,11 @@ const FORGIVEN_PART: u64 = 100;
 /// Good probes in a row that end probation. 8: half of them would show a path that fails or stalls
 /// one time in ten.
 const PROBES: u8 = 8;
-/// A path that is put on probation again within this time, and four times as long as its last one
-/// took, has relapsed; one that is lost again within it flaps. A minute: people who repair things
-/// need no more for a cable, and a path that fails once in a minute costs little.
-const RELAPSE_NS: u64 = 60_000_000_000;
 /// Paths that are lost within this time of each other are lost together. 10 s: twice the default
 /// keep-alive time-out, by which paths to one target notice its end at different times.
 const TOGETHER_NS: u64 = 10_000_000_000;
-/// Relapses that make probation longer.
-const LEVEL_MAX: u8 = 16;
+/// A relapse keeps its path out for at most so many times the longest time between probes.
+const RELAPSE_PROBES: u64 = 60;
 /// A path that answered this core so lately, and has failed nothing, is believed more than other
 /// cores: it has its own queue here.
 const FRESH_NS: u64 = 100_000_000;
@@ -99,7 +98,14 @@ impl Limits {
     /// How long probation lasts at most after its beginning or the last bad probe, ns, beside what
     /// the probes themselves take.
     pub fn probation_ns_max(&self) -> u64 {
-        u64::from(PROBES) * self.probe_max_ns
+        let probes_ns = u64::from(PROBES).saturating_mul(self.probe_max_ns);
+        // After that time, the next probe.
+        probes_ns.max(self.relapse_ns_max().saturating_add(self.probe_max_ns))
+    }
+
+    /// How long a relapse keeps its path out at most, whatever it cost, ns.
+    pub fn relapse_ns_max(&self) -> u64 {
+        RELAPSE_PROBES.saturating_mul(self.probe_max_ns)
     }
 
     /// Whether a path can be judged by them.
@@ -163,6 +169,8 @@ pub struct Probation {
     pub since_ns: u64,
     /// When the next probe is due, ns; `u64::MAX`: one is under way.
     pub due_ns: u64,
+    /// It is not over before, for what its relapses cost, ns.
+    pub least_until_ns: u64,
     /// What an I/O usually takes, by what was known before and by probes.
     usual_ns: u64,
     /// Good ones in a row.
@@ -202,12 +210,7 @@ pub struct Health {
     forgiven_ns: u64,
     /// The last pause: its end and its length.
     pause: (u64, u64),
-    /// Since when it gets I/O; 0: it never did.
-    used_ns: u64,
-    /// Probations in a row, each soon after the one before.
-    level: u8,
-    /// How long the last one took.
-    last_ns: u64,
+    relapses: Relapses,
     /// It was lost before: the next time it is connected it has come back.
     lost: bool,
     /// When it was lost last; valid if `lost`.
@@ -229,6 +232,9 @@ impl Health {
         self.score = self.score.saturating_sub(limits.errors_permille.into());
         let usual_ns = self.usual_ns;
         let long = pause_ns > limits.slow_ns && limits.slow_ns > 0;
+        if long && self.probation.is_some() {
+            self.cost(now_ns - pause_ns, now_ns, limits);
+        }
         // Of all that waited in one pause, one says so.
         if long || now_ns.saturating_sub(latency_ns) >= self.pause.0 {
             self.usual_ns = learnt(usual_ns, latency_ns);
@@ -289,6 +295,9 @@ impl Health {
         let patience = self.patience(now_ns);
         let most = u64::from(STALLS) / u64::from(patience);
         let begins = u64::from(self.stalls) >= most && self.lost_ns >= most * limits.slow_ns;
+        if begins {
+            self.cost(now_ns.saturating_sub(self.lost_ns), now_ns, limits);
+        }
         self.begin(begins, Why::Stalls, now_ns, limits)
     }
 
@@ -367,17 +376,28 @@ impl Health {
         self.usual_ns = 0;
         (self.score, self.row, self.stalls, self.lost_ns) = (0, 0, 0, 0);
         self.forgiven_ns = now_ns;
-        // What was on probation when it was lost has that before it still.
-        let flapped = self.flapped || self.probation.is_some();
-        (self.flapped, self.probation) = (false, None);
-        let begun = self.begin(flapped, Why::Flaps, now_ns, limits);
-        self.used_ns = now_ns.max(1);
+        let flapped = core::mem::take(&mut self.flapped);
+        let begun = match &mut self.probation {
+            Some(_) if limits.are_off() => {
+                self.probation = None;
+                None
+            }
+            // It is the same episode: what it was before its loss is still before it.
+            Some(it) => {
+                (it.why, it.good, it.usual_ns) = (Why::Flaps, 0, 0);
+                it.due_ns = now_ns.saturating_add(wait_ns(&self.relapses, it, limits));
+                Some(Why::Flaps)
+            }
+            None => self.begin(flapped, Why::Flaps, now_ns, limits),
+        };
+        self.relapses.used_ns = now_ns.max(1);
         begun
     }
 
     /// The path was lost, not by anybody's will.
     pub fn lost(&mut self, now_ns: u64) {
-        let soon = self.used_ns > 0 && now_ns.saturating_sub(self.used_ns) < RELAPSE_NS;
+        let used_ns = self.relapses.used_ns;
+        let soon = used_ns > 0 && now_ns.saturating_sub(used_ns) < RELAPSE_NS;
         (self.flapped, self.lost) = (self.lost && soon, true);
         self.gone_ns = now_ns;
     }
@@ -390,8 +410,20 @@ impl Health {
             return;
         }
         self.flapped = false;
+        self.relapses.is_excused(now_ns);
         if self.probation.is_some_and(|it| recent(it.since_ns)) {
             self.probation = None;
+        }
+    }
+
+    /// An I/O that was given to the path at `begun_ns` was lost there until now. This may come after
+    /// the probation that the loss led to: then it counts for the next one, if that is a relapse.
+    #[cold]
+    pub fn cost(&mut self, begun_ns: u64, now_ns: u64, limits: &Limits) {
+        self.relapses.cost(begun_ns, now_ns);
+        if let Some(it) = &mut self.probation {
+            let least_ns = self.relapses.least_ns(limits);
+            it.least_until_ns = it.since_ns.saturating_add(least_ns);
         }
     }
 
@@ -432,7 +464,7 @@ impl Health {
             it.usual_ns = learnt(it.usual_ns, latency_ns);
         }
         if well && in_time {
-            it.good += 1;
+            it.good = it.good.saturating_add(1);
             it.doubled = it.doubled.saturating_sub(1);
             self.tally.probes_good += 1;
         } else {
@@ -440,15 +472,13 @@ impl Health {
             it.doubled = it.doubled.saturating_add(1).min(LEVEL_MAX);
             self.tally.probes_bad += 1;
         }
-        let shift = u32::from(self.level) + u32::from(it.doubled);
-        let wait_ns = limits.probe_ns.saturating_mul(1 << shift.min(40));
-        it.due_ns = now_ns.saturating_add(wait_ns.min(limits.probe_max_ns));
-        let over = (it.good >= PROBES).then_some(now_ns.saturating_sub(it.since_ns));
+        it.due_ns = now_ns.saturating_add(wait_ns(&self.relapses, it, limits));
+        let is_over = it.good >= PROBES && now_ns >= it.least_until_ns;
+        let over = is_over.then_some(now_ns.saturating_sub(it.since_ns));
         if let Some(took_ns) = over {
             self.usual_ns = it.usual_ns;
             self.probation = None;
-            self.last_ns = took_ns;
-            self.used_ns = now_ns;
+            self.relapses.is_over(took_ns, now_ns);
             (self.score, self.row, self.stalls, self.lost_ns) = (0, 0, 0, 0);
         }
         over
@@ -466,12 +496,7 @@ impl Health {
 
     /// Whoever was on probation lately is on it sooner.
     fn patience(&self, now_ns: u64) -> u32 {
-        1 + u32::from(self.has_relapsed(now_ns))
-    }
-
-    fn has_relapsed(&self, now_ns: u64) -> bool {
-        let memory_ns = RELAPSE_NS.saturating_add(self.last_ns.saturating_mul(4));
-        self.tally.times > 0 && now_ns.saturating_sub(self.used_ns) < memory_ns
+        1 + u32::from(self.relapses.would_relapse(now_ns))
     }
 
     /// Probation begins, where it should and hasn't.
@@ -479,21 +504,26 @@ impl Health {
         if !should || self.probation.is_some() || limits.are_off() {
             return None;
         }
-        self.level = match self.has_relapsed(now_ns) {
-            true => (self.level + 1).min(LEVEL_MAX),
-            false => 0,
-        };
+        self.relapses.begins(now_ns);
         self.tally.times = self.tally.times.saturating_add(1);
         self.probation = Some(Probation {
             why,
             since_ns: now_ns,
             due_ns: now_ns.saturating_add(limits.probe_ns),
+            least_until_ns: now_ns.saturating_add(self.relapses.least_ns(limits)),
             usual_ns: self.usual_ns,
             good: 0,
             doubled: 0,
         });
         Some(why)
     }
+}
+
+/// Time until the next probe.
+fn wait_ns(relapses: &Relapses, it: &Probation, limits: &Limits) -> u64 {
+    let shift = u32::from(relapses.level()) + u32::from(it.doubled);
+    let wait_ns = limits.probe_ns.saturating_mul(1 << shift.min(40));
+    wait_ns.min(limits.probe_max_ns)
 }
 
 /// What an I/O usually takes, after one that took `latency_ns`; 0: not known.

@@ -104,6 +104,10 @@ fn probation(of: &Value) -> String {
         let cores = some(number(&of["cores"]), "core");
         facts.push(format!("for {why}, since {since}, on {cores}"));
     }
+    if let Some(left_ns) = of["relapse_left_ns"].as_u64() {
+        let left = format_ns(left_ns as f64);
+        facts.push(format!("{left} more at least, for what relapses cost"));
+    }
     facts.push(format!("{} so far", format_count(times)));
     let probes = [("probes_good", "good"), ("probes_bad", "bad")];
     facts.extend(probes.map(|(key, what)| {

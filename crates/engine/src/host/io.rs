@@ -130,6 +130,7 @@ impl HostEngine {
 
     /// A new attempt begins.
     fn renew(&mut self, index: u32, now_ns: u64) {
+        self.note_cost(index, now_ns);
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.expired = false;

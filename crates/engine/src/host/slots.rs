@@ -131,6 +131,9 @@ pub(super) struct Course {
     pub past_cut: bool,
     /// A change that does not wait for what the engine before had sent.
     pub past_gate: bool,
+    /// When it was placed on the path that did not do it, ns; 0 once it has another, or none did
+    /// fail it.
+    pub lost_ns: u64,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }

@@ -77,6 +77,10 @@ impl HostEngine {
         if outcome.is_done() {
             self.blame(number, index, now_ns);
         }
+        if outcome.is_path_error() && self.paths[number].will.returns() {
+            let slot = self.slots.get_mut(index);
+            slot.course.lost_ns = slot.placed_ns.max(1);
+        }
         if self.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
@@ -154,8 +158,19 @@ impl HostEngine {
         course.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
     }
 
+    /// An I/O that a path did not do goes on, or ends: until now it was lost there.
+    pub(super) fn note_cost(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        let begun_ns = core::mem::take(&mut slot.course.lost_ns);
+        if begun_ns > 0 {
+            let (volume, path) = (usize::from(slot.io.volume), slot.path);
+            self.volumes[volume].head.cost(path, begun_ns, now_ns);
+        }
+    }
+
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
+        self.note_cost(index, now_ns);
         self.explained_all(index);
         let slot = self.slots.get(index);
         let (volume, fenced) = (slot.io.volume, slot.course.fenced);

@@ -300,6 +300,47 @@ fn t38_a_path_that_is_lost_again_and_again_returns_on_probation() {
     clean(&mut rig);
 }
 
+/// Stands still for 3 s whenever it is trusted: probes say nothing of that.
+#[test]
+fn a_relapse_keeps_a_path_out_by_what_it_cost() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    let mut out = [0; 3];
+    for (times, out_ns) in (1..).zip(&mut out) {
+        stall(&mut rig, 3 * SECOND);
+        load(&mut rig, 8, BLOCK, 4 * SECOND);
+        let it = health(&rig, P0);
+        assert_eq!(it.tally.times, times, "one for each fault");
+        let since_ns = it.probation.unwrap().since_ns;
+        until_live(&mut rig, 700 * SECOND);
+        *out_ns = rig.world.now_ns - since_ns;
+        load(&mut rig, 8, BLOCK, 100 * MS);
+    }
+    let [first_ns, second_ns, third_ns] = out;
+    // What it had was taken back after 0.4 s, the silence.
+    assert!(first_ns < 5 * SECOND, "{out:?}");
+    let range = 10 * SECOND..20 * SECOND;
+    assert!(range.contains(&second_ns), "{out:?}");
+    assert!(range.contains(&third_ns), "{out:?}");
+    clean(&mut rig);
+}
+
+/// Silence, then the loss of the same path: one fault.
+#[test]
+fn silence_and_the_loss_after_it_are_one_relapse() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    stall(&mut rig, 5 * SECOND);
+    load(&mut rig, 8, BLOCK, SECOND);
+    assert_eq!(why(&rig, P0), Some(Why::Silence));
+    rig.world.cut(HOST, 0);
+    until_returned(&mut rig, 20 * SECOND);
+    assert_eq!(why(&rig, P0), Some(Why::Flaps));
+    assert_eq!(health(&rig, P0).tally.times, 1);
+    until_live(&mut rig, 100 * SECOND);
+    load(&mut rig, 8, BLOCK, 100 * MS);
+    assert_eq!(health(&rig, P0).tally.times, 1);
+    clean(&mut rig);
+}
+
 #[test]
 fn a_probe_ends_with_its_path_and_with_the_engine() {
     // Lost, while a probe is out.

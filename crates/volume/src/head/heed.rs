@@ -162,6 +162,13 @@ impl Head {
         }
     }
 
+    /// An I/O that was given to `path` at `begun_ns` was lost there until now: done by another path,
+    /// or by none.
+    #[cold]
+    pub fn cost(&mut self, path: PathIndex, begun_ns: u64, now_ns: u64) {
+        self.health[usize::from(path.0)].cost(begun_ns, now_ns, &self.health_limits);
+    }
+
     /// When a probe of `path` is due; `u64::MAX`: none is, or it could only fail.
     pub fn probe_due_ns(&self, path: PathIndex) -> u64 {
         let can = self.rank(usize::from(path.0), self.ana_in_force()) < rank::NONE;

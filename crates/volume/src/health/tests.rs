@@ -204,6 +204,104 @@ fn so_many_good_probes_in_a_row_end_it_and_a_relapse_takes_twice_as_long() {
     assert_eq!(health.tally().times, 11);
 }
 
+/// An episode: silent now, its I/O done elsewhere after `cost_ns`, then good probes. How long the
+/// path is out, in all.
+fn episode(health: &mut Health, now_ns: &mut u64, cost_ns: u64) -> u64 {
+    let since_ns = *now_ns;
+    assert_eq!(health.silent(since_ns, &LIMITS), Some(Why::Silence));
+    *now_ns += cost_ns;
+    health.cost(since_ns, *now_ns, &LIMITS);
+    while health.probation().is_some() {
+        *now_ns = health.probation().unwrap().due_ns.max(*now_ns);
+        health.probe();
+        health.probed(true, MS, *now_ns, &LIMITS);
+    }
+    *now_ns - since_ns
+}
+
+#[test]
+fn relapse_keeps_a_path_out_by_its_cost() {
+    let (mut health, mut now_ns) = used();
+    let first_ns = episode(&mut health, &mut now_ns, 2 * SECOND);
+    assert!(first_ns < 5 * SECOND, "{first_ns}: no relapse");
+    // Cheap this time: what the last one cost is waited for.
+    now_ns += SECOND;
+    let by_last_ns = episode(&mut health, &mut now_ns, MS);
+    let range = 64 * SECOND..66 * SECOND;
+    assert!(range.contains(&by_last_ns), "{by_last_ns}");
+    // Dear this time.
+    now_ns += SECOND;
+    let by_own_ns = episode(&mut health, &mut now_ns, 4 * SECOND);
+    let range = 128 * SECOND..132 * SECOND;
+    assert!(range.contains(&by_own_ns), "{by_own_ns}");
+    // Two cheap ones, and it is forgotten.
+    now_ns += SECOND;
+    episode(&mut health, &mut now_ns, MS);
+    now_ns += SECOND;
+    let cheap_ns = episode(&mut health, &mut now_ns, MS);
+    assert!(cheap_ns < 30 * SECOND, "{cheap_ns}");
+    now_ns += SECOND;
+    let most_ns = episode(&mut health, &mut now_ns, 3_600 * SECOND);
+    assert!(most_ns <= 3_600 * SECOND + LIMITS.probation_ns_max());
+    now_ns += SECOND;
+    let bounded_ns = episode(&mut health, &mut now_ns, MS);
+    let range = LIMITS.relapse_ns_max()..=LIMITS.probation_ns_max();
+    assert!(range.contains(&bounded_ns), "{bounded_ns}");
+    // Long afterwards it is as if it had never been.
+    now_ns += 24 * 3_600 * SECOND;
+    assert!(episode(&mut health, &mut now_ns, MS) < SECOND);
+}
+
+/// Silence, the loss of the path, and a probe that is lost with it once more: one fault.
+#[test]
+fn an_episode_is_one_relapse_whatever_shows_in_it() {
+    let (mut health, mut now_ns) = used();
+    let begun_ns = now_ns;
+    assert_eq!(health.silent(now_ns, &LIMITS), Some(Why::Silence));
+    for _ in 0..3 {
+        health.probe();
+        health.lost(now_ns + SECOND);
+        health.probed(false, SECOND, now_ns + SECOND, &LIMITS);
+        now_ns += 2 * SECOND;
+        assert_eq!(health.used(now_ns, &LIMITS), Some(Why::Flaps));
+        health.cost(begun_ns, now_ns, &LIMITS);
+        let it = health.probation().unwrap();
+        assert_eq!(it.since_ns, begun_ns);
+    }
+    assert_eq!(health.tally().times, 1);
+    // Bad probes made the next ones rarer; no relapse did, and none keeps it out.
+    let wait_ns = |health: &Health, now_ns| health.probation().unwrap().due_ns - now_ns;
+    assert_eq!(wait_ns(&health, now_ns), 800 * MS);
+    for n in 0..8 {
+        assert!(health.probation().is_some(), "{n}");
+        now_ns = health.probation().unwrap().due_ns;
+        health.probed(true, MS, now_ns, &LIMITS);
+    }
+    assert_eq!(health.probation(), None);
+    // The next one is the first relapse, and all of the first fault is its cost: 6 s.
+    assert_eq!(health.silent(now_ns, &LIMITS), Some(Why::Silence));
+    let it = health.probation().unwrap();
+    assert_eq!(it.least_until_ns - now_ns, 6 * 32 * SECOND);
+    health.probed(true, MS, now_ns, &LIMITS);
+    assert_eq!(wait_ns(&health, now_ns), 200 * MS, "once");
+    assert_eq!(health.tally().times, 2);
+}
+
+#[test]
+fn what_all_paths_lost_together_is_no_cost() {
+    let (mut health, mut now_ns) = used();
+    episode(&mut health, &mut now_ns, MS);
+    now_ns += SECOND;
+    let begun_ns = now_ns;
+    now_ns += 20 * SECOND;
+    health.lost(now_ns);
+    health.lost_together(now_ns);
+    now_ns += SECOND;
+    assert_eq!(health.used(now_ns, &LIMITS), None);
+    health.cost(begun_ns, now_ns, &LIMITS);
+    assert!(episode(&mut health, &mut now_ns, MS) < 2 * SECOND);
+}
+
 #[test]
 fn a_bad_probe_begins_the_row_anew_and_doubles_the_wait() {
     let (mut health, mut now_ns) = used();

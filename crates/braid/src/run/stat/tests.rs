@@ -19,7 +19,8 @@ fn volume() -> Value {
             "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
             "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
             "probation": {
-                "why": "errors", "for_ns": 2_000_000_000_u64, "cores": 2, "times": 3,
+                "why": "errors", "for_ns": 2_000_000_000_u64,
+                "relapse_left_ns": 60_000_000_000_u64, "cores": 2, "times": 3,
                 "probes_good": 4, "probes_bad": 5, "error_share": 0.02,
             },
         }],
@@ -51,8 +52,9 @@ v0: degraded, weighted-latency
      for 9.20 s), 12 failed, 3 waited for room, 2 timed out, 1 aborted, 5 second
      copies
      unused: can't connect: connection refused
-     probation: for errors, since 2.00 s, on 2 cores, 3 so far, 4 good probes, 5
-                bad probes, 2.00 % of its I/O failed
+     probation: for errors, since 2.00 s, on 2 cores, 60.0 s more at least, for
+                what relapses cost, 3 so far, 4 good probes, 5 bad probes, 2.00
+                % of its I/O failed
            I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
    read   123 M  1.00 TiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
    write      1  4.00 KiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
