@@ -154,7 +154,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 66] = [
+    pub const ALL: [Self; 67] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
