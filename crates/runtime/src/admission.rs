@@ -55,11 +55,12 @@ impl Admission {
 
     pub(crate) fn leave(&mut self, peer: Option<IpAddr>) {
         let Some(peer) = peer else { return };
-        if let Some(count) = self.peers.get_mut(&peer) {
-            *count -= 1;
-            if *count == 0 {
-                self.peers.remove(&peer);
-            }
+        let Some(count) = self.peers.get_mut(&peer) else {
+            unreachable!("{peer} leaves, and has no connection");
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.peers.remove(&peer);
         }
     }
 }

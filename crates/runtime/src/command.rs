@@ -100,8 +100,10 @@ impl Devices {
         slot: u32,
         result: Result<u32, Errno>,
         before_ns: impl Fn(u32) -> u64,
-    ) -> Option<Done> {
-        let (request, device) = self.commands.in_flight[slot as usize].take()?;
+    ) -> Done {
+        let Some((request, device)) = self.commands.in_flight[slot as usize].take() else {
+            unreachable!("command {slot} ended twice");
+        };
         let result = match result {
             // Nothing of it was done.
             Err(LATE) => Err(DeviceError::Lost),
@@ -118,7 +120,7 @@ impl Devices {
             };
             self.issue_command(ring, place, &next, (data, before_ns));
         }
-        Some((request.id, result))
+        (request.id, result)
     }
 }
 
@@ -129,10 +131,8 @@ where
     pub(crate) fn handle_command(&mut self, slot: u32, result: Result<u32, Errno>) {
         let (devices, machine) = (&mut self.devices, &self.machine);
         let before_ns = |id| machine.start_before_ns(id);
-        let ended = devices.handle_command(&mut self.ring, slot, result, before_ns);
-        if let Some((id, result)) = ended {
-            self.machine.handle_device(id, result, self.now_ns);
-        }
+        let (id, result) = devices.handle_command(&mut self.ring, slot, result, before_ns);
+        self.machine.handle_device(id, result, self.now_ns);
     }
 }
 

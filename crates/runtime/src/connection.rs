@@ -241,6 +241,10 @@ where
     /// It is over: with a reset, once its operations have ended.
     pub(crate) fn end(&mut self, conn: ConnId, why: Closed) {
         let connection = &mut self.connections[conn.0 as usize];
+        assert!(
+            connection.phase != Phase::Free,
+            "{conn:?} ends ({why:?}), and is not in use"
+        );
         connection.phase = Phase::Ending(why);
         connection.inbound.unblock();
         if let Some(socket) = &connection.socket {

@@ -291,6 +291,13 @@ impl Devices {
         while self.backends.len() <= at {
             self.backends.push(Backend::Nothing);
         }
+        debug_assert!(
+            self.requests
+                .iter()
+                .flatten()
+                .all(|it| it.request.device != device),
+            "device {at} is replaced while it has requests"
+        );
         if let Backend::Queue(queue) = &mut self.backends[at] {
             queue.unwatch(ring, 3);
         }
@@ -429,9 +436,7 @@ impl Devices {
     /// Starts a request for whose operation there is room. `false`: there is no scratch memory for
     /// it, and it waits for that.
     fn start(&mut self, ring: &mut Ring, slot: u32) -> bool {
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return false;
-        };
+        let request = in_flight(&mut self.requests, slot);
         if let Step::Compare(scratch) = &mut request.step {
             let compares = self.compares.entry(request.request.device).or_default();
             if compares.out >= self.scratch.len() {
@@ -476,7 +481,7 @@ impl Devices {
 
     /// The next operation of a request.
     fn issue(&mut self, ring: &mut Ring, slot: u32) {
-        let Some(FileRequest {
+        let FileRequest {
             request,
             extent,
             step,
@@ -484,10 +489,7 @@ impl Devices {
             before_ns,
             by_workers,
             ..
-        }) = self.requests[slot as usize]
-        else {
-            return;
-        };
+        } = *in_flight(&mut self.requests, slot);
         let Backend::File {
             file: Some(file), ..
         } = &self.backends[device_number(request.device)]
@@ -517,7 +519,10 @@ impl Devices {
                 ring.sync_data(file, tag);
             }
             Step::Compare(scratch) => {
-                let scratch = scratch.unwrap_or_default();
+                // Extent 0 would be memory of another request.
+                let Some(scratch) = scratch else {
+                    unreachable!("a compare has been started without scratch memory");
+                };
                 let piece = Extent::new(scratch.at, up_to(scratch.len));
                 ring.read(file, piece, offset, tag);
             }
@@ -540,7 +545,7 @@ impl Devices {
             self.start_next(ring);
             return None;
         }
-        let request = self.requests[slot as usize].as_mut()?;
+        let request = in_flight(&mut self.requests, slot);
         let progress = match result {
             Err(LATE) if before_ns(request.request.id) <= now_ns => {
                 Progress::Done(Err(DeviceError::Lost))
@@ -562,15 +567,26 @@ impl Devices {
         let result = self.seen_at_end(&request, result);
         if let Step::Compare(Some(scratch)) = request.step {
             self.scratch.push(scratch);
-            if let Some(compares) = self.compares.get_mut(&request.request.device) {
-                compares.out -= 1;
-            }
+            let compares = self.compares.get_mut(&request.request.device);
+            assert!(
+                compares.as_ref().is_some_and(|it| it.out > 0),
+                "a compare ends that has not been started"
+            );
+            compares.into_iter().for_each(|it| it.out -= 1);
         }
         self.requests[slot as usize] = None;
         self.free.push(slot);
         self.in_flight -= usize::from(!request.by_workers);
         self.start_next(ring);
         Some((id, result))
+    }
+}
+
+/// The request in a slot that an operation refers to.
+fn in_flight(requests: &mut [Option<FileRequest>], slot: u32) -> &mut FileRequest {
+    match &mut requests[slot as usize] {
+        Some(request) => request,
+        None => unreachable!("file request {slot} is not in flight"),
     }
 }
 
@@ -592,7 +608,10 @@ impl FileRequest {
                 return Progress::Done(Err(CUT_SHORT));
             }
             Step::Compare(scratch) => {
-                let scratch = scratch.unwrap_or_default();
+                // Extent 0 would be memory of another request.
+                let Some(scratch) = scratch else {
+                    unreachable!("a compare has been started without scratch memory");
+                };
                 let piece = Extent::new(scratch.at, left.min(u64::from(scratch.len)) as u32);
                 return self.compare(ring, piece, count);
             }

@@ -331,7 +331,7 @@ impl QueueBackend {
             &mut self.requests[place as usize],
             self.free.last(),
         ) else {
-            return Err(LOST);
+            unreachable!("request {place} is submitted without a queue, or without room");
         };
         let (nsid, shift) = (self.device.nsid, self.device.namespace.block_shift);
         let slba = (it.request.offset + it.begun) >> shift;
@@ -384,9 +384,8 @@ impl QueueBackend {
 
     /// Submits nothing more of a request. Its commands with the server are waited for.
     fn fail(&mut self, at: u32, error: DeviceError) {
-        if let Some(it) = &mut self.requests[at as usize] {
-            it.result = it.result.and(Err(error));
-        }
+        let it = in_flight(&mut self.requests, at);
+        it.result = it.result.and(Err(error));
     }
 
     /// Ends a request that has nothing more to do, nor to wait for.
@@ -484,8 +483,9 @@ impl QueueBackend {
 
     fn ended(&mut self, ring: &mut Ring, done: &queue::Done, results: &mut Vec<Done>) {
         let slot = done.token as u16;
-        let command = self.commands.get_mut(usize::from(slot));
-        let Some(command) = command.and_then(Option::take) else {
+        let Some(command) = self.commands[usize::from(slot)].take() else {
+            // The slot stays taken until the queue is given back.
+            assert!(self.let_go.is_some(), "command {slot} ended twice");
             return;
         };
         let at = command.request;
@@ -494,9 +494,7 @@ impl QueueBackend {
             false => Err(device_error(done.status)),
         };
         self.free.push(slot);
-        if let Some(it) = &mut self.requests[at as usize] {
-            it.out -= 1;
-        }
+        in_flight(&mut self.requests, at).out -= 1;
         if let Err(error) = result {
             self.waiting.retain(|&it| it != at);
             self.fail(at, error);
@@ -512,9 +510,7 @@ impl QueueBackend {
         slot: u16,
         command: &Command,
     ) -> Result<(), DeviceError> {
-        let Some(it) = &self.requests[command.request as usize] else {
-            return Ok(());
-        };
+        let it = in_flight(&mut self.requests, command.request);
         if !matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare) {
             return Ok(());
         }
@@ -533,6 +529,14 @@ impl QueueBackend {
             }
         }
         Ok(())
+    }
+}
+
+/// The request that a command belongs to.
+fn in_flight(requests: &mut [Option<Request>], at: u32) -> &mut Request {
+    match &mut requests[at as usize] {
+        Some(request) => request,
+        None => unreachable!("request {at} to a queue is not in flight"),
     }
 }
 

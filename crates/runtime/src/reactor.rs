@@ -102,7 +102,8 @@ impl Tag {
             4 => Self::File(index),
             6 => Self::Command(index),
             7 => Self::Queue(index),
-            _ => Self::Mail,
+            5 => Self::Mail,
+            _ => unreachable!("{bits:#x} is the tag of no operation"),
         }
     }
 }

@@ -86,18 +86,25 @@ impl Written {
 
     /// A write up to `to` begins.
     fn begin(&self, to: u64) {
-        self.update(|it| Writes {
-            reach: it.reach.max(to.div_ceil(REACH_UNIT).min(REACH_MAX)),
-            begun: (it.begun + 1) & BEGUN_MAX,
-            in_flight: (it.in_flight + 1).min(IN_FLIGHT_MAX),
+        self.update(|it| {
+            assert!(it.in_flight < IN_FLIGHT_MAX, "too many writes in flight");
+            Writes {
+                reach: it.reach.max(to.div_ceil(REACH_UNIT).min(REACH_MAX)),
+                begun: (it.begun + 1) & BEGUN_MAX,
+                in_flight: it.in_flight + 1,
+            }
         });
     }
 
     /// A write has ended.
     pub fn end(&self) {
-        self.update(|it| Writes {
-            in_flight: it.in_flight.saturating_sub(1),
-            ..it
+        self.update(|it| {
+            // An end too many would hide a truncation (T50).
+            assert!(it.in_flight > 0, "a write ends that has not begun");
+            Writes {
+                in_flight: it.in_flight - 1,
+                ..it
+            }
         });
     }
 

@@ -305,7 +305,8 @@ impl Pool {
     fn end(&self, job: Job, result: Result<u32, Errno>) {
         if job.is_question() {
             let mut state = self.lock();
-            state.questions = state.questions.saturating_sub(1);
+            assert!(state.questions > 0, "a question ends that was not counted");
+            state.questions -= 1;
         }
         job.end(result);
     }

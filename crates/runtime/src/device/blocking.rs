@@ -1,5 +1,5 @@
 //! Requests to files that workers do: what would wait inside the kernel.
-use super::{Backend, Devices, FileRequest, Step, device_number};
+use super::{Backend, Devices, FileRequest, Step, device_number, in_flight};
 use crate::limits::FILE_OPERATIONS_MAX;
 use crate::mailbox::Wake;
 use crate::workers::{Bytes, Call, Complete, Finished, Job, Permit};
@@ -61,11 +61,9 @@ impl Step {
 impl Devices {
     /// Has the file's workers make the next system call of a request.
     pub(super) fn employ(&mut self, ring: &mut Ring, slot: u32) {
-        let Some(it) = &mut self.requests[slot as usize] else {
-            return;
-        };
+        let it = in_flight(&mut self.requests, slot);
         let Backend::File { device, .. } = &self.backends[device_number(it.request.device)] else {
-            return;
+            unreachable!("the device of {:?} is no file", it.request);
         };
         it.by_workers = true;
         let FileRequest {
@@ -81,7 +79,10 @@ impl Devices {
         let mut lease = |extent, fills| Bytes::Lease(ring.lease(extent, fills));
         let (call, bytes) = match step {
             Step::Read => (Call::Read, lease(extent.skip(done as u32), true)),
-            Step::Compare(scratch) => (Call::Read, lease(up_to(scratch.unwrap_or_default()), true)),
+            Step::Compare(Some(scratch)) => (Call::Read, lease(up_to(scratch), true)),
+            Step::Compare(None) => {
+                unreachable!("a compare has been started without scratch memory")
+            }
             Step::Write { durable } => {
                 let allocate = device.has_holes();
                 let call = Call::Write { durable, allocate };
@@ -121,9 +122,7 @@ impl Devices {
 
     /// Whether the ring ended a write because the kernel can't do it without waiting.
     pub(super) fn is_refused(&mut self, slot: u32, result: Result<u32, Errno>) -> bool {
-        let Some(it) = &self.requests[slot as usize] else {
-            return false;
-        };
+        let it = in_flight(&mut self.requests, slot);
         let writes = matches!(it.step, Step::Write { .. }) && !it.by_workers;
         let Err(error @ (Errno::AGAIN | Errno::OPNOTSUPP)) = result else {
             return false;

@@ -76,7 +76,7 @@ impl Devices {
             ..
         } = device
         else {
-            return result;
+            unreachable!("the device of {:?} is no file", request.request);
         };
         if let Some(whole) = device.whole().filter(|_| request.step.changes()) {
             whole.written.end();
