@@ -31,7 +31,7 @@ pub fn run() -> anyhow::Result<()> {
     let program = beside(own.as_deref()).unwrap_or_else(|| NAME.into());
     let words: Vec<OsString> = env::args_os().skip(2).collect();
     // `exec` keeps descriptor 1, which stands for a standard output that was never there.
-    sys::began::close_stdout_again();
+    sys::startup::close_stdout_again();
     let error = Command::new(&program).args(words).exec();
     if error.kind() == ErrorKind::NotFound {
         return Err(Usage::error(missing(own.as_deref())));

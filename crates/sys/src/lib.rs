@@ -22,7 +22,6 @@
 //! freed.
 mod allocator;
 mod arena;
-pub mod began;
 mod error;
 pub mod freeze;
 mod interrupt;
@@ -35,6 +34,7 @@ pub mod passing;
 mod pool;
 mod ring;
 mod shared;
+pub mod startup;
 
 pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};

@@ -119,7 +119,7 @@ pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
 /// there seems to succeed.
 pub fn missing() -> Option<anyhow::Error> {
     let bad = || io::Error::from(rustix::io::Errno::BADF);
-    let error = sys::began::stdout_was_closed().then(bad)?;
+    let error = sys::startup::stdout_was_closed().then(bad)?;
     Some(anyhow::Error::new(error).context("cannot write to standard output"))
 }
 
