@@ -10,7 +10,7 @@
 //! file was cut off by another process: reading or comparing it is an error, and the first time it
 //! is logged with the file's name. A later write makes the file long again, and then the range
 //! between reads as zeroes, which look like data. Of a file that is locked exclusively, nothing is
-//! read or written there any more (`whole`).
+//! read or written there any more (`truncation_guard`).
 //!
 //! Changes of files start only before the time that the machine gives (T49). The ring reads the
 //! clock directly before it submits a write, which is done without the kernel's workers or refused.
@@ -28,7 +28,7 @@ use crate::mailbox::Wake;
 use crate::memory::MemoryDevice;
 use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
-use crate::whole::Looked;
+use crate::truncation_guard::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use blocking::Inbox;
 use engine::Machine;

@@ -7,11 +7,11 @@
 //! protected from other writers: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
 //! writes in memory until a flush, for tests.
 use crate::RuntimeError;
-use crate::below::lock_below;
 use crate::filesystem::blocks_submitter;
 use crate::lock::lock;
+use crate::loop_backing::lock_below;
+use crate::truncation_guard::TruncationGuard;
 use crate::volatile::VolatileCache;
-use crate::whole::Whole;
 use crate::workers::{FileHandle, Workers};
 use engine::limits::hole_bytes;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
@@ -52,7 +52,7 @@ pub struct FileDevice {
     below: Vec<OwnedFd>,
     cache: Option<VolatileCache>,
     /// Of a file that we have alone.
-    whole: Option<Whole>,
+    whole: Option<TruncationGuard>,
 }
 
 impl FileDevice {
@@ -94,7 +94,7 @@ impl FileDevice {
         device.lock(true)?;
         device.try_to_punch();
         if !kind(&device.path, &*device.fd)? {
-            device.whole = Some(Whole::new(device.bytes));
+            device.whole = Some(TruncationGuard::new(device.bytes));
         } else {
             // By its descriptor, so that it is the same device.
             let claimed = rustix::fs::open(
@@ -188,7 +188,7 @@ impl FileDevice {
         Ok(device)
     }
 
-    pub(crate) fn whole(&self) -> Option<&Whole> {
+    pub(crate) fn whole(&self) -> Option<&TruncationGuard> {
         self.whole.as_ref()
     }
 

@@ -7,8 +7,8 @@
 //!   peers can hold by not reading, and for how long
 //! * `listen`: accepting; `admission`: who comes in
 //! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]; `volatile`: a cache before it
-//!   `whole`: files that were cut short; `filesystem`: which file systems block their submitter;
-//!   [`workers`]: threads for blocking system calls
+//!   `truncation_guard`: files that were cut short; `filesystem`: which file systems block their
+//!   submitter; [`workers`]: threads for blocking system calls
 //! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
 //! * `mailbox`: messages from other threads; [`Outbox`]: to another reactor; [`watchdog`]: reactors
 //!   that don't come back
@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod admission;
-mod below;
 mod command;
 mod connection;
 mod device;
@@ -33,6 +32,7 @@ mod filesystem;
 pub mod limits;
 mod listen;
 mod lock;
+mod loop_backing;
 mod mailbox;
 mod memory;
 mod messages;
@@ -45,9 +45,9 @@ mod send;
 mod stall;
 pub mod sysfs;
 mod thread;
+mod truncation_guard;
 mod volatile;
 pub mod watchdog;
-mod whole;
 pub mod workers;
 
 pub use error::RuntimeError;

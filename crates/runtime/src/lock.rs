@@ -6,7 +6,7 @@
 //! under the mirror, and no mirror starts while another process writes (T48). Reading takes none.
 //! Locks belong to an opened file, not to a process: the same rules hold within one. They end when
 //! all descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long
-//! is waited. With a loop device the range that it shows of its file is locked (`below`).
+//! is waited. With a loop device the range that it shows of its file is locked (`loop_backing`).
 //!
 //! # Limits
 //! OFD locks are advisory, and of one host (on some network file systems, of all its clients).

@@ -24,7 +24,7 @@ pub(crate) const LOOK_NS: u64 = 1_000_000;
 
 /// Known lengths of a file. Cores may share it; each of its numbers stands for itself.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct TruncationGuard {
     /// Writes of all cores.
     pub written: Written,
     /// As it was seen at its longest.
@@ -130,7 +130,7 @@ impl Written {
     }
 }
 
-impl Whole {
+impl TruncationGuard {
     pub fn new(bytes: u64) -> Self {
         Self {
             written: Written::default(),
@@ -260,18 +260,18 @@ mod tests {
     const K: u64 = REACH_UNIT;
 
     /// A write by some core, from its begin to its end.
-    fn write(whole: &Whole, to: u64) {
+    fn write(whole: &TruncationGuard, to: u64) {
         whole.written.begin(to);
         whole.written.end();
     }
 
-    fn seen(whole: &Whole, bytes: u64) {
+    fn seen(whole: &TruncationGuard, bytes: u64) {
         whole.look(|| Some(bytes));
     }
 
     #[test]
     fn where_a_file_that_became_shorter_ended_is_known_or_nothing_is() {
-        let whole = Whole::new(16 * K);
+        let whole = TruncationGuard::new(16 * K);
         write(&whole, 16 * K);
         seen(&whole, 16 * K);
         assert!(whole.reaches(16 * K));
@@ -303,13 +303,13 @@ mod tests {
     /// A write of one core is known to another one that looks, also one that began during a look.
     #[test]
     fn t50_end_that_another_core_may_have_written_is_unknown() {
-        let whole = Whole::new(16 * K);
+        let whole = TruncationGuard::new(16 * K);
         whole.written.begin(12 * K);
         seen(&whole, 16 * K); // it is in flight
         whole.written.end();
         seen(&whole, 12 * K);
         assert_eq!(whole.lengths().1, 0);
-        let whole = Whole::new(16 * K);
+        let whole = TruncationGuard::new(16 * K);
         whole.look(|| {
             write(&whole, 12 * K);
             Some(16 * K)
@@ -317,7 +317,7 @@ mod tests {
         seen(&whole, 12 * K);
         assert_eq!(whole.lengths().1, 0);
         // Farther than can be counted.
-        let whole = Whole::new(u64::MAX);
+        let whole = TruncationGuard::new(u64::MAX);
         write(&whole, u64::MAX / 2);
         seen(&whole, u64::MAX - 1);
         assert_eq!(whole.lengths().1, 0);
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn end_behind_what_is_needed_can_be_forgotten() {
-        let whole = Whole::new(32 * K);
+        let whole = TruncationGuard::new(32 * K);
         seen(&whole, 20 * K);
         whole.take_behind(16 * K, 16 * K);
         assert!(!whole.reaches(21 * K), "it is shorter by now");
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn file_that_grows_during_a_look_was_not_cut() {
-        let whole = Whole::new(16 * K);
+        let whole = TruncationGuard::new(16 * K);
         whole.look(|| {
             seen(&whole, 24 * K); // by another core
             Some(16 * K)

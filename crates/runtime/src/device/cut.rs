@@ -1,7 +1,7 @@
 //! Requests to files that were cut short.
 use super::{Backend, CUT_SHORT, Devices, FileRequest, Step, device_number};
 use crate::FileDevice;
-use crate::whole::Looked;
+use crate::truncation_guard::Looked;
 use engine::machine::{DeviceError, DeviceId, DeviceRequest};
 
 /// How often the size of a file is looked at of which nothing is asked, ns.
