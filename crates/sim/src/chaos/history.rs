@@ -18,10 +18,10 @@
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
 mod copies;
+mod crash_checker;
 mod crowd;
 mod dead;
 mod durable;
-mod plug;
 mod zone;
 
 use super::story::{At, LOSS};
@@ -31,8 +31,8 @@ use alloc::string::String;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
+pub use crash_checker::Floors;
 use durable::Durable;
-pub use plug::Floors;
 use zone::Zone;
 
 /// The content that a write leaves in a block; no two writes have the same.

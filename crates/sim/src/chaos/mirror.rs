@@ -4,13 +4,13 @@
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
-//! * `make`: legs as they are at first, and the host's engine; `heir`: takeover of a mirror
+//! * `make`: legs as they are at first, and the host's engine; `cache_loss_checker`: takeover of a mirror
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
 //!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;
 //!   `deep`: many requests before slow legs; `hung`: devices of legs that hang;
 //!   `local`: legs that are devices of their host, and hosts that stand still in a turn or a thread
-//! * `plug`: at any moment, what an assembly of the legs would have
+//! * `crash_checker`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
 //!
@@ -24,17 +24,17 @@
 pub mod ample;
 pub(super) mod apart;
 pub(super) mod blink;
+mod cache_loss_checker;
 mod check;
+pub(super) mod crash_checker;
 pub(super) mod deep;
 pub(super) mod dense;
 pub(super) mod exchanged;
 mod excuse;
-mod heir;
 pub(super) mod hung;
 pub(super) mod local;
 mod make;
 pub(super) mod plan;
-pub(super) mod plug;
 pub(super) mod put_back;
 pub(super) mod quick;
 pub(super) mod sharp;

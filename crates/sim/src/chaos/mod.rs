@@ -10,7 +10,7 @@
 //!   `overlap`: several at a time; `touch`: which of them touched something
 //! * `check`: conditions at the end, `pardon`: failures that faults excuse, `count`: counts,
 //!   `peaks`: memory, `lives`, `tally`: sums by life and connection; [`judged`]: the checks that
-//!   had something to judge; `tap`: identifiers in use; `good`: usable paths, `behind`: writes that
+//!   had something to judge; `wire_recorder`: identifiers in use; `good`: usable paths, `late_write_checker`: writes that
 //!   wait for others
 //! * `rig`: hosts, controllers and applications, `make`: their components, `cores`: messages
 //!   between those of one host, `user`: changes of its paths; `client`: its applications, `orphan`:
@@ -28,7 +28,6 @@
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
 //! TCP repairs them, local devices as paths (but for legs of a mirror), another block size.
 pub mod aim;
-mod behind;
 mod calm;
 mod check;
 mod client;
@@ -49,6 +48,7 @@ pub mod judged;
 pub mod kind;
 mod lasting;
 mod late;
+mod late_write_checker;
 mod lives;
 mod make;
 pub mod mirror;
@@ -70,9 +70,9 @@ pub mod story;
 mod stranger;
 mod strike;
 mod tally;
-mod tap;
 mod touch;
 mod user;
+mod wire_recorder;
 mod world;
 
 /// Clock of every world at its beginning, ns.

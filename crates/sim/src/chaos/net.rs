@@ -1,7 +1,7 @@
 //! The network: connections are made, carry bytes, and end.
 use super::node::{Body, Conn, End, Wire, find};
-use super::tap::Tap;
 use super::touch::Mark;
+use super::wire_recorder::Tap;
 use super::world::{Event, SIP_NS, SMALL, State, World};
 use alloc::boxed::Box;
 use alloc::format;

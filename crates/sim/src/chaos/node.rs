@@ -2,7 +2,7 @@
 use super::client::Client;
 use super::late::Late;
 use super::stranger::Stranger;
-use super::tap::Tap;
+use super::wire_recorder::Tap;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -4,7 +4,7 @@ use super::START_NS;
 use super::fault::{Whom, wait_ns};
 use super::history::{History, Wrong};
 use super::judged::Check;
-use super::mirror::plug::Compared;
+use super::mirror::crash_checker::Compared;
 use super::mirror::put_back::Image;
 use super::mirror::shrunk::{Restart, Shrunk};
 use super::mirror::{MIRROR_REST_NS, plan_examinations};

@@ -10,9 +10,9 @@
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
 use super::START_NS;
-use super::behind::Execution;
 use super::disk::Disk;
 use super::late::{Late, Overtaken};
+use super::late_write_checker::Execution;
 use super::node::{Body, End, Halt, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};

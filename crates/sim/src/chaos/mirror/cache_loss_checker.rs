@@ -2,8 +2,8 @@
 use super::super::node::Body;
 use super::super::plan::Fault;
 use super::super::run::Course;
+use super::crash_checker::Legs;
 use super::exchanged::leg_of;
-use super::plug::Legs;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 
 /// The bit of [`Fault::whom`] that says that another host comes after one that died.

@@ -2,7 +2,7 @@
 use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::{Course, Finding};
-use super::plug::Legs;
+use super::crash_checker::Legs;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;

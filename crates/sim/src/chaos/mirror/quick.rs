@@ -9,7 +9,7 @@
 use super::super::kind::Kind;
 use super::super::plan::{Plan, WINDOW_NS};
 use super::ample::is_mild;
-use super::heir::OTHER;
+use super::cache_loss_checker::OTHER;
 use super::plan::{MS, Whom, fault};
 use shape::Random;
 
