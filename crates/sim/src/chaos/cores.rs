@@ -18,7 +18,9 @@ impl Host {
         node: usize,
         mail: &mut Vec<Option<ExportControl>>,
     ) {
-        let core = self.cores.iter().position(|it| *it == node).unwrap_or(0);
+        let Some(core) = self.cores.iter().position(|it| *it == node) else {
+            unreachable!("node {node} is no core of this host");
+        };
         loop {
             let Body::Core(engine) = &mut world.nodes[node].body else {
                 return;

@@ -202,7 +202,11 @@ pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
 /// Returns the effect on a port's commands of a fault that ends then.
 pub(super) fn faults(layout: &Layout, fault: &Fault, end_ns: u64) -> Faults {
     let none = Faults::default();
-    let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
+    // A fault with the probability 0 would have no effect, and no checker could find that out.
+    let one_of = |n: u32| match Probability::new(1_000_000_000 / n) {
+        Some(it) => it,
+        None => unreachable!("one of {n} is more than always"),
+    };
     match fault.kind {
         Kind::LateWrites => Faults {
             hold_writes_until_ns: end_ns,

@@ -246,7 +246,8 @@ impl World {
         let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) else {
             return;
         };
-        conn.unread = conn.unread.saturating_sub(bytes as u64);
+        assert!(bytes as u64 <= conn.unread, "more is read than was sent");
+        conn.unread -= bytes as u64;
         let (wire, unread, wants) = (conn.wire, conn.unread, conn.wants);
         let waits = !conn.untaken.is_empty();
         let window = self.window_of(peer.node, wire);

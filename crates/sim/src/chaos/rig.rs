@@ -429,10 +429,16 @@ impl Rig {
 
     fn hand_over(&mut self, node: usize, life: u64, slot: usize) {
         let Some(message) = self.mail[slot].take() else {
-            return;
+            unreachable!("message {slot} is delivered twice");
         };
         let it = &mut self.world.nodes[node];
-        it.mail = it.mail.saturating_sub(usize::from(it.life == life));
+        if it.life == life {
+            assert!(
+                it.mail > 0,
+                "node {node} gets a message that was not counted"
+            );
+            it.mail -= 1;
+        }
         if let Body::Core(engine) = &mut it.body
             && it.life == life
             && !it.stopped

@@ -175,7 +175,7 @@ impl World<'_> {
     fn disk_next(&mut self, device: usize) {
         let station = &mut self.stations[device];
         let Device::Disk(disk) = &mut station.device else {
-            return;
+            unreachable!("device {device} has no arm");
         };
         let port_ns = station.stall.port_time(self.now_ns).0;
         if let Some((io, done_ns)) = disk.start(port_ns) {
