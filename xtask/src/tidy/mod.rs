@@ -16,6 +16,7 @@ mod rust;
 mod tests;
 mod text;
 mod tree;
+mod words;
 
 use anyhow::Result;
 use std::path::Path;
@@ -70,6 +71,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     purity::check(tree, &mut findings);
     layers::check(tree, &mut findings);
     links::check(tree, &mut findings);
+    words::check(tree, &mut findings);
     findings.sort();
     findings.dedup();
     findings

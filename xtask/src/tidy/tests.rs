@@ -370,3 +370,45 @@ fn links_to_headings_and_items_lead_to_them() {
         "choose",
     );
 }
+
+#[test]
+fn words_at_the_beginning_of_a_sentence_are_found() {
+    let what = "begins with What";
+    for text in [
+        "What it does.\n",
+        "It does this. What it\nsays.\n",
+        "It does this:\nWhat it says.\n",
+        "- What it says\n",
+        "| it | What it says |\n",
+        "## What it says\n",
+        "**What** it says\n",
+        "```sh\nls\n```\nWhat it says\n",
+    ] {
+        let found = found(&[("docs/a.md", text)]);
+        assert!(
+            found.len() == 1 && found[0].contains(what),
+            "{text}{found:?}"
+        );
+    }
+    let source = "//! It does this.\n//! What it says.\nfn f() {} // What it is\n";
+    let places = ["2: a", "3: a"].map(|line| format!("crates/nvme/a.rs:{line} sentence {what}"));
+    let found = found(&[("crates/nvme/a.rs", source)]);
+    assert!(found.len() == 2 && found.iter().zip(&places).all(|(it, at)| it.starts_with(at)));
+}
+
+#[test]
+fn words_inside_a_sentence_and_elsewhere_are_not() {
+    clean(&[
+        (
+            "docs/a.md",
+            "It says\nWhat, e.g., and `What`.\n```\nWhat\n```\n",
+        ),
+        ("docs/results/a.md", "What it says\n"),
+        (
+            "crates/nvme/a.rs",
+            "/// It says what.\nfn what() { f(\"What\") }\n",
+        ),
+        ("crates/engine/a.rs", "// What it is.\n"),
+        ("crates/policy/src/soonest/a.rs", "// What it is.\n"),
+    ]);
+}

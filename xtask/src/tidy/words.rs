@@ -1,0 +1,73 @@
+//! How sentences begin: with a thing of the system, not with a clause that has no subject. Checked
+//! in the documents and in the comments of [`CRATES`].
+use super::Finding;
+use super::tree::{File, Tree};
+
+/// Crates whose comments are checked.
+const CRATES: [&str; 4] = ["nbd", "nvme", "policy", "shape"];
+/// Beginnings of paths in them that are not checked: this policy is to be rebuilt.
+const NOT_YET: [&str; 1] = ["crates/policy/src/soonest"];
+/// Documents that are checked, besides those in `docs/` itself.
+const DOCUMENTS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+/// Words with which no sentence begins.
+const BEGINNINGS: [&str; 5] = ["What", "Who", "Whose", "Nobody", "Whoever"];
+
+/// Checks every document and every comment.
+pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+    for file in &tree.files {
+        if is_document(&file.path) {
+            check_lines(file, |line| (false, line), findings);
+        } else if is_source(&file.path) {
+            check_lines(file, comment, findings);
+        }
+    }
+}
+
+fn is_document(path: &str) -> bool {
+    let in_docs = |path: &str| path.ends_with(".md") && !path.contains('/');
+    DOCUMENTS.contains(&path) || path.strip_prefix("docs/").is_some_and(in_docs)
+}
+
+fn is_source(path: &str) -> bool {
+    let inside = path.strip_prefix("crates/");
+    let name = inside.and_then(|inside| inside.split_once('/'));
+    path.ends_with(".rs")
+        && name.is_some_and(|(name, _)| CRATES.contains(&name))
+        && !NOT_YET.iter().any(|begin| path.starts_with(begin))
+}
+
+/// The text of a comment on this line, and whether it stands behind code, where it begins anew.
+fn comment(line: &str) -> (bool, &str) {
+    match line.trim_start().strip_prefix("//") {
+        Some(text) => (false, text.trim_start_matches(['/', '!'])),
+        None => (true, line.split_once(" // ").map_or("", |(_, text)| text)),
+    }
+}
+
+fn check_lines(file: &File, prose: fn(&str) -> (bool, &str), findings: &mut Vec<Finding>) {
+    let (mut begins, mut is_code) = (true, false);
+    for (index, line) in file.text.lines().enumerate() {
+        let (anew, text) = prose(line);
+        let text = text.trim_start();
+        if text.starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code || text.is_empty() || text.starts_with("```") {
+            begins = true;
+            continue;
+        }
+        // Items of lists, headings and rows of tables begin anew.
+        begins |= anew || text.starts_with(['-', '*', '#', '|', '>']);
+        for word in text.split_whitespace() {
+            let plain = word.trim_matches(['"', '*', '_', '(', ')', '[', ']']);
+            let letters = plain.split(|c: char| !c.is_alphabetic()).next();
+            if begins && let Some(begin) = BEGINNINGS.iter().find(|it| letters == Some(**it)) {
+                let what = format!("a sentence begins with {begin}; name its subject");
+                findings.push(Finding::new(&file.path, index + 1, what));
+            }
+            // A mark (of an item, a heading, a cell) leaves the beginning where it was.
+            let is_mark = !plain.contains(char::is_alphanumeric);
+            begins = plain.ends_with(['.', ':', '!', '?', '|']) || (begins && is_mark);
+        }
+    }
+}
