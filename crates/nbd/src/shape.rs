@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_refused_and_changes_of_a_read_only_export_differently() {
+    fn unoffered_and_read_only_have_their_errors() {
         let mut shape = SHAPE;
         shape.features = Features::default();
         let kinds = [

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_in_a_stall_waits_for_its_end() {
+    fn commands_due_in_a_stall_wait_for_its_end() {
         let mut stall = Stall::new(0);
         stall.set(150, 100);
         assert_eq!(stall.due_ns(PortTime(99)), 99, "was due before it began");

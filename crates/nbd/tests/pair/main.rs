@@ -30,7 +30,7 @@ fn all_options() -> Vec<Options> {
 }
 
 #[test]
-fn what_the_server_offers_and_what_the_client_believes_agree_field_by_field() {
+fn client_and_server_agree_field_by_field() {
     for (seed, options) in all_options().iter().enumerate() {
         for read_only in [false, true] {
             let mut offered = export();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_identify_says_is_what_an_association_would_have_learnt() {
+    fn identify_alone_finds_the_same_properties() {
         let (controller, namespace) = Kernel::new().learn().unwrap();
         assert_eq!(
             (controller.cntlid, controller.subnqn.as_str()),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_why() {
+    fn an_unusable_namespace_has_a_reason() {
         let refused = |change: &dyn Fn(&mut Kernel)| {
             let mut kernel = Kernel::new();
             change(&mut kernel);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_that_nobody_named_is_judged_by_its_range() {
+    fn an_unnamed_code_has_the_class_of_its_range() {
         for (sct, sc, class, range) in [
             (0, 0x7f, Class::Internal, "reserved"),
             (0, 0xc0, Class::Internal, "vendor specific"),

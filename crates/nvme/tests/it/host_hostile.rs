@@ -444,7 +444,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn emitted_structures_parse_back(
         kind in prop_oneof![
             Just(PduType::CapsuleCmd), Just(PduType::C2hData), Just(PduType::H2cData)
         ],

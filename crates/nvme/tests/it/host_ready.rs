@@ -181,7 +181,7 @@ fn t30_firmware_activation_is_a_pause_not_a_failure() {
 }
 
 #[test]
-fn t30_who_goes_on_saying_that_firmware_is_activated_is_believed_once() {
+fn t30_repeated_firmware_notices_pause_once() {
     let mut peer = AdminPeer::ready(admin_config(), Model::default());
     let begin = peer.admin.poll_timeout().unwrap();
     let mut pauses = Vec::new();
@@ -355,7 +355,7 @@ fn a_discovery_log_that_changes_while_it_is_read_is_read_anew() {
 }
 
 #[test]
-fn a_discovery_log_is_read_when_asked_for_where_nobody_tells_of_changes() {
+fn a_discovery_log_is_read_on_request() {
     for refused in [false, true] {
         let (config, mut model) = discovery(1);
         if !refused {

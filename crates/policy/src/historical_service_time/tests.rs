@@ -79,7 +79,7 @@ fn t37_a_silent_path_is_judged_by_its_silence() {
 
 /// T43: a failure is no service; T15-like garbage in time breaks nothing.
 #[test]
-fn what_is_huge_is_cut() {
+fn huge_services_are_cut() {
     let mut state = HistoricalServiceTime::default();
     let _ = state.sample(&good(0, u64::MAX, u64::MAX));
     assert_eq!(state.0[0].sum_ns >> SHIFT, SAMPLE_NS_MAX);

@@ -57,7 +57,7 @@ fn throughput_0_is_for_need_only() {
 /// Other cores' I/Os are taken to be as long as our own: with a mean of 4 KiB, two of them weigh as
 /// much as two of ours.
 #[test]
-fn what_others_have_in_flight_counts() {
+fn other_cores_ios_in_flight_count() {
     let mut state = ServiceTime::new(1);
     let mut seen = views(&[1, 1]);
     seen[0].in_flight_elsewhere = 2;

@@ -134,7 +134,7 @@ fn a_server_of_the_unfixed_newstyle_is_asked_nothing_else() {
 }
 
 #[test]
-fn who_does_not_greet_properly_is_no_server_of_ours() {
+fn a_wrong_greeting_ends_the_session() {
     let mut bench = Bench::new(config());
     bench.feed(b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53");
     assert_eq!(bench.failure(), Some(Error::Oldstyle));

@@ -91,7 +91,7 @@ fn requests_are_laid_out_with_their_flags() {
 }
 
 #[test]
-fn what_the_server_would_refuse_is_not_asked() {
+fn requests_the_server_refuses_are_not_sent() {
     let mut bench = Bench::ready(true);
     let zeroes = |kind| Request {
         no_hole: true,
@@ -272,7 +272,7 @@ fn t11_a_reply_to_no_request_in_flight_ends_the_session() {
 }
 
 #[test]
-fn t11_what_was_not_sent_can_not_be_answered() {
+fn t11_an_answer_to_an_unsent_request_is_refused() {
     let mut bench = Bench::ready(true);
     bench.hold_transmit = true;
     bench.submit(read(1, 0, 512));

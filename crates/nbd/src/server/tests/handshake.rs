@@ -111,7 +111,7 @@ fn a_long_list_goes_out_in_runs_and_nothing_is_read_meanwhile() {
 }
 
 #[test]
-fn what_a_client_can_make_us_say_is_bounded_by_one_answer() {
+fn unsent_answers_of_the_handshake_are_bounded() {
     let mut bench = Bench::greeted();
     bench.hold.transmit = true;
     let one = option_bytes(99, &[]);
@@ -229,7 +229,7 @@ fn export_name_has_no_word_for_no() {
 }
 
 #[test]
-fn who_asks_where_there_is_none_is_told_why() {
+fn a_client_is_told_why_there_is_no_export() {
     let long = format!("{}ä", "x".repeat(1023));
     for (why, said) in [
         ("it is not there", "it is not there"),

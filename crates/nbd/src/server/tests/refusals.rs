@@ -52,7 +52,7 @@ fn unknown_commands_are_invalid_and_the_stream_goes_on() {
 }
 
 #[test]
-fn what_was_not_offered_is_invalid() {
+fn commands_not_offered_are_invalid() {
     let mut plain = export(1, "disk");
     plain.features = Features::NONE;
     let mut bench = Bench::with(config(), Exports::new(vec![plain], None).unwrap());

@@ -37,7 +37,7 @@ fn a_simple_read_is_one_header_and_its_data() {
 }
 
 #[test]
-fn a_long_structured_read_comes_in_chunks_that_hold_nobody_up() {
+fn chunks_of_a_long_read_alternate_with_replies() {
     let mut bench = Bench::open(true, true);
     bench.hold.requests = true;
     let long = request(cmd::READ, 0, 0, 40 * KIB);

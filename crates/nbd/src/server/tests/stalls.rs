@@ -116,7 +116,7 @@ fn a_client_that_takes_its_answers_slowly_is_not_given_up() {
 
 /// The driver may take its time for a buffer or for executing, and a client for its next request.
 #[test]
-fn what_waits_for_the_driver_or_for_nothing_is_no_stall() {
+fn waiting_for_the_driver_is_no_stall() {
     let mut bench = Bench::open(true, true);
     bench.hold.buffers = true;
     bench.hold.requests = true;
@@ -135,6 +135,6 @@ fn what_waits_for_the_driver_or_for_nothing_is_no_stall() {
     assert_eq!(
         bench.session.poll_timeout(),
         None,
-        "an idle client wakes nobody"
+        "an idle client sets no timer"
     );
 }

@@ -126,7 +126,7 @@ fn a_host_is_told_of_what_concerns_it() {
 }
 
 #[test]
-fn who_asked_for_no_notice_gets_none() {
+fn a_host_without_notices_gets_none() {
     let mut bench = Bench::new(config());
     bench.admin(0, 0);
     arm(&mut bench, 0);

@@ -239,7 +239,7 @@ fn t12_abort_is_advice_and_the_driver_says_what_it_can_take_back() {
 }
 
 #[test]
-fn t12_an_answer_after_the_end_of_the_one_that_asked_is_nobodys() {
+fn t12_a_late_abort_answer_is_ignored() {
     let mut bench = bench(0);
     bench.target.abort_answered(ConnId(0), 1, true);
     bench.target.abort_answered(ConnId(7), 1, true);
@@ -274,7 +274,7 @@ fn a_reset_ends_the_requests_and_forgets_the_configuration() {
 }
 
 #[test]
-fn a_log_page_read_by_nobody_costs_no_memory_and_says_what_is_true_when_sent() {
+fn an_unread_log_page_is_made_when_it_is_sent() {
     let mut bench = bench(events::ANA_CHANGE);
     let mut bytes = Vec::new();
     for cid in 100..130 {

@@ -189,7 +189,7 @@ fn where_all_places_are_taken_idle_associations_that_are_not_enabled_leave() {
     room(&mut bench);
     assert_eq!(bench.closed, [(1, CloseReason::Finished)], "it may go on");
     bench.advance(MS);
-    assert_eq!(bench.closed.len(), 1, "nobody wants its place");
+    assert_eq!(bench.closed.len(), 1, "its place is not needed");
     room(&mut bench);
     assert_eq!(bench.closed[1], (0, CloseReason::Finished));
     // One that is enabled stays, whatever its keep-alive time-out.
@@ -300,7 +300,7 @@ fn sends_not_reported_hold_their_buffer_beyond_the_connection() {
 }
 
 #[test]
-fn what_a_closed_connection_cannot_send_is_given_up() {
+fn unsent_bytes_are_dropped_after_linger() {
     let mut bench = with_kato(0);
     bench.feed(1, &[0xff; 8]);
     assert_eq!(bench.closed, [(1, CloseReason::Protocol)]);

@@ -110,7 +110,7 @@ fn act(bench: &mut Bench, cntlids: &mut [u16], step: &Step, forgetful: bool) {
 
 proptest! {
     #[test]
-    fn who_leaves_is_the_same_as_if_all_were_looked_at_each_time(
+    fn make_room_ends_what_a_full_search_would_end(
         steps in prop::collection::vec(step(), 1..250),
     ) {
         let mut both = [(); 2].map(|()| (subsystem(), [0; PLACES as usize]));

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn t11_what_an_abort_names_gets_no_other_command() {
+    fn t11_a_slot_named_by_an_abort_is_not_reused() {
         let mut slots = Slots::new(2);
         let index = taken(&mut slots, 7);
         assert_eq!(slots.reserve(8), None);

@@ -191,7 +191,7 @@ fn every_opcode_is_done_or_refused() {
 }
 
 #[test]
-fn who_is_trusted_has_the_blocks_that_it_was_given() {
+fn a_trusted_client_keeps_to_its_blocks() {
     let trusted = |entry: &Entry| check(entry, &ALL, 1 << 20, Trust::Trusted);
     let denied = trusted(&entry(nvm::READ, 3, 9, 0)).unwrap_err();
     assert!(denied.is(Status::ACCESS_DENIED));
@@ -203,7 +203,7 @@ fn who_is_trusted_has_the_blocks_that_it_was_given() {
 
 proptest! {
     #[test]
-    fn what_is_taken_lies_inside(entry in any::<[u64; 8]>(), nsid in 0..6_u32) {
+    fn accepted_commands_lie_inside(entry in any::<[u64; 8]>(), nsid in 0..6_u32) {
         let mut entry = entry;
         entry[0] = entry[0] & 0xffff_0006 | u64::from(nsid) << 32;
         for trust in [Trust::Mediated, Trust::Trusted] {

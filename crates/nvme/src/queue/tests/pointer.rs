@@ -180,7 +180,7 @@ fn wrong_pointers_get_their_status() {
 
 proptest! {
     #[test]
-    fn what_is_built_is_walked(
+    fn built_pointers_are_walked(
         cuts in proptest::collection::vec((0..1_u64 << 30, 1..40_000_u32), 1..20),
         sgl in any::<bool>(),
     ) {

@@ -216,7 +216,7 @@ fn doorbells_that_cannot_be_true_are_refused() {
 /// A controller that knows of all entries, of some, or of none when the host lets go: it fetches
 /// nothing more, or commands that do nothing.
 #[test]
-fn t09_what_was_not_fetched_when_the_host_lets_go_is_never_executed() {
+fn t09_unfetched_entries_are_never_executed() {
     for entries in 2..=6 {
         for used in 0..2 * usize::from(entries) {
             for (known, fetched) in (0..usize::from(entries)).flat_map(|n| [(false, n), (true, n)])

@@ -36,7 +36,7 @@ fn pair(config: SubsystemConfig, seed: u64, options: &QueueOptions) -> World {
 }
 
 #[test]
-fn what_the_target_is_and_what_the_host_believes_agree_field_by_field() {
+fn host_and_target_agree_field_by_field() {
     for (seed, digests) in [(1, PLAIN), (2, BOTH)] {
         let mut world = World::new(config(), seed);
         let c = world.connect(0, 1, digests, 2000);
