@@ -388,7 +388,7 @@ impl Selector {
     /// [`Self::means`] has to be published to the node's other cores.
     #[inline]
     pub fn take_news(&mut self) -> bool {
-        self.policy.is_per_numa() && core::mem::take(&mut self.weighted.untold)
+        self.policy.is_per_numa() && core::mem::take(&mut self.weighted.unpublished)
     }
 
     /// Returns this core's measurements of a path, for all cores of its node and for itself.

@@ -48,7 +48,7 @@ pub(crate) struct WeightedLatency {
     /// Period of the policy: tickets of another period belong to other cells.
     epoch: u8,
     /// The values published to the node's other cores are out of date.
-    pub(crate) untold: bool,
+    pub(crate) unpublished: bool,
     /// Time of the last warning about an ignored sample.
     warned_ns: Option<u64>,
     /// Latencies over the limit, per group and path.
@@ -87,7 +87,7 @@ impl WeightedLatency {
             last: [0; CELLS],
             due: [0; CELLS],
             any_due: false,
-            untold: true,
+            unpublished: true,
             warned_ns: None,
             ignored: [[0; PATHS_MAX]; 3],
             measures: [[Measure::NEW; PATHS_MAX]; CELLS],
@@ -197,7 +197,7 @@ impl WeightedLatency {
         let path = done.path.0;
         self.measures[cell][usize::from(path)].close(done.now_ns, shift);
         self.due[cell] |= 1 << path;
-        (self.any_due, self.untold) = (true, true);
+        (self.any_due, self.unpublished) = (true, true);
         Noted {
             weigh: true,
             warn_ignored: false,
@@ -273,7 +273,7 @@ impl WeightedLatency {
         for ignored in &mut self.ignored {
             ignored[usize::from(path.0)] = 0;
         }
-        self.untold = true;
+        self.unpublished = true;
     }
 
     /// The table shrank to `count` paths.

@@ -115,11 +115,11 @@ impl Session {
         self.own.extend(u32::from(known).to_be_bytes());
         if flags & handshake::FIXED_NEWSTYLE == 0 {
             // Only one option is left (Newstyle negotiation).
-            self.say_export_name();
+            self.send_export_name();
         } else if self.config.structured {
-            self.say(opt::STRUCTURED_REPLY, &[]);
+            self.send_option(opt::STRUCTURED_REPLY, &[]);
         } else {
-            self.say_go();
+            self.send_go();
         }
         Ok(())
     }
@@ -167,9 +167,9 @@ impl Session {
             (opt::STRUCTURED_REPLY, kind) if failed || kind == rep::ACK => {
                 self.structured = !failed;
                 if self.structured && self.config.block_status {
-                    self.say_context();
+                    self.send_context_selection();
                 } else {
-                    self.say_go();
+                    self.send_go();
                 }
             }
             (opt::SET_META_CONTEXT, rep::META_CONTEXT) => {
@@ -181,12 +181,12 @@ impl Session {
             }
             (opt::SET_META_CONTEXT, kind) if failed || kind == rep::ACK => {
                 self.context = self.context.filter(|_| !failed);
-                self.say_go();
+                self.send_go();
             }
             (opt::GO, rep::INFO) => self.information()?,
             (opt::GO, rep::ACK) if self.negotiation.export.is_some() => self.begin(),
             (opt::GO, rep::ACK) => return Err(Error::Protocol(Fault::Info)),
-            (opt::GO, rep::ERR_UNSUP) => self.say_export_name(),
+            (opt::GO, rep::ERR_UNSUP) => self.send_export_name(),
             (opt::GO, kind) if failed => return Err(Error::Refused(kind)),
             _ => return Err(Error::Protocol(Fault::OptionReply)),
         }
@@ -234,7 +234,7 @@ impl Session {
         }
     }
 
-    fn say(&mut self, option: u32, parts: &[&[u8]]) {
+    fn send_option(&mut self, option: u32, parts: &[&[u8]]) {
         let len = parts.iter().map(|part| part.len() as u32).sum();
         OptionHeader { option, len }.emit(&mut self.own);
         parts
@@ -245,17 +245,17 @@ impl Session {
         self.kick();
     }
 
-    fn say_context(&mut self) {
+    fn send_context_selection(&mut self) {
         let name = self.config.export.clone();
         let lens = [name.len(), BASE_ALLOCATION.len()].map(|len| (len as u32).to_be_bytes());
         let one = 1u32.to_be_bytes();
         let query = BASE_ALLOCATION.as_bytes();
         let parts = [&lens[0], name.as_bytes(), &one, &lens[1], query];
-        self.say(opt::SET_META_CONTEXT, &parts);
+        self.send_option(opt::SET_META_CONTEXT, &parts);
     }
 
     /// Asks for the export and, if the client will keep to them, its block sizes.
-    fn say_go(&mut self) {
+    fn send_go(&mut self) {
         let name = self.config.export.clone();
         let len = (name.len() as u32).to_be_bytes();
         let wanted = match self.config.block_sizes {
@@ -263,19 +263,19 @@ impl Session {
             false => &[0],
         };
         let wanted: Vec<[u8; 2]> = wanted.iter().map(|word| word.to_be_bytes()).collect();
-        self.say(opt::GO, &[&len, name.as_bytes(), wanted.as_flattened()]);
+        self.send_option(opt::GO, &[&len, name.as_bytes(), wanted.as_flattened()]);
     }
 
-    fn say_export_name(&mut self) {
+    fn send_export_name(&mut self) {
         let name = self.config.export.clone();
-        self.say(opt::EXPORT_NAME, &[name.as_bytes()]);
+        self.send_option(opt::EXPORT_NAME, &[name.as_bytes()]);
         self.negotiation.step = Step::ExportName;
     }
 
     /// Sends an abort, if the server is ready to receive an option.
     pub(super) fn abort(&mut self) {
         if matches!(self.negotiation.step, Step::Option(_)) {
-            self.say(opt::ABORT, &[]);
+            self.send_option(opt::ABORT, &[]);
         }
     }
 

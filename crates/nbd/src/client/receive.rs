@@ -29,7 +29,7 @@ enum Body {
     /// Data; `at` is its place in the buffer.
     Data { chunk: Chunk, at: u32 },
     /// Extents; the sum of their lengths so far.
-    Extents { chunk: Chunk, said: u64 },
+    Extents { chunk: Chunk, covered: u64 },
     /// Data that is discarded.
     Skip(Chunk),
 }
@@ -119,7 +119,7 @@ impl Session {
             }
             Body::Data { .. } => return 0,
             Body::Fields(chunk) => self.receive_fields(chunk, bytes),
-            Body::Extents { chunk, said } => self.receive_extent(chunk, said, bytes),
+            Body::Extents { chunk, covered } => self.receive_extent(chunk, covered, bytes),
             Body::Skip(chunk) => {
                 let n = bytes.len().min(chunk.left as usize);
                 self.skip(chunk, n as u32);
@@ -343,7 +343,7 @@ impl Session {
             let (kind, len) = (chunk.kind, chunk.left + 4);
             return Err(Fault::Chunk { kind, len });
         }
-        self.rx.body = Body::Extents { chunk, said: 0 };
+        self.rx.body = Body::Extents { chunk, covered: 0 };
         Ok(())
     }
 
@@ -351,7 +351,7 @@ impl Session {
     fn receive_extent(
         &mut self,
         mut chunk: Chunk,
-        said: u64,
+        covered: u64,
         bytes: &[u8],
     ) -> (usize, Result<(), Fault>) {
         let n = self.rx.header.fill(8, bytes);
@@ -363,13 +363,13 @@ impl Session {
         let request = self.slots[chunk.index].request;
         let one = request.kind == Kind::BlockStatus { one: true };
         let beyond = one && (chunk.left > 8 || length > request.length);
-        if length == 0 || said >= request.length.into() || beyond {
+        if length == 0 || covered >= request.length.into() || beyond {
             return (n, Err(Fault::Outside));
         }
         self.slots.add_extent(chunk.index, Extent { length, flags });
         chunk.left -= 8;
-        let said = said + u64::from(length);
-        self.rx.body = Body::Extents { chunk, said };
+        let covered = covered + u64::from(length);
+        self.rx.body = Body::Extents { chunk, covered };
         if chunk.left == 0 {
             self.end_chunk(chunk);
         }

@@ -23,7 +23,7 @@ impl Session {
         }
         self.kicked = false;
         if self.phase == Phase::Ending(false) && self.slots.used() == 0 {
-            self.say_goodbye(out);
+            self.send_disconnect(out);
         }
         (out.len() > before).then_some(Transmit { payload: None })
     }
@@ -74,7 +74,7 @@ impl Session {
         })
     }
 
-    fn say_goodbye(&mut self, out: &mut Vec<u8>) {
+    fn send_disconnect(&mut self, out: &mut Vec<u8>) {
         let (flags, cookie, offset, length) = (0, 0, 0, 0);
         RequestHeader {
             flags,

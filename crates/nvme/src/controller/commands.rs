@@ -73,7 +73,7 @@ impl Subsystem {
         work.executed(slot, status);
         match work.connection.phase {
             Phase::Drain(_) => self.drained(at, now_ns),
-            Phase::Gone => self.bury(at),
+            Phase::Gone => self.remove_if_over(at),
             _ => {}
         }
     }

@@ -71,8 +71,8 @@ impl Shared {
         match change {
             DiscoveryChange::Offer(port, offer) => {
                 let old = set(&mut discovery.offers[usize::from(port)], offer)?;
-                let everybody = [old, offer].contains(&PortOffer::Discovery);
-                Some(if everybody { |_, _| true } else { |_, may| may })
+                let for_all = [old, offer].contains(&PortOffer::Discovery);
+                Some(if for_all { |_, _| true } else { |_, may| may })
             }
             DiscoveryChange::Referrals(all) => {
                 set(&mut discovery.referrals, all).map(|_| -> Concerns { |_, _| true })

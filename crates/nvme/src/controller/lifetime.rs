@@ -101,7 +101,7 @@ impl Subsystem {
     }
 
     /// Drops a connection that is gone and has no slot in use.
-    pub(super) fn bury(&mut self, at: usize) {
+    pub(super) fn remove_if_over(&mut self, at: usize) {
         let is_over = |c: &mut Box<Connection>| c.phase == Phase::Gone && c.slots.is_idle();
         let Some(connection) = self.connections[at].take_if(is_over) else {
             return;

@@ -259,7 +259,7 @@ impl Subsystem {
         };
         connection.sent(token as u16, &mut self.events);
         if connection.phase == Phase::Gone {
-            self.bury(at);
+            self.remove_if_over(at);
         }
     }
 
@@ -271,7 +271,7 @@ impl Subsystem {
         let work = self.work(at);
         work.connection.gone(work.events);
         self.rearm(at);
-        self.bury(at);
+        self.remove_if_over(at);
     }
 
     /// Returns the next event.

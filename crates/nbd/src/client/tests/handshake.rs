@@ -15,7 +15,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
 }
 
 impl Bench {
-    fn said(&mut self) -> Vec<(u32, Vec<u8>)> {
+    fn options_sent(&mut self) -> Vec<(u32, Vec<u8>)> {
         options(&core::mem::take(&mut self.sent))
     }
 
@@ -54,14 +54,14 @@ fn the_server_speaks_first() {
 #[test]
 fn everything_is_asked_for_in_order() {
     let mut bench = Bench::greeted(config());
-    assert_eq!(bench.said(), [(opt::STRUCTURED_REPLY, vec![])]);
+    assert_eq!(bench.options_sent(), [(opt::STRUCTURED_REPLY, vec![])]);
     bench.reply(opt::STRUCTURED_REPLY, rep::ACK, &[]);
     let query = b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation".to_vec();
-    assert_eq!(bench.said(), [(opt::SET_META_CONTEXT, query)]);
+    assert_eq!(bench.options_sent(), [(opt::SET_META_CONTEXT, query)]);
     let name = [&[0, 0, 0, 9][..], b"base:allocation"].concat();
     bench.reply(opt::SET_META_CONTEXT, rep::META_CONTEXT, &name);
     bench.reply(opt::SET_META_CONTEXT, rep::ACK, &[]);
-    assert_eq!(bench.said(), [go()]);
+    assert_eq!(bench.options_sent(), [go()]);
     bench.reply(opt::GO, rep::INFO, &[0, 1, b'x']);
     bench.reply(opt::GO, rep::INFO, &[0xff, 0xff]);
     bench.reply(opt::GO, rep::INFO, &export_info(MIB, ALL_FLAGS));
@@ -90,13 +90,13 @@ fn everything_is_asked_for_in_order() {
 fn a_server_without_structured_replies_or_contexts_will_do() {
     let mut bench = Bench::greeted(config());
     bench.reply(opt::STRUCTURED_REPLY, rep::ERR_UNSUP, b"what?");
-    assert_eq!(bench.said().pop(), Some(go()));
+    assert_eq!(bench.options_sent().pop(), Some(go()));
     let mut bench = Bench::greeted(config());
     bench.reply(opt::STRUCTURED_REPLY, rep::ACK, &[]);
     let name = [&[0, 0, 0, 9][..], b"base:allocation"].concat();
     bench.reply(opt::SET_META_CONTEXT, rep::META_CONTEXT, &name);
     bench.reply(opt::SET_META_CONTEXT, rep::ERR_INVALID, &[]);
-    assert_eq!(bench.said().pop(), Some(go()));
+    assert_eq!(bench.options_sent().pop(), Some(go()));
     bench.reply(opt::GO, rep::INFO, &export_info(MIB, ALL_FLAGS));
     bench.reply(opt::GO, rep::ACK, &[]);
     let [Event::Ready(ready)] = bench.events[..] else {
@@ -112,9 +112,9 @@ fn a_server_without_go_is_asked_the_old_way() {
         let mut bench = Bench::new(plain());
         bench.greet(flags);
         bench.sent.drain(..4);
-        assert_eq!(bench.said(), [go()]);
+        assert_eq!(bench.options_sent(), [go()]);
         bench.reply(opt::GO, rep::ERR_UNSUP, &[]);
-        assert_eq!(bench.said(), [(opt::EXPORT_NAME, b"disk".to_vec())]);
+        assert_eq!(bench.options_sent(), [(opt::EXPORT_NAME, b"disk".to_vec())]);
         let mut bytes = export_info(MIB, 1).split_off(2);
         bytes.resize(10 + zeroes, 0);
         let (last, rest) = bytes.split_last().unwrap();
@@ -130,7 +130,7 @@ fn a_server_of_the_unfixed_newstyle_is_asked_nothing_else() {
     let mut bench = Bench::new(config());
     bench.greet(0);
     assert_eq!(bench.sent.drain(..4).as_slice(), [0; 4]);
-    assert_eq!(bench.said(), [(opt::EXPORT_NAME, b"disk".to_vec())]);
+    assert_eq!(bench.options_sent(), [(opt::EXPORT_NAME, b"disk".to_vec())]);
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn a_refused_export_is_told_and_we_take_our_leave() {
         rep::ERROR + 99,
     ] {
         let mut bench = Bench::greeted(plain());
-        bench.said();
+        bench.options_sent();
         bench.reply(opt::GO, kind, b"no");
         assert_eq!(bench.failure(), Some(Error::Refused(kind)));
-        assert_eq!(bench.said(), [(opt::ABORT, vec![])]);
+        assert_eq!(bench.options_sent(), [(opt::ABORT, vec![])]);
     }
     let mut bench = Bench::greeted(config());
     bench.reply(opt::STRUCTURED_REPLY, rep::ERR_SHUTDOWN, &[]);
@@ -213,10 +213,10 @@ fn replies_that_make_no_sense_end_the_session() {
 fn sizes_that_can_not_be_are_refused() {
     for (minimum, preferred, maximum) in [(0, 512, 512), (3, 4096, 4095), (512, 256, 512)] {
         let mut bench = Bench::greeted(plain());
-        bench.said();
+        bench.options_sent();
         bench.reply(opt::GO, rep::INFO, &size_info(minimum, preferred, maximum));
         assert!(matches!(bench.failure(), Some(Error::BlockSizes(_))));
-        assert_eq!(bench.said(), [(opt::ABORT, vec![])]);
+        assert_eq!(bench.options_sent(), [(opt::ABORT, vec![])]);
     }
     let mut bench = Bench::greeted(plain());
     bench.reply(opt::GO, rep::INFO, &export_info(1 << 63, 1));
