@@ -5,8 +5,6 @@
 //! Seeds are read from `fuzz/corpus/<target>`; what is found goes to `target/fuzz/<target>`. With
 //! `--keep` the finds that add coverage are merged into the corpus, where `cargo test` replays
 //! them.
-mod coverage;
-
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,9 +35,6 @@ pub struct Args {
     /// Merge finds that add coverage into the corpus.
     #[arg(long)]
     keep: bool,
-    /// Instead of fuzzing: what the corpora reach, by target, room and file.
-    #[arg(long)]
-    coverage: bool,
 }
 
 /// Fuzzes; a crash fails and its input is named.
@@ -56,10 +51,6 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let output = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let output = output.join("fuzz");
     let triple = host_triple()?;
-    if args.coverage {
-        coverage::run(root, &output, &triple, chosen)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     build(root, &output, &triple)?;
     let mut crashed = Vec::new();
     for target in chosen {
