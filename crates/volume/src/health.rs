@@ -416,8 +416,9 @@ impl Health {
         }
     }
 
-    /// An I/O that was given to the path at `begun_ns` was lost there until now. This may come after
-    /// the probation that the loss led to: then it counts for the next one, if that is a relapse.
+    /// An I/O that was given to the path at `begun_ns` was lost there until now. This may come
+    /// after the probation that the loss led to: then it counts for the next one, if that is a
+    /// relapse.
     #[cold]
     pub fn cost(&mut self, begun_ns: u64, now_ns: u64, limits: &Limits) {
         self.relapses.cost(begun_ns, now_ns);

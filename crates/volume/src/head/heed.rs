@@ -162,8 +162,8 @@ impl Head {
         }
     }
 
-    /// An I/O that was given to `path` at `begun_ns` was lost there until now: done by another path,
-    /// or by none.
+    /// An I/O that was given to `path` at `begun_ns` was lost there until now. Another path does it
+    /// from now on, or none.
     #[cold]
     pub fn cost(&mut self, path: PathIndex, begun_ns: u64, now_ns: u64) {
         self.health[usize::from(path.0)].cost(begun_ns, now_ns, &self.health_limits);
