@@ -384,8 +384,9 @@ pub(super) fn not_the_same(why: Conflict) -> String {
 /// Fewer queues than cores.
 pub(super) fn few_queues(granted: u16, cores: u16) -> String {
     format!(
-        "the controller grants {granted} I/O queues, {cores} cores need one each; \
-         use {granted} cores, or raise the target's limit"
+        "the controller grants {granted} I/O queues, {cores} cores need one each: a measurement \
+         puts the same load on each core, and one without a queue could do none (braid run shares \
+         queues); use {granted} cores, or raise the target's limit"
     )
 }
 
