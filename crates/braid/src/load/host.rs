@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -392,14 +392,21 @@ pub struct Place {
     pub all: Vec<SocketAddr>,
     /// Why its name can't be resolved now, or is not followed.
     pub why: Option<String>,
-    /// It is being looked up.
-    pub looked_up: bool,
-    /// The path was lost again while it was looked up.
-    pub lost_again: bool,
+    /// While it is being looked up.
+    pub look_up: Option<LookUp>,
     /// Addresses that the log named since the path was lost, or its name changed.
     pub logged: Vec<SocketAddr>,
     /// No other place has it, also not of the same URI: numbers of addresses are used again.
     pub generation: u64,
+}
+
+/// A look-up of a path's name that is under way.
+#[derive(Clone, Debug)]
+pub struct LookUp {
+    /// The path was lost again since it began.
+    pub lost_again: bool,
+    /// Told whenever the path begins to wait for another attempt.
+    pub waits: SyncSender<()>,
 }
 
 impl Place {
@@ -415,8 +422,7 @@ impl Place {
             address,
             all,
             why,
-            looked_up: false,
-            lost_again: false,
+            look_up: None,
             logged: Vec::new(),
             generation: NEXT.fetch_add(1, Ordering::Relaxed),
         }
@@ -441,22 +447,28 @@ impl Resources {
     /// # Errors
     /// A name or file that can't be; with its URI.
     pub fn volume(&mut self, plan: &VolumePlan) -> anyhow::Result<VolumeConfig> {
-        let path = |keys: &PathKeys| -> anyhow::Result<PathConfig> {
-            let uri = &keys.uri;
-            let kind = self.path(uri, plan).with_context(|| uri.to_string())?;
-            Ok(PathConfig {
-                uri: uri.to_string(),
-                kind,
-                distance: keys.distance,
-                throughput: keys.throughput,
-            })
-        };
+        let path = |keys| self.path_of(keys, plan);
         Ok(VolumeConfig {
             name: plan.name.clone(),
             policy: plan.policy,
             knobs: plan.knobs,
             paths: plan.paths.iter().map(path).collect::<anyhow::Result<_>>()?,
             recovery: Recovery::NONE, // a measurement shows every error
+        })
+    }
+
+    /// Opens or resolves what one path of a volume leads to.
+    ///
+    /// # Errors
+    /// A name or file that can't be, with its URI; then nothing is known of it.
+    pub fn path_of(&mut self, keys: &PathKeys, plan: &VolumePlan) -> anyhow::Result<PathConfig> {
+        let uri = &keys.uri;
+        let kind = self.path(uri, plan).with_context(|| uri.to_string())?;
+        Ok(PathConfig {
+            uri: uri.to_string(),
+            kind,
+            distance: keys.distance,
+            throughput: keys.throughput,
         })
     }
 

@@ -2,7 +2,7 @@
 use super::config::{Config, Volume};
 use super::known;
 use super::late;
-use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
+use super::machine::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
 use super::volumes::AT_START;
@@ -237,6 +237,13 @@ impl Senders {
         for core in &self.0 {
             core.send(RunControl::Explain(volume, asker.clone()));
         }
+    }
+
+    /// How core 0 sees a path; `None`: it doesn't answer.
+    pub fn standing(&self, volume: u16, path: PathIndex) -> Option<PathStanding> {
+        let (to, from) = mpsc::sync_channel(1);
+        self.0[0].send(RunControl::Standing(volume, path, to));
+        from.recv_timeout(REPORT_WAIT).ok()
     }
 
     /// How all are doing.

@@ -32,12 +32,17 @@ pub enum RunControl {
     Export(ExportControl),
     /// How are you?
     Report(SyncSender<CoreReport>),
+    /// How is this path? For core 0.
+    Standing(u16, PathIndex, SyncSender<PathStanding>),
     /// Why do I/Os of this volume go where they go? `None`: enough.
     Explain(u16, Option<Explain>),
 }
 
 /// Which I/Os are asked about, and whom to tell.
 pub type Explain = (Wanted, SyncSender<Told>);
+
+/// State of one path on core 0, and while it is lost: its wait for the next attempt.
+pub type PathStanding = (PathState, Option<ReconnectWait>);
 
 /// What a core tells the control thread.
 #[derive(Debug)]
@@ -118,8 +123,6 @@ pub struct PathReport {
     pub health: PathHealth,
     /// Why it takes no I/O, if it doesn't.
     pub hindrance: Option<String>,
-    /// While it is lost and waits for its next attempt; of core 0.
-    pub reconnect_wait: Option<ReconnectWait>,
     /// I/Os that it answered with errors of what is behind it, of late: repeated, and failed.
     pub device_errors: [u32; 2],
     /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
@@ -323,7 +326,6 @@ impl RunMachine {
             facts: host.path_facts(volume, path).cloned(),
             health: host.path_health(volume, path),
             hindrance: host.path_hindrance(volume, path),
-            reconnect_wait: host.reconnect_wait(volume, path, now_ns),
             device_errors: host.recent_device_errors(volume, path, now_ns),
             oldest_ns: host.oldest_in_flight(volume, path),
         };
@@ -372,6 +374,11 @@ impl Machine for RunMachine {
             RunControl::Export(message) => self.engine.handle_control(message, now_ns),
             RunControl::Report(to) => {
                 let _ = to.try_send(self.report(now_ns));
+            }
+            RunControl::Standing(volume, path, to) => {
+                let host = self.engine.host();
+                let wait = host.reconnect_wait(volume, path, now_ns);
+                let _ = to.try_send((host.path_state(volume, path), wait));
             }
             RunControl::Explain(volume, asker) => self.asked(volume, asker, now_ns),
         }

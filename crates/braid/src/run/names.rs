@@ -10,25 +10,31 @@
 //! tried after each failed attempt. What is found there is checked as after every reconnect (T32).
 //!
 //! Core 0 is asked after the look-up: the address changes only if the path waits for its next
-//! attempt, and at least half of that wait is left. Otherwise the look-up is repeated.
+//! attempt, and at least half of that wait is left. Otherwise what was found is kept for
+//! [`FOUND_MAX`] and taken when the path waits again, so that a resolver that is slower than the
+//! attempts are apart is followed as well. Then the look-up is repeated.
 //!
 //! A path whose controller may have unflushed writes keeps its address, whatever its name stands
 //! for: another controller's flush would not cover them (T13).
 //!
 //! [`HostEvent::Disconnected`]: engine::host::HostEvent::Disconnected
-use super::machine::CoreReport;
+use super::machine::PathStanding;
 use super::service::Service;
-use crate::load::host::Place;
+use crate::load::host::{self, Place};
 use crate::log;
 use crate::uri::{Found, NvmeTcp, PathUri, Start, zone};
 use engine::host::{Disconnected, PathState, ReconnectWait};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a name that can't be resolved is tried again.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest time that what was found is kept for a path that can't take it at once. Longer than an
+/// attempt to connect takes.
+const FOUND_MAX: Duration = Duration::from_secs(20);
 
 /// Longest time that an answer of core 0 is relied on.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -76,14 +82,9 @@ impl Outcome {
 }
 
 impl Standing {
-    /// Of the reports that were `asked` for then; none: core 0 did not answer.
-    fn of(cores: Option<&[CoreReport]>, at: &Disconnected, asked: Instant) -> Self {
-        let path = || {
-            let volume = cores?.first()?.volumes.get(usize::from(at.volume))?;
-            let path = volume.get(usize::from(at.path.0))?;
-            Some((path.reconnect_wait, path.state))
-        };
-        path().map_or(Self::Busy, |(wait, state)| Self::new(wait, state, asked))
+    /// As core 0 said when it was `asked`; `None`: it did not answer.
+    fn of(said: Option<PathStanding>, asked: Instant) -> Self {
+        said.map_or(Self::Busy, |(state, wait)| Self::new(wait, state, asked))
     }
 
     fn new(wait: Option<ReconnectWait>, state: PathState, asked: Instant) -> Self {
@@ -110,51 +111,55 @@ impl Service {
             if of.failures == 0 {
                 place.logged.clear();
             }
-            if place.looked_up {
-                place.lost_again = true;
+            if let Some(look_up) = &mut place.look_up {
+                look_up.lost_again = true;
+                // Full: it is told already.
+                let _ = look_up.waits.try_send(());
                 return None;
             }
-            place.looked_up = true;
-            place.lost_again = false;
-            Some(LookUp {
+            let (to, waits) = mpsc::sync_channel(1);
+            place.look_up = Some(host::LookUp {
+                lost_again: false,
+                waits: to,
+            });
+            let it = LookUp {
                 of,
                 uri: uri.to_owned(),
                 tcp: place.tcp.clone(),
                 generation: place.generation,
-            })
+            };
+            Some((it, waits))
         });
-        let Some(it) = begun.flatten() else {
+        let Some((it, waits)) = begun.flatten() else {
             return;
         };
         let service = Arc::clone(self);
         let builder = std::thread::Builder::new().name("resolve".into());
-        if let Err(error) = builder.spawn(move || service.resolve_until_found(&it)) {
+        if let Err(error) = builder.spawn(move || service.resolve_until_found(&it, &waits)) {
             log::say(format!(
                 "a host name is not looked up: no thread can be started: {error}"
             ));
             self.ends
-                .with_port(of.address, |_, place| place.looked_up = false);
+                .with_port(of.address, |_, place| place.look_up = None);
         }
     }
 
     /// Until the path has an address, has left, or the engine ends.
-    fn resolve_until_found(&self, it: &LookUp) {
-        let mut pause = PAUSE_MIN;
+    fn resolve_until_found(&self, it: &LookUp, waits: &mpsc::Receiver<()>) {
+        let (mut pause, mut failures) = (PAUSE_MIN, it.of.failures);
         loop {
-            let Some(start) = self.start_of(it) else {
+            let start = self.with_place(it, |place| Start {
+                before: place.address,
+                failed: failures > 0,
+            });
+            let Some(start) = start else {
                 return;
             };
             let found = it.tcp.find(start);
             if self.state().is_closed() {
                 return;
             }
-            // After the look-up, which may take long.
-            let standing = self.standing(&it.of);
-            let Some((outcome, is_over)) = self.take_found(it, found, standing) else {
-                return;
-            };
-            self.log_outcome(it, &outcome);
-            if is_over {
+            if self.take_when_possible(it, &found, waits, &mut failures) {
                 return;
             }
             std::thread::sleep(pause);
@@ -162,17 +167,31 @@ impl Service {
         }
     }
 
-    /// Where a look-up begins; `None`: the path has left.
-    fn start_of(&self, it: &LookUp) -> Option<Start> {
-        let (failures, in_doubt) = match self.standing(&it.of) {
-            Standing::Waits { of, .. } => (of.failures, of.in_doubt),
-            Standing::Busy | Standing::Settled => (it.of.failures, it.of.in_doubt),
-        };
-        self.with_place(it, |place| Start {
-            before: place.address,
-            failed: failures > 0,
-            kept: in_doubt,
-        })
+    /// Takes what was found as soon as the path can take it, within [`FOUND_MAX`]; whether the
+    /// look-up is over. `failures`: attempts that failed by now.
+    fn take_when_possible(
+        &self,
+        it: &LookUp,
+        found: &anyhow::Result<Found>,
+        waits: &mpsc::Receiver<()>,
+        failures: &mut u32,
+    ) -> bool {
+        let until = Instant::now() + FOUND_MAX;
+        loop {
+            let _ = waits.try_recv(); // core 0 is asked now
+            let standing = self.standing(&it.of);
+            if let Standing::Waits { of, .. } = standing {
+                *failures = of.failures;
+            }
+            let Some((outcome, is_over)) = self.take_found(it, found, standing) else {
+                return true;
+            };
+            self.log_outcome(it, &outcome);
+            let left = until.saturating_duration_since(Instant::now());
+            if outcome != Outcome::Later || waits.recv_timeout(left).is_err() {
+                return is_over;
+            }
+        }
     }
 
     /// Changes the place as [`take`] says, and the reactors' address; also whether the look-up is
@@ -180,7 +199,7 @@ impl Service {
     fn take_found(
         &self,
         it: &LookUp,
-        found: anyhow::Result<Found>,
+        found: &anyhow::Result<Found>,
         standing: Standing,
     ) -> Option<(Outcome, bool)> {
         self.with_place(it, |place| {
@@ -190,8 +209,12 @@ impl Service {
             if let Outcome::Moved { to, .. } = outcome {
                 self.senders.set_address(it.of.address, to);
             }
-            let is_over = outcome.is_final() && !std::mem::take(&mut place.lost_again);
-            place.looked_up = !is_over;
+            let look_up = place.look_up.as_mut();
+            let again = look_up.is_some_and(|it| std::mem::take(&mut it.lost_again));
+            let is_over = outcome.is_final() && !again;
+            if is_over {
+                place.look_up = None;
+            }
             (outcome, is_over)
         })
     }
@@ -206,8 +229,7 @@ impl Service {
 
     fn standing(&self, of: &Disconnected) -> Standing {
         let asked = Instant::now();
-        let cores = self.senders.report().ok();
-        Standing::of(cores.as_deref(), of, asked)
+        Standing::of(self.senders.standing(of.volume, of.path), asked)
     }
 
     fn log_outcome(&self, it: &LookUp, outcome: &Outcome) {
@@ -248,10 +270,10 @@ impl Service {
 
 /// Takes what was found for a path. Its address changes only while it waits for its next attempt,
 /// and not while its controller has unflushed writes (T13).
-fn take(place: &mut Place, found: anyhow::Result<Found>, standing: Standing) -> Outcome {
-    let Found { address, all, .. } = match found {
-        Ok(found) => found,
-        Err(why) => return not_found(place, &why),
+fn take(place: &mut Place, found: &anyhow::Result<Found>, standing: Standing) -> Outcome {
+    let (address, all) = match found {
+        Ok(found) => (found.address, found.all.clone()),
+        Err(why) => return not_found(place, why),
     };
     let before = place.address;
     let is_its = before.is_some_and(|it| all.contains(&it));
@@ -379,12 +401,12 @@ mod tests {
         let mut place = place();
         let none = || Err(anyhow!("no"));
         let waits = |is_news| Outcome::Waits { is_news };
-        assert_eq!(take(&mut place, none(), lost()), waits(true));
-        assert_eq!(take(&mut place, none(), lost()), waits(false));
-        assert_eq!(take(&mut place, found(A, &[A]), lost()), moved(A, true));
+        assert_eq!(take(&mut place, &none(), lost()), waits(true));
+        assert_eq!(take(&mut place, &none(), lost()), waits(false));
+        assert_eq!(take(&mut place, &found(A, &[A]), lost()), moved(A, true));
         assert_eq!((&place.why, place.all.len()), (&None, 1));
-        assert_eq!(take(&mut place, found(A, &[A]), lost()), Outcome::Same);
-        assert_eq!(take(&mut place, none(), lost()), Outcome::Same);
+        assert_eq!(take(&mut place, &found(A, &[A]), lost()), Outcome::Same);
+        assert_eq!(take(&mut place, &none(), lost()), Outcome::Same);
         let why = place.why.as_deref().unwrap();
         assert!(why.starts_with("its name could not"), "{why}");
         assert_eq!(place.address, Some(at(A)), "kept");
@@ -393,41 +415,33 @@ mod tests {
     #[test]
     fn only_a_path_that_waits_changes_its_address() {
         let mut place = place();
-        take(&mut place, found(A, &[A]), lost()).is_final();
+        take(&mut place, &found(A, &[A]), lost()).is_final();
         let asked = Instant::now();
         let new = |state| Standing::new(None, state, asked);
-        let of = Disconnected {
-            volume: 0,
-            path: policy::PathIndex(0),
-            address: 0,
-            failures: 0,
-            in_doubt: false,
-        };
         for standing in [
             new(PathState::Connecting),
             new(PathState::Reconnecting),
-            Standing::of(None, &of, asked),
-            Standing::of(Some(&[]), &of, asked),
+            Standing::of(None, asked),
             waits(Duration::ZERO, false),
         ] {
-            let outcome = take(&mut place, found(B, &[B]), standing);
+            let outcome = take(&mut place, &found(B, &[B]), standing);
             assert_eq!(outcome, Outcome::Later, "{standing:?}");
         }
         for state in [PathState::Live, PathState::Failed, PathState::Draining] {
-            assert_eq!(take(&mut place, found(B, &[B]), new(state)), Outcome::Same);
+            assert_eq!(take(&mut place, &found(B, &[B]), new(state)), Outcome::Same);
         }
         assert_eq!((place.address, &place.all[..]), (Some(at(A)), &[at(A)][..]));
-        assert_eq!(take(&mut place, found(B, &[B]), lost()), moved(B, true));
+        assert_eq!(take(&mut place, &found(B, &[B]), lost()), moved(B, true));
     }
 
     #[test]
     fn t13_path_in_doubt_keeps_its_address() {
         let mut place = place();
-        take(&mut place, found(A, &[A]), lost()).is_final();
+        take(&mut place, &found(A, &[A]), lost()).is_final();
         let in_doubt = waits(Duration::from_secs(60), true);
         // Also where the look-up began before the path came to be in doubt.
         for (address, is_news) in [(B, true), (A, false), (B, false)] {
-            let outcome = take(&mut place, found(address, &[B]), in_doubt);
+            let outcome = take(&mut place, &found(address, &[B]), in_doubt);
             assert_eq!(outcome, Outcome::Kept { is_news });
         }
         assert_eq!(place.address, Some(at(A)));
@@ -441,10 +455,10 @@ mod tests {
             )
         );
         let both = || found(B, &[B, A]);
-        assert_eq!(take(&mut place, both(), in_doubt), Outcome::Same);
-        assert_eq!(take(&mut place, found(A, &[B]), lost()), Outcome::Same);
+        assert_eq!(take(&mut place, &both(), in_doubt), Outcome::Same);
+        assert_eq!(take(&mut place, &found(A, &[B]), lost()), Outcome::Same);
         assert_eq!(place.address, Some(at(A)));
-        assert_eq!(take(&mut place, both(), lost()), moved(B, true));
+        assert_eq!(take(&mut place, &both(), lost()), moved(B, true));
     }
 
     #[test]
@@ -452,12 +466,12 @@ mod tests {
         let mut place = place();
         for (address, is_news) in [(A, true), (B, true), (A, false), (B, false)] {
             let all = if is_news { [A, B] } else { [B, A] };
-            let outcome = take(&mut place, found(address, &all), lost());
+            let outcome = take(&mut place, &found(address, &all), lost());
             assert_eq!(outcome, moved(address, is_news));
         }
         let all = [A, B, "10.0.0.3:4420"];
-        assert_eq!(take(&mut place, found(A, &all), lost()), moved(A, true));
-        assert_eq!(take(&mut place, found(B, &all), lost()), moved(B, true));
-        assert_eq!(take(&mut place, found(A, &all), lost()), moved(A, false));
+        assert_eq!(take(&mut place, &found(A, &all), lost()), moved(A, true));
+        assert_eq!(take(&mut place, &found(B, &all), lost()), moved(B, true));
+        assert_eq!(take(&mut place, &found(A, &all), lost()), moved(A, false));
     }
 }

@@ -3,8 +3,10 @@
 use crate::process::{Client, Process, two_ports, wait_until};
 use rustix::process::Signal;
 use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 /// What a process is started by that sees other files of hosts and name servers.
 const ENTER: &str = "mount --bind \"$1\" /etc/hosts && mount --bind \"$2\" /etc/resolv.conf && \
@@ -72,6 +74,97 @@ impl Place {
         let text = String::from_utf8(output.stdout).unwrap();
         (output.status.code().unwrap(), text)
     }
+}
+
+/// A name server of one test, for as long as the test process is there: every name has these
+/// addresses, `after` so long. `None`: it can't have its port.
+fn name_server(test: &str, at: Ipv4Addr, all: &'static [Ipv4Addr], after: Duration) -> Option<()> {
+    let socket = match UdpSocket::bind((at, 53)) {
+        Ok(socket) => socket,
+        Err(error) => {
+            let line = format!("SKIP {test}: no port 53 at {at}: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            return None;
+        }
+    };
+    std::thread::spawn(move || {
+        let mut packet = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut packet) {
+            std::thread::sleep(after);
+            let _ = socket.send_to(&answer(&packet[..length], all), from);
+        }
+    });
+    Some(())
+}
+
+/// The answer to a question (RFC 1035, 4.1): a header of 12 bytes, a name, type and class.
+fn answer(asked: &[u8], all: &[Ipv4Addr]) -> Vec<u8> {
+    let end_of_name = 12 + asked[12..].iter().position(|it| *it == 0).unwrap() + 1;
+    let question = &asked[12..end_of_name + 4];
+    let is_a = asked[end_of_name..end_of_name + 2] == [0, 1];
+    let all = if is_a { all } else { &[] };
+    let mut packet = asked[..2].to_vec();
+    packet.extend([0x81, 0x80, 0, 1, 0, all.len() as u8, 0, 0, 0, 0]);
+    packet.extend(question);
+    for address in all {
+        // The name of the question, A, IN, no time to live, 4 bytes.
+        packet.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        packet.extend(address.octets());
+    }
+    packet
+}
+
+/// A target with one namespace, and this port at both addresses.
+fn target_at(place: &Place, name: &str, addresses: [Ipv4Addr; 2]) -> Option<(Process, u16)> {
+    let of = |at| TcpListener::bind((at, 0)).ok();
+    let port = (0..16).find_map(|_| {
+        let first = of(addresses[0])?;
+        let port = first.local_addr().ok()?.port();
+        TcpListener::bind((addresses[1], port)).ok().map(|_| port)
+    });
+    let port = port.expect("a port that is free at both");
+    let listen = addresses.map(|at| format!("{at}:{port}"));
+    let nqn = format!("nqn.2026-01.org.braid:{name}");
+    let socket = place.path("t.sock");
+    let mut words = vec!["target", "--mem", "64MiB", "--nqn", &nqn];
+    for listen in &listen {
+        words.extend(["--listen", listen]);
+    }
+    words.extend(["--socket", socket.to_str().unwrap()]);
+    let mut target = Process::start(place.0.path(), &words);
+    match target.says("port 2: ") {
+        Some(_) => Some((target, port)),
+        None => {
+            target.notes("io_uring");
+            crate::no_io_uring::skip(&target.seen);
+            None
+        }
+    }
+}
+
+/// A volume by the name "storage.test" beside one in memory, `v1`.
+fn write_config(place: &Place, port: u16, name: &str, keys: &str) {
+    let uri = format!("nvme-tcp://storage.test:{port}/nqn.2026-01.org.braid:{name}");
+    let volume = |name: &str, uri: &str| {
+        let socket = place.path(&format!("{name}.sock"));
+        format!(
+            "[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            socket.display()
+        )
+    };
+    let (v0, v1) = (volume("v0", &uri), volume("v1", "mem:64MiB"));
+    let text = format!("drain_timeout = \"5s\"\n{keys}\n{v0}{v1}");
+    std::fs::write(place.path("b.toml"), text).unwrap();
+}
+
+/// Names of threads of a process.
+fn threads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+    };
+    tasks.filter_map(name).map(|it| it.trim().into()).collect()
 }
 
 /// Words of a paragraph, however its lines were broken.
@@ -144,6 +237,145 @@ fn path_waits_for_its_name_and_others_serve() {
     // answers.
     place.hosts("");
     assert_eq!(Client::open(&place.path("v0.sock")).write(4096, 2), 0);
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+}
+
+/// The only path of a volume is lost, and its name server takes questions without an answer: until
+/// that is over, all else goes on, and the path returns to the address that it had.
+#[test]
+fn resolver_that_hangs_stops_nothing_else() {
+    const TEST: &str = "resolver_that_hangs_stops_nothing_else";
+    let Some(place) = Place::new(TEST) else {
+        return;
+    };
+    let server = Ipv4Addr::new(127, 0, 0, 77);
+    if name_server(TEST, server, &[], Duration::from_secs(3600)).is_none() {
+        return;
+    }
+    let servers = format!("nameserver {server}\noptions timeout:30 attempts:5\n");
+    std::fs::write(place.path("resolv.conf"), servers).unwrap();
+    place.hosts("127.0.0.1 storage.test\n");
+    let at = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 4)];
+    let Some((_target, port)) = target_at(&place, "hangs", at) else {
+        return;
+    };
+    write_config(&place, port, "hangs", "reconnect_delay = \"1s\"");
+    let mut engine = place.engine();
+    assert!(engine.says("v0: ready").is_some());
+    let ask_target = |words: &[&str]| {
+        let mut command = Command::new(BRAID);
+        command
+            .args(words)
+            .arg("--socket")
+            .arg(place.path("t.sock"));
+        assert!(command.output().unwrap().status.success(), "{words:?}");
+    };
+    place.hosts("");
+    ask_target(&["target", "set", "--port", "1", "offer=withdrawn"]);
+    ask_target(&["target", "drop", "--port", "1"]);
+    let pid = engine.child.id();
+    let hangs = || threads(pid).contains(&"resolve".into());
+    wait_until(|| hangs().then_some(()));
+    wait_until(|| (place.check(&["v0"]).0 == 2).then_some(()));
+    assert_eq!(
+        Client::open_named(&place.path("v1.sock"), "v1").write(0, 1),
+        0
+    );
+    assert_eq!(place.check(&["v1"]), (0, "v1: ok\n".into()));
+    for words in [
+        &["stat"][..],
+        &["reload"],
+        &["path", "add", "v1", "mem:64MiB"],
+        &["policy", "v1", "round-robin"],
+    ] {
+        let output = place.ask(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // A second memory is no path to the first one, and that is said.
+        assert!(output.status.success() || words[0] == "path", "{said}");
+    }
+    assert!(hangs(), "its answer would take an hour");
+    // The target is there again, where it was.
+    ask_target(&["target", "set", "--port", "1", "offer=subsystem"]);
+    assert!(!engine.notes("live again").is_empty());
+    assert_eq!(Client::open(&place.path("v0.sock")).write(0, 1), 0);
+    assert!(hangs());
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+}
+
+/// The address in use refuses its host: the other one of the name is used.
+#[test]
+fn path_moves_to_the_other_address_of_its_name() {
+    const TEST: &str = "path_moves_to_the_other_address_of_its_name";
+    const AT: [Ipv4Addr; 2] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 5)];
+    let Some(place) = Place::new(TEST) else {
+        return;
+    };
+    let server = Ipv4Addr::new(127, 0, 0, 78);
+    if name_server(TEST, server, &AT, Duration::ZERO).is_none() {
+        return;
+    }
+    std::fs::write(place.path("resolv.conf"), format!("nameserver {server}\n")).unwrap();
+    let Some((_target, port)) = target_at(&place, "several", AT) else {
+        return;
+    };
+    write_config(&place, port, "several", "reconnect_delay = \"1s\"");
+    let mut engine = place.engine();
+    assert!(engine.says("v0: ready").is_some());
+    assert_eq!(Client::open(&place.path("v0.sock")).write(0, 1), 0);
+    assert_eq!(Client::open(&place.path("v0.sock")).flush(), 0);
+    // Both ways: the resolver of the system chooses the order.
+    for (from, to) in [("1", 1), ("2", 0)] {
+        let ask_target = |words: &[&str]| {
+            let mut command = Command::new(BRAID);
+            command
+                .args(words)
+                .arg("--socket")
+                .arg(place.path("t.sock"));
+            assert!(command.output().unwrap().status.success(), "{words:?}");
+        };
+        let port_of = ["--port", from];
+        let other = ["--port", if from == "1" { "2" } else { "1" }];
+        ask_target(&[&["target", "set"], &other[..], &["offer=subsystem"]].concat());
+        ask_target(&[&["target", "set"], &port_of[..], &["offer=withdrawn"]].concat());
+        ask_target(&[&["target", "drop"], &port_of[..]].concat());
+        engine.notes(&format!("its host is {}:{port} now", AT[to]));
+        engine.notes("live again");
+        assert_eq!(Client::open(&place.path("v0.sock")).flush(), 0);
+    }
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+}
+
+/// Attempts follow each other after 100 ms and take 1 s, and the name server answers after 0.3 s:
+/// hardly any answer comes while the path waits.
+#[test]
+fn slow_resolver_is_followed_between_short_waits() {
+    const TEST: &str = "slow_resolver_is_followed_between_short_waits";
+    const AT: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 6), Ipv4Addr::new(127, 0, 0, 7)];
+    let Some(place) = Place::new(TEST) else {
+        return;
+    };
+    let server = Ipv4Addr::new(127, 0, 0, 79);
+    let after = Duration::from_millis(300);
+    if name_server(TEST, server, &AT[..1], after).is_none() {
+        return;
+    }
+    std::fs::write(place.path("resolv.conf"), format!("nameserver {server}\n")).unwrap();
+    let Some((_target, port)) = target_at(&place, "slow", AT) else {
+        return;
+    };
+    // Takes connections and says nothing.
+    let mute = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 8), port)).unwrap();
+    place.hosts("127.0.0.8 storage.test\n");
+    let keys = "connect_timeout = \"1s\"\nreconnect_delay = \"100ms\"";
+    write_config(&place, port, "slow", keys);
+    let mut engine = place.engine();
+    let (_first, _) = mute.accept().unwrap();
+    place.hosts("");
+    engine.notes(&format!("its host is {}:{port} now", AT[0]));
+    assert!(engine.says("v0: ready").is_some());
     engine.signal(Signal::TERM);
     assert!(engine.ended().success(), "{}", engine.seen);
 }
