@@ -1,7 +1,7 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
 use super::known;
-use super::late;
+use super::late::{self, Absent};
 use super::machine::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
@@ -43,7 +43,7 @@ const REPORT_WAIT: Duration = Duration::from_secs(5);
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 
 /// What was opened for the cores: see [`opened`].
-type Opened = (Resources, Vec<VolumeConfig>, Vec<(u16, String)>);
+type Opened = (Resources, Vec<VolumeConfig>, Vec<Absent>);
 
 /// Running cores.
 pub struct Cores {
@@ -51,7 +51,7 @@ pub struct Cores {
     /// Where the paths lead.
     pub known: Vec<Known>,
     /// Volumes that begin without their paths, by number, and why.
-    pub absent: Vec<(u16, String)>,
+    pub absent: Vec<Absent>,
 }
 
 /// For speaking to them.
@@ -300,11 +300,18 @@ fn opened(
             access: FileAccess::Shared,
             quiesce_ns: volume.queue_quiesce_ns(),
         };
-        let (made, why) = match volume.leg_of.is_some() {
-            true => mirrors::leg(&mut resources, plan)?,
-            false => late::volume(&mut resources, plan)?,
+        let (made, lacks) = if volume.leg_of.is_some() {
+            let (made, why) = mirrors::leg(&mut resources, plan)?;
+            (made, why.map(|why| (why, Vec::new())))
+        } else {
+            late::volume(&mut resources, plan)?
         };
-        absent.extend(why.map(|why| (*number, why)));
+        absent.extend(lacks.map(|(why, uris)| Absent {
+            number: *number,
+            name: volume.name.clone(),
+            why,
+            uris,
+        }));
         let home = volume.leg_of.as_deref().and_then(mirror).copied();
         volumes.push(VolumeConfig {
             recovery: Recovery {

@@ -1,9 +1,9 @@
-//! Files and devices that were not there at the start: opened when they are.
+//! Files, devices and queue servers that were not there at the start: opened when they are.
 //!
 //! # Contract
-//! A leg that could not be opened at the start, or a volume's only file, is looked for again by
-//! itself, with growing pauses, as paths over a network are; a thread for each, so that one whose
-//! file system hangs holds up no other. What is at the place of a leg is read first, beside whoever
+//! A leg that could not be opened at the start, or a local path of a volume, is looked for again by
+//! itself, with growing pauses, as paths over a network are; a thread for each volume, so that one
+//! whose file system hangs holds up no other. The other paths of its volume serve. What is at the place of a leg is read first, beside whoever
 //! has it: it is opened only if it says that it is a leg, and of this mirror as far as that is
 //! known. Then all is as at a start, or after `mirror restore`: the lock, and what the engine makes
 //! of the superblock (docs/mirrors.md). Nothing is gone on without here.
@@ -22,11 +22,11 @@ use crate::uri::UriKind;
 use engine::host::VolumeConfig;
 use runtime::RuntimeError;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a file is looked for again: a person who mounts a file system
@@ -37,14 +37,59 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a volume's only file must not have changed before it is opened.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Volumes whose files can't be opened yet, and why.
+/// A volume that begins without some of its paths.
+pub struct Absent {
+    /// Its number.
+    pub number: u16,
+    /// Its name.
+    pub name: String,
+    /// Why they can't be opened.
+    pub why: String,
+    /// Their URIs; of a leg none, which has no path at all.
+    pub uris: Vec<String>,
+}
+
+/// Volumes whose paths can't be opened yet.
 #[derive(Default)]
-pub struct Late(Mutex<BTreeMap<String, String>>);
+pub struct Late {
+    whys: Mutex<BTreeMap<String, String>>,
+    /// Volumes whose paths are being opened.
+    opening: Mutex<BTreeSet<String>>,
+    opened: Condvar,
+}
+
+/// The paths of a volume are opened by its owner only, as long as this is there.
+pub struct Turn<'a> {
+    late: &'a Late,
+    name: String,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.late.opening().remove(&self.name);
+        self.late.opened.notify_all();
+    }
+}
 
 impl Late {
-    /// Why a volume has no path yet.
+    /// Why a volume lacks paths since the start.
     pub fn why(&self, name: &str) -> Option<String> {
         self.all().get(name).cloned()
+    }
+
+    /// Waits no longer than `wait` until no other opens the paths of this volume; `None`: another
+    /// does still.
+    pub fn turn(&self, name: &str, wait: Duration) -> Option<Turn<'_>> {
+        let opens = |all: &mut BTreeSet<String>| all.contains(name);
+        let waited = self.opened.wait_timeout_while(self.opening(), wait, opens);
+        let (mut all, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let name = name.to_owned();
+        all.insert(name.clone())
+            .then_some(Turn { late: self, name })
+    }
+
+    fn opening(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes why; whether that is news.
@@ -53,41 +98,61 @@ impl Late {
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.whys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the paths of a volume lead to; if its only file is not there, it begins without paths, and
-/// why.
+/// What the paths of a volume lead to. It begins without those local ones that are not there: why,
+/// and their URIs.
 ///
 /// # Errors
 /// Something else can't be opened.
 pub fn volume(
     resources: &mut Resources,
     plan: VolumePlan,
-) -> anyhow::Result<(VolumeConfig, Option<String>)> {
-    let only = matches!(&plan.paths[..], [only] if matches!(only.uri.kind(), UriKind::File(_)));
-    match resources.volume(&plan) {
-        Err(error) if only && is_absent(&error) => {
-            let why = format!("{error:#}");
-            log::say(format!(
-                "{}: it begins without its path: {why}; it is tried again",
-                plan.name
-            ));
-            let none = VolumePlan {
-                paths: Vec::new(),
-                ..plan
-            };
-            Ok((resources.volume(&none)?, Some(why)))
+) -> anyhow::Result<(VolumeConfig, Option<(String, Vec<String>)>)> {
+    let (mut paths, mut absent) = (Vec::new(), None::<(String, Vec<String>)>);
+    for keys in &plan.paths {
+        match resources.path_of(keys, &plan) {
+            Ok(path) => paths.push(path),
+            Err(error) if is_absent(&error) => {
+                let why = format!("{error:#}");
+                log::say(format!(
+                    "{}: it begins without its path: {why}; it is tried again",
+                    plan.name
+                ));
+                let uris = &mut absent.get_or_insert((why, Vec::new())).1;
+                uris.push(keys.uri.to_string());
+            }
+            Err(error) => return Err(error),
         }
-        made => Ok((made?, None)),
+    }
+    let none = VolumePlan {
+        paths: Vec::new(),
+        ..plan
+    };
+    let made = resources.volume(&none)?;
+    Ok((VolumeConfig { paths, ..made }, absent))
+}
+
+/// Orders the paths of volumes as the engine has them: those that come late are the last ones.
+pub fn put_last(volumes: &mut [Volume], absent: &[Absent]) {
+    for it in absent {
+        let of = volumes.iter_mut().find(|of| of.name == it.name);
+        let of = of.expect("a volume of the configuration");
+        of.paths
+            .sort_by_key(|keys| it.uris.contains(&keys.uri.to_string()));
     }
 }
 
-/// Whether nothing was found at the path of a file.
+/// Whether nothing was found at the place of a file or device, or no queue server.
 fn is_absent(error: &anyhow::Error) -> bool {
-    let Some(RuntimeError::Open { source, .. }) = error.downcast_ref() else {
-        return false;
+    let source = match error.downcast_ref() {
+        Some(RuntimeError::Open { source, .. }) => source,
+        Some(RuntimeError::Queue { source, .. }) => {
+            return source.nobody_listens().is_some() || matches!(source, queue::Error::Gone);
+        }
+        _ => return false,
     };
     let errno = source.raw_os_error().map(Errno::from_raw_os_error);
     let absent = [
@@ -104,22 +169,22 @@ fn is_absent(error: &anyhow::Error) -> bool {
 /// Paths of a volume in the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum There<T> {
-    /// It has none.
-    None(T),
-    /// It has some, or the volume left.
-    Some,
+    /// It has these first ones of its paths only.
+    Some(T, usize),
+    /// It has all, or the volume left.
+    All,
     /// Core 0 did not say.
     Unknown,
 }
 
 impl<T> There<T> {
-    /// Of a volume, if it is there, for which core 0 reports so many paths.
-    fn of(volume: Option<T>, count: Option<usize>) -> Self {
+    /// Of a volume, if it is there, that is to have so many paths, and core 0 reports `count`.
+    fn of(volume: Option<(T, usize)>, count: Option<usize>) -> Self {
         match (volume, count) {
-            (None, _) => Self::Some,
+            (None, _) => Self::All,
             (Some(_), None) => Self::Unknown,
-            (Some(volume), Some(0)) => Self::None(volume),
-            (Some(_), Some(_)) => Self::Some,
+            (Some((volume, whole)), Some(count)) if count < whole => Self::Some(volume, count),
+            (Some(_), Some(_)) => Self::All,
         }
     }
 }
@@ -165,9 +230,11 @@ impl Settling {
 
 impl Service {
     /// Looks for what was not there at the start, until it is.
-    pub fn look_for_late(self: &Arc<Self>, absent: Vec<(u16, String)>) {
-        for (number, why) in absent {
-            let name = self.name(number);
+    pub fn look_for_late(self: &Arc<Self>, absent: Vec<Absent>) {
+        for Absent {
+            number, name, why, ..
+        } in absent
+        {
             self.late.note(&name, why);
             let (service, of) = (Arc::clone(self), name.clone());
             let look = move || service.look_for(number, &of);
@@ -202,17 +269,21 @@ impl Service {
         self.late.all().remove(name);
     }
 
-    /// Opens the paths of a volume that has none; whether that is over: it has some, or has left.
+    /// Opens the paths that a volume lacks; whether that is over: it has all, or has left.
     ///
     /// # Errors
-    /// Why it has none yet.
+    /// Why it lacks them still.
     fn open_late(&self, number: u16, name: &str, settling: &mut Settling) -> Result<bool, String> {
-        let of = match self.paths_there(number, name) {
-            There::None(of) => of,
+        let (of, count) = match self.paths_there(number, name) {
+            There::Some(of, count) => (of, count),
             There::Unknown => return Ok(false),
-            There::Some => return Ok(true),
+            There::All => return Ok(true),
         };
-        for keys in &of.paths {
+        let Some(_turn) = self.late.turn(name, Duration::ZERO) else {
+            return Ok(false); // a verb opens them
+        };
+        let lacks = &of.paths[count..];
+        for keys in lacks {
             self.may_be_opened(keys, of.leg_of.as_deref(), settling)?;
         }
         // By two names it may be what another volume has (T48), which no check at the start saw.
@@ -229,7 +300,7 @@ impl Service {
         let mirror = mirror.map(|it| self.state().volumes.number(it)).transpose();
         let mirror = mirror.map_err(|error| error.message)?;
         // Before the lock: a file system that hangs here holds up no verb.
-        let ends = self.open_ends(&of.paths, access, of.queue_quiesce_ns())?;
+        let ends = self.open_ends(lacks, access, of.queue_quiesce_ns())?;
         // Users' verbs come first.
         let alone = match mirror {
             Some(mirror) => self.alone_with_mirror_now(mirror),
@@ -239,10 +310,12 @@ impl Service {
             return Ok(false);
         };
         match self.paths_there(number, name) {
-            There::None(now) if (&now.paths, &now.leg_of) == (&of.paths, &of.leg_of) => {}
-            There::None(_) | There::Unknown => return Ok(false),
-            There::Some => return Ok(true),
+            There::Some(now, there)
+                if (&now.paths, &now.leg_of, there) == (&of.paths, &of.leg_of, count) => {}
+            There::Some(..) | There::Unknown => return Ok(false),
+            There::All => return Ok(true),
         }
+        self.mark_paths(number);
         self.add_ends(number, ends)?;
         let what = match of.leg_of {
             Some(_) => "this leg is there now: its superblock decides what becomes of it",
@@ -253,7 +326,7 @@ impl Service {
         Ok(true)
     }
 
-    /// Whether the engine has paths of a volume.
+    /// Which paths of a volume the engine has.
     fn paths_there(&self, number: u16, name: &str) -> There<Volume> {
         let cores = self.senders.report().ok();
         let core = cores.as_ref().and_then(|it| it.first());
@@ -261,7 +334,7 @@ impl Service {
         let count = paths.map(Vec::len);
         let state = self.state();
         let it = state.volumes.get(number).filter(|it| it.of.name == name);
-        There::of(it.map(|it| it.of.clone()), count)
+        There::of(it.map(|it| (it.of.clone(), it.of.paths.len())), count)
     }
 
     /// Whether what is at a path now may be opened.
@@ -342,9 +415,24 @@ mod tests {
 
     #[test]
     fn volume_that_no_core_reports_is_not_opened() {
-        assert_eq!(There::of(Some(()), None), There::Unknown);
-        assert_eq!(There::of(Some(()), Some(0)), There::None(()));
-        assert_eq!(There::of(Some(()), Some(1)), There::Some);
-        assert_eq!(There::<()>::of(None, Some(0)), There::Some);
+        assert_eq!(There::of(Some(((), 2)), None), There::Unknown);
+        assert_eq!(There::of(Some(((), 2)), Some(0)), There::Some((), 0));
+        assert_eq!(There::of(Some(((), 2)), Some(1)), There::Some((), 1));
+        assert_eq!(There::of(Some(((), 2)), Some(2)), There::All);
+        assert_eq!(There::<()>::of(None, Some(0)), There::All);
+    }
+
+    #[test]
+    fn one_opens_the_paths_of_a_volume_at_a_time() {
+        let late = Late::default();
+        let turn = late.turn("a", Duration::ZERO).unwrap();
+        assert!(late.turn("a", Duration::from_millis(1)).is_none());
+        assert!(late.turn("b", Duration::ZERO).is_some());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| late.turn("a", Duration::from_secs(60)).is_some());
+            drop(turn);
+            assert!(waits.join().unwrap());
+        });
+        assert!(late.turn("a", Duration::ZERO).is_some());
     }
 }

@@ -161,6 +161,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
     let mut cores = Cores::start(&config, &identity, (chosen, before), &known, &told)?;
+    let absent = std::mem::take(&mut cores.absent);
+    late::put_last(&mut config.volumes, &absent);
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -174,7 +176,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         known,
         registry,
     };
-    let absent = std::mem::take(&mut cores.absent);
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.put_aside();

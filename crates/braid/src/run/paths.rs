@@ -213,7 +213,7 @@ impl Service {
             let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
             if let Some(why) = self.late.why(&of.name) {
                 return Err(format!(
-                    "{} waits for its file, and gets no path before: {why}",
+                    "{} waits for a path that comes late, and gets no other before: {why}",
                     of.name
                 ));
             }

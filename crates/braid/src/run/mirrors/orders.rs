@@ -38,6 +38,8 @@ const ASSEMBLE_WAIT: Duration = super::again::WAIT;
 pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
+/// How long a verb waits until a leg that comes late was opened or left alone.
+const OPENING_MAX: Duration = Duration::from_secs(5);
 
 /// What a mirror that can only be read is not asked for.
 const CHANGES: [&str; 9] = [
@@ -570,6 +572,13 @@ impl Service {
         if there.is_some_and(|paths| !paths.is_empty()) {
             return Ok(());
         }
+        // It may be opened just now, since it comes late.
+        let name = self.name(volume);
+        let turn = self.late.turn(&name, OPENING_MAX);
+        let Some(_turn) = turn else {
+            let why = "it is being opened, which takes long; try again";
+            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+        };
         let made = self.open_paths(volume, &keys, FileAccess::Alone, quiesce_ns);
         made.map_err(Failure::refused)
     }

@@ -2,6 +2,8 @@
 use super::place::{LEG_BYTES, Place, end};
 use crate::process::{Client, begun, wait_until};
 use std::fs::File;
+use std::io::Write;
+use std::process::Command;
 
 impl Place {
     fn rename(&self, from: &str, to: &str) {
@@ -120,7 +122,10 @@ fn file_of_a_volume_that_comes_late_is_opened() {
     let added = place.ask(&["path", "add", "v0", uri]);
     let text = String::from_utf8_lossy(&added.stderr);
     assert_eq!(added.status.code(), Some(1), "{text}");
-    assert!(text.contains("v0 waits for its file"), "{text}");
+    assert!(
+        text.contains("v0 waits for a path that comes late"),
+        "{text}"
+    );
     File::create(place.path("made"))
         .unwrap()
         .set_len(LEG_BYTES)
@@ -133,4 +138,47 @@ fn file_of_a_volume_that_comes_late_is_opened() {
     let check = place.ask(&["check"]);
     assert_eq!(check.status.code(), Some(0), "{check:?}");
     end(engine);
+}
+
+/// A block device that comes late: its node is a dangling link first, then that of a loop device.
+#[test]
+fn block_device_of_a_volume_that_comes_late_is_opened() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (node, data) = (place.path("disk"), place.path("data.img"));
+    File::create(&data).unwrap().set_len(LEG_BYTES).unwrap();
+    let text = format!(
+        "drain_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"file:{}\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        node.display(),
+        place.path("v0.sock").display()
+    );
+    std::fs::write(place.path("b.toml"), text).unwrap();
+    let mut engine = begun(place.0.path());
+    engine.notes("it begins without its path");
+    let made = Command::new("losetup")
+        .args(["-f", "--show"])
+        .arg(&data)
+        .output();
+    let made = match made {
+        Ok(made) if made.status.success() => String::from_utf8(made.stdout).unwrap(),
+        other => {
+            let line = format!(
+                "SKIP block_device_of_a_volume_that_comes_late_is_opened: no loop device: \
+                 {other:?}\n"
+            );
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            return end(engine);
+        }
+    };
+    let device = made.trim();
+    std::os::unix::fs::symlink(device, &node).unwrap();
+    assert!(engine.says("v0: ready, 16 MiB").is_some());
+    assert_eq!(Client::open(&place.path("v0.sock")).write(0, 9), 0);
+    end(engine);
+    let freed = Command::new("losetup").args(["-d", device]).status();
+    assert!(freed.is_ok_and(|it| it.success()), "{device}");
+    let data = std::fs::read(&data).unwrap();
+    assert_eq!(data[..512], [9; 512]);
 }

@@ -133,6 +133,56 @@ fn load(socket: PathBuf, over: &AtomicBool, rounds: &AtomicU64) -> Vec<u8> {
     fills
 }
 
+/// A queue server that is not there at the start ends no engine: its volumes begin without it, one
+/// by its other path, and use it once it is there.
+#[test]
+fn queue_that_is_not_there_at_the_start_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    std::fs::File::create(root.join("data"))
+        .unwrap()
+        .set_len(BLOCKS * 4096)
+        .unwrap();
+    let Some((mut target, uri)) = target(root) else {
+        return;
+    };
+    let alone = format!(
+        "[[volume]]\nname = \"v1\"\n[[volume.path]]\nuri = \"queue:{}?nsid=1\"\n",
+        text(&root.join("other.sock"))
+    );
+    configure(root, &uri);
+    let config = std::fs::read_to_string(root.join("b.toml")).unwrap();
+    std::fs::write(root.join("b.toml"), config + &alone).unwrap();
+    let mut engine = process::begun(root);
+    engine.notes("v0: it begins without its path");
+    engine.notes("v1: it begins without its path");
+    assert!(engine.says("v0: ready").is_some());
+    assert_eq!(Client::open(&root.join("v0.sock")).write(0, 1), 0);
+    let states = |root: &Path| -> Vec<String> {
+        let state = |path: &serde_json::Value| path["state"].as_str().unwrap_or("").to_owned();
+        paths(root).iter().map(state).collect()
+    };
+    wait_until(|| root.join("c.sock").exists().then_some(()));
+    let shown = paths(root);
+    assert_eq!(shown[0]["state"], "live", "{shown:?}");
+    let why = shown[1]["hindrance"].as_str().unwrap();
+    assert!(why.starts_with("not there since the start"), "{why}");
+    let mut server = serve(root);
+    engine.notes("v0: its path is there now");
+    wait_until(|| (states(root) == ["live", "live"]).then_some(()));
+    let before = completed(root)[1];
+    let mut client = Client::open(&root.join("v0.sock"));
+    for n in 0..4 {
+        assert_eq!(client.write(n * 4096, 2), 0);
+    }
+    assert!(completed(root)[1] > before, "it is used");
+    drop(client);
+    for it in [&mut engine, &mut target, &mut server] {
+        it.signal(Signal::TERM);
+        assert!(it.ended().success(), "{}", it.seen);
+    }
+}
+
 #[test]
 fn t09_t13_a_queue_and_a_controller_are_paths_of_one_volume_and_either_may_die() {
     let directory = tempfile::tempdir().unwrap();
