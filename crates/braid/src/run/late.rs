@@ -3,9 +3,9 @@
 //! # Contract
 //! A leg that could not be opened at the start, or a local path of a volume, is looked for again by
 //! itself, with growing pauses, as paths over a network are; a thread for each volume, so that one
-//! whose file system hangs holds up no other. The other paths of its volume serve. What is at the place of a leg is read first, beside whoever
-//! has it: it is opened only if it says that it is a leg, and of this mirror as far as that is
-//! known. Then all is as at a start, or after `mirror restore`: the lock, and what the engine makes
+//! whose file system hangs holds up no other. The other paths of its volume serve. What is at the
+//! place of a leg is read first, beside its present user: it is opened only if it says that it is a
+//! leg, and of this mirror as far as that is known. Then all is as at a start, or after `mirror restore`: the lock, and what the engine makes
 //! of the superblock (docs/mirrors.md). Nothing is gone on without here.
 //!
 //! # Limits

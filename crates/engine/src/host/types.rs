@@ -192,7 +192,8 @@ pub enum IoOp {
     Flush,
     /// Zero the range.
     WriteZeroes {
-        /// Its space may be given up: only where [`hole_bytes`](volume::IoLimits::hole_bytes) is not 0.
+        /// Its space may be given up: only where [`hole_bytes`](volume::IoLimits::hole_bytes) is
+        /// not 0.
         deallocate: bool,
     },
     /// Deallocate the range.

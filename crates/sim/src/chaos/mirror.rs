@@ -4,7 +4,8 @@
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
-//! * `make`: legs as they are at first, and the host's engine; `cache_loss_checker`: takeover of a mirror
+//! * `make`: legs as they are at first, and the host's engine; `cache_loss_checker`: takeover of a
+//!   mirror
 //! * `put_back`: legs that show an older state of themselves; `blink`: legs that are away for a
 //!   moment while another one is rebuilt; `shrunk`: legs that lose what lay behind their new end;
 //!   `exchanged`: legs that a configuration gives in another order, or that are another mirror's;

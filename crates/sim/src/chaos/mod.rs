@@ -10,8 +10,8 @@
 //!   `overlap`: several at a time; `touch`: which of them touched something
 //! * `check`: conditions at the end, `pardon`: failures that faults excuse, `count`: counts,
 //!   `peaks`: memory, `lives`, `tally`: sums by life and connection; [`judged`]: the checks that
-//!   had something to judge; `wire_recorder`: identifiers in use; `good`: usable paths, `late_write_checker`: writes that
-//!   wait for others
+//!   had something to judge; `wire_recorder`: identifiers in use; `good`: usable paths,
+//!   `late_write_checker`: writes that wait for others
 //! * `rig`: hosts, controllers and applications, `make`: their components, `cores`: messages
 //!   between those of one host, `user`: changes of its paths; `client`: its applications, `orphan`:
 //!   their writes that were cut off; `disk`: storage of controllers; `stranger`: unrelated clients;
