@@ -84,8 +84,9 @@ impl Late {
         let waited = self.opened.wait_timeout_while(self.opening(), wait, opens);
         let (mut all, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let name = name.to_owned();
-        all.insert(name.clone())
-            .then_some(Turn { late: self, name })
+        // Not made where another has it: its end would end the other's.
+        let is_free = all.insert(name.clone());
+        is_free.then(|| Turn { late: self, name })
     }
 
     fn opening(&self) -> MutexGuard<'_, BTreeSet<String>> {
