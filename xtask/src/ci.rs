@@ -1,8 +1,8 @@
 //! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! [`steps`] run one after the other, each within its own time; the first failure ends the run (with
-//! `--keep-going` and `--nightly` all are run) and shows the end of that step's output. Whole
+//! [`steps`] run one after the other, each within its own time. The first failure ends the run
+//! (with `--keep-going` and `--nightly` all are run) and shows the end of that step's output. Whole
 //! outputs are kept in `target/ci/<step>.log`. The commands for the tests and the demo are read out
 //! of README.md, so that what is checked is what readers type. A whole nightly check writes
 //! docs/results/nightly.md.
@@ -33,6 +33,9 @@ pub struct Args {
     /// The longer check: all guests, fuzzing, long faults, 20,000 worlds of each kind.
     #[arg(long)]
     nightly: bool,
+    /// Prints the table of CONTRIBUTING.md, and runs nothing.
+    #[arg(long)]
+    table: bool,
     /// Run only these steps (repeatable).
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
@@ -43,6 +46,10 @@ pub struct Args {
 
 /// Runs the steps.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    if args.table {
+        print!("{}", steps::table());
+        return Ok(ExitCode::SUCCESS);
+    }
     let steps = chosen(args)?;
     let allowed = skips::allowed(&read(&root.join(".ci/allowed-skips"))?);
     let words = Words::read(root)?;
@@ -238,6 +245,7 @@ mod tests {
     fn args(nightly: bool, only: &[&str]) -> Args {
         Args {
             nightly,
+            table: false,
             only: only.iter().map(|&it| it.to_owned()).collect(),
             keep_going: false,
         }

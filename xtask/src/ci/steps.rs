@@ -93,7 +93,7 @@ pub const STEPS: [Step; 16] = [
         60,
         "cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check",
     ),
-    both("tidy", "the project's own lint", 120, "cargo xtask tidy"),
+    both("tidy", "the project's own lint", 300, "cargo xtask tidy"),
     both(
         "clippy",
         "lints of the compiler and clippy",
@@ -130,7 +130,8 @@ pub const STEPS: [Step; 16] = [
         "worlds of faults, plain ones and those with a mirror",
         // Seeds 1 to 1,400 and 1 to 360 are tests of the simulator.
         part(
-            "1,000 plain ones and 100 with a mirror, of the commit's seeds; fixed ones are in `test`",
+            "1,000 plain ones and 100 with a mirror, of the commit's seeds; fixed ones are in \
+             `test`",
             360,
             "sim='cargo run --release -q --bin braid-sim --'; \
              $sim --chaos -j 2 --seed $commit --seeds 1000; \
@@ -294,7 +295,10 @@ mod tests {
         let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../CONTRIBUTING.md");
         let text = std::fs::read_to_string(place).unwrap();
         let table = table();
-        assert!(text.contains(&table), "CONTRIBUTING.md lacks:\n{table}");
+        assert!(
+            text.contains(&table),
+            "cargo xtask ci --table prints:\n{table}"
+        );
     }
 
     #[test]
