@@ -5,8 +5,9 @@
 //! itself, with growing pauses, as paths over a network are; a thread for each volume, so that one
 //! whose file system hangs holds up no other. The other paths of its volume serve. What is at the
 //! place of a leg is read first, beside its present user: it is opened only if it says that it is a
-//! leg, and of this mirror as far as that is known. Then all is as at a start, or after `mirror restore`: the lock, and what the engine makes
-//! of the superblock (docs/mirrors.md). Nothing is gone on without here.
+//! leg, and of this mirror as far as that is known. Then all is as at a start, or after `mirror
+//! restore`: the lock, and the engine's judgement of the superblock (docs/mirrors.md). A start
+//! without legs is decided elsewhere.
 //!
 //! # Limits
 //! Local files have no identity: a file that appears at the place of a volume's only path is taken,
@@ -140,7 +141,9 @@ pub fn volume(
 pub fn put_last(volumes: &mut [Volume], absent: &[Absent]) {
     for it in absent {
         let of = volumes.iter_mut().find(|of| of.name == it.name);
-        let of = of.expect("a volume of the configuration");
+        let Some(of) = of else {
+            unreachable!("{} is a volume of the configuration", it.name);
+        };
         of.paths
             .sort_by_key(|keys| it.uris.contains(&keys.uri.to_string()));
     }
