@@ -23,10 +23,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Demo(crate::demo::DemoArgs),
-    Bench(Box<crate::bench::BenchArgs>),
+    Demo(load::demo::DemoArgs),
+    Bench(Box<load::bench::BenchArgs>),
     /// Offer a software NVMe/TCP subsystem, or change a running one
-    Target(Box<crate::target::TargetArgs>),
+    Target(Box<target::TargetArgs>),
     Run(Box<crate::run::RunArgs>),
     Discover(crate::discover::DiscoverArgs),
     /// Make mirrors of files and block devices, and see what is on their legs
@@ -36,7 +36,7 @@ enum Verb {
     #[command(subcommand)]
     Queue(crate::queue::QueueVerb),
     Sim(Box<crate::sim::SimArgs>),
-    Status(crate::status::StatusArgs),
+    Status(status::StatusArgs),
     #[command(flatten)]
     Engine(crate::run::EngineVerb),
     /// Write the man pages of all verbs into a directory
@@ -64,15 +64,15 @@ pub fn main() -> ExitCode {
 
 fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::Demo(args) => crate::demo::run(&args),
-        Verb::Bench(args) => crate::bench::run(&args),
-        Verb::Target(args) => crate::target::run(*args),
+        Verb::Demo(args) => load::demo::run(&args),
+        Verb::Bench(args) => load::bench::run(&args),
+        Verb::Target(args) => target::run(*args),
         Verb::Run(args) => crate::run::run(&args),
         Verb::Discover(args) => crate::discover::run(&args),
         Verb::Mirror(verb) => crate::mirror::run(&verb),
         Verb::Queue(verb) => crate::queue::run(&verb),
         Verb::Sim(_) => crate::sim::run(),
-        Verb::Status(args) => crate::status::run(&args),
+        Verb::Status(args) => status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),

@@ -1,33 +1,20 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
 #![forbid(unsafe_code)]
 
-mod advice;
-mod bench;
 mod cli;
-mod control;
-mod cpus;
-mod demo;
 mod discover;
-mod hedges;
-mod identity;
 mod limits;
-mod load;
-mod log;
 mod mirror;
-mod progress;
 mod queue;
 #[cfg(test)]
 mod reference;
 mod run;
-mod service_manager;
-mod signals;
 mod sim;
-mod status;
-mod target;
-mod uri;
 
+use paths::{board, ends, hedges, identity, uri};
+use service::{advice, control, service_manager, signals};
 use std::process::ExitCode;
-use terminal::{output, table, text, units};
+use terminal::{cpus, log, output, table, text, units};
 
 const _: () = assert!(
     !canary::CAN,

@@ -3,10 +3,10 @@
 //! A table stands behind `<!-- keys: NAME -->`. Its columns are key, value, default, change and
 //! meaning. A default in backticks is a value of TOML; the others are the words `required`, `none`
 //! and `derived`.
-use crate::text;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use terminal::text;
 
 const DOCUMENT: &str = include_str!("../../../docs/configuration.md");
 

@@ -6,13 +6,20 @@
 //! * [`verify`]: data that can be checked
 //! * [`stats`]: what was measured
 //!
-//! Cores, paths and devices are the program's.
+//! * [`host`], [`machine`]: volumes under load, and their cores; [`progress`]: shown meanwhile
+//! * [`mod@bench`], [`mod@demo`], [`queue`]: the verbs
 #![forbid(unsafe_code)]
 
+pub mod bench;
+pub mod demo;
+pub mod host;
 pub mod job;
 pub mod limits;
+pub mod machine;
 pub mod pace;
 pub mod pattern;
+pub mod progress;
+pub mod queue;
 pub mod sizes;
 pub mod stats;
 pub mod verify;

@@ -6,12 +6,12 @@
 //! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores. What is
 //! in flight here is shown to the others after the worker's turn: between an end and the I/O that
 //! replaces it the count would always be too low (trap T47).
-use super::board::Board;
-use super::host::{Known, What};
 use super::worker::{Finished, Task, Worker};
 use engine::Machine;
 use engine::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use engine::machine::Memory;
+use paths::board::Board;
+use paths::ends::{Known, What};
 use runtime::QueueDevice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ pub enum LoadEvent {
     Finished(Box<Finished>),
     /// The reactor of that core has ended, whatever the reason.
     Gone(u16),
-    /// The user wants to stop: see [`crate::signals::Interrupt`].
+    /// The user wants to stop: see [`terminal::signals::Interrupt`].
     Interrupted,
 }
 
@@ -258,15 +258,17 @@ impl Machine for LoadMachine {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
+    mod cores;
+
     use super::*;
-    use crate::load::job::{JobPlan, JobRules};
-    use crate::load::pattern::{Region, Shape};
-    use crate::load::sizes::Sizes;
+    use crate::job::{JobPlan, JobRules};
+    use crate::pattern::{Region, Shape};
+    use crate::sizes::Sizes;
     use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
     use engine::{DeviceId, Output, Span};
 
-    pub struct Arena(pub Vec<u8>);
+    struct Arena(Vec<u8>);
 
     impl Memory for Arena {
         fn bytes(&self, span: Span) -> &[u8] {
@@ -278,11 +280,11 @@ pub mod tests {
     }
 
     /// One device path, of core 0 of two.
-    pub fn config() -> HostConfig {
+    fn config() -> HostConfig {
         HostConfig {
             core: 0,
             cores: 2,
-            identity: crate::identity::ephemeral(),
+            identity: paths::identity::ephemeral(),
             digests: nvme::host::Digests {
                 header: false,
                 data: false,

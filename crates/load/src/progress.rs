@@ -1,8 +1,8 @@
 //! One line of progress on a terminal; nothing anywhere else.
-use crate::load::host::Moment;
-use crate::units::{format_count, significant};
+use crate::host::Moment;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
+use terminal::units::{format_count, significant};
 
 /// Progress of one or several tasks in a row.
 pub struct Progress {

@@ -1,11 +1,10 @@
 //! Who has a leg that is locked: the owner's record that is on it says it (T48).
-use super::leg::crc32c;
-use crate::log;
-use crate::units::format_utc;
 use runtime::RuntimeError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use terminal::log;
+use terminal::units::format_utc;
 use volume::mirror::Superblock;
 use volume::mirror::copies::read_copies;
 use volume::mirror::layout::COPIES_AT;
@@ -41,7 +40,10 @@ fn superblock_on(path: &Path) -> Option<Superblock> {
         Some(bytes)
     };
     let copies = COPIES_AT.map(read);
-    let found = read_copies([copies[0].as_deref(), copies[1].as_deref()], crc32c).ok()?;
+    let found = read_copies([copies[0].as_deref(), copies[1].as_deref()], |bytes| {
+        nvme::crc32c(0, bytes)
+    })
+    .ok()?;
     Some(found.superblock)
 }
 

@@ -1,7 +1,7 @@
 //! Signals, and an end that a signal asked for and that does not come.
-use crate::output;
 use runtime::watchdog::STUCK_GRACE;
 use std::time::Duration;
+use terminal::output;
 pub use terminal::signals::{Interrupt, catch};
 
 /// Ends the process if, so long after an orderly end was asked for, a reactor or a file stands

@@ -3,14 +3,17 @@
 //! * [`code`]: what was written, to a status
 //! * [`meaning`]: what the engine makes of it
 //! * [`mod@show`]: one status or all of them, as text and JSON
+#![forbid(unsafe_code)]
+
 mod code;
 mod meaning;
 mod show;
 
 pub use code::only as by_name;
 
-use crate::cli::Usage;
-use crate::output::{self, Format, Style};
+use terminal::exit::Usage;
+use terminal::output::{self, Format, Style};
+use terminal::table;
 
 /// Explain an NVMe status: what it is called, and what a volume does about it
 ///

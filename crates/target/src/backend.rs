@@ -2,9 +2,8 @@
 use super::config::Namespace;
 use super::limits::{FILE_QUIESCE_NS, MEMORY_QUIESCE_NS};
 use super::quantity::Size;
-use crate::units::format_bytes;
-use crate::uri::UriKind;
 use anyhow::{Context, bail};
+use paths::uri::UriKind;
 use runtime::{Device, FileDevice, MemoryDevice, RuntimeError};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -12,6 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use terminal::units::format_bytes;
 
 /// A backend in use.
 #[derive(Debug)]
@@ -263,7 +263,7 @@ fn allocate(file: &std::fs::File, path: &Path, bytes: u64) -> anyhow::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::config::Config;
+    use crate::config::Config;
 
     fn namespace(backend: &str, size: Option<u64>, block_size: u32) -> Namespace {
         let config = Config::quick(String::new(), backend.parse().unwrap(), Vec::new());

@@ -4,15 +4,15 @@ use super::control::check_referrals;
 use super::discovery::{ReferralAddress, ReferralKeys};
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
-use crate::cli::Usage;
-use crate::control::limits::ANSWER_WAIT;
-use crate::control::{rpc, socket};
-use crate::output::{self, Format};
-use crate::units::{format_bytes, format_count, format_ns};
 use clap::Args;
 use serde_json::{Map, Value, json};
+use service::control::limits::ANSWER_WAIT;
+use service::control::{rpc, socket};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use terminal::exit::Usage;
+use terminal::output::{self, Format};
+use terminal::units::{format_bytes, format_count, format_ns};
 
 /// What hosts make of another size.
 const RESIZE_HELP: &str = "\

@@ -29,17 +29,17 @@ use super::discovery::{Offer, ReferralKeys};
 use super::faults::FaultSettings;
 use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, Tail, from_text};
 use super::settings::Settings;
-use crate::cli::Usage;
-use crate::control::access::{Access, Mode, Name};
-use crate::text;
-use crate::uri::PathUri;
 use anyhow::bail;
+use paths::uri::PathUri;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use service::control::access::{Access, Mode, Name};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use terminal::exit::Usage;
+use terminal::text;
 use uuid::Uuid;
 
 /// A whole target.

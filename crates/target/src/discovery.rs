@@ -1,9 +1,9 @@
 //! What discovery tells of a target, as it is written: what a port is for, and other discovery
 //! controllers that hosts are referred to.
 use super::quantity::{FromText, from_text};
-use crate::uri::discovery::DISCOVERY_PORT;
 use nvme::controller::{PortOffer, Referral};
 use nvme::wire::fabrics::DISCOVERY_NQN;
+use paths::uri::discovery::DISCOVERY_PORT;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

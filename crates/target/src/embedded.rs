@@ -2,8 +2,8 @@
 use super::config::{Config, Port};
 use super::launch::{Launched, launch};
 use super::settings::Settings;
-use crate::uri::PathUri;
 use engine::target::TargetControl;
+use paths::uri::PathUri;
 use runtime::{ReactorStats, Sender};
 use std::net::SocketAddr;
 

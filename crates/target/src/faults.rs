@@ -9,7 +9,7 @@
 //! error=namespace-not-ready:dnr:crd=1:op=write:op=flush+0x286:lba=100-199:0.5
 //! ```
 use super::quantity::{Duration, FromText};
-use crate::status;
+use ::status;
 use engine::limits::ERROR_RULES_MAX;
 use engine::target::{ErrorRule, Faults, Ops, Probability};
 use nvme::wire::Status;

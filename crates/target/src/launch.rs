@@ -6,17 +6,17 @@ use super::discovery::referrals;
 use super::faults::FaultSettings;
 use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
-use crate::output;
-use crate::uri::zone;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::machine::{Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
+use paths::uri::zone;
 use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use terminal::output;
 
 /// A target that runs.
 pub struct Launched {

@@ -6,11 +6,13 @@
 //! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
 //! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a
 //!   program around it
-//! * [`control`]: changing it while it runs, over a socket of [`crate::control`];
+//! * [`control`]: changing it while it runs, over a socket of [`service::control`];
 //!   [`client`]: the verbs that do so
 //!
 //! # Limits
 //! One subsystem on one core per process. [`limits`] has the rest.
+#![forbid(unsafe_code)]
+
 mod backend;
 mod client;
 mod config;
@@ -21,7 +23,11 @@ mod faults;
 mod launch;
 mod limits;
 mod log;
-pub(crate) mod quantity;
+pub mod quantity;
+#[cfg(test)]
+#[path = "../../braid/src/reference.rs"]
+#[allow(dead_code, reason = "the tests of braid use the rest")]
+mod reference;
 mod serve;
 mod settings;
 

@@ -6,12 +6,12 @@
 //! [`LOG_PERIOD`]. The reactor never waits for it, nor does the end of the process for longer than
 //! [`LOG_END_WAIT`].
 use super::limits::{LOG_LINES_MAX, LOG_PERIOD};
-use crate::limits::LOG_END_WAIT;
 use engine::machine::Closed;
 use engine::target::{Board, Event, FaultStats, Log, Why};
 use nvme::controller::CloseReason;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use terminal::limits::LOG_END_WAIT;
 
 /// The reactor's end: there is something to tell.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Quantities as they stand in the configuration and in control messages: text with a unit, checked
 //! where it is read, so that the error shows the place.
 use super::limits::WAIT_NS_MAX;
-use crate::units;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
+use terminal::units;
 
 /// A kind of quantity that is written as text.
 pub trait FromText: Sized {
@@ -202,16 +202,16 @@ impl FromText for Identifier {
     }
 }
 
-impl FromText for crate::uri::PathUri {
+impl FromText for paths::uri::PathUri {
     const WANTED: &'static str = "a backend in quotes: mem:SIZE, file:/path or null:SIZE";
     fn from_text(text: &str) -> Result<Self, String> {
         let uri: Self = text
             .parse()
             .map_err(|error| format!("\"{text}\": {error}"))?;
         match uri.kind() {
-            crate::uri::UriKind::NvmeTcp(_)
-            | crate::uri::UriKind::NvmeNg(_)
-            | crate::uri::UriKind::Queue { .. } => Err(format!(
+            paths::uri::UriKind::NvmeTcp(_)
+            | paths::uri::UriKind::NvmeNg(_)
+            | paths::uri::UriKind::Queue { .. } => Err(format!(
                 "\"{text}\" is no backend of a namespace; {}",
                 Self::WANTED
             )),

@@ -6,24 +6,24 @@ use super::launch::{Launched, launch};
 use super::log::{self, Logger};
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
-use crate::advice;
-use crate::cli::Usage;
-use crate::control::access::Access;
-use crate::control::server;
-use crate::control::socket::{self, PrivateSocket};
-use crate::output;
-use crate::service_manager;
-use crate::units::format_bytes;
-use crate::uri::PathUri;
 use anyhow::Context;
 use clap::Args;
 use engine::target::TargetControl;
+use paths::uri::PathUri;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use runtime::watchdog::STUCK_GRACE;
+use service::advice;
+use service::control::access::Access;
+use service::control::server;
+use service::control::socket::{self, PrivateSocket};
+use service::service_manager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use terminal::exit::Usage;
+use terminal::output;
+use terminal::units::format_bytes;
 
 const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 
@@ -240,7 +240,7 @@ fn control_socket(path: Option<PathBuf>, access: &Access) -> anyhow::Result<Opti
 
 /// The first SIGTERM or SIGINT ends the target in order, a second one at once.
 fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
-    let mut signals = crate::signals::catch(&[SIGINT, SIGTERM])?;
+    let mut signals = service::signals::catch(&[SIGINT, SIGTERM])?;
     let sender = launched.sender();
     let wait = move || {
         for (count, signal) in signals.forever().enumerate() {
@@ -248,7 +248,7 @@ fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
                 std::process::exit(128 + signal);
             }
             service_manager::stopping();
-            crate::signals::end_when_stuck(STUCK_GRACE);
+            service::signals::end_when_stuck(STUCK_GRACE);
             sender.send(TargetControl::Stop);
         }
     };

@@ -3,12 +3,15 @@
 //! * [`exit`]: how a program ends, and how a usage error reads
 //! * [`output`], [`table`]: standard output and standard error; [`advice`]: words of this program
 //! * [`signals`]: interruption by the user
-//! * [`units`], [`text`]: quantities and files that users wrote
+//! * [`log`]: lines on standard error that never make their writer wait
+//! * [`units`], [`text`], [`cpus`]: quantities, files and lists of CPUs that users wrote
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod cpus;
 pub mod exit;
 pub mod limits;
+pub mod log;
 pub mod output;
 pub mod signals;
 pub mod table;

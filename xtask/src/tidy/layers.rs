@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 18] = [
+const LAYERS: [Layer; 22] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -103,17 +103,44 @@ const LAYERS: [Layer; 18] = [
         imports: &["policy", "shape", "engine", "sim", "canary", "terminal"],
         pure: None,
     },
+    // Paths and their ends: shared by what drives volumes and what offers them.
+    Layer {
+        name: "paths",
+        imports: &["policy", "nvme", "volume", "engine", "runtime", "terminal"],
+        pure: None,
+    },
+    // Sockets, signals, service manager: shared by all that serve.
+    Layer {
+        name: "service",
+        imports: &["runtime", "queue", "terminal"],
+        pure: None,
+    },
+    Layer {
+        name: "status",
+        imports: &["nvme", "nbd", "volume", "engine", "terminal"],
+        pure: None,
+    },
+    Layer {
+        name: "target",
+        imports: &[
+            "nvme", "shape", "engine", "runtime", "terminal", "paths", "service", "status",
+        ],
+        pure: None,
+    },
     Layer {
         name: "load",
-        imports: &["policy", "engine", "volume", "terminal"],
+        imports: &[
+            "policy", "nvme", "shape", "volume", "engine", "runtime", "sys", "queue", "terminal",
+            "paths", "service", "target",
+        ],
         pure: None,
     },
     // Nothing of the simulator: that is a program of its own.
     Layer {
         name: "braid",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "shape", "engine", "runtime", "sys", "canary",
-            "queue", "broker", "terminal", "load",
+            "policy", "nvme", "nbd", "volume", "engine", "runtime", "sys", "canary", "queue",
+            "broker", "terminal", "paths", "service", "status", "target", "load",
         ],
         pure: None,
     },

@@ -6,7 +6,7 @@
 //! known by its beats ([`super::leg`]).
 use super::leg::Access;
 use super::same::Storage;
-use crate::load::host::{FileAccess, Resources, VolumePlan};
+use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::uri::{PathKeys, PathUri};
 use anyhow::{anyhow, bail};
 use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoOp, VolumeInfo};

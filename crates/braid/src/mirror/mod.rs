@@ -11,7 +11,6 @@ pub mod create;
 mod examine;
 mod far;
 mod foreign;
-pub mod holder;
 pub mod import_clone;
 pub mod leg;
 pub mod same;

@@ -239,7 +239,7 @@ fn rights(args: &ServeArgs, blocks: &[u64]) -> anyhow::Result<broker::Rights> {
 fn identity(args: &ServeArgs) -> Option<Identity> {
     let subsystem = args.subsystem.clone()?;
     let nsids = (1..).take(args.namespaces.len());
-    let made = |nsid| crate::target::identifiers(&subsystem, nsid);
+    let made = |nsid| target::identifiers(&subsystem, nsid);
     Some(Identity {
         namespaces: nsids.map(made).collect(),
         controller: args.controller,

@@ -26,7 +26,6 @@ pub mod twice;
 use super::address::NbdAddress;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
-use crate::target::quantity::{Duration, Identifier, Rate, Size};
 use crate::text;
 pub use crate::uri::PathKeys;
 use crate::uri::discovery::DiscoveryUri;
@@ -38,6 +37,7 @@ use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use target::quantity::{Duration, Identifier, Rate, Size};
 use volume::AnaUse;
 use volume::health::Limits;
 

@@ -6,9 +6,9 @@ use super::machine::{CoreReport, Explain, PathStanding, RunControl, RunEvent, Ru
 use super::marks::Before;
 use super::mirrors::{self, Mirrors};
 use super::volumes::AT_START;
+use crate::board::{Board, node_of};
 use crate::cli::Usage;
-use crate::load::board::{Board, node_of};
-use crate::load::host::{FileAccess, Known, Resources, VolumePlan};
+use crate::ends::{FileAccess, Known, Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{

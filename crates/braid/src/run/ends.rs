@@ -11,7 +11,7 @@
 //! or being connected, keeps its address.
 use super::config::PathKeys;
 use super::service::Service;
-use crate::load::host::{End, FileAccess, Known, Place, What};
+use crate::ends::{End, FileAccess, Known, Place, What};
 use crate::uri::PathUri;
 use engine::host::{PathConfig, PathKind};
 use runtime::{FileDevice, QueueDevice};
@@ -136,12 +136,6 @@ impl Ends {
 fn open_end(keys: &PathKeys, access: FileAccess, quiesce_ns: u64) -> Result<End, String> {
     let opened = End::of(&keys.uri, access, quiesce_ns);
     opened.map_err(|error| format!("{}: {error:#}", keys.uri))
-}
-
-impl Known {
-    fn is_device(&self) -> bool {
-        !matches!(self.what, What::Port(_))
-    }
 }
 
 impl Service {

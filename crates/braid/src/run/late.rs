@@ -16,7 +16,7 @@
 use super::config::{PathKeys, Volume};
 use super::mirrors;
 use super::service::Service;
-use crate::load::host::{FileAccess, Resources, VolumePlan};
+use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::LegFile;
 use crate::uri::UriKind;

@@ -4,7 +4,7 @@
 //! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
 //! between two turns; whoever asked may have gone away meanwhile.
 use super::explain::Told;
-use crate::load::board::Board;
+use crate::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{

@@ -18,7 +18,7 @@ pub use legs::keep_legs;
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};
 use super::known::Known;
-use crate::load::host::{FileAccess, Resources, VolumePlan};
+use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::{crc32c, draw_id, draw_lineage};
 use crate::mirror::same::Storage;

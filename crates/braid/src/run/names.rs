@@ -20,7 +20,7 @@
 //! [`HostEvent::Disconnected`]: engine::host::HostEvent::Disconnected
 use super::machine::PathStanding;
 use super::service::Service;
-use crate::load::host::{self, Place};
+use crate::ends::{self, Place};
 use crate::log;
 use crate::uri::{Found, NvmeTcp, PathUri, Start, zone};
 use engine::host::{Disconnected, PathState, ReconnectWait};
@@ -118,7 +118,7 @@ impl Service {
                 return None;
             }
             let (to, waits) = mpsc::sync_channel(1);
-            place.look_up = Some(host::LookUp {
+            place.look_up = Some(ends::LookUp {
                 lost_again: false,
                 waits: to,
             });

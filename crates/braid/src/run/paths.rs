@@ -22,7 +22,7 @@ use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
-use crate::load::host::FileAccess;
+use crate::ends::FileAccess;
 use crate::log;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;

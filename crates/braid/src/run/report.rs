@@ -10,13 +10,13 @@ use super::service::{Service, State};
 use crate::advice;
 use crate::control::rpc::Failure;
 use crate::hedges;
-use crate::target::quantity::Ana;
 use crate::uri::{PathKeys, UriKind};
 use engine::host::{HedgeStats, PathState};
 use policy::PathStats;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
+use target::quantity::Ana;
 
 /// So many I/Os that a path answered with errors and that were repeated are said of a volume: a
 /// busy moment has fewer.

@@ -30,7 +30,7 @@ use super::report::Report;
 use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
 use crate::control::server::{Caller, Methods};
-use crate::load::host::Known as KnownEnd;
+use crate::ends::Known as KnownEnd;
 use crate::output;
 use crate::units::format_bytes;
 use engine::export::ExportControl;

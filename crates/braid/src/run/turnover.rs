@@ -14,7 +14,7 @@ use super::paths::{GRACE, WAIT_NS_MAX};
 use super::registry::{Entry, Refused};
 use super::service::{Service, State};
 use super::volumes::Running;
-use crate::load::host::FileAccess;
+use crate::ends::FileAccess;
 use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use std::collections::BTreeMap;

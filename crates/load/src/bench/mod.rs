@@ -1,21 +1,22 @@
 //! `braid bench`: a load on a volume of one or several paths, in fio's words.
 mod result;
 
-use crate::cli::Usage;
-use crate::identity::{self, IdentityArgs};
-use crate::limits::CORES_MAX;
-use crate::load::host::{FileAccess, Host, HostPlan, VolumePlan};
-use crate::load::words::Words;
-use crate::output::{self, Format, Style};
+use crate::host::{Host, HostPlan};
 use crate::progress::Progress;
-use crate::signals::Interrupt;
-use crate::units::parse_seconds;
-use crate::uri::{PathKeys, PathUri, UriKind};
+use crate::words::Words;
 use anyhow::{Context, anyhow};
+use paths::ends::{FileAccess, VolumePlan};
+use paths::identity::{self, IdentityArgs};
+use paths::limits::CORES_MAX;
+use paths::uri::{PathKeys, PathUri, UriKind};
 use policy::{Hedging, Knobs, Policy};
 use result::BenchResult;
 use std::sync::Arc;
 use std::time::Duration;
+use terminal::exit::Usage;
+use terminal::output::{self, Format, Style};
+use terminal::signals::Interrupt;
+use terminal::units::parse_seconds;
 
 /// Put a load on a path, or on several paths to one namespace, and measure it
 ///
@@ -51,8 +52,8 @@ pub struct BenchArgs {
           value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: u16,
     /// Pin the reactors to these CPUs, as in 0,2-3 [default: not pinned]
-    #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
-    cpus: Option<crate::cpus::CpuList>,
+    #[arg(long, value_name = "LIST", value_parser = terminal::cpus::parse)]
+    cpus: Option<terminal::cpus::CpuList>,
     /// Never sleep: lowest latency, whole CPUs
     #[arg(long)]
     spin: bool,
@@ -147,6 +148,10 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
 /// wait for a CPU is not lost yet.
 const IO_TIMEOUT_NS_MIN: u64 = 10_000_000;
 
+/// Parses the longest wait for one I/O, in ns.
+///
+/// # Errors
+/// It is not a duration, or shorter than 10 ms.
 pub fn parse_io_timeout(text: &str) -> Result<u64, String> {
     match parse_seconds(text).map_err(|error| error.to_string())? {
         ns if ns < IO_TIMEOUT_NS_MIN => Err(format!("\"{text}\" is shorter than 10ms")),
@@ -198,7 +203,10 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
     })
 }
 
-fn pins(cpus: Option<&crate::cpus::CpuList>, cores: usize) -> anyhow::Result<Vec<Option<usize>>> {
+fn pins(
+    cpus: Option<&terminal::cpus::CpuList>,
+    cores: usize,
+) -> anyhow::Result<Vec<Option<usize>>> {
     match cpus {
         None => Ok(vec![None; cores]),
         Some(list) if list.0.len() < cores => Err(Usage::error(format!(

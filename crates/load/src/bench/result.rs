@@ -1,15 +1,15 @@
 //! The result of a bench, for people and for programs.
-use crate::hedges;
-use crate::load::stats::OpStats;
-use crate::load::words::Words;
-use crate::load::worker::Finished;
-use crate::output::{Ink, Style};
-use crate::table::Table;
-use crate::units::{format_bytes, format_count, format_ns, significant};
+use crate::stats::OpStats;
+use crate::words::Words;
+use crate::worker::Finished;
 use hdrhistogram::Histogram;
+use paths::hedges;
 use policy::Policy;
 use runtime::ReactorStats;
 use serde_json::{Map, Value, json};
+use terminal::output::{Ink, Style};
+use terminal::table::Table;
+use terminal::units::{format_bytes, format_count, format_ns, significant};
 
 /// Everything there is to show.
 pub struct BenchResult<'a> {

@@ -1,6 +1,6 @@
 //! One cell of the table: a policy under one operation, in figures.
 use super::model::{Alone, Check, Latencies, Setup};
-use crate::load::stats::Stats;
+use crate::stats::Stats;
 use engine::host::HedgeStats;
 use policy::Policy;
 

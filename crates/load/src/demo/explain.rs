@@ -4,8 +4,8 @@
 //! What a policy does is said from its definition; what came of it, from the cell. Nothing here
 //! holds a figure of its own.
 use super::cells::{Cell, Op, Outcome};
-use crate::units::format_ns;
 use policy::Policy;
+use terminal::units::format_ns;
 
 /// One sentence or two for each policy that read, then what the optimum would take.
 pub fn explanations(outcome: &Outcome) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The demo's result for programs. The first keys are relied on; more may be added, none renamed.
 use super::cells::{Cell, Op, Outcome};
 use super::model::Figure;
-use crate::hedges;
+use paths::hedges;
 use serde_json::{Value, json};
 
 /// The result.

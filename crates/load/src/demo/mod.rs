@@ -13,9 +13,6 @@ mod report;
 mod stage;
 mod text;
 
-use crate::output::{self, Format, Style};
-use crate::signals::Interrupt;
-use crate::units::parse_seconds;
 use anyhow::{Context, bail};
 use cells::Outcome;
 use policy::{Hedging, Policy};
@@ -23,6 +20,9 @@ use serde_json::json;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use terminal::output::{self, Format, Style};
+use terminal::signals::Interrupt;
+use terminal::units::parse_seconds;
 
 /// Measure each policy over two unequal NVMe/TCP paths, all inside this process
 ///
@@ -61,15 +61,15 @@ const SECONDS_NS_MIN: u64 = 50_000_000;
 /// Usage; io_uring or memory can't be had; I/Os failed; the machine is too busy.
 pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.seconds < SECONDS_NS_MIN {
-        return Err(crate::cli::Usage::error(
+        return Err(terminal::exit::Usage::error(
             "--seconds: a cell takes at least 0.05 s",
         ));
     }
     for policy in &args.policies {
         let fits = policy.check(2);
-        fits.map_err(|why| crate::cli::Usage::error(format!("{policy}: {why}")))?;
+        fits.map_err(|why| terminal::exit::Usage::error(format!("{policy}: {why}")))?;
         let hedges = args.hedge.check(*policy);
-        hedges.map_err(|why| crate::cli::Usage::error(format!("--hedge, {policy}: {why}")))?;
+        hedges.map_err(|why| terminal::exit::Usage::error(format!("--hedge, {policy}: {why}")))?;
     }
     let mut report = args.report.as_deref().map(Report::open).transpose()?;
     let interrupt = Interrupt::install()?;

@@ -7,13 +7,13 @@ use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
 use super::model::Figure;
 use super::text::{signed_percent, too_busy};
-use crate::units::{format_bytes, format_ns};
 use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::fmt::Write;
+use terminal::units::{format_bytes, format_ns};
 
 const SIZE: (u32, u32) = (900, 400);
 /// Stands for the page's own colour until the SVG is done.

@@ -5,23 +5,24 @@
 //! runs at a time, so what is not measured is idle.
 use super::cells::{Cell, Op, Outcome};
 use super::model::{Alone, FullLoad, Latencies, Setup};
-use crate::cpus;
-use crate::identity;
-use crate::load::host::{FileAccess, Host, HostPlan, VolumePlan};
-use crate::load::job::{JobPlan, JobRules};
-use crate::load::pattern::{Region, Shape};
-use crate::load::sizes::Sizes;
-use crate::load::stats::Stats;
-use crate::load::worker::{Task, buffer_bytes};
-use crate::output;
+use crate::host::{Host, HostPlan};
+use crate::job::{JobPlan, JobRules};
+use crate::pattern::{Region, Shape};
 use crate::progress::Progress;
-use crate::signals::Interrupt;
-use crate::target::{Embedded, EmbeddedConfig, embedded};
-use crate::uri::{PathKeys, PathUri};
+use crate::sizes::Sizes;
+use crate::stats::Stats;
+use crate::worker::{Task, buffer_bytes};
 use anyhow::{Context, anyhow, bail};
+use paths::ends::{FileAccess, VolumePlan};
+use paths::identity;
+use paths::uri::{PathKeys, PathUri};
 use policy::{Hedging, Knobs, Policy};
 use std::sync::Arc;
 use std::time::Duration;
+use target::{Embedded, EmbeddedConfig, embedded};
+use terminal::cpus;
+use terminal::output;
+use terminal::signals::Interrupt;
 
 const SETUP: Setup = Setup {
     outstanding: 1024,

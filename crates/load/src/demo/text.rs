@@ -2,10 +2,10 @@
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
 use super::model::{Figure, TOLERANCE};
-use crate::hedges;
-use crate::output::{Ink, Style};
-use crate::table::Table;
-use crate::units::{format_bytes, format_ns, significant};
+use paths::hedges;
+use terminal::output::{Ink, Style};
+use terminal::table::Table;
+use terminal::units::{format_bytes, format_ns, significant};
 
 const BAR_CELLS: usize = 24;
 const WRAP: usize = 100;

@@ -13,24 +13,24 @@ mod result;
 use super::local::{Local, Target};
 use super::{SERVICE, client_error, socket_path};
 use crate::bench::parse_io_timeout;
-use crate::cli::Usage;
-use crate::cpus::CpuList;
-use crate::limits::CORES_MAX;
-use crate::load::words::Words;
-use crate::load::worker::{Device, Finished, Worker};
-use crate::output::{self, Format};
-use crate::signals::Interrupt;
-use crate::units::{format_count, format_ns};
-use crate::uri::PathUri;
+use crate::words::Words;
+use crate::worker::{Device, Finished, Worker};
 use ::queue::{Coalescing, Counts, Form, Kind, Options, Queue};
 use anyhow::{Context, anyhow, bail};
 use engine::host::VolumeInfo;
 use lane::Lane;
+use paths::limits::CORES_MAX;
+use paths::uri::PathUri;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
+use terminal::cpus::CpuList;
+use terminal::exit::Usage;
+use terminal::output::{self, Format};
+use terminal::signals::Interrupt;
+use terminal::units::{format_count, format_ns};
 
 /// Put a load on hardware queues of a queue server, and measure it
 ///
@@ -68,7 +68,7 @@ pub struct BenchArgs {
           value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: u16,
     /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
-    #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
+    #[arg(long, value_name = "LIST", value_parser = terminal::cpus::parse)]
     cpus: Option<CpuList>,
     /// Longest wait for one I/O, at least 10ms: then the load ends as failed
     #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,

@@ -11,15 +11,14 @@
 //! Reads only: block devices are read through the same ring that polls, and what writes would show
 //! is no different.
 use super::bench::{Begun, BenchArgs, LOOK_NS, Ran, Run, Watch, thread_cpu_ns};
-use crate::cli::Usage;
-use crate::load::worker::{Device, Finished, Task, Worker};
-use crate::uri::{NvmeNg, PathUri, UriKind};
+use crate::worker::{Device, Finished, Task, Worker};
 use ::queue::Counts;
 use anyhow::{Context, bail};
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
 use engine::machine::Memory;
 use nvme::host::Command;
+use paths::uri::{NvmeNg, PathUri, UriKind};
 use policy::PathIndex;
 use runtime::{FileDevice, PassthroughDevice, now_ns};
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use sys::{
     Arena, COMMANDS_MAX, CommandData, Errno, Extent, Fd, NvmeCommand, Reaping, Ring, RingConfig,
     Wait,
 };
+use terminal::exit::Usage;
 use volume::Outcome;
 
 /// How often the clock is looked at while nothing comes: once in so many polls.

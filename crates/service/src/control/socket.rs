@@ -8,7 +8,6 @@
 //! is locked meanwhile (`flock`, which leaves nothing behind), so one of them has the socket, and
 //! the others are told which process that is.
 use super::access::Access;
-use crate::cli::Usage;
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
@@ -20,6 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terminal::exit::Usage;
 
 const BACKLOG: i32 = 64;
 /// How long another program may keep the directory locked, which takes it a few system calls.

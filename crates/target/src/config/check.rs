@@ -4,15 +4,15 @@
 //! An error begins with the key that is wrong. What depends on the machine (is there such a file,
 //! is the port free) is not looked at.
 use super::{Config, Namespace};
-use crate::limits::ARENA_BYTES_MAX;
-use crate::target::control::check_referrals;
-use crate::target::limits::{CQT_MS_MAX, VOLATILE_CACHE_MAX, VOLATILE_CACHE_MIN};
-use crate::target::quantity::Size;
-use crate::units::format_bytes;
-use crate::uri::UriKind;
+use crate::control::check_referrals;
+use crate::limits::{CQT_MS_MAX, VOLATILE_CACHE_MAX, VOLATILE_CACHE_MIN};
+use crate::quantity::Size;
 use engine::limits::TARGET_COMMANDS_MAX;
 use nvme::limits::{NAMESPACES_MAX, PORTS_MAX};
+use paths::limits::ARENA_BYTES_MAX;
+use paths::uri::UriKind;
 use std::collections::BTreeSet;
+use terminal::units::format_bytes;
 
 /// Longest NQN, bytes (NVMe Base 2.0, 4.7).
 const NQN_MAX: usize = 223;

@@ -1,10 +1,10 @@
 //! docs/configuration.md has the keys of a target, with their defaults.
 use super::{Config, Namespace, Port};
-use crate::control::access::PRIVATE;
+use crate::discovery::ReferralKeys;
+use crate::faults::FaultSettings;
+use crate::quantity::AnaStates;
 use crate::reference::compare;
-use crate::target::discovery::ReferralKeys;
-use crate::target::faults::FaultSettings;
-use crate::target::quantity::AnaStates;
+use service::control::access::PRIVATE;
 
 #[test]
 fn the_document_has_the_keys_of_a_target() {

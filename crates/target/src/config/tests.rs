@@ -1,8 +1,8 @@
 //! Files that are right, and what is said of those that aren't.
 use super::*;
-use crate::control::access::{Access, Mode, Name};
-use crate::limits::TEXT_BYTES_MAX;
 use nvme::host::AnaState;
+use service::control::access::{Access, Mode, Name};
+use terminal::limits::TEXT_BYTES_MAX;
 
 const WHOLE: &str = r#"
 nqn = "nqn.2026-01.org.example:v0"

@@ -1,15 +1,15 @@
 //! What discovery tells of a running target: `target.hosts {"hosts": [NQN…]}` and
 //! `target.referrals {"referrals": [{"address": "10.0.0.2:8009"}]}`, each the whole list.
 use super::Control;
-use crate::control::rpc::Failure;
-use crate::target::config::check_nqn;
-use crate::target::discovery::{ReferralKeys, referrals};
+use crate::config::check_nqn;
+use crate::discovery::{ReferralKeys, referrals};
 use engine::target::TargetControl;
 use nvme::controller::DiscoveryChange;
 use nvme::limits::REFERRALS_MAX;
 use nvme::wire::fabrics::DISCOVERY_NQN;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use service::control::rpc::Failure;
 use std::net::SocketAddr;
 
 #[derive(Deserialize)]

@@ -1,9 +1,9 @@
 //! Every method against a target that only writes down what it is told; and clients that misbehave.
 use super::*;
-use crate::control::rpc;
-use crate::control::server::serve;
-use crate::target::config;
-use crate::target::quantity::Size;
+use crate::config;
+use crate::quantity::Size;
+use service::control::rpc;
+use service::control::server::serve;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn grouped(groups: &[u32]) -> Fixture {
 
 fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
     let ports = ["127.0.0.1:4420", "[::1]:4421"]
-        .map(|listen| super::super::config::Port::new(listen.into(), &Settings::default()));
+        .map(|listen| crate::config::Port::new(listen.into(), &Settings::default()));
     let nqn = "nqn.2026-01.org.example:v 0".into();
     let mut config = Config::quick(nqn, backend.parse().unwrap(), ports.into());
     config.ports[0].shape.delay_ns = 7;
@@ -197,7 +197,7 @@ fn show_gives_uris_that_a_host_can_use() {
         "nvme-tcp://[::1]:4421/nqn.2026-01.org.example:v%200"
     );
     for port in [0, 1] {
-        uri(port).parse::<crate::uri::PathUri>().unwrap();
+        uri(port).parse::<paths::uri::PathUri>().unwrap();
     }
     assert_eq!(shown["namespaces"][0]["bytes"], 1 << 20);
 }
@@ -250,7 +250,7 @@ fn hostile_clients_hinder_nobody() {
 fn one_client_too_many_is_told_why() {
     let (_directory, path) = served();
     let wait = Duration::from_secs(60);
-    let clients = (0..crate::control::limits::CLIENTS_MAX).map(|_| {
+    let clients = (0..service::control::limits::CLIENTS_MAX).map(|_| {
         let mut stream = UnixStream::connect(&path).unwrap();
         // An answer shows that it has its place.
         rpc::call(&mut stream, "target.show", json!({}), wait).unwrap();

@@ -4,7 +4,7 @@ use super::{ASSEMBLE_WAIT_NS, Config, DiscoveryKeys, Export, LEG_QUIESCE_NS, Leg
 use crate::control::access::PRIVATE;
 use crate::reference::{compare, table};
 use crate::run::live;
-use crate::target::quantity::Rate;
+use target::quantity::Rate;
 use volume::mirror::machine::Speed;
 
 /// The keys that `braid knob set` takes beside those of [`live::KEYS`].

@@ -1,6 +1,5 @@
 //! How the values of the configuration are read: each error shows the place of its value.
 use crate::run::address::NbdAddress;
-use crate::target::quantity::{Duration, FromText, Rate, Size, from_text};
 use crate::units::format_ns;
 use crate::uri::PathUri;
 use crate::uri::discovery::DiscoveryUri;
@@ -9,6 +8,7 @@ use policy::{Hedging, Knobs, Policy};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
+use target::quantity::{Duration, FromText, Rate, Size, from_text};
 use volume::AnaUse;
 
 pub(super) fn one() -> u16 {

@@ -15,7 +15,7 @@ use super::legs::left_out_place;
 use super::terms;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
-use crate::load::host::{End, FileAccess};
+use crate::ends::{End, FileAccess};
 use crate::run::config::{PathKeys, leg_name};
 use crate::run::paths::Undo;
 use crate::run::service::{Service, State};

@@ -1,7 +1,7 @@
 //! Results of known figures.
 use super::*;
-use crate::load::stats::Stats;
-use crate::load::worker::Totals;
+use crate::stats::Stats;
+use crate::worker::Totals;
 use clap::Parser;
 
 #[derive(Parser)]

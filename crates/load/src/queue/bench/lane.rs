@@ -1,6 +1,6 @@
 //! One core's queue, and its part of the load.
 use super::{Begun, BenchArgs, CLOCK_POLLS, LOOK_NS, Ran, Run, Watch};
-use crate::load::worker::{Device, Task, Worker};
+use crate::worker::{Device, Task, Worker};
 use ::queue::{Done, Kind, Queue};
 use anyhow::Context;
 use engine::Span;

@@ -1,9 +1,9 @@
 //! What a load on queues came to, for people and for programs.
 use super::{BenchArgs, KindWord, Ran};
-use crate::load::worker::Finished;
-use crate::units::{format_bytes, format_count, format_ns, significant};
+use crate::worker::Finished;
 use ::queue::Counts;
 use serde_json::{Value, json};
+use terminal::units::{format_bytes, format_count, format_ns, significant};
 
 /// Why the program has failed, if it has.
 pub fn failure(args: &BenchArgs, finished: &Finished) -> Option<String> {
