@@ -4,10 +4,25 @@
 //! completions and refuses what they refuse, whether or not this program is installed.
 use policy::Policy;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 use terminal::limits::THREADS_MAX;
 use terminal::output::Format;
 use terminal::units::parse_duration;
+
+/// Returns the version of the simulator that knows these words: that of the package, and a checksum
+/// of this file, since two builds of one version can have different words.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let words = include_str!("args.rs").bytes();
+        // FNV-1a.
+        let sum = words.fold(0x811c_9dc5_u32, |sum, byte| {
+            (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
+        format!("{} (words {sum:08x})", env!("CARGO_PKG_VERSION"))
+    });
+    &VERSION
+}
 
 /// Compare policies in simulated worlds, against the best that could be had
 ///

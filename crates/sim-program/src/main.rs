@@ -44,7 +44,7 @@ const _: () = assert!(
 
 /// The simulator of braid, which `braid sim` starts
 #[derive(Debug, Parser)]
-#[command(name = "braid-sim", version, max_term_width = 100)]
+#[command(name = "braid-sim", version = args::version(), max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
     args: SimArgs,

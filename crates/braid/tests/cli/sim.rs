@@ -3,6 +3,10 @@ use crate::common::{Place, code, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+#[path = "../../../sim-program/src/args.rs"]
+#[allow(dead_code, reason = "only its version is used")]
+mod args;
+
 /// Prints its words, one a line.
 const SHOWS_WORDS: &str = "printf '%s\\n' \"$@\"; exit 7";
 
@@ -21,8 +25,13 @@ fn alone(place: &Place, directory: &str) -> PathBuf {
     program
 }
 
-/// A simulator in a directory of that name.
+/// A simulator of this version in a directory of that name.
 fn simulator(place: &Place, directory: &str, script: &str) {
+    simulator_of(place, directory, args::version(), script);
+}
+
+fn simulator_of(place: &Place, directory: &str, version: &str, script: &str) {
+    let script = format!("[ \"$1\" = --version ] && echo 'braid-sim {version}' && exit\n{script}");
     let program = place.path().join(directory).join("braid-sim");
     let script = format!("#!/bin/sh\n{script}\n");
     let make = "mkdir -p \"${2%/*}\" && printf '%s' \"$1\" > \"$2\" && chmod +x \"$2\"";
@@ -69,6 +78,24 @@ fn a_missing_simulator_is_a_usage_error_that_says_how_to_get_it() {
         "braid: sim: ",
         &format!("neither in {} nor in PATH", directory.display()),
         "cargo build --release --bin braid-sim",
+    ] {
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+/// It may lack the words that were just accepted, or take them for something else.
+#[test]
+fn a_simulator_of_another_version_is_not_started() {
+    let place = Place::new();
+    let braid = alone(&place, "bin");
+    // Before it had a checksum of its words.
+    simulator_of(&place, "bin", "0.1.0", "exit 8");
+    let output = sim(&place, &braid, "sim d30");
+    assert_eq!((code(&output), &*stdout(&output)), (1, ""));
+    for part in [
+        "bin/braid-sim is braid-sim 0.1.0, ",
+        &format!("needs braid-sim {}", args::version()),
+        "cargo build --release",
     ] {
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
