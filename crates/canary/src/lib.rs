@@ -148,8 +148,8 @@ pub enum Bug {
     LateHung,
     /// An engine that stood still makes changes of its legs whatever the clock says then (T49).
     LateLegs,
-    /// The lock of what is copied is free while a hole of it is being made (T46).
-    HoleUnlocked,
+    /// The lock of what is copied is free while runs of data and of holes are written (T46).
+    RunsUnlocked,
 }
 
 impl Bug {
@@ -221,7 +221,7 @@ impl Bug {
         Self::EndlessQueue,
         Self::LateHung,
         Self::LateLegs,
-        Self::HoleUnlocked,
+        Self::RunsUnlocked,
     ];
 }
 

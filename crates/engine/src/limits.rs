@@ -169,17 +169,9 @@ pub const MIRROR_COPIES: u8 = 4;
 /// Bytes of such a buffer.
 pub const MIRROR_COPY_BYTES: u32 = 256 << 10;
 
-/// The smallest hole that a copy leaves: more commands than these cost more than the space.
-const HOLE_BYTES: u32 = 64 << 10;
-
-/// Size and alignment of the holes that a copy leaves where space is given up in multiples of
-/// `unit` bytes; 0: it leaves none.
-pub fn hole_bytes(unit: u32) -> u32 {
-    match unit {
-        0 => 0,
-        unit => HOLE_BYTES.checked_next_multiple_of(unit).unwrap_or(0),
-    }
-}
+/// The smallest hole that a copy of a mirror leaves: the commands for smaller ones cost more than
+/// the space.
+pub const MIRROR_HOLE_BYTES: u32 = 64 << 10;
 
 /// What a core keeps for each of its mirrors, bytes: copy buffers, and as much again for
 /// superblocks and pages of bitmaps. It is touched only when used.

@@ -338,7 +338,7 @@ impl End {
                 },
                 hole_bytes: match device {
                     Device::File(file) => file.hole_bytes(),
-                    Device::Memory(_) => engine::limits::hole_bytes(4096),
+                    Device::Memory(_) => 4096,
                     Device::Null | Device::Passthrough(_) | Device::Queue(_) => 0,
                 },
             },

@@ -13,7 +13,6 @@ use crate::loop_backing::lock_below;
 use crate::truncation_guard::TruncationGuard;
 use crate::volatile::VolatileCache;
 use crate::workers::{FileHandle, Workers};
-use engine::limits::hole_bytes;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -266,7 +265,7 @@ impl FileDevice {
         let makes_holes = self.deallocate_zeroes() && self.sparse;
         let unit = rustix::fs::fstat(&*self.fd).map(|stat| stat.st_blksize);
         let unit = unit.ok().filter(|_| makes_holes);
-        hole_bytes(unit.and_then(|it| u32::try_from(it).ok()).unwrap_or(0))
+        unit.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)
     }
 
     /// As if its file system blocked.

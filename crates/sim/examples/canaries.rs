@@ -428,10 +428,10 @@ const OF_MIRRORS: [Canary; 23] = [
         "T49: an engine that stood still changes its legs whatever the clock says",
     ),
     (
-        Bug::HoleUnlocked,
-        400,
+        Bug::RunsUnlocked,
+        100,
         "disk wrong",
-        "T46: the lock of what is copied is free before a hole of it was made",
+        "T46: what is copied in runs of data and of holes is not locked meanwhile",
     ),
 ];
 

@@ -177,6 +177,7 @@ fn mirror_config(
         wishes: Default::default(),
         assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),
         leg_quiesce_ns: volume.leg_quiesce.unwrap_or(LEG_QUIESCE_NS),
+        hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
         owner,
         shared: volume.is_shared(),
         lineage: draw_lineage(),

@@ -10,7 +10,7 @@ use super::recovery::WriteFailover;
 use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::{HostEngine, Ready, device, report};
-use crate::limits::{BUFFER_MAX, IO_BYTES_MAX, hole_bytes};
+use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -585,7 +585,7 @@ fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
             deallocate_reads_zero: namespace.deallocate_reads_zero,
             hole_bytes: match controller.oncs & ONCS_WRITE_ZEROES {
                 0 => 0,
-                _ => hole_bytes(bytes(namespace.hole_blocks)),
+                _ => bytes(namespace.hole_blocks),
             },
         },
     }

@@ -13,8 +13,8 @@
 //! One that refuses the command as such is not asked again before it returns.
 //!
 //! # Limits
-//! One command more than the piece has runs of data. Runs are multiples of `hole_bytes`, 64 KiB at
-//! least; a piece has 256 KiB.
+//! One command more than the piece has runs of data. Holes are multiples of `hole_bytes` and of
+//! [`MIRROR_HOLE_BYTES`](crate::limits::MIRROR_HOLE_BYTES); a piece has four of these.
 use super::one::{Kit, Mirrored, Phase};
 use super::table::{Entry, Task};
 use crate::host::{Io, IoOp};
@@ -37,13 +37,6 @@ pub(super) struct Run {
     is_hole: bool,
 }
 
-impl Run {
-    /// Planted: the machine was told of its end before it was given.
-    fn is_unlocked(&self) -> bool {
-        canary::has(Bug::HoleUnlocked) && self.is_hole && self.part.end == self.piece.end
-    }
-}
-
 impl Mirrored {
     /// Whether the copy in this buffer leaves holes on the leg of the ticket.
     pub(super) fn leaves_holes(&mut self, ticket: Ticket, copy: u8, kit: &Kit<'_>) -> bool {
@@ -57,27 +50,23 @@ impl Mirrored {
         let leg = at.map(|at| &self.legs[at]);
         let leg = leg.filter(|leg| !leg.refuses_holes);
         let limits = leg.and_then(|leg| kit.host.limits(leg.config.volume));
-        limits.map_or(0, |limits| limits.hole_bytes)
+        let least = self.config.hole_bytes;
+        match limits.map_or(0, |limits| limits.hole_bytes) {
+            0 => 0,
+            unit => least.checked_next_multiple_of(unit).unwrap_or(0),
+        }
     }
 
     /// Writes a piece from its buffer to a leg, zeroes as holes.
     pub(super) fn write_runs(&mut self, ticket: Ticket, copy: u8, piece: Range, kit: &mut Kit<'_>) {
-        match self.run_from(ticket, copy, piece, piece.start, kit) {
-            Some((entry, io)) => self.wait(entry, io, kit),
-            None => self.refuse_task(ticket, kit),
-        }
-    }
-
-    /// Puts a run among what waits for its leg: so it is not given before leases and time are
-    /// looked at (T48).
-    fn wait(&mut self, entry: Entry, io: Io, kit: &Kit<'_>) {
-        self.legs[usize::from(entry.leg)].depth.wait(entry, io);
-        if let Task::Run(run) = entry.task
-            && run.is_unlocked()
+        let Some((entry, io)) = self.run_from(ticket, copy, piece, piece.start, kit) else {
+            return self.refuse_task(ticket, kit);
+        };
+        self.give_data(entry, io, kit);
+        if canary::has(Bug::RunsUnlocked)
             && let Some(it) = self.running()
         {
-            it.machine
-                .handle_done(run.ticket, Outcome::Done, kit.now_ns);
+            it.machine.handle_done(ticket, Outcome::Done, kit.now_ns);
         }
     }
 
@@ -138,11 +127,9 @@ impl Mirrored {
         Some((entry, io))
     }
 
-    /// A run has ended: the next one, or the zeroes as data, or the end of the ticket.
+    /// A run has ended. What is next waits among what waits for the leg: so it is not given before
+    /// leases and time are looked at (T48).
     pub(super) fn run_ended(&mut self, entry: &Entry, run: Run, outcome: Outcome, kit: &Kit<'_>) {
-        if run.is_unlocked() {
-            return;
-        }
         let next = if run.is_hole && may_be_written(outcome) {
             self.legs[usize::from(entry.leg)].refuses_holes |= is_refusal(outcome);
             let is_hole = false;
@@ -155,9 +142,11 @@ impl Mirrored {
             None
         };
         if let Some((entry, io)) = next {
-            return self.wait(entry, io, kit);
+            return self.legs[usize::from(entry.leg)].depth.wait(entry, io);
         }
-        if let Phase::Running(it) = &mut self.phase {
+        if let Phase::Running(it) = &mut self.phase
+            && !canary::has(Bug::RunsUnlocked)
+        {
             // Where the leg is not there any more, what is left was not written.
             let outcome = match outcome.is_done() && run.part.end < run.piece.end {
                 true => Outcome::PathError,

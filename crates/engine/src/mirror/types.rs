@@ -48,6 +48,8 @@ pub struct MirrorConfig {
     /// After what it was given has ended, a lost leg may not return for so long where nothing
     /// bounds when that is executed (T9).
     pub leg_quiesce_ns: u64,
+    /// Least size and alignment of the holes that a copy leaves, bytes.
+    pub hole_bytes: u32,
     /// Whoever we are, on the legs. What it leaves behind is looked up when legs are there.
     pub owner: Owner,
     /// Whether other hosts can reach the legs: then a foreign owner's word is waited for.

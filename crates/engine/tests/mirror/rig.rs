@@ -189,6 +189,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
         wishes: Default::default(),
         assemble_wait_ns: 10 * SECOND,
         leg_quiesce_ns: 30 * SECOND,
+        hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
         owner: Owner {
             run: Id([0x77; 16]),
             host: Id([0x66; 16]),
