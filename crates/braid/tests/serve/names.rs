@@ -143,18 +143,18 @@ fn target_at(place: &Place, name: &str, addresses: [Ipv4Addr; 2]) -> Option<(Pro
 }
 
 /// A volume by the name "storage.test" beside one in memory, `v1`.
-fn write_config(place: &Place, port: u16, name: &str, keys: &str) {
+fn write_config(place: &Place, port: u16, name: &str, [engine, keys]: [&str; 2]) {
     let uri = format!("nvme-tcp://storage.test:{port}/nqn.2026-01.org.braid:{name}");
-    let volume = |name: &str, uri: &str| {
+    let volume = |name: &str, uri: &str, keys: &str| {
         let socket = place.path(&format!("{name}.sock"));
         format!(
-            "[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+            "[[volume]]\nname = \"{name}\"\n{keys}\n[[volume.path]]\nuri = \"{uri}\"\n\
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             socket.display()
         )
     };
-    let (v0, v1) = (volume("v0", &uri), volume("v1", "mem:64MiB"));
-    let text = format!("drain_timeout = \"5s\"\n{keys}\n{v0}{v1}");
+    let (v0, v1) = (volume("v0", &uri, keys), volume("v1", "mem:64MiB", ""));
+    let text = format!("drain_timeout = \"5s\"\n{engine}\n{v0}{v1}");
     std::fs::write(place.path("b.toml"), text).unwrap();
 }
 
@@ -260,7 +260,7 @@ fn resolver_that_hangs_stops_nothing_else() {
     let Some((_target, port)) = target_at(&place, "hangs", at) else {
         return;
     };
-    write_config(&place, port, "hangs", "reconnect_delay = \"1s\"");
+    write_config(&place, port, "hangs", ["", "reconnect_delay = \"1s\""]);
     let mut engine = place.engine();
     assert!(engine.says("v0: ready").is_some());
     let ask_target = |words: &[&str]| {
@@ -320,7 +320,7 @@ fn path_moves_to_the_other_address_of_its_name() {
     let Some((_target, port)) = target_at(&place, "several", AT) else {
         return;
     };
-    write_config(&place, port, "several", "reconnect_delay = \"1s\"");
+    write_config(&place, port, "several", ["", "reconnect_delay = \"1s\""]);
     let mut engine = place.engine();
     assert!(engine.says("v0: ready").is_some());
     assert_eq!(Client::open(&place.path("v0.sock")).write(0, 1), 0);
@@ -369,7 +369,7 @@ fn slow_resolver_is_followed_between_short_waits() {
     // Takes connections and says nothing.
     let mute = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 8), port)).unwrap();
     place.hosts("127.0.0.8 storage.test\n");
-    let keys = "connect_timeout = \"1s\"\nreconnect_delay = \"100ms\"";
+    let keys = ["connect_timeout = \"1s\"", "reconnect_delay = \"100ms\""];
     write_config(&place, port, "slow", keys);
     let mut engine = place.engine();
     let (_first, _) = mute.accept().unwrap();
