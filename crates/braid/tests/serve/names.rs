@@ -287,7 +287,7 @@ fn resolver_that_hangs_stops_nothing_else() {
         &["stat"][..],
         &["reload"],
         &["path", "add", "v1", "mem:64MiB"],
-        &["policy", "v1", "round-robin"],
+        &["policy", "set", "v1", "round-robin"],
     ] {
         let output = place.ask(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
