@@ -1,8 +1,9 @@
 //! `braid sim`: starts the simulator, `braid-sim`, in place of this process.
 //!
 //! # Contract
-//! Words that the simulator would refuse are refused here, in the same words. A simulator with other
-//! words is not started. Everything else is the simulator's: output, progress, signals, exit code.
+//! Words that the simulator would refuse are refused here, in the same words. A simulator with
+//! other words is not started. Everything else is the simulator's: output, progress, signals, exit
+//! code.
 use crate::cli::Usage;
 use anyhow::bail;
 use std::env;

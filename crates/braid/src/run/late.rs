@@ -38,6 +38,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a volume's only file must not have changed before it is opened.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// Why some paths of a volume can't be opened, and their URIs.
+pub type Lacking = (String, Vec<String>);
+
 /// A volume that begins without some of its paths.
 pub struct Absent {
     /// Its number.
@@ -112,8 +115,8 @@ impl Late {
 pub fn volume(
     resources: &mut Resources,
     plan: VolumePlan,
-) -> anyhow::Result<(VolumeConfig, Option<(String, Vec<String>)>)> {
-    let (mut paths, mut absent) = (Vec::new(), None::<(String, Vec<String>)>);
+) -> anyhow::Result<(VolumeConfig, Option<Lacking>)> {
+    let (mut paths, mut absent) = (Vec::new(), None::<Lacking>);
     for keys in &plan.paths {
         match resources.path_of(keys, &plan) {
             Ok(path) => paths.push(path),
