@@ -195,7 +195,7 @@ impl Mirror {
             return self.is_full(leg, range);
         }
         if !known {
-            self.is_fresh(leg, first, end);
+            self.is_fresh(leg, range);
         }
         (self.bad.kept, self.bad.now) = (kept, now);
         // What the flush under way covers it does not.
@@ -210,14 +210,15 @@ impl Mirror {
     }
 
     /// A leg gets bad blocks: the others are to flush what they have there.
-    fn is_fresh(&mut self, leg: u8, first: u64, end: u64) {
+    fn is_fresh(&mut self, leg: u8, range: Range) {
+        let (first, end) = self.touched(range);
         let before = self.bad.now;
         self.bad.settled = self.bad.settled.both(&before);
         self.bad.settling = self.bad.settling.both(&before);
         self.bad.refreshing = self.bad.refreshing.both(&before);
         self.bad.heals += 1;
-        if !self.up.has(leg) {
-            return; // it is being rebuilt, and has nothing that counts
+        if !self.up.has(leg) && !self.rebuilt_spares(range).has(leg) {
+            return; // it is being rebuilt, and has nothing there that counts
         }
         let mut fresh = BadBlocks::default().with(leg, Unwritten, first, end);
         for it in before.of(leg, Unwritten) {

@@ -450,6 +450,61 @@ fn t14_write_whose_only_copy_leaves_before_that_fails() {
     assert!(rig.bad(1).is_empty());
 }
 
+/// Whether a write that a rebuilt leg refuses, begun after so many answers of its superblocks and
+/// flushes, is under way when the leg is in sync: then the other leg leaves.
+fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
+    let mut rig = Rig::of(2);
+    rig.pass(11_000);
+    rig.mirror.leg_lost(1, rig.now_ns);
+    rig.run();
+    // It lacks region 1 alone.
+    assert!(rig.write(at((1 << 20) / UNIT, 1)).is_done());
+    let now_ns = rig.now_ns;
+    rig.mirror.leg_found(1, 0, now_ns);
+    rig.silent = Some(1);
+    rig.refuses.insert((1, BAD));
+    let (mut write, mut answered) = (None, 0);
+    while !rig.mirror.up.has(1) {
+        rig.pass(1);
+        let has_all = rig.mirror.rebuilt_spares(Range::new(0, 2 << 20)).has(1);
+        if has_all && write.is_none() && answered >= answers {
+            write = Some(rig.ask(Request::Write(at(BAD, 1), false)));
+        }
+        if !rig.kept.is_empty() {
+            let ticket = rig.kept.remove(0);
+            rig.mirror.handle_done(ticket, Outcome::Done, rig.now_ns);
+            rig.run();
+            answered += 1;
+        }
+    }
+    let Some(write) = write.filter(|_| rig.mirror.is_bad(1, at(BAD, 1))) else {
+        return false;
+    };
+    if rig.outcome(write).is_some() {
+        return false;
+    }
+    rig.mirror.leg_lost(0, rig.now_ns);
+    rig.silent = None;
+    for ticket in core::mem::take(&mut rig.kept) {
+        rig.mirror.handle_done(ticket, Outcome::Done, rig.now_ns);
+    }
+    rig.run();
+    assert_eq!(rig.outcome(write), Some(Outcome::MediaError));
+    assert_eq!(rig.read(at(BAD, 1)), Ok(vec![1]), "{answers}");
+    true
+}
+
+/// The leg was rebuilt there already, and is in sync just before the other one leaves.
+#[test]
+fn t14_failed_write_leaves_a_rebuilt_leg_as_it_was() {
+    assert!(
+        (0..12)
+            .filter(|answers| fails_on_a_rebuilt_leg(*answers))
+            .count()
+            > 0
+    );
+}
+
 #[test]
 fn write_that_all_legs_refuse_fails_and_all_stay() {
     let mut rig = Rig::of(2);
