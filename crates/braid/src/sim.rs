@@ -47,6 +47,14 @@ pub fn run() -> anyhow::Result<()> {
 
 /// Checks that the simulator that gave this answer to `--version` has the words of this program.
 fn check_version(program: &Path, answer: &Output) -> anyhow::Result<()> {
+    if !answer.status.success() {
+        bail!(
+            "sim: {} --version ended with {}: {}",
+            program.display(),
+            answer.status,
+            String::from_utf8_lossy(&answer.stderr).trim()
+        );
+    }
     let wanted = format!("{NAME} {}", args::version());
     let said = String::from_utf8_lossy(&answer.stdout);
     let found = said.lines().next().unwrap_or("a program without a version");

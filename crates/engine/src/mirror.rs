@@ -70,6 +70,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use holes::Run;
 use loans::Loans;
 use one::{Kit, Mirrored, Phase};
 use policy::{Knobs, Policy};
@@ -492,9 +493,11 @@ impl MirrorEngine {
         let mirror = self.mirrors.get(usize::from(entry.mirror));
         match mirror.and_then(Option::as_ref).map(|it| &it.phase) {
             Some(Phase::Running(it)) => match entry.task {
-                Task::Io(ticket) | Task::Own(ticket) => it.machine.start_before_ns(ticket),
+                Task::Io(ticket) | Task::Own(ticket) | Task::Run(Run { ticket, .. }) => {
+                    it.machine.start_before_ns(ticket)
+                }
                 Task::Wipe => it.machine.wipe_before_ns(),
-                _ => u64::MAX,
+                Task::Pages(_) | Task::Compare(..) | Task::Look(_) | Task::Claim(_) => u64::MAX,
             },
             Some(Phase::Claiming(it)) => match entry.task {
                 Task::Claim(_) => it.claim.start_before_ns(),

@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //! Nothing here is on the I/O path. The controlling thread sleeps until something happens; only
-//! where somebody sees progress it wakes every [`TICK`] to show it.
+//! where somebody sees progress it wakes every `TICK` to show it.
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress, Queues};
 use super::worker::{Finished, Task};
 use crate::progress;

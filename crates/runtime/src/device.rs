@@ -391,7 +391,7 @@ impl Devices {
                 };
                 let op = match request.op {
                     DeviceOp::WriteZeroes { deallocate } => DeviceOp::WriteZeroes {
-                        deallocate: deallocate && !device.keeps_space(),
+                        deallocate: deallocate && device.may_lose_space(),
                     },
                     op => op,
                 };

@@ -253,16 +253,16 @@ impl FileDevice {
         self.sparse = self.regular;
     }
 
-    /// Whether zeroing leaves it its space: a file that has all of it may have got it on purpose.
-    /// A block device does as it likes.
-    pub(crate) fn keeps_space(&self) -> bool {
-        self.regular && !self.sparse
+    /// Whether zeroing may give up its space: not of a file that has all of it, perhaps on purpose,
+    /// nor where a hole may keep its data. A block device zeroes as it likes, or refuses.
+    pub(crate) fn may_lose_space(&self) -> bool {
+        !self.regular || self.sparse && self.deallocate_zeroes()
     }
 
     /// Size and alignment of holes by which it is zeroed to save space; 0: it is not. A block
     /// device does not say whether its space was reserved.
     pub fn hole_bytes(&self) -> u32 {
-        let makes_holes = self.deallocate_zeroes() && self.sparse;
+        let makes_holes = self.regular && self.may_lose_space();
         let unit = rustix::fs::fstat(&*self.fd).map(|stat| stat.st_blksize);
         let unit = unit.ok().filter(|_| makes_holes);
         unit.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)

@@ -227,7 +227,7 @@ pub fn fabrics_name(status: Status) -> Option<&'static str> {
     all.find(|(it, _)| it.is(status)).map(|(_, name)| *name)
 }
 
-/// As [`parse`], of names alone, and without what only Fabrics commands get.
+/// As `parse`, of names alone, and without what only Fabrics commands get.
 pub fn only(text: &str) -> Option<Status> {
     let short = Some(text).filter(|it| it.len() <= TEXT_MAX)?;
     let asked = named(short).ok().filter(|it| !it.fabrics_only)?;

@@ -1,8 +1,8 @@
 //! `braid status`: what an NVMe status means, and what a volume does about it.
 //!
-//! * [`code`]: what was written, to a status
-//! * [`meaning`]: what the engine makes of it
-//! * [`mod@show`]: one status or all of them, as text and JSON
+//! * `code`: what was written, to a status
+//! * `meaning`: what the engine makes of it
+//! * `show`: one status or all of them, as text and JSON
 #![forbid(unsafe_code)]
 
 mod code;

@@ -10,7 +10,7 @@
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
-//! * [`began`]: whether there is standard output
+//! * [`startup`]: whether there is standard output
 //! * [`freeze`]: points at which a test build stops itself
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!

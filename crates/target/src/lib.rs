@@ -1,16 +1,16 @@
 //! `braid target`: a software NVMe/TCP subsystem behind shaped ports, changeable while it runs.
 //!
-//! * [`config`]: what it is to be; [`settings`]: what can be set of a port, its [`faults`] among
+//! * `config`: what it is to be; `settings`: what can be set of a port, its `faults` among
 //!   them; [`quantity`]: how both are written
-//! * [`discovery`]: what discovery tells of it
-//! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
-//! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a
+//! * `discovery`: what discovery tells of it
+//! * `launch`: from that to a running reactor; `backend`: what the blocks lie in
+//! * `serve`: the verb in the foreground, with its `log`; [`embedded()`]: the same for a
 //!   program around it
-//! * [`control`]: changing it while it runs, over a socket of [`service::control`];
-//!   [`client`]: the verbs that do so
+//! * `control`: changing it while it runs, over a socket of [`service::control`];
+//!   `client`: the verbs that do so
 //!
 //! # Limits
-//! One subsystem on one core per process. [`limits`] has the rest.
+//! One subsystem on one core per process. `limits` has the rest.
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -29,7 +29,7 @@ pub fn in_our_words(text: &str) -> Cow<'_, str> {
     Cow::Owned(of_target(text, uri))
 }
 
-/// As [`of`], for a message of the target about this path's subsystem.
+/// As `of`, for a message of the target about this path's subsystem.
 pub fn of_target(text: &str, uri: &str) -> String {
     if let Some(rest) = uri.strip_prefix(QUEUE) {
         let socket = rest.split(['?', ' ']).next().unwrap_or_default();

@@ -106,7 +106,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// As [`print()`], where standard output is.
 ///
 /// # Errors
-/// As [`print`], to `out`.
+/// As [`print()`], to `out`.
 pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),

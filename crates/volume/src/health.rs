@@ -14,7 +14,7 @@
 //!   of an even load is a stall.
 //! * Hysteresis: `PROBES` good probes in a row end probation; each bad one doubles the time to
 //!   the next. Then the path has half the patience for `RELAPSE_NS`, and a relapse makes the
-//!   next probation twice as long, and as long as what it cost asks for ([`relapse`]).
+//!   next probation twice as long, and as long as what it cost asks for (`relapse`).
 //!
 //! # Contract
 //! [`Health::good`] or one of [`Health::failed`] and [`Health::answered`] for every end; whoever

@@ -304,7 +304,7 @@ fn opened(
             let (made, why) = mirrors::leg(&mut resources, plan)?;
             (made, why.map(|why| (why, Vec::new())))
         } else {
-            late::volume(&mut resources, plan)?
+            late::volume(&mut resources, plan, before(volume) == Before::default())?
         };
         absent.extend(lacks.map(|(why, uris)| Absent {
             number: *number,

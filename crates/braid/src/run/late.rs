@@ -20,6 +20,7 @@ use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::LegFile;
 use crate::uri::UriKind;
+use anyhow::bail;
 use engine::host::VolumeConfig;
 use runtime::RuntimeError;
 use rustix::io::Errno;
@@ -111,10 +112,12 @@ impl Late {
 /// and their URIs.
 ///
 /// # Errors
-/// Something else can't be opened.
+/// Something else can't be opened; or an earlier engine had not `stopped` in order, and a part of
+/// the paths is not there.
 pub fn volume(
     resources: &mut Resources,
     plan: VolumePlan,
+    stopped: bool,
 ) -> anyhow::Result<(VolumeConfig, Option<Lacking>)> {
     let (mut paths, mut absent) = (Vec::new(), None::<Lacking>);
     for keys in &plan.paths {
@@ -131,6 +134,14 @@ pub fn volume(
             }
             Err(error) => return Err(error),
         }
+    }
+    // Its controller may hold writes that no flush of the other paths covers (T13).
+    if let Some((why, _)) = absent.as_ref().filter(|_| !stopped && !paths.is_empty()) {
+        bail!(
+            "{}: {why}; the engine before did not stop in order, so the first flush has to reach \
+             this path too: bring it back, or take the path out of the configuration",
+            plan.name
+        );
     }
     let none = VolumePlan {
         paths: Vec::new(),

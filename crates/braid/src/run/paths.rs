@@ -280,6 +280,14 @@ impl Service {
     pub fn remove_path(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
         let (wait_ns, more_ns) = {
             let state = self.state();
+            let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
+            // Late paths are told from the others by their place.
+            if let Some(why) = self.late.why(&of.name) {
+                return Err(format!(
+                    "{} waits for a path that comes late, and loses no other before: {why}",
+                    of.name
+                ));
+            }
             let keys = &state.configured;
             let leave_ns = keys.connect_timeout.0.saturating_mul(3);
             (

@@ -18,6 +18,7 @@
 use super::one::{Kit, Mirrored, Phase};
 use super::table::{Entry, Task};
 use crate::host::{Io, IoOp};
+use crate::limits::MIRROR_COPY_BYTES;
 use crate::machine::Span;
 use canary::Bug;
 use volume::Outcome;
@@ -53,7 +54,9 @@ impl Mirrored {
         let least = self.config.hole_bytes;
         match limits.map_or(0, |limits| limits.hole_bytes) {
             0 => 0,
-            unit => least.checked_next_multiple_of(unit).unwrap_or(0),
+            // Larger than a piece that is copied: the unit is a preference.
+            unit if unit > MIRROR_COPY_BYTES => least,
+            unit => least.next_multiple_of(unit),
         }
     }
 

@@ -1,7 +1,7 @@
 //! An engine that stood still with changes of its own legs in its threads (T49).
 use super::common::{Disk, HOST, MS, SECOND};
-use super::rig::{Rig, data, io, made, said_of, shared, superblock};
-use engine::host::IoOp;
+use super::rig::{Rig, configured, data, io, made, said_of, shared, superblock};
+use engine::host::{IoOp, PathKind};
 use engine::mirror::{LegStatus, MirrorOrder};
 use volume::Outcome;
 use volume::mirror::layout::COPIES_AT;
@@ -67,6 +67,47 @@ fn t49_a_write_from_before_a_standstill_is_dropped() {
         assert_eq!(superblock(disk).superblock.owner.unwrap().run, run);
     }
     assert_ne!(rig.done[0].outcome, Outcome::Done);
+}
+
+/// Leg 1 can keep holes, so what is copied to it is written in runs.
+#[test]
+fn t49_a_copy_from_before_a_standstill_is_dropped() {
+    for zeroes in [false, true] {
+        let disks = made(2, true);
+        let (mut host, mut mirror) = configured(&disks);
+        if let PathKind::Device { hole_bytes, .. } = &mut host.volumes[1].paths[0].kind {
+            *hole_bytes = 64 << 10;
+        }
+        mirror.shared = true;
+        let mut rig = Rig::with(&disks, host, mirror);
+        rig.until(60 * SECOND, Rig::is_ready);
+        rig.order(MirrorOrder::Fail(1));
+        rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
+        rig.run(SECOND, |_| false);
+        let block = if zeroes { 40 } else { 0 };
+        assert_eq!(rig.write(block, 7), Outcome::Done);
+        assert_eq!(rig.flush(), Outcome::Done);
+        let disk = rig.disk(1);
+        (disk.by_workers, disk.delay_ns) = (true, 10 * MS);
+        rig.order(MirrorOrder::Return(1));
+        let data_at = superblock(&disks[1]).superblock.place.data_offset;
+        let runs = |rig: &Rig| {
+            let mut units = (0..16).map(|unit| data_at + (unit << 16));
+            units.find(|&at| rig.world.writes(HOST, at))
+        };
+        rig.until(60 * SECOND, |rig| runs(rig).is_some());
+        let at = runs(&rig).unwrap() as usize;
+        rig.world.now_ns += STILL;
+        taken_over(&disks);
+        disks[1].bytes.borrow_mut()[at..at + 2].fill(9);
+        rig.run(STILL, |_| false);
+        assert_eq!(
+            disks[1].bytes.borrow()[at..at + 2],
+            [9, 9],
+            "{zeroes} {:?}",
+            rig.lines()
+        );
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! `braid demo`: a target and a host in one process over loopback TCP, two unequal paths, each
 //! policy in turn.
 //!
-//! * [`stage`]: the target, the host, one measurement
-//! * [`model`]: what the paths can do at best, and whether they do it alone
-//! * [`cells`]: the figures; [`explain`]: why they are so
-//! * [`text`], [`mod@json`], [`report`]: how they are shown
+//! * `stage`: the target, the host, one measurement
+//! * `model`: what the paths can do at best, and whether they do it alone
+//! * `cells`: the figures; `explain`: why they are so
+//! * `text`, `json`, `report`: how they are shown
 mod cells;
 mod explain;
 mod json;

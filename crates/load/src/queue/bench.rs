@@ -6,7 +6,7 @@
 //! submitted to the turn that reaped. An I/O that is not answered in time, or whose server is gone,
 //! ends the whole: what was measured by then is shown, with the reason.
 //!
-//! * [`lane`]: one core's queue; [`result`]: what is shown
+//! * `lane`: one core's queue; `result`: what is shown
 mod lane;
 mod result;
 

@@ -66,9 +66,11 @@ impl Hung {
     /// The same; what the target had behind its middle is lost.
     fn cut() -> Option<Self> {
         let it = Self::alone()?;
-        for size in ["8MiB", "16MiB"] {
-            it.target_verb(&["resize", "1", size]);
-        }
+        it.target_verb(&["resize", "1", "8MiB"]);
+        // Both within one look at the size would not be noticed.
+        let is_small = || it.why().contains("make it as large again");
+        wait_until(|| is_small().then_some(()));
+        it.target_verb(&["resize", "1", "16MiB"]);
         let is_back = || it.why().contains("it is as large again");
         wait_until(|| is_back().then_some(()));
         assert!(it.asks_to_accept(), "{}", it.why());
