@@ -130,8 +130,8 @@ pub fn bad(mirror: &str, facts: &LegFacts, nowhere: Option<(Range, Option<u8>)>)
     };
     format!(
         "it could not write {which}: it is not read there. Later writes there are tried, also by \
-         braid mirror repair {mirror} --from LEG, a leg that has them; if that doesn't help replace \
-         the leg{nowhere}"
+         braid mirror repair {mirror} --from LEG, a leg that has them; if that doesn't help \
+         replace the leg{nowhere}"
     )
 }
 
