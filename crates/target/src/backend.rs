@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use terminal::units::format_bytes;
 
 /// A backend in use.
@@ -221,8 +222,20 @@ fn make(path: &Path, bytes: u64, sparse: bool) -> anyhow::Result<Option<Made>> {
             Ok(Some(made))
         }
         // Opening it tells the rest.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            await_size(path);
+            Ok(None)
+        }
         Err(error) => Err(error).with_context(|| format!("cannot make {}", path.display())),
+    }
+}
+
+/// Waits a moment for the size of an empty file: another target may be making it.
+fn await_size(path: &Path) {
+    let is_empty = || std::fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == 0);
+    let end = Instant::now() + Duration::from_secs(1);
+    while is_empty() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -335,6 +348,21 @@ mod tests {
             };
             assert_eq!(file.hole_bytes() > 0, sparse && file.deallocate_zeroes());
         }
+    }
+
+    #[test]
+    fn file_that_another_target_makes_is_awaited() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v0");
+        let file = std::fs::File::create(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                file.set_len(1 << 20).unwrap();
+            });
+            let uri = format!("file:{}", path.display());
+            assert!(Backend::open(&namespace(&uri, Some(1 << 20), 4096)).is_ok());
+        });
     }
 
     #[test]
