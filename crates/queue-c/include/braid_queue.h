@@ -16,7 +16,7 @@
 typedef struct braid_queue braid_queue;
 
 /*
- What to ask for; all zero is a user_poll queue of 128 entries without data memory.
+ Parameters of a queue; all zero is a user_poll queue of 128 entries without data memory.
  */
 typedef struct {
   /*
@@ -46,7 +46,7 @@ typedef struct {
 } braid_queue_options;
 
 /*
- What a namespace is like.
+ Properties of a namespace.
  */
 typedef struct {
   /*
@@ -110,7 +110,7 @@ typedef struct {
 } braid_done;
 
 /*
- What was counted.
+ Counters of a queue.
  */
 typedef struct {
   /*
@@ -129,7 +129,7 @@ typedef struct {
 } braid_counts;
 
 /*
- What a queue is like.
+ Properties of a queue.
  */
 typedef struct {
   /*
@@ -215,7 +215,7 @@ void braid_queue_close(braid_queue *queue);
 const char *braid_queue_error(braid_queue *queue);
 
 /*
- What namespace `nsid` is like: 0, or a negative errno.
+ Returns the properties of namespace `nsid`: 0, or a negative errno.
 
  # Safety
  As for all; `namespace_` is valid.
@@ -350,8 +350,8 @@ int braid_queue_arm(braid_queue *queue);
 
 /*
  A descriptor to be watched for POLLRDHUP, with epoll for EPOLLRDHUP: then the server has ended
- or has given up this queue; or a negative errno. That it is readable says less: so it is also
- when an answer comes that nobody waits for any more. It is the caller's, who closes it.
+ or has given up this queue; or a negative errno. POLLIN is no proof of that: a late answer to a
+ request that was given up causes it too. The caller owns it and closes it.
 
  # Safety
  As for all.
@@ -359,7 +359,7 @@ int braid_queue_arm(braid_queue *queue);
 int braid_queue_end_event(braid_queue *queue);
 
 /*
- What was counted since the queue was opened.
+ Returns the counters since the queue was opened.
 
  # Safety
  As for all; `counts` is valid.
@@ -367,7 +367,7 @@ int braid_queue_end_event(braid_queue *queue);
 void braid_queue_count(braid_queue *queue, braid_counts *counts);
 
 /*
- What the queue is like, and how much is in flight.
+ Returns the properties of the queue, and how much is in flight.
 
  # Safety
  As for all; `facts` is valid.
@@ -418,15 +418,15 @@ int braid_queue_register_file(braid_queue *queue,
  so nothing may touch it afterwards.
 
  # Safety
- As for all; nobody uses that memory any more.
+ As for all; that memory is not used any more.
  */
 int braid_queue_unregister(braid_queue *queue, uint64_t address);
 
 /*
- Passes the queue, with the memory that the server made for it, to who receives it at the other
- end of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the
- queue is closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has
- the words, and it is nobody's.
+ Passes the queue, with the memory that the server made for it, to the receiver at the other end
+ of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the queue is
+ closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has the
+ message, and the queue has no owner any more.
 
  # Safety
  As for all; `socket` is open.

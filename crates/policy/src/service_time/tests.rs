@@ -111,11 +111,12 @@ fn no_sum_overflows() {
     assert_eq!(state.bytes[0], state.bytes[1]);
 }
 
+/// Epochs wrap, so a ticket of an earlier one may look like one of this.
 #[test]
-#[should_panic(expected = "not booked")]
-fn an_end_that_was_not_booked_panics() {
+fn an_end_that_was_not_booked_leaves_nothing() {
     let mut state = ServiceTime::new(1);
     let mut ticket = state.begin(0, 512);
     ticket.units = 1024;
     let _ = state.end(0, &ticket);
+    assert_eq!(state.bytes[0], 0);
 }

@@ -27,7 +27,7 @@ fn share(check: Check) -> usize {
         Check::Failures | Check::Peaks => 25,
         Check::Orphans => 10,
         Check::Excuse => 5,
-        Check::Heir => 7,
+        Check::Heir => 6,
         Check::Gate => 3,
         Check::PutBack => 16,
         Check::Shrunk | Check::Exchanged => 10,
