@@ -17,6 +17,13 @@ const BRAID: &str = env!("CARGO_BIN_EXE_braid");
 struct Place(tempfile::TempDir);
 
 impl Place {
+    /// A verb of the target, which succeeds.
+    fn ask_target(&self, words: &[&str]) {
+        let mut command = Command::new(BRAID);
+        command.args(words).arg("--socket").arg(self.path("t.sock"));
+        assert!(command.output().unwrap().status.success(), "{words:?}");
+    }
+
     /// `None`: no mount namespace can be had here.
     fn new(test: &str) -> Option<Self> {
         let place = Self(tempfile::tempdir().unwrap());
@@ -263,17 +270,9 @@ fn resolver_that_hangs_stops_nothing_else() {
     write_config(&place, port, "hangs", ["", "reconnect_delay = \"1s\""]);
     let mut engine = place.engine();
     assert!(engine.says("v0: ready").is_some());
-    let ask_target = |words: &[&str]| {
-        let mut command = Command::new(BRAID);
-        command
-            .args(words)
-            .arg("--socket")
-            .arg(place.path("t.sock"));
-        assert!(command.output().unwrap().status.success(), "{words:?}");
-    };
     place.hosts("");
-    ask_target(&["target", "set", "--port", "1", "offer=withdrawn"]);
-    ask_target(&["target", "drop", "--port", "1"]);
+    place.ask_target(&["target", "set", "--port", "1", "offer=withdrawn"]);
+    place.ask_target(&["target", "drop", "--port", "1"]);
     let pid = engine.child.id();
     let hangs = || threads(pid).contains(&"resolve".into());
     wait_until(|| hangs().then_some(()));
@@ -296,7 +295,7 @@ fn resolver_that_hangs_stops_nothing_else() {
     }
     assert!(hangs(), "its answer would take an hour");
     // The target is there again, where it was.
-    ask_target(&["target", "set", "--port", "1", "offer=subsystem"]);
+    place.ask_target(&["target", "set", "--port", "1", "offer=subsystem"]);
     assert!(!engine.notes("live again").is_empty());
     assert_eq!(Client::open(&place.path("v0.sock")).write(0, 1), 0);
     assert!(hangs());
@@ -327,19 +326,11 @@ fn path_moves_to_the_other_address_of_its_name() {
     assert_eq!(Client::open(&place.path("v0.sock")).flush(), 0);
     // Both ways: the resolver of the system chooses the order.
     for (from, to) in [("1", 1), ("2", 0)] {
-        let ask_target = |words: &[&str]| {
-            let mut command = Command::new(BRAID);
-            command
-                .args(words)
-                .arg("--socket")
-                .arg(place.path("t.sock"));
-            assert!(command.output().unwrap().status.success(), "{words:?}");
-        };
         let port_of = ["--port", from];
         let other = ["--port", if from == "1" { "2" } else { "1" }];
-        ask_target(&[&["target", "set"], &other[..], &["offer=subsystem"]].concat());
-        ask_target(&[&["target", "set"], &port_of[..], &["offer=withdrawn"]].concat());
-        ask_target(&[&["target", "drop"], &port_of[..]].concat());
+        place.ask_target(&[&["target", "set"], &other[..], &["offer=subsystem"]].concat());
+        place.ask_target(&[&["target", "set"], &port_of[..], &["offer=withdrawn"]].concat());
+        place.ask_target(&[&["target", "drop"], &port_of[..]].concat());
         engine.notes(&format!("its host is {}:{port} now", AT[to]));
         engine.notes("live again");
         assert_eq!(Client::open(&place.path("v0.sock")).flush(), 0);
