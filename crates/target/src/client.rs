@@ -10,8 +10,9 @@ use service::control::limits::ANSWER_WAIT;
 use service::control::{rpc, socket};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use terminal::answer::{self, items, number, word};
 use terminal::exit::Usage;
-use terminal::output::{self, Format};
+use terminal::output::Format;
 use terminal::units::{format_bytes, format_count, format_ns};
 
 /// What hosts make of another size.
@@ -154,12 +155,7 @@ pub fn set_hosts(args: &HostsArgs) -> anyhow::Result<()> {
     checked.map_err(Usage::error)?;
     let result = call(&args.common, "target.hosts", json!({"hosts": hosts}))?;
     args.common.print(&result, |text, result| {
-        let hosts: Vec<_> = result["hosts"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(word)
-            .collect();
+        let hosts: Vec<_> = items(&result["hosts"]).map(word).collect();
         match hosts.is_empty() {
             true => writeln!(text, "any host may connect"),
             false => writeln!(text, "may connect: {}", hosts.join(", ")),
@@ -194,8 +190,9 @@ pub fn set_referrals(args: &ReferralsArgs) -> anyhow::Result<()> {
 }
 
 fn show_referrals(text: &mut String, result: &Value) -> std::fmt::Result {
-    let all = result["referrals"].as_array().into_iter().flatten();
-    let all: Vec<_> = all.map(|it| word(&it["address"])).collect();
+    let all: Vec<_> = items(&result["referrals"])
+        .map(|it| word(&it["address"]))
+        .collect();
     match all.is_empty() {
         true => writeln!(text, "no referrals"),
         false => writeln!(text, "hosts are referred to {}", all.join(", ")),
@@ -216,16 +213,13 @@ pub fn show(args: &ShowArgs) -> anyhow::Result<()> {
             word(&subsystem["nqn"]),
             word(&subsystem["serial"])
         )?;
-        if subsystem["referrals"]
-            .as_array()
-            .is_some_and(|all| !all.is_empty())
-        {
+        if items(&subsystem["referrals"]).next().is_some() {
             show_referrals(text, subsystem)?;
         }
-        for namespace in result["namespaces"].as_array().into_iter().flatten() {
+        for namespace in items(&result["namespaces"]) {
             show_namespace(text, namespace)?;
         }
-        for port in result["ports"].as_array().into_iter().flatten() {
+        for port in items(&result["ports"]) {
             show_port(text, port)?;
         }
         Ok(())
@@ -238,12 +232,7 @@ impl Common {
         value: &Value,
         show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,
     ) -> anyhow::Result<()> {
-        if self.output == Format::Json {
-            return output::print_json(value);
-        }
-        let mut text = String::new();
-        show(&mut text, value)?;
-        output::print(&text)
+        answer::print(self.output, value, show)
     }
 }
 
@@ -260,14 +249,6 @@ fn value_of(key: &str, value: &str) -> Value {
         .ok()
         .filter(|_| key.trim() == "servers");
     number.map_or(value.trim().into(), Value::from)
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_default()
 }
 
 fn show_namespace(text: &mut String, namespace: &Value) -> std::fmt::Result {
@@ -320,7 +301,7 @@ fn show_port(text: &mut String, port: &Value) -> std::fmt::Result {
 /// What is to go wrong at a port, and what did; nothing where there is neither.
 fn show_faults(text: &mut String, faults: &Value) -> std::fmt::Result {
     let mut words = Vec::new();
-    for rule in faults["errors"].as_array().into_iter().flatten() {
+    for rule in items(&faults["errors"]) {
         words.push(format!("error={}", word(rule)));
     }
     if let Some(rate) = faults["drop_rate"].as_f64().filter(|rate| *rate > 0.0) {

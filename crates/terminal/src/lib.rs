@@ -2,12 +2,14 @@
 //!
 //! * [`exit`]: how a program ends, and how a usage error reads
 //! * [`output`], [`table`]: standard output and standard error; [`advice`]: words of this program
+//! * [`answer`]: JSON answers of a running program, as text
 //! * [`signals`]: interruption by the user
 //! * [`log`]: lines on standard error that never make their writer wait
 //! * [`units`], [`text`], [`cpus`]: quantities, files and lists of CPUs that users wrote
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod answer;
 pub mod cpus;
 pub mod exit;
 pub mod limits;

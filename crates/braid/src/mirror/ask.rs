@@ -2,10 +2,11 @@
 use super::wait::wait_checked;
 use crate::cli::Exit;
 use crate::output;
-use crate::run::client::{Common, number, word};
+use crate::run::client::Common;
 use crate::run::last_check;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use terminal::answer::{number, word};
 
 /// A mirror.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,12 +1,13 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
 use super::wait::{far, status_of, wait_rebuilt};
 use crate::cli::Usage;
-use crate::run::client::{Common, checked, items, number, word};
+use crate::run::client::{Common, checked};
 use crate::run::{held, last_check};
 use crate::units::{format_bytes, parse_rate};
 use crate::uri::PathUri;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use terminal::answer::{items, number, word};
 
 /// What is to be done with a leg that was removed, and could not be told so.
 const STILL_SAYS: &str = ". What says that it was a leg is still on it: it is refused wherever it \

@@ -2,13 +2,14 @@
 use crate::cli::Exit;
 use crate::output;
 use crate::run::UNKNOWN;
-use crate::run::client::{Common, items, number, word};
+use crate::run::client::Common;
 use crate::units::{format_bytes, format_ns};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use terminal::answer::{items, number, word};
 
 /// How often a bar is moved.
 const LOOK: Duration = Duration::from_millis(250);

@@ -15,6 +15,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use terminal::answer::{self, items, number, word};
 
 /// How long a change of paths is waited for: each of those that a reload makes may take a minute.
 const CHANGE_WAIT: Duration = Duration::from_secs(600);
@@ -306,12 +307,7 @@ impl Common {
         value: &Value,
         show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,
     ) -> anyhow::Result<()> {
-        if self.output == Format::Json {
-            return output::print_json(value);
-        }
-        let mut text = String::new();
-        show(&mut text, value)?;
-        output::print(&text)
+        answer::print(self.output, value, show)
     }
 }
 
@@ -567,16 +563,4 @@ fn list_subsys(text: &mut String, value: &Value) -> std::fmt::Result {
         }
     }
     Ok(())
-}
-
-pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-pub fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-pub fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_default()
 }

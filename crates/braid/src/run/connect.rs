@@ -14,7 +14,7 @@
 //! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. Who is at each way is
 //! asked first, of many at a time ([`reach`]); those that answer are tried one after
 //! the other, and other users' changes of paths come first. It ends when whoever asked has gone.
-use super::client::{Common, items, word};
+use super::client::Common;
 use super::config::{PathKeys, Volume};
 use super::discovery::plan;
 use super::locks::Alone;
@@ -39,6 +39,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
+use terminal::answer::{items, word};
 
 /// How long an answer is waited for.
 const WAIT: Duration = Duration::from_secs(600);

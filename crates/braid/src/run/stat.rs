@@ -3,13 +3,13 @@ mod legs;
 
 pub use legs::{held, last_check};
 
-use super::client::{items, number, word};
 use crate::hedges;
 use crate::output::Style;
 use crate::table::Table;
 use crate::units::{format_count, format_ns, short_bytes, short_count};
 use serde_json::Value;
 use std::fmt::{Result, Write};
+use terminal::answer::{items, number, word};
 
 /// Longest line but for names and URIs.
 const COLUMNS: usize = 80;

@@ -2,7 +2,7 @@
 use crate::cli::Exit;
 use crate::control::limits::ANSWER_WAIT;
 use crate::output::{self, Format, Style};
-use crate::run::client::{Common, items, number, word};
+use crate::run::client::Common;
 use crate::run::stat::paragraph_at;
 use crate::table::Table;
 use crate::units::{
@@ -12,6 +12,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::fmt::{Result, Write};
 use std::time::{Duration, Instant};
+use terminal::answer::{items, number, word};
 
 /// I/Os asked for at a time: the first are shown soon, and each answer fits a message.
 const BATCH: u32 = 8;

@@ -1,12 +1,13 @@
 //! A mirror's legs, for people.
 use super::paragraph;
 use crate::output::Style;
-use crate::run::client::{all_policies, items, number, word};
+use crate::run::client::all_policies;
 use crate::table::Table;
 use crate::units::{format_bytes, format_count, short_bytes, short_count};
 use policy::Policy;
 use serde_json::Value;
 use std::fmt::{Result, Write};
+use terminal::answer::{items, number, word};
 
 /// What is behind the line of its name.
 ///
