@@ -4,7 +4,8 @@
 //! payload beyond the receive buffer (256 KiB) hardly anything.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
+use engine::Core;
+use engine::export::{ExportConfig, ExportControl, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, spawn};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,7 +47,7 @@ impl Drop for Target {
 }
 
 /// One core with one volume over that target.
-fn start(target: &Target) -> Handle<ExportEngine> {
+fn start(target: &Target) -> Handle<Core> {
     let path = PathConfig {
         uri: "the target".into(),
         kind: PathKind::NvmeTcp {
@@ -83,7 +84,7 @@ fn start(target: &Target) -> Handle<ExportEngine> {
         requests_max: 8,
         arena_bytes: ARENA,
     };
-    let engine = ExportEngine::new(HostEngine::new(host), 1, export);
+    let engine = Core::new(HostEngine::new(host), 1, export);
     let config = ReactorConfig {
         name: "copies".into(),
         cpu: None,
@@ -98,7 +99,7 @@ fn start(target: &Target) -> Handle<ExportEngine> {
 }
 
 /// An NBD client of `v0`: EXPORT_NAME, simple replies.
-fn connect(handle: &Handle<ExportEngine>) -> UnixStream {
+fn connect(handle: &Handle<Core>) -> UnixStream {
     loop {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         assert!(handle.sender().adopt(0, theirs.into()));

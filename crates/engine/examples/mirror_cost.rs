@@ -13,7 +13,7 @@ use engine::host::{
 };
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
-use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
+use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
 use engine::{DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
@@ -234,7 +234,7 @@ fn mirror_config() -> MirrorConfig {
 
 /// An engine with both volumes, and its device.
 struct Bench {
-    engine: MirrorEngine,
+    engine: Devices,
     arena: Arena,
     disk: Vec<u8>,
     now_ns: u64,
@@ -260,7 +260,7 @@ impl Bench {
         };
         let mut bench = Self {
             engine: match volume {
-                MIRRORS_FROM => MirrorEngine::new(host, config),
+                MIRRORS_FROM => Devices::new(host, config),
                 _ => host.into(),
             },
             arena: Arena(vec![0; SCRATCH_AT as usize + len as usize]),

@@ -1,8 +1,8 @@
-//! Volumes offered to NBD clients: the host's engine of one core with sessions on top.
+//! The NBD server, a front end of [`Core`](crate::Core): offers block devices to clients.
 //!
 //! Decides, from what the reactor hands in, which client may connect to what, which bytes of the
-//! arena its payload lies in, which I/Os its requests become, and how they are answered.
-//! `impl Machine for ExportEngine`, whose `turn` includes that of the [`MirrorEngine`] inside.
+//! arena its payload lies in, which I/Os its requests become, and how they are answered. It submits
+//! I/O to the [`Devices`] that its caller hands in, and keeps no reference to them.
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
@@ -53,12 +53,10 @@ mod table;
 
 pub use course::errno;
 
-use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
+use crate::host::{HostControl, HostEvent, VolumeInfo};
 use crate::limits::{CHANGES_READY, CLIENT_LINES_MAX, EXPORTS_MAX};
-use crate::machine::{
-    Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
-};
-use crate::mirror::{LegReport, MirrorEngine, MirrorOrder, MirrorReport};
+use crate::machine::{ConnId, Memory, Output};
+use crate::mirror::{Devices, MirrorOrder};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -176,10 +174,11 @@ pub struct ExportCounters {
     pub merged: u64,
 }
 
-/// The engine of one core, with exports. See the module's contract.
-pub struct ExportEngine {
-    host: MirrorEngine,
+/// The NBD server of one core. See the module's contract.
+pub(crate) struct NbdServer {
     config: ExportConfig,
+    /// Connection of client 0; those of the others follow.
+    first_conn: u32,
     offers: Vec<Option<Offer>>,
     counters: Vec<ExportCounters>,
     /// Volumes that are ready.
@@ -205,20 +204,16 @@ pub struct ExportEngine {
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
     draining: bool,
-    stopping: bool,
     /// Of the clients' sessions.
     deadlines: Deadlines,
-    /// Something was left for the next turn.
-    again: bool,
 }
 
-impl ExportEngine {
-    /// An engine without exports around a host's engine of so many volumes, or one with mirrors
-    /// over them.
+impl NbdServer {
+    /// A server without exports, of so many volumes at first; client 0 has connection `first_conn`.
     ///
     /// # Panics
     /// If the configuration is out of its limits; configurations are checked before.
-    pub fn new(host: impl Into<MirrorEngine>, volumes: usize, config: ExportConfig) -> Self {
+    pub fn new(first_conn: u32, volumes: usize, config: ExportConfig) -> Self {
         let clients = 1..=crate::limits::CLIENTS_MAX;
         assert!(
             clients.contains(&config.clients_max)
@@ -228,7 +223,7 @@ impl ExportEngine {
         );
         let tickets = usize::from(config.clients_max) * usize::from(config.requests_max);
         Self {
-            host: host.into(),
+            first_conn,
             offers: (0..EXPORTS_MAX).map(|_| None).collect(),
             counters: alloc::vec![ExportCounters::default(); EXPORTS_MAX as usize],
             ready: alloc::vec![None; volumes],
@@ -248,16 +243,18 @@ impl ExportEngine {
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),
             draining: false,
-            stopping: false,
             deadlines: Deadlines::new(config.clients_max.into()),
-            again: false,
             config,
         }
     }
 
-    /// What happened since.
     pub fn poll_event(&mut self) -> Option<ExportEvent> {
         self.events.pop_front()
+    }
+
+    #[inline]
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
     }
 
     /// Bytes of the arena.
@@ -270,31 +267,6 @@ impl ExportEngine {
         self.pool.free_bytes()
     }
 
-    /// The host's engine, for its counters.
-    pub fn host(&self) -> &HostEngine {
-        self.host.host()
-    }
-
-    /// How a mirror is doing; `None`: there is none of this number on this core.
-    pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
-        self.host.mirror(volume)
-    }
-
-    /// As [`MirrorEngine::mirror_legs`].
-    pub fn mirror_legs(&self, volume: u16) -> Option<Vec<LegReport>> {
-        self.host.mirror_legs(volume)
-    }
-
-    /// As [`MirrorEngine::mirror_memory`].
-    pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
-        self.host.mirror_memory(volume)
-    }
-
-    /// The host's engine, for [`HostEngine::set_elsewhere`].
-    pub fn host_mut(&mut self) -> &mut HostEngine {
-        self.host.host_mut()
-    }
-
     /// Counters of an export; zero for one that was never there.
     pub fn counters(&self, export: u32) -> ExportCounters {
         self.counters
@@ -303,231 +275,92 @@ impl ExportEngine {
             .unwrap_or_default()
     }
 
-    /// The client behind a connection.
-    #[inline]
-    fn client_of(&self, conn: ConnId) -> Option<u16> {
-        let first = self.host.connections_max();
-        conn.0.checked_sub(first).map(|client| client as u16)
-    }
-
     fn conn_of(&self, client: u16) -> ConnId {
-        ConnId(self.host.connections_max() + u32::from(client))
+        ConnId(self.first_conn + u32::from(client))
     }
 
-    fn drain_clients(&mut self, drain_ns: u64, now_ns: u64) {
+    /// Whether all clients are gone.
+    pub fn is_empty(&self) -> bool {
+        let gone = |client: &Client| client.is_free() || client.is_gone();
+        self.clients.iter().all(gone)
+    }
+
+    /// Refuses new clients, and ends those that are there.
+    pub fn drain(&mut self, drain_ns: u64, now_ns: u64) {
         self.draining = true;
-        let host = HostControl::Drain(drain_ns);
-        self.host.handle_control(host, now_ns);
         let drain_ns = drain_ns.saturating_add(crate::limits::DRAIN_ANSWER_NS);
         self.shut(None, drain_ns, now_ns);
     }
 
-    fn offer(&mut self, export: u32, offer: Offer) {
+    pub fn offer(&mut self, export: u32, offer: Offer) {
         if let Some(place) = self.offers.get_mut(export as usize) {
             *place = Some(offer);
         }
     }
 
-    /// Takes the host's events; whether there were any.
-    fn drain_host(&mut self) -> bool {
-        let mut any = false;
-        while let Some(event) = self.host.poll_event() {
-            any = true;
-            match event {
-                HostEvent::Done(done) => self.io_done(&done),
-                HostEvent::Lent(cookie, loan) => self.lent(cookie as u32, loan),
-                HostEvent::Back(loan) => self.came_back(loan),
-                HostEvent::Resized(volume, info) => {
-                    // For those who connect from now on; the protocol can't tell the others.
-                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
-                        *ready = Some(info);
-                    }
-                    self.events.push_back(ExportEvent::Host(event));
-                }
-                HostEvent::Ready(volume, info) => {
-                    let at = usize::from(volume);
-                    if at >= self.ready.len() {
-                        self.ready.resize(at + 1, None);
-                    }
-                    self.ready[at] = Some(info);
-                    self.refused(volume, None);
-                    self.greet(volume);
-                    self.events.push_back(ExportEvent::Host(event));
-                }
-                HostEvent::Removed(volume) => {
-                    self.forget_volume(volume);
-                    self.events.push_back(ExportEvent::Host(event));
-                }
-                HostEvent::Refused(volume, ref why) => {
-                    self.refused(volume, why.clone());
-                    self.events.push_back(ExportEvent::Host(event));
-                }
-                event => self.events.push_back(ExportEvent::Host(event)),
-            }
+    pub fn withdraw(&mut self, export: u32, drain_ns: u64, now_ns: u64) {
+        if let Some(place) = self.offers.get_mut(export as usize) {
+            *place = None;
+            self.note_vacated(export);
         }
+        self.shut(Some(export), drain_ns, now_ns);
+    }
+
+    pub fn renew(&mut self, export: u32, offer: Offer, drain_ns: u64, now_ns: u64) {
+        self.offer(export, offer);
+        self.shut(Some(export), drain_ns, now_ns);
+    }
+
+    pub fn expect_source(&mut self, export: u32, source: Reader) {
+        self.sources.push_back((export, source));
+    }
+
+    /// Whether a volume is ready.
+    pub fn is_ready(&self, volume: u16) -> bool {
+        let ready = self.ready.get(usize::from(volume));
+        ready.is_some_and(Option::is_some)
+    }
+
+    /// A volume has this size from now on, for clients that connect from now on: the protocol can't
+    /// tell the others.
+    pub fn resized(&mut self, volume: u16, info: VolumeInfo) {
+        if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
+            *ready = Some(info);
+        }
+    }
+
+    /// A volume is ready: clients that wait for it are greeted.
+    pub fn ready(&mut self, devices: &Devices, volume: u16, info: VolumeInfo) {
+        let at = usize::from(volume);
+        if at >= self.ready.len() {
+            self.ready.resize(at + 1, None);
+        }
+        self.ready[at] = Some(info);
+        self.refused(devices, volume, None);
+        self.greet(devices, volume);
+    }
+
+    /// The time of the turn that begins.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.course.now_ns = now_ns;
+    }
+
+    /// Does what has become possible; whether that was anything.
+    pub fn advance(&mut self, devices: &mut Devices, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = self.drain_sessions(devices, now_ns);
+        any |= self.merge(devices, memory);
+        any |= self.serve_waiting(devices);
+        any |= self.submit_waiting(devices);
         any
     }
 
-    /// Everything that was made possible by what happened, until nothing more is.
-    fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.course.now_ns = now_ns;
-        loop {
-            let mut any = self.host.settle(memory, now_ns);
-            any |= self.drain_host();
-            any |= self.drain_sessions(now_ns);
-            any |= self.merge(memory);
-            any |= self.serve_waiting();
-            any |= self.submit_waiting();
-            if !any {
-                break;
-            }
-        }
-        let gone = |client: &Client| client.is_free() || client.is_gone();
-        if self.stopping && self.clients.iter().all(gone) {
-            self.stopping = false;
-            self.host.handle_control(HostControl::Stop, now_ns);
-            self.again = true;
-        }
-    }
-}
-
-impl Machine for ExportEngine {
-    type Control = ExportControl;
-
-    fn connections_max(&self) -> u32 {
-        self.host.connections_max() + u32::from(self.config.clients_max)
-    }
-
-    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
-        self.accept(listener, now_ns)
-    }
-
-    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
-        self.host.handle_connected(conn, now_ns);
-    }
-
     #[inline]
-    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        match self.client_of(conn) {
-            Some(client) => self.client_bytes(client, bytes, now_ns),
-            None => self.host.handle_bytes(conn, bytes, now_ns),
-        }
-    }
-
-    #[inline]
-    fn placement(&mut self, conn: ConnId) -> Option<Place> {
-        match self.client_of(conn) {
-            Some(client) => self.client_placement(client),
-            None => self.host.placement(conn),
-        }
-    }
-
-    #[inline]
-    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        match self.client_of(conn) {
-            Some(client) => self.client_payload(client, len, now_ns),
-            None => self.host.handle_payload(conn, len, crc, now_ns),
-        }
-    }
-
-    #[inline]
-    fn poll_transmit(
-        &mut self,
-        conn: ConnId,
-        out: &mut Vec<u8>,
-        now_ns: u64,
-    ) -> Option<Option<Send>> {
-        match self.client_of(conn) {
-            Some(client) => self.client_transmit(client, out),
-            None => self.host.poll_transmit(conn, out, now_ns),
-        }
-    }
-
-    #[inline]
-    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
-        match self.client_of(conn) {
-            Some(client) => self.client_sent(client, cookie),
-            None => self.host.handle_sent(conn, cookie, now_ns),
-        }
-    }
-
-    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
-        match self.client_of(conn) {
-            Some(client) => self.client_closed(client),
-            None => self.host.handle_closed(conn, why, now_ns),
-        }
-    }
-
-    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        self.host.handle_device(id, result, now_ns);
-    }
-
-    fn start_before_ns(&self, id: u32) -> u64 {
-        self.host.start_before_ns(id)
-    }
-
-    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
-        self.host.handle_cut(device, end, now_ns);
-    }
-
-    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, _now_ns: u64) {
-        self.extent_found(id, extent);
-    }
-
-    fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
-        match message {
-            ExportControl::Host(message) => self.host.handle_control(message, now_ns),
-            ExportControl::Mirror(volume, order) => self.host.order(volume, order, now_ns),
-            ExportControl::Offer(export, offer) => self.offer(export, offer),
-            ExportControl::Withdraw(export, drain_ns) => {
-                if let Some(place) = self.offers.get_mut(export as usize) {
-                    *place = None;
-                    self.note_vacated(export);
-                }
-                self.shut(Some(export), drain_ns, now_ns);
-            }
-            ExportControl::Renew(export, offer, drain_ns) => {
-                self.offer(export, offer);
-                self.shut(Some(export), drain_ns, now_ns);
-            }
-            ExportControl::Refused(volume, why) => {
-                // One that is ready here was told of before it was.
-                let is_ready = |it: &Option<VolumeInfo>| it.is_some();
-                if !self.ready.get(usize::from(volume)).is_some_and(is_ready) {
-                    self.refused(volume, why);
-                }
-            }
-            ExportControl::Source(export, source) => self.sources.push_back((export, source)),
-            ExportControl::Drain(drain_ns) => {
-                self.drain_clients(drain_ns, now_ns);
-            }
-            ExportControl::Stop(drain_ns) => {
-                self.stopping = true;
-                self.drain_clients(drain_ns, now_ns);
-            }
-        }
-    }
-
-    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.again = false;
-        self.host.turn(memory, now_ns);
-        self.advance(memory, now_ns);
-    }
-
-    #[inline]
-    fn poll_output(&mut self) -> Option<Output> {
-        let output = self.outputs.pop_front();
-        output.or_else(|| self.host.poll_output())
-    }
-
-    #[inline]
-    fn poll_timeout(&self) -> Option<u64> {
-        if self.again || !self.touched.is_empty() {
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if !self.touched.is_empty() {
             return Some(0);
         }
         let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
         let times = [
-            self.host.poll_timeout(),
             session,
             self.stalls.poll_timeout(),
             self.questions.poll_timeout(),
@@ -535,10 +368,7 @@ impl Machine for ExportEngine {
         times.into_iter().flatten().min()
     }
 
-    fn handle_timeout(&mut self, now_ns: u64) {
-        if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
-            self.host.handle_timeout(now_ns);
-        }
+    pub fn handle_timeout(&mut self, now_ns: u64) {
         self.look_for_stalls(now_ns);
         self.expire_questions(now_ns);
         while let Some(client) = self.deadlines.due(now_ns) {

@@ -3,8 +3,9 @@
 //! * [`machine`]: the face a reactor drives; the same for [`host`] and [`target`]
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
+//! * [`Core`]: front ends and block devices of one core, and the owner of each connection
 //! * [`mirror`]: the host with mirrors over its volumes
-//! * [`export`]: the same with volumes offered to NBD clients
+//! * [`export`]: the NBD server, a front end
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -13,6 +14,7 @@
 extern crate alloc;
 
 pub mod buddy;
+mod core;
 pub mod discovery;
 pub mod export;
 pub mod host;
@@ -24,4 +26,5 @@ mod scratch;
 pub mod seldom;
 pub mod target;
 
+pub use self::core::Core;
 pub use machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};

@@ -1,7 +1,7 @@
 //! Mirrors over the host's volumes: each leg is a volume of its own, the mirror's machine decides
 //! what goes to which, and whoever submits I/O sees one more volume.
 //!
-//! `impl Machine for MirrorEngine`, whose `turn` includes that of the [`HostEngine`] inside.
+//! `impl Machine for Devices`, whose `turn` includes that of the [`HostEngine`] inside.
 //!
 //! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
@@ -20,7 +20,7 @@
 //! clients are; so all its writes pass one machine, and overlapping ones reach all legs in one
 //! order (T46). On other cores it is not there, and its legs' connections carry nothing.
 //!
-//! Mirrors are moved by [`MirrorEngine::settle`], which needs memory: `turn` calls it, and a
+//! Mirrors are moved by [`Devices::settle`], which needs memory: `turn` calls it, and a
 //! program that submits I/O later in its turn calls it then. Cookies have their highest bit clear.
 //!
 //! The end: [`HostControl::Drain`] gives all I/O its time. [`HostControl::Stop`] stops mirrors in
@@ -79,7 +79,7 @@ use volume::IoLimits;
 use volume::mirror::Crc32c;
 
 /// The host's engine of one core, and the mirrors that are there. See the module's contract.
-pub struct MirrorEngine {
+pub struct Devices {
     host: HostEngine,
     /// By number, less [`MIRRORS_FROM`]; `None`: it is on another core. Empty: all are.
     mirrors: Vec<Option<Box<Mirrored>>>,
@@ -95,7 +95,7 @@ pub struct MirrorEngine {
     stopping: bool,
 }
 
-impl From<HostEngine> for MirrorEngine {
+impl From<HostEngine> for Devices {
     fn from(host: HostEngine) -> Self {
         let none = MirrorsConfig {
             mirrors: Vec::new(),
@@ -107,7 +107,7 @@ impl From<HostEngine> for MirrorEngine {
     }
 }
 
-impl MirrorEngine {
+impl Devices {
     /// A host's engine with these mirrors over its volumes.
     ///
     /// # Panics
@@ -530,7 +530,7 @@ impl MirrorEngine {
     }
 }
 
-impl Machine for MirrorEngine {
+impl Machine for Devices {
     type Control = HostControl;
 
     fn handle_look(&mut self, busy_ns: u64) {

@@ -10,12 +10,13 @@ use crate::board::{Board, node_of};
 use crate::cli::Usage;
 use crate::ends::{FileAccess, Known, Resources, VolumePlan};
 use anyhow::bail;
-use engine::export::{ExportConfig, ExportControl, ExportEngine};
+use engine::Core;
+use engine::export::{ExportConfig, ExportControl};
 use engine::host::{
     Bar, Change, HostConfig, HostControl, HostEngine, Mark, PathNews, Recovery, VolumeConfig,
 };
 use engine::limits::SCRATCH_BYTES;
-use engine::mirror::{MirrorEngine, MirrorOrder};
+use engine::mirror::{Devices, MirrorOrder};
 use engine::{DeviceId, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
@@ -94,8 +95,8 @@ impl Cores {
             let behind = scratch(config).at + u64::from(SCRATCH_BYTES);
             let of_mirrors = mirrors.of_core(core, behind);
             let arena_bytes = behind + u64::from(of_mirrors.scratch.len);
-            let engine = MirrorEngine::new(HostEngine::with_room(host, room), of_mirrors);
-            let engine = ExportEngine::new(engine, volumes.len(), export);
+            let engine = Devices::new(HostEngine::with_room(host, room), of_mirrors);
+            let engine = Core::new(engine, volumes.len(), export);
             let peers = match core {
                 0 => handles.iter().map(Handle::sender).collect(),
                 _ => Vec::new(),

@@ -5,8 +5,9 @@
 //! between two turns; whoever asked may have gone away meanwhile.
 use super::explain::Told;
 use crate::board::Board;
+use engine::Core;
 use engine::Machine;
-use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
+use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
     PathHealth, PathKind, PathNews, PathState, ReconnectWait, VolumeInfo, Wanted,
@@ -131,7 +132,7 @@ pub struct PathReport {
 
 /// See the module.
 pub struct RunMachine {
-    engine: ExportEngine,
+    engine: Core,
     core: u16,
     peers: Vec<Outbox<RunControl>>,
     /// While news for peers are kept: when they are offered again, ns.
@@ -154,7 +155,7 @@ impl Drop for Farewell {
 impl RunMachine {
     /// `peers`: the other cores, for core 0.
     pub fn new(
-        engine: ExportEngine,
+        engine: Core,
         core: u16,
         peers: Vec<runtime::Sender<RunControl>>,
         events: Sender<RunEvent>,

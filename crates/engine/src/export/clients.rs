@@ -1,6 +1,6 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::table::Stage;
-use super::{ExportEngine, ExportEvent, Reader};
+use super::{Devices, ExportEvent, NbdServer, Reader};
 use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use crate::motion::Motion;
@@ -96,8 +96,8 @@ impl Client {
     }
 }
 
-impl ExportEngine {
-    pub(super) fn accept(&mut self, export: u32, now_ns: u64) -> Option<ConnId> {
+impl NbdServer {
+    pub fn accept(&mut self, devices: &Devices, export: u32, now_ns: u64) -> Option<ConnId> {
         let announced = self.sources.iter().position(|(of, _)| *of == export);
         let source = announced.and_then(|at| self.sources.remove(at));
         let offer = self.offers.get(export as usize)?.as_ref()?;
@@ -120,7 +120,7 @@ impl ExportEngine {
         self.counters[export as usize].clients += 1;
         let ready = self.ready.get(usize::from(volume));
         if ready.is_some_and(Option::is_some) || self.why_refused(volume).is_some() {
-            self.begin_session(client, now_ns);
+            self.begin_session(devices, client, now_ns);
         }
         Some(self.conn_of(client))
     }
@@ -134,7 +134,7 @@ impl ExportEngine {
 
     /// The clients of a volume that is ready now, or that was refused. Those who were told so, and
     /// are still there, may have it now.
-    pub(super) fn greet(&mut self, volume: u16) {
+    pub(super) fn greet(&mut self, devices: &Devices, volume: u16) {
         for client in 0..self.config.clients_max {
             let it = &self.clients[usize::from(client)];
             if it.volume != volume || it.closed || it.orphan {
@@ -143,11 +143,11 @@ impl ExportEngine {
             match it.state {
                 State::Free => {}
                 State::Waiting => {
-                    self.begin_session(client, self.course.now_ns);
+                    self.begin_session(devices, client, self.course.now_ns);
                     self.outputs.push_back(Output::Resume(self.conn_of(client)));
                 }
                 State::Session(_) => {
-                    let exports = self.exports(it.export);
+                    let exports = self.exports(devices, it.export);
                     let session = self.clients[usize::from(client)].session();
                     if let Some((session, exports)) = session.zip(exports) {
                         session.set_exports(exports);
@@ -158,11 +158,11 @@ impl ExportEngine {
     }
 
     /// A volume won't be ready before somebody does something about it, or may be.
-    pub(super) fn refused(&mut self, volume: u16, why: Option<String>) {
+    pub fn refused(&mut self, devices: &Devices, volume: u16, why: Option<String>) {
         self.refused.retain(|it| it.0 != volume);
         if let Some(why) = why {
             self.refused.push((volume, why));
-            self.greet(volume);
+            self.greet(devices, volume);
         }
     }
 
@@ -171,9 +171,9 @@ impl ExportEngine {
         of.map(|it| it.1.as_str())
     }
 
-    fn begin_session(&mut self, client: u16, now_ns: u64) {
+    fn begin_session(&mut self, devices: &Devices, client: u16, now_ns: u64) {
         let export = self.clients[usize::from(client)].export;
-        let Some(exports) = self.exports(export) else {
+        let Some(exports) = self.exports(devices, export) else {
             let (conn, abort) = (self.conn_of(client), true);
             self.outputs.push_back(Output::Close { conn, abort });
             return;
@@ -189,13 +189,13 @@ impl ExportEngine {
     }
 
     /// What a session offers; `None`: nothing that NBD could say.
-    fn exports(&self, export: u32) -> Option<Exports> {
+    fn exports(&self, devices: &Devices, export: u32) -> Option<Exports> {
         let offer = self.offers[export as usize].as_ref()?;
         if let Some(why) = self.why_refused(offer.volume) {
             return Some(Exports::none(why));
         }
         let info = (*self.ready.get(usize::from(offer.volume))?)?;
-        let limits = self.host.limits(offer.volume)?;
+        let limits = devices.limits(offer.volume)?;
         let minimum = 1 << info.block_shift;
         let features = Features {
             read_only: offer.read_only || limits.read_only,
@@ -237,13 +237,13 @@ impl ExportEngine {
     }
 
     /// Takes the events of all sessions that were called; whether there were any.
-    pub(super) fn drain_sessions(&mut self, now_ns: u64) -> bool {
+    pub(super) fn drain_sessions(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
         let mut any = false;
         while let Some(client) = self.touched.pop() {
             any = true;
             self.clients[usize::from(client)].touched = false;
             while let Some(event) = self.next_event(client) {
-                self.session_event(client, event, now_ns);
+                self.session_event(devices, client, event, now_ns);
             }
             let it = &mut self.clients[usize::from(client)];
             if it.is_gone() && it.lent == 0 {
@@ -282,25 +282,25 @@ impl ExportEngine {
         self.clients[usize::from(client)].session()?.poll_event()
     }
 
-    fn session_event(&mut self, client: u16, event: Event, now_ns: u64) {
+    fn session_event(&mut self, devices: &mut Devices, client: u16, event: Event, now_ns: u64) {
         let conn = self.conn_of(client);
         match event {
             Event::NeedBuffer { token, offset, len } => {
                 self.open_places(client);
                 let ticket = self.ticket(client, token);
                 let request = Request::new(token, Kind::Write, offset, len);
-                self.begin(ticket, client, request);
+                self.begin(devices, ticket, client, request);
             }
             Event::Request(request) => {
                 let ticket = self.ticket(client, request.token);
                 match request.kind {
                     Kind::Write => {
                         self.table[ticket].request = request;
-                        self.order(ticket);
+                        self.order(devices, ticket);
                     }
                     _ => {
                         self.open_places(client);
-                        self.begin(ticket, client, request);
+                        self.begin(devices, ticket, client, request);
                     }
                 }
             }
@@ -357,7 +357,7 @@ impl ExportEngine {
     }
 
     /// A volume is gone from this core: nobody is served from its number any more.
-    pub(super) fn forget_volume(&mut self, volume: u16) {
+    pub fn forget_volume(&mut self, volume: u16) {
         if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
             *ready = None;
         }
@@ -387,7 +387,7 @@ impl ExportEngine {
         self.table.ticket(client, token)
     }
 
-    pub(super) fn client_bytes(&mut self, client: u16, bytes: &[u8], now_ns: u64) -> usize {
+    pub fn client_bytes(&mut self, client: u16, bytes: &[u8], now_ns: u64) -> usize {
         let it = &mut self.clients[usize::from(client)];
         let Some(session) = it.session() else {
             return 0; // until the volume is ready
@@ -397,7 +397,7 @@ impl ExportEngine {
         taken
     }
 
-    pub(super) fn client_placement(&mut self, client: u16) -> Option<Place> {
+    pub fn client_placement(&mut self, client: u16) -> Option<Place> {
         let placement = self.clients[usize::from(client)].session()?.placement()?;
         let work = &self.table[self.ticket(client, placement.token)];
         debug_assert_eq!(work.stage, Stage::Data);
@@ -408,7 +408,7 @@ impl ExportEngine {
         })
     }
 
-    pub(super) fn client_payload(&mut self, client: u16, len: u32, now_ns: u64) {
+    pub fn client_payload(&mut self, client: u16, len: u32, now_ns: u64) {
         if let Some(session) = self.clients[usize::from(client)].session() {
             session.handle_payload(len, now_ns);
             self.moved(client, len);
@@ -416,11 +416,7 @@ impl ExportEngine {
         }
     }
 
-    pub(super) fn client_transmit(
-        &mut self,
-        client: u16,
-        out: &mut Vec<u8>,
-    ) -> Option<Option<Send>> {
+    pub fn client_transmit(&mut self, client: u16, out: &mut Vec<u8>) -> Option<Option<Send>> {
         let it = &mut self.clients[usize::from(client)];
         let send = |span, cookie| Send {
             span,
@@ -454,7 +450,7 @@ impl ExportEngine {
         Some(Some(send(span, payload.token | FIRST_HALF)))
     }
 
-    pub(super) fn client_sent(&mut self, client: u16, cookie: u32) {
+    pub fn client_sent(&mut self, client: u16, cookie: u32) {
         let token = cookie & !(FIRST_HALF | SECOND_HALF);
         let ticket = self.ticket(client, token);
         let work = &mut self.table[ticket];
@@ -476,7 +472,7 @@ impl ExportEngine {
         }
     }
 
-    pub(super) fn client_closed(&mut self, client: u16) {
+    pub fn client_closed(&mut self, client: u16) {
         let half = self.clients[usize::from(client)].half.take();
         if let Some((_, token)) = half {
             self.client_sent(client, token | SECOND_HALF);

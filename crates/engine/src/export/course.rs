@@ -1,6 +1,6 @@
 //! The course of one request: memory, order, blocks covered partly, I/Os, answer.
-use super::ExportEngine;
 use super::table::{Stage, Work};
+use super::{Devices, NbdServer};
 use crate::host::{Io, IoDone, IoOp, SubmitError};
 use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
 use crate::machine::{Memory, Output, Span};
@@ -40,9 +40,15 @@ impl Course {
     }
 }
 
-impl ExportEngine {
+impl NbdServer {
     /// A request that needs memory, or none.
-    pub(super) fn begin(&mut self, ticket: u32, client: u16, request: Request) {
+    pub(super) fn begin(
+        &mut self,
+        devices: &mut Devices,
+        ticket: u32,
+        client: u16,
+        request: Request,
+    ) {
         let export = self.clients[usize::from(client)].export;
         let volume = self.clients[usize::from(client)].volume;
         let block = self.block(volume);
@@ -50,7 +56,7 @@ impl ExportEngine {
         work.begin(client, volume, request, block);
         self.counters[export as usize].merged += u64::from(work.edge_count > 0);
         if self.take_memory(ticket) {
-            return self.equipped(ticket);
+            return self.equipped(devices, ticket);
         }
         self.counters[export as usize].waited_buffer += 1;
         self.wait_for_memory(ticket);
@@ -63,7 +69,7 @@ impl ExportEngine {
     }
 
     /// It has its memory.
-    pub(super) fn equipped(&mut self, ticket: u32) {
+    pub(super) fn equipped(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         if work.request.kind == Kind::Write {
             work.stage = Stage::Data;
@@ -76,17 +82,17 @@ impl ExportEngine {
             return self.touch(client);
         }
         if matches!(work.request.kind, Kind::BlockStatus { .. }) {
-            return self.begin_status(ticket);
+            return self.begin_status(devices, ticket);
         }
-        self.order(ticket);
+        self.order(devices, ticket);
     }
 
     /// All of a request is here: it begins when no change that it overlaps is in the way.
-    pub(super) fn order(&mut self, ticket: u32) {
+    pub(super) fn order(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         let block = work.block;
         if !work.request.kind.is_change() {
-            return self.start(ticket);
+            return self.start(devices, ticket);
         }
         let (start, end) = work.blocks(block);
         let range = Range { start, end };
@@ -95,13 +101,13 @@ impl ExportEngine {
         let (place, begins) = self.order.admit(ticket.into(), volume, range);
         work.order = Some(place);
         if begins {
-            self.start(ticket);
+            self.start(devices, ticket);
         } else if canary::has(Bug::Overtaking)
             || (canary::has(Bug::NoBehind) && work.edge_count == 0)
         {
             self.order.withdraw(place);
             work.order = None;
-            self.start(ticket);
+            self.start(devices, ticket);
         }
     }
 
@@ -113,23 +119,23 @@ impl ExportEngine {
         }
     }
 
-    fn start(&mut self, ticket: u32) {
+    fn start(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
             // Its client may have sent it again, and something newer, by another connection.
             work.failed = Some(Errno::Shutdown);
         }
-        work.given_up = self.host.times_given_up(work.volume);
+        work.given_up = devices.times_given_up(work.volume);
         work.issued = 0;
         work.stage = match work.edge_count {
             0 => Stage::Io,
             _ => Stage::Edges,
         };
-        self.pump(ticket);
+        self.pump(devices, ticket);
     }
 
     /// Asks for as many of a request's I/Os as may be.
-    fn pump(&mut self, ticket: u32) {
+    fn pump(&mut self, devices: &mut Devices, ticket: u32) {
         loop {
             let work = &mut self.table[ticket];
             let client = &self.clients[usize::from(work.client)];
@@ -143,8 +149,8 @@ impl ExportEngine {
                 break;
             };
             let asked = match work.stage {
-                Stage::Edges => self.host.submit_for_change(&io, self.course.now_ns),
-                _ => self.host.submit(&io, self.course.now_ns),
+                Stage::Edges => devices.submit_for_change(&io, self.course.now_ns),
+                _ => devices.submit(&io, self.course.now_ns),
             };
             match asked {
                 Ok(()) => work.asked(&io),
@@ -165,19 +171,19 @@ impl ExportEngine {
             }
         }
         if self.table[ticket].outstanding == 0 {
-            self.stage_over(ticket);
+            self.stage_over(devices, ticket);
         }
     }
 
     /// Begins the I/Os of a change anew, if it was cut into several and what was done first may be
     /// lost since: whoever flushed was told of that before the change ended (T13).
-    fn does_again(&mut self, ticket: u32) -> bool {
+    fn does_again(&mut self, devices: &mut Devices, ticket: u32) -> bool {
         let work = &mut self.table[ticket];
         let change = work.stage == Stage::Io && work.request.kind.is_change();
         if !change || work.pieces < 2 || work.failed.is_some() {
             return false;
         }
-        let given_up = self.host.times_given_up(work.volume);
+        let given_up = devices.times_given_up(work.volume);
         if work.given_up == given_up {
             return false;
         }
@@ -188,18 +194,18 @@ impl ExportEngine {
         work.again += 1;
         work.given_up = given_up;
         (work.issued, work.cursor) = (0, work.start);
-        self.pump(ticket);
+        self.pump(devices, ticket);
         true
     }
 
-    fn stage_over(&mut self, ticket: u32) {
-        if self.does_again(ticket) {
+    fn stage_over(&mut self, devices: &mut Devices, ticket: u32) {
+        if self.does_again(devices, ticket) {
             return;
         }
         let work = &mut self.table[ticket];
         let request = &work.request;
         match work.stage {
-            _ if work.failed.is_some() => self.answer(ticket),
+            _ if work.failed.is_some() => self.answer(devices, ticket),
             Stage::Edges => {
                 work.stage = Stage::Merge;
                 self.course.merges.push(ticket);
@@ -211,14 +217,14 @@ impl ExportEngine {
                 // Nothing of it is executed any more, and a flush may wait long.
                 let place = work.order.take();
                 self.leave_order(place);
-                self.pump(ticket);
+                self.pump(devices, ticket);
             }
-            _ => self.answer(ticket),
+            _ => self.answer(devices, ticket),
         }
     }
 
     /// An I/O ended.
-    pub(super) fn io_done(&mut self, done: &IoDone) {
+    pub fn io_done(&mut self, devices: &mut Devices, done: &IoDone) {
         let ticket = done.cookie as u32;
         let work = &mut self.table[ticket];
         work.outstanding -= 1;
@@ -226,14 +232,14 @@ impl ExportEngine {
             work.failed = errno(done.outcome, work.request.kind);
         }
         self.course.slots_changed = !canary::has(Bug::LostWakeUp);
-        self.pump(ticket);
+        self.pump(devices, ticket);
     }
 
     /// Those who found no free slot before; whether there were any.
-    pub(super) fn submit_waiting(&mut self) -> bool {
+    pub(super) fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
         let mut any = false;
         while let Some(begun) = self.order.poll_begun() {
-            self.start(begun.owner as u32);
+            self.start(devices, begun.owner as u32);
             any = true;
         }
         if !core::mem::take(&mut self.course.slots_changed) {
@@ -249,7 +255,7 @@ impl ExportEngine {
             if !matches!(work.stage, Stage::Edges | Stage::Io | Stage::Flush) {
                 continue;
             }
-            self.pump(ticket);
+            self.pump(devices, ticket);
             if self.table[ticket].queued {
                 // Full again; it came first and stays so.
                 self.course.slots.rotate_right(1);
@@ -261,7 +267,7 @@ impl ExportEngine {
     }
 
     /// Puts what was read of blocks covered partly around what is written; whether there was any.
-    pub(super) fn merge(&mut self, memory: &mut dyn Memory) -> bool {
+    pub(super) fn merge(&mut self, devices: &mut Devices, memory: &mut dyn Memory) -> bool {
         let mut any = false;
         while let Some(ticket) = self.course.merges.pop() {
             any = true;
@@ -281,12 +287,12 @@ impl ExportEngine {
             }
             work.stage = Stage::Io;
             work.issued = 0;
-            self.pump(ticket);
+            self.pump(devices, ticket);
         }
         any
     }
 
-    pub(super) fn answer(&mut self, ticket: u32) {
+    pub(super) fn answer(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         let flush = work.request.kind == Kind::Flush;
         let flushed = flush || work.stage == Stage::Flush;
@@ -296,7 +302,7 @@ impl ExportEngine {
         if flushed && result.is_err() {
             // That of a change tells of nothing but that change.
             let heard = flush && !self.clients[usize::from(client)].closed;
-            self.host.flush_failed_for(work.volume, heard);
+            devices.flush_failed_for(work.volume, heard);
         }
         let place = work.order.take();
         self.leave_order(place);

@@ -9,8 +9,8 @@
 //!
 //! # Limits
 //! [`EXTENT_QUESTIONS_MAX`] requests ask at a time; the others are answered "data" at once.
-use super::ExportEngine;
 use super::table::Stage;
+use super::{Devices, NbdServer};
 use crate::limits::{EXTENT_QUESTIONS_MAX, EXTENT_STEPS_MAX, EXTENT_WAIT_NS};
 use crate::machine::{DeviceExtent, DeviceId, ExtentRequest, Output};
 use alloc::boxed::Box;
@@ -161,9 +161,9 @@ impl Questions {
     }
 }
 
-impl ExportEngine {
+impl NbdServer {
     /// A Block Status begins.
-    pub(super) fn begin_status(&mut self, ticket: u32) {
+    pub(super) fn begin_status(&mut self, devices: &mut Devices, ticket: u32) {
         let now_ns = self.course.now_ns;
         let work = &mut self.table[ticket];
         work.stage = Stage::Io;
@@ -171,7 +171,7 @@ impl ExportEngine {
         if self.clients[usize::from(work.client)].orphan {
             // Its volume's number may be another's.
             work.failed = Some(Errno::Shutdown);
-            return self.answer(ticket);
+            return self.answer(devices, ticket);
         }
         work.outstanding = 1;
         let range = Range::new(request.offset, request.length.into());
@@ -186,15 +186,15 @@ impl ExportEngine {
             map: Map::new(range, work.block),
         });
         match place {
-            Some(place) => self.ask_extent(place),
+            Some(place) => self.ask_extent(devices, place),
             None => self.answer_status(ticket, &[]),
         }
     }
 
     /// Asks the devices of the first byte that nothing is known of.
-    fn ask_extent(&mut self, place: usize) {
+    fn ask_extent(&mut self, devices: &mut Devices, place: usize) {
         let serial = self.questions.serial.wrapping_add(1);
-        let mut devices = core::mem::take(&mut self.questions.devices);
+        let mut asked = core::mem::take(&mut self.questions.devices);
         let Some(question) = self.questions.get(place) else {
             return;
         };
@@ -204,16 +204,16 @@ impl ExportEngine {
             start: question.map.at,
             end: question.map.end,
         };
-        devices.clear();
+        asked.clear();
         if !orphan {
-            self.host.devices_of(work.volume, range, &mut devices);
+            devices.devices_of(work.volume, range, &mut asked);
         }
         let id = serial << PLACE_BITS | place as u32;
         question.id = id;
-        question.asked = devices.len();
+        question.asked = asked.len();
         question.said = None;
         question.steps += 1;
-        for &(device, offset) in &devices {
+        for &(device, offset) in &asked {
             self.outputs.push_back(Output::Extent(ExtentRequest {
                 id,
                 device,
@@ -221,16 +221,16 @@ impl ExportEngine {
                 length: (range.end - range.start) as u32,
             }));
         }
-        let none = devices.is_empty();
+        let none = asked.is_empty();
         self.questions.serial = serial;
-        self.questions.devices = devices;
+        self.questions.devices = asked;
         if none {
             self.end_status(place, true);
         }
     }
 
     /// A device has answered.
-    pub(super) fn extent_found(&mut self, id: u32, extent: DeviceExtent) {
+    pub fn extent_found(&mut self, devices: &mut Devices, id: u32, extent: DeviceExtent) {
         let Some(place) = self.questions.find(id) else {
             return; // it was not waited for so long
         };
@@ -248,7 +248,7 @@ impl ExportEngine {
         if is_full || enough || question.map.is_over() {
             self.end_status(place, false);
         } else {
-            self.ask_extent(place);
+            self.ask_extent(devices, place);
         }
     }
 

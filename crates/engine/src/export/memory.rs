@@ -21,9 +21,9 @@
 //! The own pieces are at most a quarter of the arena, or half of it where each is one block of
 //! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
 //! per client, and one per request.
-use super::ExportEngine;
 use super::debts::{Debts, Kept, Paid};
 use super::table::Stage;
+use super::{Devices, NbdServer};
 use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
 use alloc::collections::VecDeque;
@@ -100,7 +100,7 @@ fn leave<T: Copy + PartialEq>(line: &mut VecDeque<T>, it: T) {
     }
 }
 
-impl ExportEngine {
+impl NbdServer {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
         self.take_own(ticket)
@@ -202,25 +202,25 @@ impl ExportEngine {
     }
 
     /// Those who waited for memory that is there now; whether there were any.
-    pub(super) fn serve_waiting(&mut self) -> bool {
+    pub(super) fn serve_waiting(&mut self, devices: &mut Devices) -> bool {
         let mut any = false;
         while let Some(client) = self.pool.again.pop() {
             self.clients[usize::from(client)].looked_again = false;
-            any |= self.serve_own(client);
-            while self.serve_ahead(client) {
+            any |= self.serve_own(devices, client);
+            while self.serve_ahead(devices, client) {
                 any = true;
             }
             self.note_need(client);
         }
         let enough = self.pool.shared.free_bytes() >= self.pool.served_from;
         if core::mem::take(&mut self.pool.changed) || enough {
-            any |= self.serve_line();
+            any |= self.serve_line(devices);
         }
         any
     }
 
     /// The first request of a client that its own piece will do for.
-    fn serve_own(&mut self, client: u16) -> bool {
+    fn serve_own(&mut self, devices: &mut Devices, client: u16) -> bool {
         let waiting = &self.clients[usize::from(client)].waiting;
         let fits = |ticket: &&u32| self.need(**ticket) <= self.pool.own_bytes;
         let Some(&ticket) = waiting.iter().find(fits) else {
@@ -230,12 +230,12 @@ impl ExportEngine {
             return false;
         }
         self.waits_no_more(client, ticket);
-        self.equipped(ticket);
+        self.equipped(devices, ticket);
         true
     }
 
     /// The first request of a client that moves, before its turn.
-    fn serve_ahead(&mut self, client: u16) -> bool {
+    fn serve_ahead(&mut self, devices: &mut Devices, client: u16) -> bool {
         let Some(&ticket) = self.clients[usize::from(client)].waiting.front() else {
             return false;
         };
@@ -243,11 +243,11 @@ impl ExportEngine {
             return false;
         }
         self.waits_no_more(client, ticket);
-        self.equipped(ticket);
+        self.equipped(devices, ticket);
         true
     }
 
-    fn serve_line(&mut self) -> bool {
+    fn serve_line(&mut self, devices: &mut Devices) -> bool {
         let (mut at, mut any) = (0, false);
         self.pool.served_from = u64::MAX;
         while let Some(&client) = self.pool.line.get(at) {
@@ -267,7 +267,7 @@ impl ExportEngine {
                     self.pool.line.remove(at);
                     self.pool.line.push_back(client);
                 }
-                self.equipped(ticket);
+                self.equipped(devices, ticket);
                 any = true;
             } else {
                 // Nobody overtakes it. It may be there, and in pieces.
@@ -318,13 +318,13 @@ impl ExportEngine {
     }
 
     /// A leg has memory of a request beyond the end of an I/O of it.
-    pub(super) fn lent(&mut self, ticket: u32, loan: u32) {
+    pub fn lent(&mut self, ticket: u32, loan: u32) {
         let debt = self.table[ticket].debt;
         self.table[ticket].debt = Some(self.pool.debts.lend(ticket, debt, loan));
     }
 
     /// No leg has the memory of that loan any more.
-    pub(super) fn came_back(&mut self, loan: u32) {
+    pub fn came_back(&mut self, loan: u32) {
         let (table, clients, shared) = (&mut self.table, &mut self.clients, &mut self.pool.shared);
         let kept = match self.pool.debts.pay(loan) {
             Paid::Some => return,

@@ -12,7 +12,7 @@
 //! wait for memory, or if it waited itself. So the last of many have no longer than those before.
 //! Bytes that lay in its socket when it stopped are no sign of life by themselves. What waits for a
 //! device or for other changes is not the client's turn.
-use super::ExportEngine;
+use super::NbdServer;
 use super::clients::Client;
 use crate::limits::{EXPORT_STALL_LOOKS, EXPORT_STALL_NS};
 use alloc::vec::Vec;
@@ -86,7 +86,7 @@ impl Flow {
     }
 }
 
-impl ExportEngine {
+impl NbdServer {
     /// Looks, if it is time.
     pub(super) fn look_for_stalls(&mut self, now_ns: u64) {
         if now_ns < self.stalls.look_ns {

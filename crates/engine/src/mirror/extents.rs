@@ -1,12 +1,12 @@
 //! Which devices have to say that a range is a hole before it may be called one.
 use super::one::{Mirrored, Phase};
-use super::{MIRRORS_FROM, MirrorEngine};
+use super::{Devices, MIRRORS_FROM};
 use crate::host::HostEngine;
 use crate::machine::DeviceId;
 use alloc::vec::Vec;
 use volume::hold::Range;
 
-impl MirrorEngine {
+impl Devices {
     /// Lists the devices that hold all of a range of a volume, each with the offset of the range
     /// there. What all of them call a hole reads as zeroes. None: nothing can be said of it.
     pub(crate) fn devices_of(&self, volume: u16, range: Range, list: &mut Vec<(DeviceId, u64)>) {
@@ -23,7 +23,7 @@ impl MirrorEngine {
 }
 
 impl Mirrored {
-    /// See [`MirrorEngine::devices_of`]: those of all legs in sync.
+    /// See [`Devices::devices_of`]: those of all legs in sync.
     fn devices_of(&self, host: &HostEngine, range: Range, list: &mut Vec<(DeviceId, u64)>) {
         let Phase::Running(it) = &self.phase else {
             return;

@@ -1,7 +1,8 @@
 //! Block Status: what devices say becomes extents, and what they do not say is data.
 use super::common::{NoMemory, SECOND, host_config, volume};
 use super::rig::offer;
-use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent};
+use engine::Core;
+use engine::export::{ExportConfig, ExportControl, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::{EXPORT_ARENA_MIN, EXTENT_QUESTIONS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceExtent, ExtentRequest};
@@ -14,7 +15,7 @@ const HOLE: u32 = 3;
 
 /// A client, and an engine whose device is the test.
 struct Pair {
-    engine: ExportEngine,
+    engine: Core,
     client: Session,
     conn: ConnId,
     now_ns: u64,
@@ -48,7 +49,7 @@ impl Pair {
             requests_max: 128,
             arena_bytes: EXPORT_ARENA_MIN,
         };
-        let mut engine = ExportEngine::new(HostEngine::new(host), 1, config);
+        let mut engine = Core::new(HostEngine::new(host), 1, config);
         engine.handle_control(ExportControl::Offer(0, offer(false)), SECOND);
         let mut ready = false;
         for round in 0..60 {

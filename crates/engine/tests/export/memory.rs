@@ -2,7 +2,8 @@
 //! lying: no more than docs/security.md says.
 use super::common::{MS, NoMemory, SECOND, host_config, volume};
 use super::rig::{Plain, offer};
-use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent};
+use engine::Core;
+use engine::export::{ExportConfig, ExportControl, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::machine::{Closed, DeviceExtent};
@@ -34,7 +35,7 @@ struct Peer {
 
 /// An engine that is driven by hand, and what it holds since it was made.
 struct Hand {
-    engine: ExportEngine,
+    engine: Core,
     now_ns: u64,
     held: i64,
     ready: bool,
@@ -42,7 +43,7 @@ struct Hand {
     out: Vec<u8>,
 }
 
-fn made(places: u16) -> ExportEngine {
+fn made(places: u16) -> Core {
     let path = PathConfig {
         uri: "disk:0".into(),
         kind: PathKind::Device {
@@ -65,7 +66,7 @@ fn made(places: u16) -> ExportEngine {
         // Little for so many: most wait for it.
         arena_bytes: 2 * EXPORT_ARENA_MIN,
     };
-    ExportEngine::new(HostEngine::new(host), 1, config)
+    Core::new(HostEngine::new(host), 1, config)
 }
 
 impl Hand {
@@ -88,7 +89,7 @@ impl Hand {
         hand
     }
 
-    fn count<T>(&mut self, call: impl FnOnce(&mut ExportEngine, &mut Vec<u8>, u64) -> T) -> T {
+    fn count<T>(&mut self, call: impl FnOnce(&mut Core, &mut Vec<u8>, u64) -> T) -> T {
         let Self {
             engine,
             out,

@@ -3,8 +3,9 @@ use super::clients::{Clients, Ended};
 use super::common::{
     Address, BLOCK, BLOCKS, Disk, HOST, SECOND, TARGET, WIRE_NS, World, host_config, target_config,
 };
+use engine::Core;
 use engine::Machine;
-use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent, Offer};
+use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{HostConfig, HostEngine, HostEvent};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use nbd::client::{CommandError, Config};
@@ -54,7 +55,7 @@ impl Setup {
 
 pub struct Rig {
     pub world: World,
-    pub engine: Rc<RefCell<ExportEngine>>,
+    pub engine: Rc<RefCell<Core>>,
     pub target: Rc<RefCell<TargetEngine>>,
     pub clients: Rc<RefCell<Clients>>,
     pub disk: Disk,
@@ -70,7 +71,7 @@ impl Rig {
         let target_arena = setup.target.arena_bytes as usize;
         let blocks = setup.target.subsystem.namespaces[0].blocks;
         let host = HostEngine::new(setup.host);
-        let engine = Rc::new(RefCell::new(ExportEngine::new(host, 1, setup.export)));
+        let engine = Rc::new(RefCell::new(Core::new(host, 1, setup.export)));
         let target = Rc::new(RefCell::new(TargetEngine::new(setup.target).unwrap()));
         let clients = Rc::new(RefCell::new(Clients::new(setup.slot_bytes)));
         assert_eq!(world.add(engine.clone(), arena_bytes), HOST);

@@ -3,12 +3,12 @@ use super::common::{Arena, Disk};
 use super::rig::{configured, crc32c, io, made};
 use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
-use engine::mirror::{MIRRORS_FROM, MirrorEngine, MirrorsConfig};
+use engine::mirror::{Devices, MIRRORS_FROM, MirrorsConfig};
 use engine::{DeviceRequest, Machine, Output, Span};
 
 /// An engine that is driven by hand, and what was allocated inside it.
 struct Counted {
-    engine: MirrorEngine,
+    engine: Devices,
     arena: Arena,
     disks: Vec<Disk>,
     now_ns: u64,
@@ -32,7 +32,7 @@ impl Counted {
             crc32c,
         };
         Self {
-            engine: MirrorEngine::new(HostEngine::new(host), mirrors),
+            engine: Devices::new(HostEngine::new(host), mirrors),
             arena: Arena(vec![0; (at + u64::from(MIRROR_SCRATCH_BYTES)) as usize]),
             disks,
             now_ns: 1,
@@ -42,7 +42,7 @@ impl Counted {
         }
     }
 
-    fn count<T>(&mut self, call: impl FnOnce(&mut MirrorEngine, &mut Arena, u64) -> T) -> T {
+    fn count<T>(&mut self, call: impl FnOnce(&mut Devices, &mut Arena, u64) -> T) -> T {
         let Self {
             engine,
             arena,

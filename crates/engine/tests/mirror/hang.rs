@@ -2,12 +2,13 @@
 use super::clients::Clients;
 use super::common::{Address, Disk, HOST, MS, SECOND, WIRE_NS, World};
 use super::rig::{Rig, configured, crc32c, data, io, made};
+use engine::Core;
 use engine::Span;
-use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent, Offer};
+use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::{DeviceOp, Machine};
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorEngine, MirrorOrder, MirrorsConfig};
+use engine::mirror::{Devices, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorsConfig};
 use nbd::client::Config;
 use nbd::{Kind, Request};
 use std::cell::RefCell;
@@ -80,7 +81,7 @@ fn a_local_leg_that_hangs_leaves_by_itself_when_the_time_of_an_io_is_over() {
 /// A mirror of these disks that is offered to clients.
 struct Offered {
     world: World,
-    engine: Rc<RefCell<ExportEngine>>,
+    engine: Rc<RefCell<Core>>,
     clients: Rc<RefCell<Clients>>,
     ready: bool,
 }
@@ -103,8 +104,8 @@ impl Offered {
             requests_max: 4,
             arena_bytes,
         };
-        let engine = MirrorEngine::new(HostEngine::new(host), mirrors);
-        let engine = Rc::new(RefCell::new(ExportEngine::new(engine, 2, export)));
+        let engine = Devices::new(HostEngine::new(host), mirrors);
+        let engine = Rc::new(RefCell::new(Core::new(engine, 2, export)));
         let clients = Rc::new(RefCell::new(Clients::new(1 << 20)));
         let mut world = World::new(5);
         let bytes = arena_bytes as usize + MIRROR_SCRATCH_BYTES as usize;

@@ -6,7 +6,7 @@ use engine::host::{
 };
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{
-    LegConfig, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorOrder, MirrorReport,
+    Devices, LegConfig, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport,
     MirrorState, MirrorsConfig,
 };
 use engine::{DeviceId, Machine, Span};
@@ -142,7 +142,7 @@ pub fn lose_power(disk: &Disk) -> Disk {
 
 pub struct Rig {
     pub world: World,
-    pub engine: Rc<RefCell<MirrorEngine>>,
+    pub engine: Rc<RefCell<Devices>>,
     pub events: Vec<HostEvent>,
     pub done: Vec<IoDone>,
 }
@@ -222,7 +222,7 @@ impl Rig {
             },
             crc32c,
         };
-        let engine = MirrorEngine::new(HostEngine::new(host), mirrors);
+        let engine = Devices::new(HostEngine::new(host), mirrors);
         let engine = Rc::new(RefCell::new(engine));
         let arena = SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize;
         assert_eq!(world.add(engine.clone(), arena), HOST);

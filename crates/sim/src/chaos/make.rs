@@ -7,7 +7,8 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
+use engine::Core;
+use engine::export::{ExportConfig, ExportControl, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
@@ -84,7 +85,7 @@ impl Rig {
     }
 
     /// One core of a process of a host.
-    pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
+    pub(super) fn host_engine(&self, number: usize, core: u16) -> Core {
         let layout = &self.layout;
         if let Some(shape) = layout.mirror {
             return self.mirror_engine(number, core, shape);
@@ -105,7 +106,7 @@ impl Rig {
         };
         let config = host_config(layout, core, identity(number), alloc::vec![volume]);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
-        let mut engine = ExportEngine::new(HostEngine::with_room(config, room), 1, EXPORT);
+        let mut engine = Core::new(HostEngine::with_room(config, room), 1, EXPORT);
         let offer = Offer {
             volume: 0,
             name: "v0".into(),

@@ -6,8 +6,8 @@ use super::wire_recorder::Tap;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use engine::Core;
 use engine::discovery::DiscoveryEngine;
-use engine::export::ExportEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
 use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
@@ -15,7 +15,7 @@ use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
 /// A machine of any kind.
 pub enum Body {
     /// One core of a host.
-    Core(Box<ExportEngine>),
+    Core(Box<Core>),
     /// A process of the target's subsystem.
     Target(Box<TargetEngine>),
     /// Applications.

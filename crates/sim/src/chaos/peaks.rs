@@ -10,7 +10,7 @@ use super::node::Body;
 use super::world::World;
 use alloc::format;
 use alloc::string::String;
-use engine::export::ExportEngine;
+use engine::Core;
 use engine::limits::{HEDGES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES};
 use engine::mirror::MIRRORS_FROM;
 use engine::target::TargetEngine;
@@ -73,7 +73,7 @@ fn of_target(engine: &TargetEngine, there: u64, arena: u64) -> Option<String> {
 }
 
 /// I/Os of a core, in all.
-fn ios(engine: &ExportEngine) -> u64 {
+fn ios(engine: &Core) -> u64 {
     let host = engine.host();
     let mut ios = 0;
     for volume in 0..host.volumes() {
@@ -87,7 +87,7 @@ fn ios(engine: &ExportEngine) -> u64 {
     ios
 }
 
-fn of_core(engine: &ExportEngine, ios: u64, arena: u64) -> Option<String> {
+fn of_core(engine: &Core, ios: u64, arena: u64) -> Option<String> {
     let (all, free) = (engine.buffers(), engine.buffers_free());
     let most = engine.host().io_max() as u64 + u64::from(HEDGES_MAX);
     let well = all <= arena && free <= all && ios <= most;
@@ -98,7 +98,7 @@ fn of_core(engine: &ExportEngine, ios: u64, arena: u64) -> Option<String> {
 
 /// Bytes of its own that a running mirror has beside [`MIRROR_KEPT`], or what is wrong with them;
 /// `None`: there is none that runs.
-pub(super) fn beside(engine: &ExportEngine) -> Option<Result<u64, String>> {
+pub(super) fn beside(engine: &Core) -> Option<Result<u64, String>> {
     let (used, runs) = engine.mirror_memory(MIRRORS_FROM)?;
     let told = || format!("its mirror runs with {used} bytes of its own");
     runs.then(|| used.checked_sub(MIRROR_KEPT).ok_or_else(told))

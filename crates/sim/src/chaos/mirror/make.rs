@@ -5,10 +5,11 @@ use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use super::{LEG_BYTES, Shape};
 use alloc::format;
 use alloc::vec::Vec;
-use engine::export::{ExportControl, ExportEngine, Offer};
+use engine::Core;
+use engine::export::{ExportControl, Offer};
 use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
-use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
+use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
 use engine::{DeviceId, Machine, Span};
 use policy::Knobs;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -128,12 +129,7 @@ impl Shape {
 
 impl Rig {
     /// One core of a process of a host whose volume is a mirror.
-    pub(in crate::chaos) fn mirror_engine(
-        &self,
-        number: usize,
-        core: u16,
-        shape: Shape,
-    ) -> ExportEngine {
+    pub(in crate::chaos) fn mirror_engine(&self, number: usize, core: u16, shape: Shape) -> Core {
         let layout = &self.layout;
         let legs = 0..shape.legs;
         let volumes = legs
@@ -154,8 +150,8 @@ impl Rig {
             },
             crc32c,
         };
-        let engine = MirrorEngine::new(engine, mirrors);
-        let mut engine = ExportEngine::new(engine, shape.legs + 1, make::EXPORT);
+        let engine = Devices::new(engine, mirrors);
+        let mut engine = Core::new(engine, shape.legs + 1, make::EXPORT);
         if here {
             let offer = Offer {
                 volume: MIRRORS_FROM,
