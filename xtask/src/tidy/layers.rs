@@ -14,12 +14,17 @@ struct Layer {
 }
 
 /// The table of ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 22] = [
+const LAYERS: [Layer; 23] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
         imports: &[],
         pure: None,
+    },
+    Layer {
+        name: "block",
+        imports: &[],
+        pure: Some(&[]),
     },
     Layer {
         name: "policy",
@@ -48,12 +53,14 @@ const LAYERS: [Layer; 22] = [
     },
     Layer {
         name: "volume",
-        imports: &["policy", "canary"],
+        imports: &["block", "policy", "canary"],
         pure: Some(&[]),
     },
     Layer {
         name: "engine",
-        imports: &["policy", "nvme", "nbd", "volume", "shape", "canary"],
+        imports: &[
+            "block", "policy", "nvme", "nbd", "volume", "shape", "canary",
+        ],
         pure: Some(&[]),
     },
     Layer {
@@ -83,7 +90,7 @@ const LAYERS: [Layer; 22] = [
     },
     Layer {
         name: "broker",
-        imports: &["nbd", "nvme", "volume", "queue", "runtime", "sys"],
+        imports: &["block", "nbd", "nvme", "volume", "queue", "runtime", "sys"],
         pure: None,
     },
     // What braid's programs have in common with any: output, signals, exit codes.
