@@ -453,12 +453,11 @@ impl Devices {
             any = true;
             match event {
                 HostEvent::Done(done) if done.cookie & OURS != 0 => {
-                    if let Some(entry) = self.table.take(done.cookie) {
-                        self.with(entry.mirror.into(), memory, now_ns, |mirror, kit| {
-                            mirror.leg_ended(&entry, &done, kit);
-                            true
-                        });
-                    }
+                    let entry = self.table.take(done.cookie);
+                    self.with(entry.mirror.into(), memory, now_ns, |mirror, kit| {
+                        mirror.leg_ended(&entry, &done, kit);
+                        true
+                    });
                 }
                 HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
                     if let Some(Some((index, place))) = self.legs.get(usize::from(volume)).copied()

@@ -10,17 +10,18 @@
 //! than ever before, and a place is used again with the room that it has for spans.
 use crate::machine::Span;
 use alloc::vec::Vec;
+use block::{Key, SlotMap};
 
 /// All of them.
 #[derive(Default)]
 pub(super) struct Debts {
-    all: Vec<Debt>,
-    free: Vec<u32>,
-    /// Which one a loan is of.
-    by_loan: Vec<u32>,
+    all: SlotMap<Debt>,
+    /// Which one a loan is of, by its slot.
+    by_loan: Vec<Option<Key>>,
+    /// Lists of spans that no debt has, with the room that they have.
+    spare: Vec<Vec<Span>>,
 }
 
-#[derive(Default)]
 struct Debt {
     ticket: u32,
     loans: u32,
@@ -50,47 +51,55 @@ pub(super) enum Paid<'a> {
 
 impl Debts {
     /// One loan more of a request; its debt, which is a new one where it had none.
-    pub fn lend(&mut self, ticket: u32, debt: Option<u32>, loan: u32) -> u32 {
-        let number = debt.unwrap_or_else(|| self.open(ticket));
-        self.all[number as usize].loans += 1;
-        let at = loan as usize;
+    pub fn lend(&mut self, ticket: u32, debt: Option<Key>, loan: Key) -> Key {
+        let debt = debt.unwrap_or_else(|| self.open(ticket));
+        self.all[debt].loans += 1;
+        let at = loan.index() as usize;
         if at >= self.by_loan.len() {
-            self.by_loan.resize(at + 1, 0);
+            self.by_loan.resize(at + 1, None);
         }
-        self.by_loan[at] = number;
-        number
+        self.by_loan[at] = Some(debt);
+        debt
     }
 
-    fn open(&mut self, ticket: u32) -> u32 {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Debt::default());
-            self.all.len() as u32 - 1
-        });
-        let it = &mut self.all[number as usize];
-        (it.ticket, it.loans, it.kept) = (ticket, 0, None);
-        it.spans.clear();
-        number
+    fn open(&mut self, ticket: u32) -> Key {
+        let mut spans = self.spare.pop().unwrap_or_default();
+        spans.clear();
+        self.all.insert(Debt {
+            ticket,
+            loans: 0,
+            kept: None,
+            spans,
+        })
     }
 
     /// Its request ends: where its memory is to be put.
-    pub fn keep(&mut self, number: u32, kept: Kept) -> &mut Vec<Span> {
-        let it = &mut self.all[number as usize];
+    pub fn keep(&mut self, debt: Key, kept: Kept) -> &mut Vec<Span> {
+        let it = &mut self.all[debt];
         it.kept = Some(kept);
         &mut it.spans
     }
 
     /// A loan is back.
-    pub fn pay(&mut self, loan: u32) -> Paid<'_> {
-        let number = self.by_loan[loan as usize];
-        let it = &mut self.all[number as usize];
+    pub fn pay(&mut self, loan: Key) -> Paid<'_> {
+        let debt = self.by_loan[loan.index() as usize].take();
+        let debt = debt.expect("a loan is of a request, and comes back once");
+        let it = &mut self.all[debt];
         it.loans -= 1;
         if it.loans > 0 {
             return Paid::Some;
         }
-        self.free.push(number);
-        match it.kept {
-            None => Paid::Request(it.ticket),
-            Some(kept) => Paid::Kept(kept, &it.spans),
+        let Debt {
+            ticket,
+            kept,
+            spans,
+            ..
+        } = self.all.remove(debt);
+        let at = self.spare.len();
+        self.spare.push(spans);
+        match kept {
+            None => Paid::Request(ticket),
+            Some(kept) => Paid::Kept(kept, &self.spare[at]),
         }
     }
 }
@@ -98,6 +107,11 @@ impl Debts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The key of a loan.
+    fn of(loan: u32) -> Key {
+        Key::from_bits(loan.into())
+    }
 
     const REQUESTS: usize = 32;
     const LOANS: u32 = 64;
@@ -119,7 +133,7 @@ mod tests {
     fn live(debts: &mut Debts, steps: u32) -> u64 {
         let mut free: Vec<u32> = (0..LOANS).collect();
         // Requests by ticket, and those that have ended.
-        let mut open = [const { None::<u32> }; REQUESTS];
+        let mut open = [const { None::<Key> }; REQUESTS];
         let mut plain: Vec<(u32, Plain)> = Vec::new();
         let (mut taken, mut random) = (0, 7_u64);
         let mut draw = |below: usize| {
@@ -134,7 +148,7 @@ mod tests {
                 (0, debt) if !free.is_empty() => {
                     let loan = free.swap_remove(draw(free.len()));
                     let info = allocation_counter::measure(|| {
-                        open[ticket] = Some(debts.lend(ticket as u32, debt, loan));
+                        open[ticket] = Some(debts.lend(ticket as u32, debt, of(loan)));
                     });
                     taken += info.count_total;
                     let at = find(&plain, ticket).unwrap_or_else(|| {
@@ -163,7 +177,7 @@ mod tests {
                     let it = &mut plain[at].1;
                     let loan = it.loans.swap_remove(draw(it.loans.len()));
                     free.push(loan);
-                    let paid = debts.pay(loan);
+                    let paid = debts.pay(of(loan));
                     if !it.loans.is_empty() {
                         assert_eq!(paid, Paid::Some);
                         continue;
@@ -197,10 +211,10 @@ mod tests {
             need: 0,
         };
         for loan in 0..LOANS {
-            let debt = debts.lend(loan, None, loan);
+            let debt = debts.lend(loan, None, of(loan));
             debts.keep(debt, kept).push(Span::default());
         }
-        (0..LOANS).for_each(|loan| assert!(matches!(debts.pay(loan), Paid::Kept(..))));
+        (0..LOANS).for_each(|loan| assert!(matches!(debts.pay(of(loan)), Paid::Kept(..))));
         assert_eq!(live(&mut debts, 50_000), 0);
     }
 }

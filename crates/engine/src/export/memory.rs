@@ -28,6 +28,7 @@ use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::Key;
 use canary::Bug;
 
 /// The arena of a core.
@@ -318,13 +319,13 @@ impl NbdServer {
     }
 
     /// A leg has memory of a request beyond the end of an I/O of it.
-    pub fn lent(&mut self, ticket: u32, loan: u32) {
+    pub fn lent(&mut self, ticket: u32, loan: Key) {
         let debt = self.table[ticket].debt;
         self.table[ticket].debt = Some(self.pool.debts.lend(ticket, debt, loan));
     }
 
     /// No leg has the memory of that loan any more.
-    pub fn came_back(&mut self, loan: u32) {
+    pub fn came_back(&mut self, loan: Key) {
         let (table, clients, shared) = (&mut self.table, &mut self.clients, &mut self.pool.shared);
         let kept = match self.pool.debts.pay(loan) {
             Paid::Some => return,

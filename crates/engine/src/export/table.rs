@@ -7,6 +7,7 @@ use crate::buddy::Buddy;
 use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
 use alloc::vec::Vec;
+use block::Key;
 use nbd::{Errno, Kind, Request};
 use volume::order::Ticket;
 
@@ -77,7 +78,7 @@ pub(super) struct Work {
     /// Its memory is its client's own.
     pub own: bool,
     /// What legs of a mirror have of its memory though their I/Os have ended.
-    pub debt: Option<u32>,
+    pub debt: Option<Key>,
     first: Span,
     rest: Vec<Span>,
     pub edges: [Edge; 2],

@@ -7,6 +7,7 @@ use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::Key;
 use core::fmt;
 use policy::PathIndex;
 
@@ -344,9 +345,9 @@ pub enum HostEvent {
     /// An I/O ended.
     Done(IoDone),
     /// A mirror's I/O of this cookie ends next, and a leg still has its memory (T10): this loan.
-    Lent(u64, u32),
-    /// All memory of that loan is its owner's again; its number may be another one's.
-    Back(u32),
+    Lent(u64, Key),
+    /// All memory of that loan is its owner's again.
+    Back(Key),
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),

@@ -10,12 +10,11 @@
 //! Room is made once for as many as the host has slots; what waits for a slot may need a little
 //! more.
 use crate::machine::Span;
-use alloc::vec::Vec;
+use block::{Key, SlotMap};
 
 /// All of them.
 pub(super) struct Loans {
-    all: Vec<Loan>,
-    free: Vec<u32>,
+    all: SlotMap<Loan>,
     /// How many are lent.
     lent: usize,
 }
@@ -41,54 +40,45 @@ pub(super) enum Left {
 impl Loans {
     pub fn new(room: usize) -> Self {
         Self {
-            all: Vec::with_capacity(room),
-            free: Vec::with_capacity(room),
+            all: SlotMap::new(room as u32),
             lent: 0,
         }
     }
 
     /// A leg has one part more of an I/O with this memory; its loan, which is a new one where it
     /// had none.
-    pub fn add(&mut self, loan: Option<u32>, span: Span) -> u32 {
-        if let Some(number) = loan {
-            self.all[number as usize].parts += 1;
-            return number;
+    pub fn add(&mut self, loan: Option<Key>, span: Span) -> Key {
+        if let Some(loan) = loan {
+            self.all[loan].parts += 1;
+            return loan;
         }
-        let loan = Loan {
+        self.all.insert(Loan {
             span,
             parts: 1,
             lent: false,
-        };
-        if let Some(number) = self.free.pop() {
-            self.all[number as usize] = loan;
-            return number;
-        }
-        self.all.push(loan);
-        self.all.len() as u32 - 1
+        })
     }
 
     /// The I/O ends, and legs still have parts of it.
-    pub fn lend(&mut self, number: u32) {
-        let it = &mut self.all[number as usize];
-        debug_assert!(it.parts > 0 && !it.lent);
+    pub fn lend(&mut self, loan: Key) {
+        let it = &mut self.all[loan];
+        assert!(it.parts > 0 && !it.lent, "memory is lent once");
         it.lent = true;
         self.lent += 1;
     }
 
     /// A part has ended.
-    pub fn end(&mut self, number: u32) -> Left {
-        let it = &mut self.all[number as usize];
+    pub fn end(&mut self, loan: Key) -> Left {
+        let it = &mut self.all[loan];
         it.parts -= 1;
         if it.parts > 0 {
             return Left::Some;
         }
-        self.free.push(number);
-        match core::mem::take(&mut it.lent) {
-            false => Left::None,
-            true => {
-                self.lent -= 1;
-                Left::NoneOfLent
-            }
+        if self.all.remove(loan).lent {
+            self.lent -= 1;
+            Left::NoneOfLent
+        } else {
+            Left::None
         }
     }
 
@@ -100,8 +90,8 @@ impl Loans {
     /// Whether something of this memory is lent; it looks at all loans.
     pub fn is_lent(&self, span: Span) -> bool {
         let end = |it: Span| it.at + u64::from(it.len);
-        let mut lent = self.all.iter().filter(|it| it.lent).map(|it| it.span);
-        lent.any(|it| it.at < end(span) && span.at < end(it))
+        let mut lent = self.all.iter().filter(|(_, it)| it.lent);
+        lent.any(|(_, it)| it.span.at < end(span) && span.at < end(it.span))
     }
 }
 
@@ -114,7 +104,7 @@ mod tests {
     /// The plain way: an I/O, and the parts that legs have.
     #[derive(Clone, Copy, Default)]
     struct Plain {
-        loan: Option<u32>,
+        loan: Option<Key>,
         parts: u32,
         ended: bool,
     }

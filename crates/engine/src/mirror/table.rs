@@ -1,15 +1,16 @@
-//! What legs were given and have not ended.
+//! The I/Os that legs were given and have not ended.
 //!
 //! # Contract
-//! The cookie of a host's I/O that is a mirror's has [`OURS`] set; callers of plain volumes leave
-//! that bit clear. Each entry is taken out once, when the host says that its I/O has ended.
+//! The cookie of a host's I/O that is a mirror's has [`OURS`] set, and the key of its entry below
+//! that; callers of plain volumes leave that bit clear. Each entry is taken out once, when the host
+//! says that its I/O has ended.
 //!
 //! # Limits
 //! As many as the host has slots; nothing is allocated for one.
 use crate::host::{Hints, IoOp};
 use crate::machine::Span;
 use crate::mirror::holes::Run;
-use alloc::vec::Vec;
+use block::{Key, SlotMap};
 use volume::hold::Range;
 use volume::mirror::machine::Ticket;
 
@@ -53,8 +54,8 @@ impl Entry {
 /// A part of a user's I/O, whose number may be another's when the part ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartOf {
-    /// Whose memory, among the loans.
-    pub loan: u32,
+    /// Of its memory.
+    pub loan: Option<Key>,
     pub op: IoOp,
     pub bytes: u32,
 }
@@ -62,7 +63,7 @@ pub(super) struct PartOf {
 impl Default for PartOf {
     fn default() -> Self {
         Self {
-            loan: u32::MAX,
+            loan: None,
             op: IoOp::Flush,
             bytes: 0,
         }
@@ -92,42 +93,43 @@ pub(super) enum Task {
 
 /// All of them.
 pub(super) struct Table {
-    entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
+    entries: SlotMap<Entry>,
 }
 
 impl Table {
     pub fn new(room: usize) -> Self {
         Self {
-            entries: (0..room).map(|_| None).collect(),
-            free: (0..room as u32).rev().collect(),
+            entries: SlotMap::new(room as u32),
         }
     }
 
     /// The cookie of a new one; `None`: there is no room (T6).
     pub fn put(&mut self, entry: Entry) -> Option<u64> {
-        let at = self.free.pop()?;
-        self.entries[at as usize] = Some(entry);
-        Some(OURS | u64::from(at))
+        let key = (!self.entries.is_full()).then(|| self.entries.insert(entry))?;
+        Some(OURS | key.to_bits())
     }
 
     /// Whether something of a mirror is under way.
     pub fn has(&self, mirror: u8) -> bool {
-        self.entries.iter().flatten().any(|it| it.mirror == mirror)
+        self.entries.iter().any(|(_, it)| it.mirror == mirror)
     }
 
-    /// The one with this cookie.
+    /// The one with this cookie; `None`: it has ended, and its copy beside a read has not.
     pub fn get(&self, cookie: u64) -> Option<&Entry> {
-        self.entries.get((cookie & !OURS) as usize)?.as_ref()
+        self.entries.get(key(cookie))
     }
 
     /// The one with this cookie has ended, or was not given.
-    pub fn take(&mut self, cookie: u64) -> Option<Entry> {
-        let at = (cookie & !OURS) as usize;
-        let entry = self.entries.get_mut(at)?.take()?;
-        self.free.push(at as u32);
-        Some(entry)
+    ///
+    /// # Panics
+    /// If there is none: an I/O ends once.
+    pub fn take(&mut self, cookie: u64) -> Entry {
+        self.entries.remove(key(cookie))
     }
+}
+
+fn key(cookie: u64) -> Key {
+    Key::from_bits(cookie & !OURS)
 }
 
 #[cfg(test)]
@@ -141,9 +143,10 @@ mod tests {
         let first = table.put(entry(3)).unwrap();
         assert!(first & OURS != 0);
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
-        assert_eq!(table.take(first).map(|it| it.leg), Some(3));
-        assert!(table.take(first).is_none() && table.take(OURS | 77).is_none());
+        assert_eq!(table.take(first).leg, 3);
+        assert!(table.get(first).is_none() && table.get(OURS | 77).is_none());
         assert!(table.has(0) && !table.has(1));
-        assert!(table.put(entry(6)).is_some());
+        let again = table.put(entry(6)).unwrap();
+        assert!(again != first && table.get(first).is_none(), "T11");
     }
 }

@@ -6,6 +6,7 @@ use super::reads::Choice;
 use super::table::{Entry, PartOf, Task};
 use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
 use crate::machine::Span;
+use block::Key;
 use policy::PathIndex;
 use volume::Outcome;
 use volume::hold::{Full, Range};
@@ -21,7 +22,7 @@ pub(super) struct User {
     /// The leg that served it last.
     served: Option<u8>,
     /// Its memory, while legs have parts of it.
-    loan: Option<u32>,
+    loan: Option<Key>,
 }
 
 impl User {
@@ -30,7 +31,7 @@ impl User {
         let loan = loans.add(self.loan, self.io.span);
         self.loan = Some(loan);
         PartOf {
-            loan,
+            loan: Some(loan),
             op: self.io.op,
             bytes: length,
         }
@@ -232,10 +233,11 @@ impl Mirrored {
     ) {
         let outcome = done.outcome;
         let (op, bytes) = (part.op, u64::from(part.bytes));
-        let last = kit.loans.end(part.loan);
+        let loan = part.loan.expect("a user's part has memory of its I/O");
+        let last = kit.loans.end(loan);
         if let Some(it) = self.running() {
             let user = ticket.io().and_then(|id| it.user(id));
-            let user = user.filter(|user| user.loan == Some(part.loan));
+            let user = user.filter(|user| user.loan == part.loan);
             let chosen = user.and_then(|user| {
                 user.served = Some(ticket.leg);
                 user.loan = user.loan.filter(|_| last == Left::Some);
@@ -250,7 +252,7 @@ impl Mirrored {
             }
         }
         if last == Left::NoneOfLent {
-            kit.events.push_back(HostEvent::Back(part.loan));
+            kit.events.push_back(HostEvent::Back(loan));
         }
         let counters = &mut self.legs[at].counters;
         counters.in_flight = counters.in_flight.saturating_sub(1);

@@ -39,9 +39,9 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     let loans = |rig: &Rig| -> Vec<(bool, u32)> {
         let events = rig.events.iter();
         let loans = events.filter_map(|event| match *event {
-            HostEvent::Lent(0, loan) => Some((true, loan)),
+            HostEvent::Lent(0, loan) => Some((true, loan.index())),
             HostEvent::Lent(cookie, _) => panic!("leg 0 has never had {cookie}"),
-            HostEvent::Back(loan) => Some((false, loan)),
+            HostEvent::Back(loan) => Some((false, loan.index())),
             _ => None,
         });
         loans.collect()
