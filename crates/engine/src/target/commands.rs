@@ -3,12 +3,13 @@ use super::pool::Purpose;
 use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use block::SlotMap;
 use core::ops::{Index, IndexMut};
 use nvme::controller::Action;
 use volume::order::Ticket;
 
-/// No slot; also the end of a list of slots.
-pub(super) const NONE: u32 = u32::MAX;
+/// End of a list of slots.
+const NONE: u32 = u32::MAX;
 
 /// Where a command is on its course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +96,7 @@ impl Command {
 /// A table of slots, and the way from (connection, token) to a slot. Tokens are small numbers: the
 /// subsystem's own slots.
 pub(super) struct Commands {
-    slots: Vec<Command>,
-    free: u32,
+    slots: SlotMap<Command>,
     /// By connection and token: slot + 1, or 0.
     by_token: Vec<Vec<u32>>,
 }
@@ -106,8 +106,7 @@ impl Commands {
     pub(super) fn new(connections: u32, tokens: u32) -> Self {
         let (connections, tokens) = (connections as usize, tokens as usize);
         Commands {
-            slots: Vec::with_capacity(connections * tokens),
-            free: NONE,
+            slots: SlotMap::new((connections * tokens) as u32),
             by_token: (0..connections)
                 .map(|_| Vec::with_capacity(tokens))
                 .collect(),
@@ -116,7 +115,7 @@ impl Commands {
 
     /// A slot for a command that is new.
     pub(super) fn insert(&mut self, connection: u32, token: u32) -> u32 {
-        let command = Command {
+        let command = self.slots.insert(Command {
             connection,
             token,
             stage: Stage::Receiving,
@@ -132,15 +131,8 @@ impl Commands {
             order: None,
             due_ns: 0,
             next: NONE,
-        };
-        let mut slot = self.free;
-        if slot == NONE {
-            slot = self.slots.len() as u32;
-            self.slots.push(command);
-        } else {
-            self.free = self[slot].next;
-            self[slot] = command;
-        }
+        });
+        let slot = command.index();
         let by_token = &mut self.by_token[connection as usize];
         if by_token.len() <= token as usize {
             by_token.resize(token as usize + 1, 0);
@@ -155,9 +147,9 @@ impl Commands {
         slot.checked_sub(1)
     }
 
-    /// Every slot; of one that is free nothing means anything but that it has no buffer.
-    pub(super) fn all(&self) -> &[Command] {
-        &self.slots
+    /// Every command.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Command> {
+        self.slots.iter().map(|(_, command)| command)
     }
 
     /// The slots of a connection's commands.
@@ -168,24 +160,24 @@ impl Commands {
 
     /// Frees a slot.
     pub(super) fn remove(&mut self, slot: u32) {
-        let (connection, token) = (self[slot].connection, self[slot].token);
+        let key = self.slots.find(slot).expect("a command is removed once");
+        let Command {
+            connection, token, ..
+        } = self.slots.remove(key);
         self.by_token[connection as usize][token as usize] = 0;
-        self[slot].ranges = Box::default();
-        self[slot].next = self.free;
-        self.free = slot;
     }
 }
 
 impl Index<u32> for Commands {
     type Output = Command;
     fn index(&self, slot: u32) -> &Command {
-        &self.slots[slot as usize]
+        &self.slots[slot]
     }
 }
 
 impl IndexMut<u32> for Commands {
     fn index_mut(&mut self, slot: u32) -> &mut Command {
-        &mut self.slots[slot as usize]
+        &mut self.slots[slot]
     }
 }
 
