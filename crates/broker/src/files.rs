@@ -28,6 +28,7 @@ use crate::order::{Begun, Orders, ThreadOrder};
 use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
+use block::SlotMap;
 use blocking::{Inbox, Slow};
 use flushes::{FLUSHES, Told};
 use nvme::wire::Status;
@@ -150,8 +151,7 @@ pub struct Files {
     backings: Vec<Option<Backing>>,
     /// Where volumes tell the ends of requests.
     post: Post,
-    requests: Vec<Option<Request>>,
-    free: Vec<u32>,
+    requests: SlotMap<Request>,
     /// By lane; behind them [`NO_LANE`]'s requests.
     lanes: Vec<Known>,
     own: VecDeque<u32>,
@@ -250,8 +250,7 @@ impl Files {
             order: orders.join(post),
             backings: backings?,
             post: post.clone(),
-            requests: Vec::new(),
-            free: Vec::new(),
+            requests: SlotMap::default(),
             lanes: Vec::new(),
             own: VecDeque::new(),
             turn: 0,
@@ -339,19 +338,13 @@ impl Files {
                 .is_some_and(Backing::is_volume),
         };
         self.note(&request);
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.requests.push(None);
-            self.requests.len() as u32 - 1
-        });
-        self.requests[slot as usize] = Some(request);
+        let slot = self.requests.insert(request).index();
         self.place(slot);
     }
 
     /// A request, or the next range of one, begins when no change that it overlaps is in the way.
     fn place(&mut self, slot: u32) {
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return;
-        };
+        let request = &mut self.requests[slot];
         if let Some(range) = request.range() {
             let namespace = request.job.namespace;
             let (ticket, begins) = self.order.admit(namespace, slot, range);
@@ -371,10 +364,8 @@ impl Files {
             self.start(slot);
             return;
         }
-        let lane = self.requests[slot as usize].as_ref();
-        let lane = lane.map_or(NO_LANE, |it| it.job.lane);
         self.waiting += 1;
-        match lane {
+        match self.requests[slot].job.lane {
             NO_LANE => self.own.push_back(slot),
             lane => self.known(lane).waiting.push_back(slot),
         }
@@ -411,8 +402,8 @@ impl Files {
     /// or none.
     pub(super) fn begin_placed(&mut self) {
         while let Some((slot, ticket)) = self.order.next() {
-            let request = self.requests.get_mut(slot as usize);
-            if let Some(request) = request.and_then(Option::as_mut)
+            let key = self.requests.find(slot);
+            if let Some(request) = key.and_then(|key| self.requests.get_mut(key))
                 && request.parked
                 && request.order == Some(ticket)
             {
@@ -424,9 +415,7 @@ impl Files {
 
     /// A change has ended, or is not executed.
     fn leave_order(&mut self, slot: u32) {
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return;
-        };
+        let request = &mut self.requests[slot];
         let namespace = request.job.namespace;
         if let Some(ticket) = request.order.take() {
             match std::mem::take(&mut request.parked) {
@@ -438,8 +427,7 @@ impl Files {
 
     /// The operation of a request has ended: another one has its room.
     fn make_room(&mut self, slot: u32) {
-        let request = self.requests[slot as usize].as_ref();
-        let by_workers = request.is_some_and(|it| it.by_workers);
+        let by_workers = self.requests[slot].by_workers;
         self.in_flight -= usize::from(!by_workers);
         self.start_waiting();
     }
@@ -461,7 +449,7 @@ impl Files {
 
     /// Which namespaces a lane has requests to: bit n is namespace n + 1.
     pub fn namespaces_of(&self, lane: usize) -> u64 {
-        let all = self.requests.iter().flatten();
+        let all = self.requests.iter().map(|(_, request)| request);
         let its = all.filter(|it| it.job.lane == lane);
         its.fold(0, |set, it| set | 1 << it.job.namespace)
     }
@@ -474,7 +462,7 @@ impl Files {
         let named = |it: &Request| cid.is_none_or(|cid| it.job.cid == cid);
         if let Some(known) = self.lanes.get_mut(lane) {
             known.waiting.retain(|&slot| {
-                let named = requests[slot as usize].as_ref().is_some_and(named);
+                let named = named(&requests[slot]);
                 if named {
                     cancelled.push(slot);
                 }
@@ -482,12 +470,9 @@ impl Files {
             });
         }
         self.waiting -= cancelled.len() - before;
-        let parked = |it: &&Request| it.parked && it.job.lane == lane && named(it);
-        let all = (0..).zip(requests);
-        cancelled.extend(all.filter_map(|(slot, it)| {
-            it.as_ref().filter(parked)?;
-            Some(slot)
-        }));
+        let parked = |it: &Request| it.parked && it.job.lane == lane && named(it);
+        let all = requests.iter().filter(|(_, it)| parked(it));
+        cancelled.extend(all.map(|(key, _)| key.index()));
         // What they kept waiting may begin before their ends are told.
         for at in before..self.cancelled.len() {
             self.leave_order(self.cancelled[at]);
@@ -499,7 +484,7 @@ impl Files {
     /// of files sets `other`.
     pub fn next_ended(&mut self, other: &mut bool) -> Option<Ended> {
         if let Some(slot) = self.cancelled.pop() {
-            return self.end(slot, Status::ABORT_REQUESTED);
+            return Some(self.end(slot, Status::ABORT_REQUESTED));
         }
         loop {
             self.begin_placed();
@@ -534,9 +519,7 @@ impl Files {
 
     /// The first operation of a request.
     fn start(&mut self, slot: u32) {
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return;
-        };
+        let request = &mut self.requests[slot];
         let backing = self.backings[request.job.namespace].as_ref();
         let align = backing.map_or(1, |backing| backing.align);
         let fits = |(_, part): &(_, Part)| {
@@ -561,9 +544,7 @@ impl Files {
 
     /// The next operation of a request.
     fn issue(&mut self, slot: u32) {
-        let Some(request) = &self.requests[slot as usize] else {
-            return;
-        };
+        let request = &self.requests[slot];
         if request.flush || matches!(request.work, Work::Flush { .. }) {
             return self.flush(request.job.namespace, slot);
         }
@@ -579,7 +560,7 @@ impl Files {
             self.issue(slot);
             return None;
         }
-        let request = self.requests[slot as usize].as_mut()?;
+        let request = &mut self.requests[slot];
         let index = request.index;
         match request.advance(result) {
             None if request.index != index && matches!(request.work, Work::Deallocate { .. }) => {
@@ -600,7 +581,7 @@ impl Files {
     /// A request is done but for a flush that belongs to it, or with that.
     fn finish(&mut self, slot: u32, status: Status) -> Option<Ended> {
         self.leave_order(slot);
-        let request = self.requests[slot as usize].as_mut()?;
+        let request = &mut self.requests[slot];
         let direct = self.backings[request.job.namespace].as_ref();
         let direct = direct.is_some_and(|backing| backing.direct);
         let again = match &mut request.work {
@@ -622,7 +603,7 @@ impl Files {
             return None;
         }
         self.make_room(slot);
-        self.end(slot, status)
+        Some(self.end(slot, status))
     }
 
     /// A request to a volume has ended.
@@ -630,9 +611,9 @@ impl Files {
         self.elsewhere.push_back((tag, result));
     }
 
-    fn end(&mut self, slot: u32, status: Status) -> Option<Ended> {
-        let mut request = self.requests[slot as usize].take()?;
-        self.free.push(slot);
+    fn end(&mut self, slot: u32, status: Status) -> Ended {
+        let key = self.requests.find(slot).expect("a request ends once");
+        let mut request = self.requests.remove(key);
         self.wrote(&request, status);
         if let Some(bounce) = request.bounce.take() {
             if status.is_success() && matches!(request.work, Work::Read { .. }) {
@@ -645,11 +626,11 @@ impl Files {
         }
         request.parts.clear();
         self.spare.push(request.parts);
-        Some(Ended {
+        Ended {
             job: request.job,
             status,
             flush: request.flush || matches!(request.work, Work::Flush { .. }),
-        })
+        }
     }
 }
 

@@ -71,9 +71,7 @@ impl Files {
         let Err(error @ (Errno::AGAIN | Errno::OPNOTSUPP)) = result else {
             return false;
         };
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return false;
-        };
+        let request = &mut self.requests[slot];
         let backing = self.backings[request.job.namespace].as_mut();
         let Some(slow) = backing.and_then(|backing| backing.slow.as_mut()) else {
             return false;
@@ -92,9 +90,7 @@ impl Files {
     /// Whether a request that begins has no place on the ring, since workers make all its system
     /// calls but a flush: from now on that stands in it.
     pub(super) fn is_left_to_workers(&mut self, slot: u32) -> bool {
-        let Some(request) = &mut self.requests[slot as usize] else {
-            return false;
-        };
+        let request = &mut self.requests[slot];
         let backing = self.backings[request.job.namespace].as_ref();
         let slow = backing.and_then(|backing| backing.slow.as_ref());
         request.by_workers |= slow.is_some_and(|slow| match request.work {
@@ -107,9 +103,7 @@ impl Files {
 
     /// Has the file's workers make the next system call of a request.
     pub(super) fn employ(&self, slot: u32) {
-        let Some(request) = &self.requests[slot as usize] else {
-            return;
-        };
+        let request = &self.requests[slot];
         let backing = self.backings[request.job.namespace].as_ref();
         let Some(slow) = backing.and_then(|backing| backing.slow.as_ref()) else {
             return;

@@ -15,8 +15,7 @@ impl Files {
     pub fn ask(&mut self) -> bool {
         self.begin_placed();
         while let Some(slot) = self.due.pop_front() {
-            let request = self.requests[slot as usize].as_ref();
-            if request.is_some_and(Request::is_forsaken) {
+            if self.requests[slot].is_forsaken() {
                 self.flushed.push((slot, Status::SQ_DELETION));
             } else {
                 self.order(slot);
@@ -46,9 +45,7 @@ impl Files {
 
     /// Asks for it.
     pub(super) fn order(&mut self, slot: u32) {
-        let Some(request) = &self.requests[slot as usize] else {
-            return;
-        };
+        let request = &self.requests[slot];
         let Some(backing) = &self.backings[request.job.namespace] else {
             return;
         };

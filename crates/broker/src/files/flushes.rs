@@ -130,11 +130,8 @@ impl Files {
 
     /// What was written to a file before is made durable, for one more request.
     pub(super) fn flush(&mut self, namespace: usize, slot: u32) {
-        let job = self.requests[slot as usize].as_ref().map(|it| it.job);
-        let covers = job.and_then(|job| self.told(job)).map(|told| told.wrote);
-        if let Some(request) = &mut self.requests[slot as usize] {
-            request.covers = covers.unwrap_or(0);
-        }
+        let covers = self.told(self.requests[slot].job).map(|told| told.wrote);
+        self.requests[slot].covers = covers.unwrap_or(0);
         let Some(backing) = &mut self.backings[namespace] else {
             return;
         };
@@ -163,9 +160,7 @@ impl Files {
         backing.failures += u64::from(result.is_err());
         let failures = backing.failures();
         while let Some(slot) = backing.flushing.pop() {
-            let Some(request) = &self.requests[slot as usize] else {
-                continue;
-            };
+            let request = &self.requests[slot];
             if result == Err(Errno::NOTCONN) {
                 // It wasn't flushed. What may be lost with the connection is told by the next one:
                 // whoever takes this for trouble of the way asks again.
