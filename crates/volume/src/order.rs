@@ -23,16 +23,14 @@ use crate::hold::Range;
 use crate::ranges::{Entry, Ranges};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::{Key, SlotMap};
 
 /// No node or link.
 const NONE: u32 = u32::MAX;
 
 /// A registered change. Never names a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    node: u32,
-    generation: u32,
-}
+pub struct Ticket(Key);
 
 /// A change that may be executed now, with what its owner registered it under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +46,7 @@ pub struct Begun {
 pub struct ChangeOrder {
     /// Covered bytes; disjoint. The owner of each is the node of the last change that covers it.
     segments: Ranges,
-    nodes: Vec<Node>,
-    free_node: u32,
+    nodes: SlotMap<Node>,
     links: Vec<Link>,
     free_link: u32,
     /// Nodes whose turn came and that were not polled yet.
@@ -60,7 +57,6 @@ pub struct ChangeOrder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Free,
     /// Waits for `blockers` earlier changes.
     Waiting,
     /// May be executed; its owner was not told yet.
@@ -74,13 +70,12 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     state: State,
-    generation: u32,
     owner: u64,
     volume: u32,
     range: Range,
     /// Links of earlier changes that it waits for.
     blockers: u32,
-    /// Changes that wait for it, in order of registration; of a free node: the next free one.
+    /// Changes that wait for it, in order of registration.
     first: u32,
     last: u32,
 }
@@ -97,8 +92,7 @@ impl ChangeOrder {
     pub fn new(changes: usize) -> Self {
         Self {
             segments: Ranges::new(2 * changes),
-            nodes: Vec::with_capacity(changes),
-            free_node: NONE,
+            nodes: SlotMap::new(changes as u32),
             links: Vec::with_capacity(changes),
             free_link: NONE,
             ready: VecDeque::with_capacity(changes),
@@ -114,17 +108,24 @@ impl ChangeOrder {
     /// Registers a change of `range` on `volume`. Returns its ticket, and whether it may be
     /// executed at once; else [`Self::poll_begun`] names it later.
     pub fn admit(&mut self, owner: u64, volume: u32, range: Range) -> (Ticket, bool) {
-        let node = self.take_node(owner, volume, range);
+        let key = self.nodes.insert(Node {
+            state: State::Waiting,
+            owner,
+            volume,
+            range,
+            blockers: 0,
+            first: NONE,
+            last: NONE,
+        });
         if range.start < range.end {
-            self.cover(node, volume, range);
+            self.cover(key.index(), volume, range);
         }
-        let of = &mut self.nodes[node as usize];
+        let of = &mut self.nodes[key];
         let begins = of.blockers == 0;
         if begins {
             of.state = State::Begun;
         }
-        let generation = of.generation;
-        (Ticket { node, generation }, begins)
+        (Ticket(key), begins)
     }
 
     /// Ends a change that has begun.
@@ -137,62 +138,42 @@ impl ChangeOrder {
             state == Some(State::Begun),
             "a change ends that has not begun"
         );
-        self.close(ticket.node);
+        self.close(ticket.0.index());
     }
 
     /// Takes back a change that was not executed, whether or not it may be by now; what waits for
     /// it still waits for those before it.
+    ///
+    /// # Panics
+    /// If it has ended, or was taken back before.
     pub fn withdraw(&mut self, ticket: Ticket) {
         match self.state(ticket) {
-            Some(State::Waiting) => self.nodes[ticket.node as usize].state = State::Withdrawn,
+            Some(State::Waiting) => self.nodes[ticket.0].state = State::Withdrawn,
             Some(State::Ready) => {
-                self.ready.retain(|node| *node != ticket.node);
-                self.close(ticket.node);
+                let node = ticket.0.index();
+                self.ready.retain(|it| *it != node);
+                self.close(node);
             }
-            Some(State::Begun) => self.close(ticket.node),
-            Some(State::Free | State::Withdrawn) | None => {}
+            Some(State::Begun) => self.close(ticket.0.index()),
+            Some(State::Withdrawn) | None => panic!("a change is taken back that is not there"),
         }
     }
 
     /// The next change that may be executed now, in the order in which they became free.
     #[inline]
     pub fn poll_begun(&mut self) -> Option<Begun> {
-        let node = self.ready.pop_front()?;
-        let of = &mut self.nodes[node as usize];
+        let key = self.nodes.find(self.ready.pop_front()?);
+        let key = key.expect("a change that may begin is registered");
+        let of = &mut self.nodes[key];
         of.state = State::Begun;
-        let (owner, generation) = (of.owner, of.generation);
-        let ticket = Ticket { node, generation };
-        Some(Begun { owner, ticket })
+        Some(Begun {
+            owner: of.owner,
+            ticket: Ticket(key),
+        })
     }
 
     fn state(&self, ticket: Ticket) -> Option<State> {
-        let of = self.nodes.get(ticket.node as usize)?;
-        (of.generation == ticket.generation).then_some(of.state)
-    }
-
-    fn take_node(&mut self, owner: u64, volume: u32, range: Range) -> u32 {
-        let node = Node {
-            state: State::Waiting,
-            generation: 0,
-            owner,
-            volume,
-            range,
-            blockers: 0,
-            first: NONE,
-            last: NONE,
-        };
-        match self.nodes.get_mut(self.free_node as usize) {
-            Some(free) => {
-                let (at, generation) = (self.free_node, free.generation);
-                self.free_node = free.first;
-                *free = Node { generation, ..node };
-                at
-            }
-            None => {
-                self.nodes.push(node);
-                self.nodes.len() as u32 - 1
-            }
-        }
+        self.nodes.get(ticket.0).map(|of| of.state)
     }
 
     /// Makes `node` the last change of `range`, behind those that were.
@@ -225,7 +206,7 @@ impl ChangeOrder {
 
     /// `node` waits for `blocker`. Once is enough for segments in a row.
     fn link(&mut self, blocker: u32, node: u32) {
-        let last = self.nodes[blocker as usize].last;
+        let last = self.nodes[blocker].last;
         if last != NONE && self.links[last as usize].node == node {
             return;
         }
@@ -243,11 +224,11 @@ impl ChangeOrder {
             }
         };
         match last {
-            NONE => self.nodes[blocker as usize].first = at,
+            NONE => self.nodes[blocker].first = at,
             last => self.links[last as usize].next = at,
         }
-        self.nodes[blocker as usize].last = at;
-        self.nodes[node as usize].blockers += 1;
+        self.nodes[blocker].last = at;
+        self.nodes[node].blockers += 1;
     }
 
     /// Releases those that wait for a node, and those that wait for withdrawn ones among them: in a
@@ -256,12 +237,8 @@ impl ChangeOrder {
         self.ended.push(node);
         while let Some(node) = self.ended.pop() {
             self.uncover(node);
-            let of = &mut self.nodes[node as usize];
-            let mut next = of.first;
-            of.state = State::Free;
-            of.generation = of.generation.wrapping_add(1);
-            of.first = self.free_node;
-            self.free_node = node;
+            let key = self.nodes.find(node).expect("a change ends once");
+            let mut next = self.nodes.remove(key).first;
             while next != NONE {
                 let link = self.links[next as usize];
                 self.links[next as usize].next = self.free_link;
@@ -273,7 +250,7 @@ impl ChangeOrder {
     }
 
     fn unblock(&mut self, node: u32) {
-        let of = &mut self.nodes[node as usize];
+        let of = &mut self.nodes[node];
         of.blockers -= 1;
         if of.blockers > 0 {
             return;
@@ -288,7 +265,7 @@ impl ChangeOrder {
 
     /// Removes what a node is still the last change of.
     fn uncover(&mut self, node: u32) {
-        let Node { volume, range, .. } = self.nodes[node as usize];
+        let Node { volume, range, .. } = self.nodes[node];
         let mut rest = range;
         while rest.start < rest.end
             && let Some(at) = self.segments.first(volume, rest)

@@ -131,12 +131,6 @@ impl Ranges {
         }
     }
 
-    /// Entries that there is room for.
-    #[cfg(test)]
-    pub fn capacity(&self) -> usize {
-        self.nodes.capacity()
-    }
-
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
