@@ -47,6 +47,7 @@ use crate::hold::{Holds, Range};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::SlotMap;
 
 mod accept;
 mod alike;
@@ -237,8 +238,8 @@ pub struct Mirror {
     quiet: Bitmap,
     recent: Bitmap,
     relax_at_ns: Option<u64>,
-    slots: Vec<Option<Slot>>,
-    free: Vec<u32>,
+    /// By number; `None`: it has ended, which its user was not told yet.
+    slots: SlotMap<Option<Slot>>,
     holds: Holds,
     /// Entries of `holds` that may go, until the outermost `release` has drained them.
     freed: VecDeque<u32>,
@@ -363,7 +364,8 @@ impl Mirror {
             output = self.next_output();
         }
         if let Some(Output::Done(id, _)) = output {
-            self.free.push(id);
+            let key = self.slots.find(id).expect("an I/O ends once");
+            self.slots.remove(key);
         }
         output
     }

@@ -94,8 +94,8 @@ impl Mirror {
             return;
         }
         self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots[id as usize] else {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io(id) else {
                 continue;
             };
             if let (Phase::Held, Request::Read(range)) = (slot.phase, slot.request)
@@ -125,7 +125,7 @@ impl Mirror {
         let left = self.unalike_count - self.alike.copied.len() as u64;
         let waits = |slot: &super::Slot| matches!(slot.request, Request::Read(_));
         let enough = self.alike.copied.len() >= ALIKE_BATCH || left == 0;
-        if enough || self.slots.iter().flatten().any(waits) {
+        if enough || self.ios().any(waits) {
             self.alike.flushing.append(&mut self.alike.copied);
             self.begin_alike_flush();
         }

@@ -375,7 +375,7 @@ impl Mirror {
         }
         self.set_join(leg, Join::Away);
         // An old flush covers all of what it has.
-        for slot in self.slots.iter_mut().flatten() {
+        for slot in self.slots.values_mut().flatten() {
             let waits = slot.round.waits.has(leg);
             if slot.request == super::Request::Flush && !waits {
                 slot.round.failed.remove(leg);

@@ -300,7 +300,7 @@ impl Mirror {
         // What is bad on a leg is durable on the others before it is acknowledged.
         self.bad.heals += u64::from(!all.is_empty());
         let heals = self.bad.heals;
-        if let Some(slot) = &mut self.slots[id as usize] {
+        if let Some(slot) = self.io_mut(id) {
             slot.round = round;
             slot.recorded = slot.recorded.with(bad);
             slot.heals = heals;
@@ -518,8 +518,8 @@ impl Mirror {
 
     /// The last leg in sync can't flush: what waits for that fails.
     fn end_healing(&mut self, outcome: Outcome) {
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots[id as usize] else {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io(id) else {
                 continue;
             };
             let waits = slot.phase == Phase::Leaving && slot.request.reads().is_none();

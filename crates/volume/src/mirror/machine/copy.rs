@@ -213,7 +213,7 @@ impl Mirror {
             Request::Read(range) if slot.phase == Phase::Held => Some(range),
             _ => None,
         };
-        let ranges = self.slots.iter().flatten().filter_map(held);
+        let ranges = self.ios().filter_map(held);
         let mut regions = ranges.flat_map(|range| self.regions(range));
         regions.find(|&region| {
             let done = self.is_copied_now(region) || self.is_copied(region);
@@ -303,7 +303,7 @@ impl Mirror {
             Kind::Mend(leg) => !self.may_mend(leg, job.range),
             Kind::Check => self.check.is_none(),
         };
-        let waits = matches!(job.kind, Kind::Alike(_)) && self.slots.iter().any(Option::is_some);
+        let waits = matches!(job.kind, Kind::Alike(_)) && self.ios().next().is_some();
         if useless || self.stopping && !waits || self.foreign {
             return self.end_job(number);
         }

@@ -44,9 +44,9 @@ impl Mirror {
         self.alike_flushed(leg, gone);
         self.stop_flushed(leg, gone);
         self.copy_without(leg);
-        for id in 0..self.slots.len() as u32 {
+        for id in 0..self.config.ios as u32 {
             let changes = |slot: &super::Slot| slot.request.reads().is_none();
-            if self.slots[id as usize].as_ref().is_some_and(changes) {
+            if self.io(id).is_some_and(changes) {
                 self.io_done(id, leg, gone);
             }
         }
@@ -62,7 +62,7 @@ impl Mirror {
         }
         let flushes = match ticket.work {
             Work::Io(id) => {
-                let slot = self.slots[id as usize].as_ref();
+                let slot = self.io(id);
                 slot.is_some_and(|slot| slot.request == Request::Flush)
             }
             Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt => true,
@@ -203,7 +203,7 @@ impl Mirror {
     pub(super) fn is_flush_or_beat(&self, ticket: Ticket) -> bool {
         match ticket.work {
             Work::Io(id) => {
-                let slot = self.slots[id as usize].as_ref();
+                let slot = self.io(id);
                 slot.is_none_or(|slot| slot.request == Request::Flush)
             }
             Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt | Work::Beat => {
@@ -220,7 +220,7 @@ impl Mirror {
         };
         let range = match ticket.work {
             Work::Io(id) => {
-                let slot = self.slots[id as usize].as_ref();
+                let slot = self.io(id);
                 slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
             }
             Work::Copy(job) => {

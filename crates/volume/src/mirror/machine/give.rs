@@ -155,7 +155,7 @@ impl Mirror {
 
     /// A read that no leg may serve just now waits.
     pub(super) fn reads_wait(&mut self, io: u32, legs: Legs) -> bool {
-        let slot = self.slots.get(io as usize).copied().flatten();
+        let slot = self.io(io);
         let waits = legs.without(self.lease.lapsed).is_empty() && !legs.is_empty();
         if let Some(slot) = slot.filter(|it| waits && it.request.reads().is_some()) {
             self.outputs.push_back(Output::Read(io, slot.piece, legs));
@@ -201,7 +201,7 @@ impl Mirror {
     /// A part of a user's I/O that was taken back; a read goes to any leg that may serve it.
     fn io_again(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
         let told = self.times_given_up();
-        let slot = self.slots.get_mut(id as usize).and_then(Option::as_mut);
+        let slot = self.io_mut(id);
         let Some(slot) = slot.filter(|slot| slot.round.waits.has(leg)) else {
             return false;
         };

@@ -231,8 +231,8 @@ impl Mirror {
 
     /// Writes that waited for these pages go on, or fail.
     fn after_pages(&mut self, pages: Pages, round: Round, written: bool) {
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots[id as usize] else {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io(id) else {
                 continue;
             };
             let Some(range) = slot.request.changes() else {
@@ -275,8 +275,8 @@ impl Mirror {
         self.quiet.remove(&self.unalike);
         self.quiet.remove(&self.lost);
         self.recent.clear_all();
-        for id in 0..self.slots.len() {
-            if let Some(range) = self.slots[id].and_then(|slot| slot.request.changes()) {
+        for id in 0..self.config.ios as u32 {
+            if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
                 for region in self.regions(range) {
                     self.quiet.clear(region);
                     self.recent.set(region);

@@ -67,8 +67,10 @@ impl Mirror {
         if self.stopping {
             return Err(Full);
         }
-        let id = self.free.pop().ok_or(Full)?;
-        self.slots[id as usize] = Some(Slot {
+        if self.slots.is_full() {
+            return Err(Full);
+        }
+        let slot = Slot {
             request,
             phase: Phase::Held,
             round: Round::default(),
@@ -83,7 +85,8 @@ impl Mirror {
             tries: 0,
             told: self.times_given_up(),
             since_ns: self.now_ns,
-        });
+        };
+        let id = self.slots.insert(Some(slot)).index();
         let without = self.without_legs(request);
         if self.foreign {
             self.finish(id, Outcome::Reservation);
@@ -100,6 +103,22 @@ impl Mirror {
         Ok(id)
     }
 
+    /// An I/O that has not ended.
+    pub(super) fn io(&self, id: u32) -> Option<Slot> {
+        self.slots.find(id).and_then(|key| self.slots[key])
+    }
+
+    /// As [`Self::io`], to change it.
+    pub(super) fn io_mut(&mut self, id: u32) -> Option<&mut Slot> {
+        let key = self.slots.find(id)?;
+        self.slots[key].as_mut()
+    }
+
+    /// All I/Os that have not ended.
+    pub(super) fn ios(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter_map(|(_, slot)| slot.as_ref())
+    }
+
     /// How a request ends that not all legs can do: none of them gets it.
     fn without_legs(&self, request: Request) -> Option<Outcome> {
         match request {
@@ -112,7 +131,7 @@ impl Mirror {
 
     /// Takes an I/O as far as it can go now.
     pub(super) fn go_on(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize] else {
+        let Some(slot) = self.io(id) else {
             return;
         };
         let range = slot.request.changes().or(slot.request.reads());
@@ -170,7 +189,7 @@ impl Mirror {
 
     /// The data may go if the intents are on the legs.
     pub(super) fn intended(&mut self, id: u32) {
-        if let Some(slot) = self.slots[id as usize]
+        if let Some(slot) = self.io(id)
             && slot.phase == Phase::Intent
             && let Some(range) = slot.request.changes()
         {
@@ -185,14 +204,14 @@ impl Mirror {
     }
 
     pub(super) fn phase(&mut self, id: u32, phase: Phase) {
-        if let Some(slot) = &mut self.slots[id as usize] {
+        if let Some(slot) = self.io_mut(id) {
             slot.phase = phase;
         }
     }
 
     /// Gives a change or a flush to `legs`.
     fn send(&mut self, id: u32, legs: Legs) {
-        let Some(slot) = &mut self.slots[id as usize] else {
+        let Some(slot) = self.io_mut(id) else {
             return;
         };
         slot.phase = Phase::Legs;
@@ -205,7 +224,7 @@ impl Mirror {
     }
 
     pub(super) fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
-        let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
+        let Some(slot) = self.io_mut(id) else {
             return;
         };
         if !slot.round.ends(leg, outcome) {
@@ -237,7 +256,7 @@ impl Mirror {
             return self.all_failed(id, round);
         };
         let heals = self.heals();
-        if let (Some(slot), Request::Flush) = (&mut self.slots[id as usize], slot.request) {
+        if let (Some(slot), Request::Flush) = (self.io_mut(id), slot.request) {
             slot.heals = heals;
         }
         self.leave(round);
@@ -248,7 +267,7 @@ impl Mirror {
     /// No leg in sync could write a change for the medium's sake: none is worse than the others, so
     /// none leaves.
     fn all_failed(&mut self, id: u32, round: Round) {
-        if let Some(range) = self.slots[id as usize].and_then(|slot| slot.request.changes()) {
+        if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
             self.differ(range);
         }
         self.leave_but_last(Round {
@@ -260,7 +279,7 @@ impl Mirror {
 
     /// An I/O ends when all legs have it that are in sync by what they say.
     pub(super) fn has_left(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize] else {
+        let Some(slot) = self.io(id) else {
             return;
         };
         let round = slot.round;
@@ -301,7 +320,7 @@ impl Mirror {
     }
 
     pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
-        let Some(slot) = self.slots[id as usize].take() else {
+        let Some(slot) = self.slots[id].take() else {
             return;
         };
         let outcome = match slot.request {
@@ -341,15 +360,15 @@ impl Mirror {
 
     /// All that waits may look again.
     pub(super) fn look_again(&mut self) {
-        for id in 0..self.slots.len() as u32 {
+        for id in 0..self.config.ios as u32 {
             self.go_on(id);
         }
     }
 
     /// Somebody else has the mirror: what is under way ends when its legs have.
     pub(super) fn end_all(&mut self) {
-        for id in 0..self.slots.len() as u32 {
-            if self.slots[id as usize].is_some_and(|slot| slot.phase != Phase::Legs) {
+        for id in 0..self.config.ios as u32 {
+            if self.io(id).is_some_and(|slot| slot.phase != Phase::Legs) {
                 self.finish(id, Outcome::Reservation);
             }
         }
@@ -361,8 +380,8 @@ impl Mirror {
             Phase::Leaving => slot.request.reads().is_some(),
             phase => phase == Phase::Held,
         };
-        for id in 0..self.slots.len() as u32 {
-            if self.slots[id as usize].is_some_and(held) {
+        for id in 0..self.config.ios as u32 {
+            if self.io(id).is_some_and(held) {
                 self.finish(id, outcome);
             }
         }

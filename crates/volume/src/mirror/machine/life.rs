@@ -28,6 +28,7 @@ use crate::mirror::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::SlotMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -138,8 +139,7 @@ impl Mirror {
             quiet: bits(),
             recent: bits(),
             relax_at_ns: None,
-            slots: alloc::vec![None; ios],
-            free: (0..ios as u32).rev().collect(),
+            slots: SlotMap::new(ios as u32),
             holds: Holds::new(ios + jobs),
             freed: VecDeque::with_capacity(ios + jobs),
             is_releasing: false,
@@ -415,7 +415,7 @@ impl Mirror {
             self.end_held(Outcome::PathError);
         }
         let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
-        let busy = self.slots.iter().any(Option::is_some)
+        let busy = self.ios().next().is_some()
             || self.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
             || self.saying.is_some()

@@ -81,8 +81,8 @@ impl Mirror {
 
     /// What a leg has done of changes that have not ended it does again: it may have lost that too.
     fn do_again(&mut self, leg: u8) {
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = &mut self.slots[id as usize] else {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io_mut(id) else {
                 continue;
             };
             if slot.request.changes().is_some() && slot.round.done.has(leg) {
@@ -130,7 +130,7 @@ impl Mirror {
             return self.finish(id, Outcome::Done);
         }
         let tries = self.loss.tries;
-        if let Some(slot) = &mut self.slots[id as usize] {
+        if let Some(slot) = self.io_mut(id) {
             (slot.phase, slot.tries) = (Phase::Leaving, tries);
         }
         self.begin = true;
@@ -140,7 +140,7 @@ impl Mirror {
     /// What was read and kept back ends if it is durable by now who left, or could not be said
     /// since.
     pub(super) fn may_be_told(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize] else {
+        let Some(slot) = self.io(id) else {
             return;
         };
         let Request::Read(range) = slot.request else {

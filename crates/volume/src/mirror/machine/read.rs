@@ -48,7 +48,7 @@ impl Slot {
 impl Mirror {
     /// Legs that may serve a read which waits for one to be chosen.
     pub fn readers(&self, io: u32) -> Legs {
-        match self.slots.get(io as usize).copied().flatten() {
+        match self.io(io) {
             Some(slot) if slot.phase == Phase::Choosing => {
                 self.readers_of(&slot).without(self.lease.lapsed)
             }
@@ -62,7 +62,7 @@ impl Mirror {
         if !self.readers(io).has(leg) {
             return None;
         }
-        if let Some(slot) = self.slots.get_mut(io as usize)?.as_mut() {
+        if let Some(slot) = self.io_mut(io) {
             slot.brief = wait == Wait::Briefly;
             slot.phase = Phase::Legs;
             slot.round.waits.add(leg);
@@ -72,7 +72,7 @@ impl Mirror {
 
     /// No leg may serve a read any more that waits for one to be chosen: it ends.
     pub fn nobody(&mut self, io: u32) {
-        let slot = self.slots.get(io as usize).copied().flatten();
+        let slot = self.io(io);
         if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
             && !self.reads_wait(io, self.readers_of(&slot))
             && self.readers_of(&slot).is_empty()
@@ -143,7 +143,7 @@ impl Mirror {
     }
 
     pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
-        let Some(slot) = self.slots[id as usize] else {
+        let Some(slot) = self.io(id) else {
             return;
         };
         // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
@@ -171,7 +171,7 @@ impl Mirror {
         };
         let others = !self.readers_of(&slot).is_empty();
         let bad = outcome == Outcome::MediaError;
-        if let Some(slot) = &mut self.slots[id as usize] {
+        if let Some(slot) = self.io_mut(id) {
             if bad {
                 slot.unreadable.add(leg);
             }
@@ -196,7 +196,7 @@ impl Mirror {
     /// Whether there is one again that may be asked: who was not waited for, as others were there.
     fn once_more(&mut self, id: u32) -> bool {
         let up = self.up;
-        let Some(slot) = &mut self.slots[id as usize] else {
+        let Some(slot) = self.io_mut(id) else {
             return false;
         };
         let again = core::mem::take(&mut slot.silent).both(up);
@@ -207,13 +207,13 @@ impl Mirror {
     /// Asks for one of those that may serve what of a read is to be read.
     pub(super) fn offer_read(&mut self, id: u32) {
         self.phase(id, Phase::Choosing);
-        let Some(mut slot) = self.slots[id as usize] else {
+        let Some(mut slot) = self.io(id) else {
             return;
         };
         let (piece, fit) = self.fitted(slot.piece, self.readers_of_any(&slot));
         if !fit.is_empty() {
             slot.piece = piece;
-            self.slots[id as usize] = Some(slot);
+            self.slots[id] = Some(slot);
         }
         let from = self.readers_of(&slot);
         match from.is_empty() {
@@ -224,7 +224,7 @@ impl Mirror {
 
     /// What of a read was to be read is there: the next piece, or its end.
     fn piece_read(&mut self, id: u32, range: Range) {
-        let Some(slot) = &mut self.slots[id as usize] else {
+        let Some(slot) = self.io_mut(id) else {
             return;
         };
         slot.bad = slot.bad.without(slot.unreadable);
@@ -243,7 +243,7 @@ impl Mirror {
     /// Cuts what none of the legs could read; false: there is nothing to be won.
     fn cut(&mut self, id: u32, range: Range) -> bool {
         let block = self.block_bytes();
-        let Some(slot) = &self.slots[id as usize] else {
+        let Some(slot) = self.io(id) else {
             return false;
         };
         let bytes = slot.piece.end - slot.piece.start;
@@ -251,7 +251,7 @@ impl Mirror {
         let Some(smaller) = smaller.filter(|_| !slot.unreadable.is_empty()) else {
             return false;
         };
-        let mut cut = *slot;
+        let mut cut = slot;
         cut.bad = cut.bad.with(cut.unreadable);
         cut.take_piece(slot.piece.start, range, smaller);
         // A leg with bad blocks in this piece may have the others, and so may one that lacks some
@@ -259,7 +259,7 @@ impl Mirror {
         let several = self.readers_of_any(&cut).count() > 1 || self.has_spares_in(slot.piece);
         let may = several && !self.readers_of(&cut).is_empty();
         if may {
-            self.slots[id as usize] = Some(cut);
+            self.slots[id] = Some(cut);
         }
         may
     }

@@ -299,7 +299,7 @@ impl Mirror {
         let leg = ticket.leg;
         let reads = match ticket.work {
             Work::Io(id) => {
-                let slot = self.slots.get(id as usize).and_then(Option::as_ref);
+                let slot = self.io(id);
                 slot.is_some_and(|slot| slot.request.reads().is_some())
             }
             Work::Copy(job) => {
