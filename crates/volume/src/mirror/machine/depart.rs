@@ -45,7 +45,7 @@ impl Mirror {
         self.stop_flushed(leg, gone);
         self.copy_without(leg);
         for id in 0..self.config.ios as u32 {
-            let changes = |slot: &super::Slot| slot.request.reads().is_none();
+            let changes = |slot: super::Slot| slot.request.reads().is_none();
             if self.io(id).is_some_and(changes) {
                 self.io_done(id, leg, gone);
             }
