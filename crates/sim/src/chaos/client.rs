@@ -25,7 +25,7 @@ use nbd::client::{CommandError, Config, Session};
 use shape::Random;
 
 /// Longest request, blocks.
-const BLOCKS_MAX: u64 = 32;
+pub(super) const BLOCKS_MAX: u64 = 32;
 /// One request in so many is of crowded blocks, where there are any.
 const CROWDED: u64 = 8;
 /// How long until an ended connection is made again.

@@ -59,6 +59,19 @@ pub struct Disk {
     pub slowed: u64,
     /// Names of flaws that a request met.
     pub hit: Vec<u64>,
+    unwritten: Vec<Unwritten>,
+    /// The time of the last request, ns.
+    now_ns: u64,
+}
+
+/// A block that a write failed to change.
+struct Unwritten {
+    block: u64,
+    /// From when on, and until when: then a later write of the block was durable.
+    from_ns: u64,
+    to_ns: u64,
+    /// The controller whose cache holds such a write; 0: none.
+    rewritten_by: u8,
 }
 
 /// Requests that fail.
@@ -94,12 +107,8 @@ impl Flaw {
             DeviceOp::Write { .. } | HOLE => self.op != Flawed::Reads,
             _ => return self.op == Flawed::All,
         };
-        let block = BLOCK as u64;
-        let (first, end) = (
-            request.offset / block,
-            (request.offset + request.length) / block,
-        );
-        op && first < self.blocks.1 && self.blocks.0 < end
+        let blocks = blocks_of(request);
+        op && blocks.start < self.blocks.1 && self.blocks.0 < blocks.end
     }
 }
 
@@ -123,6 +132,8 @@ impl Disk {
             handed_over: Vec::new(),
             slowed: 0,
             hit: Vec::new(),
+            unwritten: Vec::new(),
+            now_ns: 0,
         }
     }
 
@@ -243,7 +254,9 @@ impl Disk {
         request: &DeviceRequest,
         memory: &mut dyn Memory,
         random: &mut Random,
+        now_ns: u64,
     ) -> Result<(), DeviceError> {
+        self.now_ns = now_ns;
         let end = request.offset.saturating_add(request.length);
         if request.op != DeviceOp::Flush && end > self.size as u64 {
             return Err(DeviceError::Os(5));
@@ -264,6 +277,9 @@ impl Disk {
                     ..request.span
                 };
                 self.perform(by, &DeviceRequest { span, ..part }, memory)?;
+            }
+            if matches!(request.op, DeviceOp::Write { .. } | HOLE) {
+                self.note_unwritten(request);
             }
             return Err(flaw.error);
         }
@@ -304,6 +320,29 @@ impl Disk {
         Ok(())
     }
 
+    fn note_unwritten(&mut self, request: &DeviceRequest) {
+        for block in blocks_of(request) {
+            let is_open = |it: &&mut Unwritten| it.block == block && it.to_ns == u64::MAX;
+            match self.unwritten.iter_mut().find(is_open) {
+                Some(it) => it.rewritten_by = 0,
+                None => self.unwritten.push(Unwritten {
+                    block,
+                    from_ns: self.now_ns,
+                    to_ns: u64::MAX,
+                    rewritten_by: 0,
+                }),
+            }
+        }
+    }
+
+    /// Whether a write to this block, as applications count them, had failed, and no later one was
+    /// durable, at some moment of this time.
+    pub fn is_unwritten(&self, block: u64, from_ns: u64, to_ns: u64) -> bool {
+        let block = block + (self.data_at / BLOCK) as u64;
+        let mut of_block = self.unwritten.iter().filter(|it| it.block == block);
+        of_block.any(|it| it.from_ns <= to_ns && from_ns <= it.to_ns)
+    }
+
     /// Dirty blocks of another controller get to the disk before they are overwritten.
     fn take_over(&mut self, by: u8, range: core::ops::Range<usize>) {
         for block in range.start / BLOCK..range.end / BLOCK {
@@ -315,6 +354,12 @@ impl Disk {
 
     fn changed(&mut self, by: u8, durable: bool, range: core::ops::Range<usize>) {
         let durable = durable || self.handed_over.contains(&by);
+        let blocks = (range.start / BLOCK) as u64..(range.end / BLOCK) as u64;
+        for it in self.unwritten.iter_mut() {
+            if blocks.contains(&it.block) && it.to_ns == u64::MAX {
+                it.rewritten_by = by;
+            }
+        }
         for block in range.start / BLOCK..range.end / BLOCK {
             self.dirty[block] = if durable { 0 } else { by };
             if durable {
@@ -327,6 +372,11 @@ impl Disk {
         let range = block * BLOCK..(block + 1) * BLOCK;
         self.durable[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
         self.count(true, range);
+        for it in self.unwritten.iter_mut() {
+            if it.block == block as u64 && it.rewritten_by != 0 && it.to_ns == u64::MAX {
+                it.to_ns = self.now_ns;
+            }
+        }
     }
 
     fn flush(&mut self, by: u8) {
@@ -349,6 +399,11 @@ impl Disk {
     /// Controller `by` loses its cache; how many blocks went back.
     pub fn lose(&mut self, by: u8, random: &mut Random) -> u64 {
         let mut lost = 0;
+        // A write that was lost makes no block good.
+        let theirs = |it: &&mut Unwritten| it.rewritten_by == by && it.to_ns == u64::MAX;
+        for it in self.unwritten.iter_mut().filter(theirs) {
+            it.rewritten_by = 0;
+        }
         for block in 0..self.dirty.len() {
             if self.dirty[block] != by {
                 continue;
@@ -365,6 +420,12 @@ impl Disk {
         }
         lost
     }
+}
+
+/// The blocks of the disk that a request touches.
+fn blocks_of(request: &DeviceRequest) -> core::ops::Range<u64> {
+    let block = BLOCK as u64;
+    request.offset / block..(request.offset + request.length) / block
 }
 
 /// A block with the tag in every word.

@@ -105,12 +105,17 @@ impl Good {
             .map(|it| it.0)
     }
 
-    /// How many addresses had, in this process, a good path again and again: while it was missing,
-    /// that was never for as long as `patience_ns` on end, nor because the leg had left or nothing
-    /// could be said on the last one.
-    pub fn within(&self, patience_ns: u64, (from_ns, to_ns): (u64, u64)) -> usize {
-        let short = |&address: &usize| self.longest_away_ns(address, from_ns, to_ns) < patience_ns;
-        (0..self.now.len()).filter(short).count()
+    /// Addresses that had, in this process, a good path again and again: while it was missing, that
+    /// was never for as long as `patience_ns` on end, nor because the leg had left or nothing could
+    /// be said on the last one.
+    pub fn within(
+        &self,
+        patience_ns: u64,
+        (from_ns, to_ns): (u64, u64),
+    ) -> impl Iterator<Item = usize> {
+        let short =
+            move |&address: &usize| self.longest_away_ns(address, from_ns, to_ns) < patience_ns;
+        (0..self.now.len()).filter(short)
     }
 
     /// For how long an address had no good path, some of that in this time; `u64::MAX` where it had

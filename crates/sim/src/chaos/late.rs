@@ -173,7 +173,13 @@ impl World {
         let disk = self.nodes[number].disks[usize::from(request.device.0)];
         let disk = &mut self.disks[disk];
         // Its end is not reported.
-        let _ = disk.execute(number as u8 + 1, request, &mut it.arena, &mut self.random);
+        let _ = disk.execute(
+            number as u8 + 1,
+            request,
+            &mut it.arena,
+            &mut self.random,
+            self.now_ns,
+        );
     }
 
     /// A device is asked to let go of what it has: that ends as it would, and the device may be

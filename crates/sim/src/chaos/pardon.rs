@@ -36,7 +36,7 @@ pub struct Pardon {
 
 impl Failed {
     /// The disk's blocks that it touched.
-    fn blocks(&self) -> Range<u64> {
+    pub(super) fn blocks(&self) -> Range<u64> {
         let (request, block) = (&self.request, BLOCK as u64);
         let end = request.offset + u64::from(request.length);
         request.offset / block..end.div_ceil(block)

@@ -428,7 +428,13 @@ impl World {
             return;
         }
         let disk = &mut self.disks[it.disks[usize::from(request.device.0)]];
-        let result = disk.execute(node as u8 + 1, &request, &mut it.arena, &mut self.random);
+        let result = disk.execute(
+            node as u8 + 1,
+            &request,
+            &mut it.arena,
+            &mut self.random,
+            now_ns,
+        );
         if result.is_ok() {
             it.executed.count(&request);
         }

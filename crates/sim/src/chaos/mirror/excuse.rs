@@ -3,10 +3,11 @@
 //! # Contract
 //! A request fails only where none of the legs in sync could have done it: no more of them were
 //! good as long as it lasted than there were faults that let commands fail, those of a medium only
-//! where they meet in one block of a read; but a flush may fail once for each path of a leg that
-//! left with what its controller had cached (T13), where no other leg was in sync. A flush that
-//! fails says that what was acknowledged before it may be lost; later ones do not cover that.
-use super::super::client::Failed;
+//! where they meet in one block of a read. A leg whose disk failed to write a block can't serve
+//! reads near it, until that was written. A flush may fail once for each path of a leg that left
+//! with what its controller had cached (T13), where no other leg was in sync. A flush that fails
+//! says that what was acknowledged before it may be lost; later ones do not cover that.
+use super::super::client::{BLOCKS_MAX, Failed};
 use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::Course;
@@ -35,8 +36,10 @@ impl Course<'_> {
         }
         let is_wrong = |it: &&Failed| match it.error {
             CommandError::Server(Errno::Io | Errno::NoSpc) => {
-                let good = self.rig.good_for(host, it).count();
-                good.max(self.soon_there(host, it)) > self.pardons_at(host, it)
+                let has = |leg: &usize| !self.lacks_block_of(*leg, it);
+                let good = self.rig.good_for(host, it).filter(has).count();
+                let soon = self.soon_there(host, it).into_iter().filter(has).count();
+                good.max(soon) > self.pardons_at(host, it)
             }
             CommandError::Lost if lives.was_cut(it) => false,
             _ => !lives.excuses(it),
@@ -51,15 +54,25 @@ impl Course<'_> {
 
     /// Legs that were never away for as long as a request waits for one. Flushes that are lost with
     /// a path fail for that all the same (T13).
-    fn soon_there(&self, host: usize, failed: &Failed) -> usize {
+    fn soon_there(&self, host: usize, failed: &Failed) -> Vec<usize> {
         let times = (failed.start_ns, failed.end_ns);
         match &self.plan.layout.mirror {
             Some(shape) if failed.request.kind != nbd::Kind::Flush => {
                 let good = self.rig.good_at(host, failed);
-                good.within(shape.patience_ns, times)
+                good.within(shape.patience_ns, times).collect()
             }
-            _ => 0,
+            _ => Vec::new(),
         }
+    }
+
+    /// Whether a leg lacks a block of a read, because its disk failed to write that one or another
+    /// block of the same change: the legs that have it may have left.
+    fn lacks_block_of(&self, leg: usize, failed: &Failed) -> bool {
+        let disk = &self.rig.world.disks[leg];
+        let lacks = |block| disk.is_unwritten(block, failed.start_ns, failed.end_ns);
+        let blocks = failed.blocks();
+        let mut near = blocks.start.saturating_sub(BLOCKS_MAX)..blocks.end + BLOCKS_MAX;
+        failed.request.kind == nbd::Kind::Read && near.any(lacks)
     }
 
     /// Flushes that failed since this was asked last are history.
