@@ -11,8 +11,8 @@
 use crate::limits::CHANGES_READY;
 use crate::volume::Post;
 use crate::worker::Message;
-use ::volume::hold::Range;
-use ::volume::order::{ChangeOrder, Ticket};
+use block::Range;
+use block::order::{ChangeOrder, Ticket};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

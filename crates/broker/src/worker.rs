@@ -15,7 +15,7 @@ use crate::order::Orders;
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
-use ::volume::order::Ticket;
+use block::order::Ticket;
 use nvme::queue::Misbehaved;
 use queue::protocol::Request;
 use runtime::RuntimeError;

@@ -62,6 +62,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::order::ChangeOrder;
 use clients::{Client, State};
 use core::cmp::Reverse;
 use course::Course;
@@ -70,7 +71,6 @@ use memory::Pool;
 use nvme::Deadlines;
 use stall::Stalls;
 use table::{Table, Work};
-use volume::order::ChangeOrder;
 
 /// What an engine with exports is made of, beside the host's engine.
 #[derive(Clone, Copy, Debug)]

@@ -85,6 +85,7 @@ use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place
 use crate::scratch::Scratch;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::IoLimits;
 use change::Job;
 use hedge::Hedges;
 use outputs::Outputs;
@@ -93,7 +94,7 @@ use policy::PathIndex;
 use slots::{Lane, Slots};
 use split::Splits;
 use stop::Stop;
-use volume::{Head, IoLimits};
+use volume::Head;
 use volumes::{Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.

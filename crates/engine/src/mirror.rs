@@ -70,12 +70,12 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::IoLimits;
 use holes::Run;
 use loans::Loans;
 use one::{Kit, Mirrored, Phase};
 use policy::{Knobs, Policy};
 use table::{OURS, Table, Task};
-use volume::IoLimits;
 use volume::mirror::Crc32c;
 
 /// The host's engine of one core, and the mirrors that are there. See the module's contract.

@@ -46,13 +46,13 @@ use crate::machine::{DeviceId, Output};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use block::order::ChangeOrder;
 use commands::Commands;
 use connections::{Connections, Stop};
 use nvme::controller::{ConfigError, Subsystem, SubsystemConfig};
 use pool::Pool;
 use ports::Port;
 use stall::Stalls;
-use volume::order::ChangeOrder;
 
 /// What a target is made of.
 #[derive(Clone, Debug)]

@@ -13,8 +13,9 @@
 //! # Limits
 //! Up to [`PATHS_MAX`](crate::limits::PATHS_MAX) paths; they may come and go.
 use crate::health::{Health, Limits};
-use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
+use crate::{Conflict, Identity, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
+use block::IoLimits;
 use canary::Bug;
 use policy::{
     Ana, Completion, Ended, Group, KnobError, Knobs, Means, NodeMeans, PathIndex, PathStats,

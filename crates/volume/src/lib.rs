@@ -2,11 +2,10 @@
 //!
 //! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
 //! * [`health`]: which paths a policy may choose from at all
-//! * [`dispose`]: what becomes of an I/O after an attempt; [`hold`]: which writes must wait
+//! * [`dispose`]: what becomes of an I/O after an attempt
+//! * [`bound_ns`]: how long a lost controller may still execute what it had
 //! * [`dispose_leg`]: the same where there is another copy of the data
-//! * [`order`]: in which order overlapping changes in flight are executed, whoever sent them
 //! * [`identity`]: whether two paths show one namespace
-//! * [`IoLimits`]: what a device over several paths can promise
 //! * [`mirror`]: what a mirror is on its legs: format, assembly
 //! * [`Outcome`]: what became of an I/O, free of any protocol's codes
 //!
@@ -18,20 +17,17 @@ extern crate alloc;
 mod disposition;
 mod head;
 pub mod health;
-pub mod hold;
 pub mod identity;
 mod leg;
 pub mod limits;
 pub mod mirror;
-pub mod order;
-mod ranges;
-mod stacking;
+mod quiesce;
 
 pub use disposition::{Attempt, Disposition, dispose};
 pub use head::{AnaUse, Head, Hindrance, Shown};
 pub use identity::{Changed, Conflict, Identity, Namespace, Refused, Size};
 pub use leg::{Access, LegAttempt, LegDisposition, dispose_leg};
-pub use stacking::IoLimits;
+pub use quiesce::bound_ns;
 
 /// What became of an I/O on a path, free of NVMe codes (the engine maps them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -123,7 +123,7 @@ impl Layer {
 
     const fn overlaps(name: &'static str, arguments: &'static [&'static str]) -> Self {
         let alone = &["none", "apart", "1"];
-        Self::iterations(name, "braid-volume", "overlap_cost", arguments, alone)
+        Self::iterations(name, "braid-block", "overlap_cost", arguments, alone)
     }
 
     const fn mirror_writes(name: &'static str, arguments: &'static [&'static str]) -> Self {

@@ -7,11 +7,11 @@ use crate::machine::{Memory, Output, Span};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use block::Range;
+use block::order::Ticket;
 use canary::Bug;
 use nbd::{Errno, Kind, Request};
 use volume::Outcome;
-use volume::hold::Range;
-use volume::order::Ticket;
 
 /// Lines of requests that wait for something.
 pub(super) struct Course {

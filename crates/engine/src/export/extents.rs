@@ -15,10 +15,10 @@ use crate::limits::{EXTENT_QUESTIONS_MAX, EXTENT_STEPS_MAX, EXTENT_WAIT_NS};
 use crate::machine::{DeviceExtent, DeviceId, ExtentRequest, Output};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use block::Range;
 use nbd::limits::EXTENTS_MAX;
 use nbd::wire::state::{HOLE, ZERO};
 use nbd::{Errno, Extent, Kind};
-use volume::hold::Range;
 use volume::limits::LEGS_MAX;
 
 /// Bits of an identifier that are a place.

@@ -8,8 +8,8 @@ use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::Key;
+use block::order::Ticket;
 use nbd::{Errno, Kind, Request};
-use volume::order::Ticket;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use super::path::Phase;
 use super::status;
 use super::types::{Io, IoOp, PathKind};
 use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
+use block::IoLimits;
 use nvme::wire::status::Class;
-use volume::{Identity, IoLimits, Outcome, Shown, Size};
+use volume::{Identity, Outcome, Shown, Size};
 
 /// The request for `io`, under the name `id`.
 pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {

@@ -11,12 +11,13 @@ use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, Volu
 use super::wait::range;
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
+use block::IoLimits;
 use canary::Bug;
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 use policy::{Group, PathIndex, Request};
-use volume::{IoLimits, Outcome};
+use volume::Outcome;
 
 impl HostEngine {
     /// Takes one I/O. Its end is a [`HostEvent::Done`], also when it fails at once; until then the

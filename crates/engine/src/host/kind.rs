@@ -30,7 +30,7 @@ pub enum PathKind {
         read_only: bool,
         /// What was deallocated on it reads as zeroes.
         deallocate_zeroes: bool,
-        /// [`IoLimits::hole_bytes`](volume::IoLimits::hole_bytes).
+        /// [`IoLimits::hole_bytes`](block::IoLimits::hole_bytes).
         hole_bytes: u32,
     },
     /// A device of the reactor that is a namespace of a controller, which somebody else drives.

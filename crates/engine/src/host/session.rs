@@ -14,6 +14,7 @@ use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use block::IoLimits;
 use canary::Bug;
 use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
@@ -21,7 +22,7 @@ use nvme::host::{
 };
 use policy::limits::PATHS_MAX;
 use policy::{Ana, PathIndex};
-use volume::{Conflict, Identity, IoLimits, Namespace, Shown, Size};
+use volume::{Conflict, Identity, Namespace, Shown, Size};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
 const BLOCKS_MAX: u32 = 1 << 16;

@@ -34,8 +34,9 @@ use super::wait::range;
 use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
+use block::IoLimits;
 use policy::PathIndex;
-use volume::{IoLimits, Outcome};
+use volume::Outcome;
 
 /// Most bytes of one command of this kind, and what a multiple of must not be inside it (0: none).
 fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {

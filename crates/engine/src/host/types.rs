@@ -193,7 +193,7 @@ pub enum IoOp {
     Flush,
     /// Zero the range.
     WriteZeroes {
-        /// Its space may be given up: only where [`hole_bytes`](volume::IoLimits::hole_bytes) is
+        /// Its space may be given up: only where [`hole_bytes`](block::IoLimits::hole_bytes) is
         /// not 0.
         deallocate: bool,
     },

@@ -9,9 +9,10 @@ use super::types::{PathConfig, VolumeConfig, VolumeInfo};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::IoLimits;
+use block::hold::Holds;
 use policy::PathIndex;
-use volume::hold::Holds;
-use volume::{Head, IoLimits, Namespace};
+use volume::{Head, Namespace};
 
 /// No path has this index.
 pub(super) const VACANT: usize = usize::MAX;

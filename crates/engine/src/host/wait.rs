@@ -26,10 +26,12 @@ use super::path::Phase;
 use super::slots::{Lane, Slot};
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, Recovery, WriteFailover};
+use block::Range;
+use block::hold::Holds;
 use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
-use volume::hold::{Holds, Range, bound_ns};
+use volume::bound_ns;
 use volume::{Attempt, Disposition, Outcome};
 
 /// The bytes that an I/O may change.

@@ -20,7 +20,9 @@ use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
-use volume::hold::Range;
+use block::IoLimits;
+use block::Range;
+use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::assembly::Assembly;
 use volume::mirror::bitmap::PAGE_BYTES;
@@ -29,7 +31,6 @@ use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
-use volume::{IoLimits, Outcome};
 
 /// Most bytes of pages that the machine asks for at a time.
 const PAGES_BYTES_MAX: u32 = 64 << 10;

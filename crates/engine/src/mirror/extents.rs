@@ -4,7 +4,7 @@ use super::{Devices, MIRRORS_FROM};
 use crate::host::HostEngine;
 use crate::machine::DeviceId;
 use alloc::vec::Vec;
-use volume::hold::Range;
+use block::Range;
 
 impl Devices {
     /// Lists the devices that hold all of a range of a volume, each with the offset of the range

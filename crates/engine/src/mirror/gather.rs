@@ -580,7 +580,7 @@ fn leave_out(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
 /// The machine of a mirror that begins.
 pub(super) fn machine(
     start: &volume::mirror::machine::Start<'_>,
-    limits: &volume::IoLimits,
+    limits: &block::IoLimits,
     speed: volume::mirror::machine::Speed,
     now_ns: u64,
 ) -> Mirror {

@@ -3,7 +3,7 @@
 //! # Contract
 //! Zeroes are found in the bytes that were read for the copy, under its lock; what a device says of
 //! its holes is not asked. They are written by a command after which the leg reads zeroes
-//! ([`hole_bytes`](volume::IoLimits::hole_bytes)). The piece is written in runs of data and of
+//! ([`hole_bytes`](block::IoLimits::hole_bytes)). The piece is written in runs of data and of
 //! zeroes, one after the other, and its ticket ends with the last one. So a hole has the lock, the
 //! window, the lease and the fences of a copy's write (T46, T54, T48, T9, T49), and no byte of the
 //! leg is zeroed that is not zero in the source: a leg in sync loses nothing where a resync ends
@@ -20,9 +20,9 @@ use super::table::{Entry, Task};
 use crate::host::{Io, IoOp};
 use crate::limits::MIRROR_COPY_BYTES;
 use crate::machine::Span;
+use block::Range;
 use canary::Bug;
 use volume::Outcome;
-use volume::hold::Range;
 use volume::mirror::machine::Ticket;
 
 /// What one command writes of a piece that is copied.

@@ -9,7 +9,7 @@
 use super::one::{Kit, Leg, Mirrored, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::string::ToString;
-use volume::IoLimits;
+use block::IoLimits;
 use volume::limits::LEGS_MAX;
 
 /// What all of these legs can do; `None`: none of them is ready.

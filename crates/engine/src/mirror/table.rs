@@ -10,8 +10,8 @@
 use crate::host::{Hints, IoOp};
 use crate::machine::Span;
 use crate::mirror::holes::Run;
+use block::Range;
 use block::{Key, SlotMap};
-use volume::hold::Range;
 use volume::mirror::machine::Ticket;
 
 /// Set in the cookies of mirrors.

@@ -7,9 +7,10 @@ use super::table::{Entry, PartOf, Task};
 use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
 use crate::machine::Span;
 use block::Key;
+use block::Range;
+use block::hold::Full;
 use policy::PathIndex;
 use volume::Outcome;
-use volume::hold::{Full, Range};
 use volume::mirror::machine::{Legs, Request, Ticket, Wait};
 
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::Range;
 use volume::Outcome;
-use volume::hold::Range;
 use volume::mirror::assembly::Refusal;
 use volume::mirror::machine::{CheckReport, LegFacts, Unfit};
 use volume::mirror::{Id, Superblock};

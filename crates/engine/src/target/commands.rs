@@ -4,9 +4,9 @@ use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::SlotMap;
+use block::order::Ticket;
 use core::ops::{Index, IndexMut};
 use nvme::controller::Action;
-use volume::order::Ticket;
 
 /// End of a list of slots.
 const NONE: u32 = u32::MAX;

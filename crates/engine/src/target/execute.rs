@@ -2,10 +2,10 @@
 use super::commands::{Command, Stage};
 use super::{Namespace, TargetEngine, status};
 use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, Output, Span};
+use block::Range;
 use canary::Bug;
 use nvme::controller::{Action, ControllerEvent, IoCommand};
 use nvme::wire::Status;
-use volume::hold::Range;
 
 /// NSID of a Flush of everything (Base 2.0, 7.1).
 const ALL_NAMESPACES: u32 = u32::MAX;

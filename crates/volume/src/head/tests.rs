@@ -1,7 +1,8 @@
 use super::{Head, Shown};
-use crate::{Conflict, Identity, IoLimits, Namespace, Outcome, Size};
+use crate::{Conflict, Identity, Namespace, Outcome, Size};
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::IoLimits;
 use policy::{Ana, Basis, Explained, Group, Hedge, Knobs, PathIndex, Policy, Request, Ticket};
 
 const KNOBS: Knobs = Knobs {

@@ -43,11 +43,12 @@ use super::layout::Place;
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
 use super::{Crc32c, Id, Label, Name, Properties, Superblock};
 use crate::Outcome;
-use crate::hold::{Holds, Range};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::Range;
 use block::SlotMap;
+use block::hold::Holds;
 
 mod accept;
 mod alike;

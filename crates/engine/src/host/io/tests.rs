@@ -1,7 +1,8 @@
 use super::{fits, refusal};
 use crate::Span;
 use crate::host::types::{Io, IoOp, VolumeInfo};
-use volume::{IoLimits, Outcome};
+use block::IoLimits;
+use volume::Outcome;
 
 const INFO: VolumeInfo = VolumeInfo {
     bytes: 1 << 20,

@@ -9,7 +9,7 @@
 use super::legs::Legs;
 use super::life::Life;
 use super::{Mirror, event::RETRY_NS};
-use crate::hold::Range;
+use block::Range;
 
 /// How far it is that a user has accepted what a leg lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,10 +23,10 @@ use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Request};
 use crate::Outcome;
-use crate::hold::Range;
 use crate::mirror::Superblock;
 use crate::mirror::bad::BadKind::{LastCopy, Unwritten};
 use crate::mirror::bad::{BAD_MAX, BadBlocks, BadKind, BadRange};
+use block::Range;
 
 /// Ranges of all legs that are recorded; the rest is room for ranges that are split.
 const RANGES_MAX: usize = BAD_MAX - 8;

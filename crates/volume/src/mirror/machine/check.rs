@@ -13,7 +13,7 @@ use super::copy::Kind;
 use super::legs::Legs;
 use super::{Mirror, News};
 use crate::Outcome;
-use crate::hold::Range;
+use block::Range;
 
 /// Ranges that a report names.
 pub const DIFFERENCES_MAX: usize = 8;

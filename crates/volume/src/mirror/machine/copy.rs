@@ -21,8 +21,8 @@ use super::life::COPY_PAUSE_NS;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use crate::Outcome;
-use crate::hold::Range;
 use crate::mirror::bad::BadKind;
+use block::Range;
 
 /// Media rarely mend themselves; who looks after them may.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;

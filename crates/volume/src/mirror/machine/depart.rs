@@ -18,7 +18,7 @@ use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Request};
 use crate::Outcome;
-use crate::hold::Range;
+use block::Range;
 
 impl Mirror {
     /// Whoever waits for legs that have left goes on without them.

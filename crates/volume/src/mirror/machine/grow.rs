@@ -11,11 +11,11 @@ use super::legs::Legs;
 use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
-use crate::hold::Range;
 use crate::limits::{LEGS_MAX, REGIONS_MAX};
 use crate::mirror::Superblock;
 use crate::mirror::bitmap::{Bitmap, PAGE_BYTES, PAGE_REGIONS};
 use crate::mirror::layout::{Geometry, UNIT};
+use block::Range;
 use core::fmt;
 
 /// Why the mirror keeps its size.

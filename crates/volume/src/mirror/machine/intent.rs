@@ -11,9 +11,9 @@
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Pages};
-use crate::hold::Range;
 use crate::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use crate::{Outcome, mirror::superblock::LegState};
+use block::Range;
 
 /// Most pages that are written or read at once: 64 KiB.
 pub(super) const PAGES_MAX: u32 = 128;

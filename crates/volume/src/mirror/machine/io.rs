@@ -12,7 +12,8 @@ use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use crate::Outcome;
-use crate::hold::{Full, Range};
+use block::Range;
+use block::hold::Full;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

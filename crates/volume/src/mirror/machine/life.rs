@@ -18,7 +18,6 @@ use super::planted;
 use super::spare::Spare;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::Outcome;
-use crate::hold::Holds;
 use crate::limits::LEGS_MAX;
 use crate::mirror::assembly::{Role, Why};
 use crate::mirror::bitmap::Bitmap;
@@ -29,6 +28,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::SlotMap;
+use block::hold::Holds;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {

@@ -17,7 +17,7 @@ use super::io::Phase;
 use super::legs::{Ticket, Work};
 use super::{Mirror, Output, Request};
 use crate::Outcome;
-use crate::hold::Range;
+use block::Range;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]

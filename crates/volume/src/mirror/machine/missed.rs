@@ -19,10 +19,10 @@ use super::legs::Legs;
 use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
-use crate::hold::Range;
 use crate::mirror::Superblock;
 use crate::mirror::bitmap::Bitmap;
 use crate::mirror::superblock::Lack;
+use block::Range;
 
 /// How long nothing more is said of spares that are read.
 const SAID_NS: u64 = 1_000_000_000;

@@ -18,8 +18,8 @@ use super::io::{Phase, Slot};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Request};
-use crate::hold::Range;
 use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
+use block::Range;
 
 /// What a read is cut into first.
 const PIECE: u64 = 4096;

@@ -10,7 +10,7 @@ use super::legs::{Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output};
 use crate::Outcome;
-use crate::hold::Range;
+use block::Range;
 
 impl Mirror {
     /// Saves positions, and ends rebuilds.

@@ -21,10 +21,10 @@ use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, Output};
 use crate::Outcome;
-use crate::hold::Range;
 use crate::mirror::bitmap::Bitmap;
 use crate::mirror::copies::{Chosen, NoLeg};
 use crate::mirror::superblock::LegState;
+use block::Range;
 
 /// When a leg is looked at again that could not be read, or is not what it was.
 const AGAIN_NS: u64 = 10_000_000_000;

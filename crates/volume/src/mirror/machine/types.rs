@@ -5,7 +5,7 @@ use super::super::copies::{Chosen, NoLeg};
 use super::super::superblock::Owner;
 use super::{Legs, Speed, Ticket, Unfit};
 use crate::Outcome;
-use crate::hold::Range;
+use block::Range;
 
 /// What a mirror is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

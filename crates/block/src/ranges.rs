@@ -10,7 +10,7 @@
 //! # Limits
 //! The height is at most 1.45 log2 n. Nodes are used again: the table grows to the largest number
 //! of entries and stays.
-use crate::hold::Range;
+use crate::Range;
 use alloc::vec::Vec;
 
 /// Place of no entry; the node there is an empty subtree.

@@ -2,30 +2,6 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn t09_the_bound_counts_the_keep_alive_and_the_time_to_quiesce() {
-    assert_eq!(bound_ns(5, false, 3, 100), Some(13));
-    assert_eq!(bound_ns(5, true, 3, 100), Some(18));
-    assert_eq!(bound_ns(5, false, 0, 100), Some(110), "not reported");
-    assert_eq!(bound_ns(0, false, 3, 100), None, "only proof releases");
-    assert_eq!(bound_ns(u64::MAX, true, 1, 1), Some(u64::MAX));
-}
-
-#[test]
-fn ranges_that_touch_do_not_overlap() {
-    let range = Range::new(8, 8);
-    for (other, want) in [
-        (Range::new(0, 8), false),
-        (Range::new(16, 8), false),
-        (Range::new(0, 9), true),
-        (Range::new(15, 1), true),
-        (Range::new(0, u64::MAX), true),
-        (Range::new(u64::MAX, 9), false),
-    ] {
-        assert_eq!((range.overlaps(other), other.overlaps(range)), (want, want));
-    }
-}
-
-#[test]
 fn the_table_is_bounded() {
     let mut holds = Holds::new(1);
     assert_eq!(holds.insert(1, Range::new(0, 1)), Ok(()));

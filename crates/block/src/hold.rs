@@ -15,38 +15,9 @@
 //! in most cases, since subtrees without an older entry are left out, and at worst as many for each
 //! entry that overlaps. [`Holds::freed_by`] takes the steps of `is_first` for each entry that
 //! overlaps, unless the oldest of these covers all that has ended.
+use crate::Range;
 use crate::ranges::{Entry, NONE, Ranges};
 use alloc::vec::Vec;
-use canary::Bug;
-
-/// Bytes `start..end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// First byte.
-    pub start: u64,
-    /// First byte behind.
-    pub end: u64,
-}
-
-impl Range {
-    /// `length` bytes at `offset`; the end saturates.
-    pub fn new(offset: u64, length: u64) -> Self {
-        Self {
-            start: offset,
-            end: offset.saturating_add(length),
-        }
-    }
-
-    /// Whether both have a byte in common.
-    pub fn overlaps(self, other: Self) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-
-    /// Whether it has all bytes of `other`.
-    pub fn covers(self, other: Self) -> bool {
-        self.start <= other.start && other.end <= self.end
-    }
-}
 
 /// All entries are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,18 +134,6 @@ impl Holds {
             }
         }
     }
-}
-
-/// How long a controller whose connections were all closed may still execute what it had: until its
-/// keep-alive time-out has passed twice (three times where traffic counts as keep-alive), and then
-/// the time it takes to quiesce. `quiesce_ns` stands in for a time that it doesn't report. `None`:
-/// without a keep-alive time-out nothing bounds it (T9).
-pub fn bound_ns(kato_ns: u64, traffic_based: bool, cqt_ns: u64, quiesce_ns: u64) -> Option<u64> {
-    let times = if traffic_based { 3 } else { 2 };
-    let times = times - u64::from(canary::has(Bug::ShortBound));
-    let reported = cqt_ns > 0 && !canary::has(Bug::ForgottenCqt);
-    let cqt_ns = if reported { cqt_ns } else { quiesce_ns };
-    (kato_ns > 0).then(|| kato_ns.saturating_mul(times).saturating_add(cqt_ns))
 }
 
 #[cfg(test)]

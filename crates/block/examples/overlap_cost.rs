@@ -5,10 +5,11 @@
 //! one comes. `same`: all are of one block, so that each waits for the one before; `apart`: no two
 //! in flight overlap. `none` runs the loop alone. The difference of two runs with different numbers
 //! of iterations, divided by theirs, is the cost of one change.
+use block::Range;
+use block::hold::Holds;
+use block::order::{ChangeOrder, Ticket};
 use std::collections::VecDeque;
 use std::process::ExitCode;
-use volume::hold::{Holds, Range};
-use volume::order::{ChangeOrder, Ticket};
 
 const BYTES: u64 = 4096;
 /// Blocks that changes are spread over.

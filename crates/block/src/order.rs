@@ -19,11 +19,11 @@
 //! waits for the last change of each segment that it covers, which in turn waits for the ones
 //! before. No change looks at all others. The tables grow to the largest number of changes in
 //! flight and stay. `cargo xtask bench layers` counts instructions.
-use crate::hold::Range;
+use crate::Range;
 use crate::ranges::{Entry, Ranges};
+use crate::{Key, SlotMap};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use block::{Key, SlotMap};
 
 /// No node or link.
 const NONE: u32 = u32::MAX;
