@@ -1,12 +1,11 @@
 //! The cost of keeping overlapping changes in order, for an instruction counter:
-//! `overlap_cost order|holds|none same|apart IN_FLIGHT ITERATIONS`.
+//! `overlap_cost order|none same|apart IN_FLIGHT ITERATIONS`.
 //!
 //! Each iteration is one change of 4 KiB: the oldest of those that may be executed ends, and a new
 //! one comes. `same`: all are of one block, so that each waits for the one before; `apart`: no two
 //! in flight overlap. `none` runs the loop alone. The difference of two runs with different numbers
 //! of iterations, divided by theirs, is the cost of one change.
 use block::Range;
-use block::hold::Holds;
 use block::order::{ChangeOrder, Ticket};
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         None => {
-            eprintln!("usage: overlap_cost order|holds|none same|apart IN_FLIGHT ITERATIONS");
+            eprintln!("usage: overlap_cost order|none same|apart IN_FLIGHT ITERATIONS");
             ExitCode::from(2)
         }
     }
@@ -45,7 +44,6 @@ fn run(words: &[&str]) -> Option<u64> {
     let ranges = (0..iterations).map(range);
     Some(match what {
         "order" => order(ranges, in_flight),
-        "holds" => holds(ranges, in_flight),
         "none" => ranges.fold(0, |sum, it| sum ^ std::hint::black_box(it).start),
         _ => return None,
     })
@@ -68,33 +66,6 @@ fn order(ranges: impl Iterator<Item = Range>, in_flight: usize) -> u64 {
         let (ticket, begins) = order.admit(i, 0, range);
         if begins {
             begun.push_back(ticket);
-        }
-    }
-    sum
-}
-
-fn holds(ranges: impl Iterator<Item = Range>, in_flight: usize) -> u64 {
-    let mut holds = Holds::new(in_flight);
-    let mut begun: VecDeque<u32> = VecDeque::with_capacity(in_flight);
-    let mut free: Vec<u32> = (0..in_flight as u32).collect();
-    let mut sum = 0;
-    for range in ranges {
-        if free.is_empty()
-            && let Some(id) = begun.pop_front()
-        {
-            let ended = holds.remove(id);
-            if let Some(ended) = ended {
-                holds.freed_by(ended, |next| begun.push_back(next));
-            }
-            free.push(id);
-            sum ^= u64::from(id);
-        }
-        let waits = holds.overlaps(range);
-        if let Some(id) = free.pop() {
-            sum += u64::from(holds.insert(id, range).is_err());
-            if !waits {
-                begun.push_back(id);
-            }
         }
     }
     sum

@@ -2,7 +2,6 @@
 //!
 //! * [`SlotMap`]: requests in flight, named by keys that are used once (T11)
 //! * [`order`]: in which order overlapping changes in flight are executed, whoever sent them
-//! * [`hold`]: which writes must wait for held ones
 //! * [`IoLimits`]: what a device over several others can promise (T34)
 //!
 //! Knows no protocol, no policy and no device.
@@ -10,7 +9,6 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
-pub mod hold;
 mod limits;
 pub mod order;
 mod range;
@@ -19,4 +17,4 @@ mod slot_map;
 
 pub use limits::IoLimits;
 pub use range::Range;
-pub use slot_map::{Key, SlotMap};
+pub use slot_map::{Full, Key, SlotMap};

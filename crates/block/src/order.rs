@@ -141,8 +141,18 @@ impl ChangeOrder {
         self.close(ticket.0.index());
     }
 
-    /// Takes back a change that was not executed, whether or not it may be by now; what waits for
-    /// it still waits for those before it.
+    /// Whether a change of `range` would have to wait.
+    pub fn overlaps(&self, volume: u32, range: Range) -> bool {
+        self.segments.first(volume, range).is_some()
+    }
+
+    /// Whether a registered change may be executed, as it may from when it was named on.
+    pub fn may_begin(&self, ticket: Ticket) -> bool {
+        self.nodes[ticket.0].blockers == 0
+    }
+
+    /// Takes back a change, whether or not it may be executed by now; what waits for it still waits
+    /// for those before it.
     ///
     /// # Panics
     /// If it has ended, or was taken back before.
@@ -199,7 +209,6 @@ impl ChangeOrder {
         self.segments.insert(Entry {
             volume,
             range,
-            age: 0,
             owner: node,
         });
     }

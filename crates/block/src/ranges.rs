@@ -1,11 +1,8 @@
-//! Byte ranges of several volumes, found by the bytes that they cover: for [`crate::order`] and
-//! [`crate::hold`].
+//! Byte ranges of several volumes, found by the bytes that they cover: for [`crate::order`].
 //!
-//! A balanced tree (AVL) in the order of volume, start and age. Each node knows how far the ranges
-//! below it reach and the oldest of them, so a query leaves out whole subtrees. To insert, remove
-//! or find one of `n` entries takes O(log n) steps. To name the `k` that overlap a range takes
-//! O((k + 1) log n) steps at worst, and so does finding the oldest of them: mostly that asks few,
-//! but where the oldest ones of many subtrees do not overlap it asks all.
+//! A balanced tree (AVL) in the order of volume and start. Each node knows how far the ranges below
+//! it reach, so a query leaves out whole subtrees. To insert, remove or find one of `n` entries takes
+//! O(log n) steps.
 //!
 //! # Limits
 //! The height is at most 1.45 log2 n. Nodes are used again: the table grows to the largest number
@@ -23,8 +20,6 @@ const HEIGHT_MAX: usize = 48;
 pub(crate) struct Entry {
     pub volume: u32,
     pub range: Range,
-    /// Grows with each entry; 0 for all where ranges are disjoint.
-    pub age: u64,
     /// The owner's name of it.
     pub owner: u32,
 }
@@ -37,8 +32,8 @@ fn point(volume: u32, byte: u64) -> u128 {
 
 impl Entry {
     #[inline]
-    fn key(&self) -> (u128, u64) {
-        (point(self.volume, self.range.start), self.age)
+    fn key(&self) -> u128 {
+        point(self.volume, self.range.start)
     }
 
     /// Of a subtree with nothing else.
@@ -47,7 +42,6 @@ impl Entry {
         Sum {
             height: 1,
             reach: point(self.volume, self.range.end),
-            oldest: self.age,
         }
     }
 }
@@ -66,8 +60,6 @@ struct Sum {
     height: u32,
     /// The last end.
     reach: u128,
-    /// Least age.
-    oldest: u64,
 }
 
 /// Nodes from the root down.
@@ -112,7 +104,6 @@ impl Ranges {
         let entry = Entry {
             volume: 0,
             range: Range::new(0, 0),
-            age: u64::MAX,
             owner: 0,
         };
         let sum = Sum {
@@ -137,7 +128,7 @@ impl Ranges {
         self.root == NONE
     }
 
-    /// Adds an entry and returns its place. No other entry has its volume, start and age.
+    /// Adds an entry and returns its place. No other entry has its volume and start.
     pub fn insert(&mut self, entry: Entry) -> u32 {
         let new = self.take_node(entry);
         let (key, own) = (entry.key(), entry.sum());
@@ -147,7 +138,6 @@ impl Ranges {
             path.push(at);
             let node = &mut self.nodes[at as usize];
             node.sum.reach = node.sum.reach.max(own.reach);
-            node.sum.oldest = node.sum.oldest.min(own.oldest);
             side = usize::from(key > node.entry.key());
             at = node.below[side];
         }
@@ -259,59 +249,6 @@ impl Ranges {
         None
     }
 
-    /// Place of the oldest entry that overlaps `range`, of those with less than `age`.
-    pub fn oldest(&self, volume: u32, range: Range, age: u64) -> Option<u32> {
-        let mut best = (age, None);
-        if self.reaches(self.root, volume, range) {
-            self.oldest_below(self.root, volume, range, &mut best);
-        }
-        best.1
-    }
-
-    fn oldest_below(&self, at: u32, volume: u32, range: Range, best: &mut (u64, Option<u32>)) {
-        let node = &self.nodes[at as usize];
-        if node.sum.oldest >= best.0 {
-            return;
-        }
-        let place = node.place(volume, range);
-        if place == Place::Overlaps && node.entry.age < best.0 {
-            *best = (node.entry.age, Some(at));
-        }
-        // The side with the oldest one first: mostly the other one need not be asked then.
-        let mut sides = node.below;
-        let [before, behind] = sides.map(|side| self.nodes[side as usize].sum.oldest);
-        if behind < before {
-            sides.swap(0, 1);
-        }
-        for side in sides {
-            let is_asked = place != Place::Behind || side == node.below[0];
-            if is_asked && self.reaches(side, volume, range) {
-                self.oldest_below(side, volume, range, best);
-            }
-        }
-    }
-
-    /// Names the place of each entry that overlaps `range`, in the order of their starts.
-    pub fn each(&self, volume: u32, range: Range, name: &mut impl FnMut(u32)) {
-        if self.reaches(self.root, volume, range) {
-            self.each_below(self.root, volume, range, name);
-        }
-    }
-
-    fn each_below(&self, at: u32, volume: u32, range: Range, name: &mut impl FnMut(u32)) {
-        let node = &self.nodes[at as usize];
-        if self.reaches(node.below[0], volume, range) {
-            self.each_below(node.below[0], volume, range, name);
-        }
-        let place = node.place(volume, range);
-        if place == Place::Overlaps {
-            name(at);
-        }
-        if place != Place::Behind && self.reaches(node.below[1], volume, range) {
-            self.each_below(node.below[1], volume, range, name);
-        }
-    }
-
     /// Whether anything in a subtree ends behind the start of `range`, or is of a later volume.
     #[inline]
     fn reaches(&self, at: u32, volume: u32, range: Range) -> bool {
@@ -384,7 +321,6 @@ impl Ranges {
         self.nodes[at as usize].sum = Sum {
             height: 1 + one.height.max(other.height),
             reach: own.reach.max(one.reach).max(other.reach),
-            oldest: own.oldest.min(one.oldest).min(other.oldest),
         };
     }
 }

@@ -57,6 +57,10 @@ impl Key {
     }
 }
 
+/// All slots are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
 /// The table. See the module.
 #[derive(Debug)]
 pub struct SlotMap<T> {

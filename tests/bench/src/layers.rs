@@ -41,7 +41,7 @@ enum Count {
     Measured(&'static str),
 }
 
-const LAYERS: [Layer; 26] = [
+const LAYERS: [Layer; 22] = [
     Layer::iterations(
         "policy: weighted-latency, 2 paths",
         "braid-policy",
@@ -94,10 +94,6 @@ const LAYERS: [Layer; 26] = [
     ),
     Layer::overlaps("order of changes: apart, 128", &["order", "apart", "128"]),
     Layer::overlaps("order of changes: apart, 1024", &["order", "apart", "1024"]),
-    Layer::overlaps("held writes: one block, 128", &["holds", "same", "128"]),
-    Layer::overlaps("held writes: one block, 1024", &["holds", "same", "1024"]),
-    Layer::overlaps("held writes: apart, 128", &["holds", "apart", "128"]),
-    Layer::overlaps("held writes: apart, 1024", &["holds", "apart", "1024"]),
     Layer::mirror_writes("mirror write: one block, 128", &["mirror-same", "128"]),
     Layer::mirror_writes("mirror write: one block, 1024", &["mirror-same", "1024"]),
     Layer::mirror_writes("mirror write: apart, 128", &["mirror-apart", "128"]),

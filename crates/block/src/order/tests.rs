@@ -73,6 +73,9 @@ impl Model {
             told.push(begun.owner);
         }
         let mut want = self.settle();
+        for it in self.0.iter().filter(|it| it.is != Is::Withdrawn) {
+            prop_assert_eq!(order.may_begin(it.ticket), it.is == Is::Begun);
+        }
         told.sort_unstable();
         want.sort_unstable();
         prop_assert_eq!(told, want);
@@ -99,6 +102,8 @@ proptest! {
                 Step::Admit(volume, start, end) => {
                     owner += 1;
                     let range = Range { start, end };
+                    let overlaps = model.0.iter().any(|it| it.volume == volume && overlap(it.range, range));
+                    prop_assert!(start == end || order.overlaps(volume, range) == overlaps);
                     let (ticket, begins) = order.admit(owner, volume, range);
                     let is = if begins { Is::Begun } else { Is::Waiting };
                     model.0.push(Entry { owner, volume, range, ticket, is });

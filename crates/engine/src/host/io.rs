@@ -57,7 +57,7 @@ impl HostEngine {
         }
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
-        let plain = volume.holds.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
+        let plain = volume.fence.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if hints.elsewhere || hints.untimed || hints.past_cut || hints.past_gate {

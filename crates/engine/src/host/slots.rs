@@ -19,6 +19,7 @@
 use super::types::{Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
 use alloc::collections::VecDeque;
+use block::order::Ticket as Place;
 use block::{Key, SlotMap};
 use policy::{PathIndex, Ticket};
 use volume::Outcome;
@@ -62,6 +63,8 @@ pub(super) struct Slot {
     pub association: u32,
     /// A flush: acknowledged writes of its path that it covers.
     pub covers: u64,
+    /// A change of data that others wait for, or that waits itself: its place among them.
+    pub fence: Option<Place>,
     /// What happened to it so far.
     pub course: Course,
     /// Its command has expired: what now fails has timed out.
@@ -81,8 +84,6 @@ pub(super) struct Course {
     pub retries: u8,
     /// Paths that were busy to the end of them, as bits.
     pub refused: u64,
-    /// It has an entry in the table of held writes.
-    pub fenced: bool,
     /// It is a flush, fenced, or a piece: its end has consequences.
     pub watched: bool,
     /// A flush: paths it was given to.
@@ -434,6 +435,7 @@ impl Slot {
             until_ns: 0,
             association: 0,
             covers: 0,
+            fence: None,
             course: Course::default(),
             expired: false,
             prev: NONE,

@@ -35,6 +35,7 @@ use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::IoLimits;
+use block::order::Ticket as Place;
 use policy::PathIndex;
 use volume::Outcome;
 
@@ -203,17 +204,19 @@ impl Splits {
     }
 
     /// The engine stops: an I/O that is in no lane any more has failed, whatever it carries.
-    /// The slot of the I/O that ended with it, if one did.
-    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) -> Option<u32> {
-        let course = &slots.get(index).course;
-        if !course.helper && !course.split {
+    /// The place among changes of the I/O that ended with it, if one did and had one.
+    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) -> Option<Place> {
+        let slot = slots.get(index);
+        if !slot.course.helper && !slot.course.split {
+            let place = slot.fence;
             slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
-            return Some(index);
+            return place;
         }
         let owner = self.piece_over(slots, index, Outcome::Stopped, NO_PATH);
         let (outcome, path) = self.result(owner)?;
+        let place = slots.get(owner).fence;
         slots.end(owner, outcome, path, now_ns);
-        Some(owner)
+        place
     }
 }
 
@@ -261,12 +264,14 @@ impl HostEngine {
     /// Puts a change among those that others wait for; true: it must wait itself, and does.
     fn fence_whole(&mut self, index: u32) -> bool {
         let slot = self.slots.get_mut(index);
-        let Some(range) = range(&slot.io).filter(|_| !slot.course.fenced) else {
+        let Some(range) = range(&slot.io).filter(|_| slot.fence.is_none()) else {
             return false;
         };
         let it = &mut self.volumes[usize::from(slot.io.volume)];
-        let (overlaps, gated) = (it.holds.overlaps(range), it.gates(&slot.course));
-        slot.course.fenced = it.holds.insert(index, range).is_ok();
+        let gated = it.gates(&slot.course);
+        let (place, first) = it.fence.admit(index.into(), 0, range);
+        let overlaps = !first;
+        slot.fence = Some(place);
         slot.course.watched = true;
         if overlaps {
             self.put_behind(index);

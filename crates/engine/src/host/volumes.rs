@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
-use block::hold::Holds;
+use block::order::ChangeOrder;
 use policy::PathIndex;
 use volume::{Head, Namespace};
 
@@ -50,8 +50,8 @@ pub(super) struct Volume {
     pub(super) flushes: Lane,
     /// Writes that wait for an overlapping one.
     pub(super) behind: Lane,
-    /// Writes that are or were held, and those behind them (T9).
-    pub(super) holds: Holds,
+    /// Order of writes that are or were held, and of those that overlap them (T9).
+    pub(super) fence: ChangeOrder,
     /// Changes of data that wait for the end of what the engine before this one had sent.
     pub(super) gate: Lane,
     /// When that is; 0: it is over.
@@ -130,7 +130,7 @@ impl Volume {
             marked_as: None,
             opened: false,
             refused: None,
-            holds: Holds::new(io_max as usize),
+            fence: ChangeOrder::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,
             is_leg: false,

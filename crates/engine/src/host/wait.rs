@@ -27,7 +27,7 @@ use super::slots::{Lane, Slot};
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, Recovery, WriteFailover};
 use block::Range;
-use block::hold::Holds;
+use block::order::{ChangeOrder, Ticket as Place};
 use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
@@ -45,11 +45,10 @@ pub(super) fn range(io: &Io) -> Option<Range> {
 }
 
 /// From now on others wait for a change of data. A piece needs no entry: the whole has one.
-fn fence_own(slot: &mut Slot, index: u32, holds: &mut Holds) {
-    let own = !slot.course.fenced && !slot.course.helper;
+fn fence_own(slot: &mut Slot, index: u32, fence: &mut ChangeOrder) {
+    let own = slot.fence.is_none() && !slot.course.helper;
     if let Some(range) = range(&slot.io).filter(|_| own) {
-        // As many entries as slots.
-        slot.course.fenced = holds.insert(index, range).is_ok();
+        slot.fence = Some(fence.admit(index.into(), 0, range).0);
         slot.course.watched = true;
     }
 }
@@ -175,13 +174,13 @@ impl HostEngine {
         self.note_cost(index, now_ns);
         self.explained_all(index);
         let slot = self.slots.get(index);
-        let (volume, fenced) = (slot.io.volume, slot.course.fenced);
+        let (volume, place) = (slot.io.volume, slot.fence);
         if slot.course.split || slot.course.helper || slot.course.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
         self.slots.end(index, outcome, path, now_ns);
-        if fenced {
-            self.unfence(volume, index, now_ns);
+        if let Some(place) = place {
+            self.unfence(volume, place, now_ns);
         }
     }
 
@@ -213,7 +212,8 @@ impl HostEngine {
         let volume = usize::from(slot.io.volume);
         let moved_max = &mut self.volumes[volume].totals.moved_max;
         *moved_max = moves.max(*moved_max);
-        if slot.course.fenced && !self.volumes[volume].holds.is_first(index) {
+        let fence = &self.volumes[volume].fence;
+        if slot.fence.is_some_and(|place| !fence.may_begin(place)) {
             return self.put_behind(index);
         }
         // Also one that is worse in general may do what a better one has failed.
@@ -312,7 +312,7 @@ impl HostEngine {
         slot.until_ns = until_ns;
         slot.association = path.association;
         slot.course.quiesces = path.quiet_ns.is_some();
-        fence_own(slot, index, &mut volume.holds);
+        fence_own(slot, index, &mut volume.fence);
         volume.totals.held_total += 1;
         self.slots.push(&mut path.held, index, false);
         self.explain_wait(index, Wait::Held(until_ns), now_ns);
@@ -331,7 +331,7 @@ impl HostEngine {
         let mut next = path.lane.front();
         while let Some(index) = next {
             next = self.slots.next(index);
-            fence_own(self.slots.get_mut(index), index, &mut volume.holds);
+            fence_own(self.slots.get_mut(index), index, &mut volume.fence);
         }
     }
 
@@ -400,13 +400,14 @@ impl HostEngine {
             }
             return waits;
         };
-        let overlaps = it.holds.overlaps(range) && !canary::has(Bug::NoBehind);
+        let overlaps = it.fence.overlaps(0, range) && !canary::has(Bug::NoBehind);
         if !overlaps && !it.gates(&slot.course) {
             return false;
         }
-        let fenced = it.holds.insert(index, range).is_ok();
-        let course = &mut self.slots.get_mut(index).course;
-        (course.fenced, course.watched) = (fenced, true);
+        let (place, _) = it.fence.admit(index.into(), 0, range);
+        let slot = self.slots.get_mut(index);
+        slot.fence = Some(place);
+        slot.course.watched = true;
         if overlaps {
             self.put_behind(index);
         } else {
@@ -427,18 +428,18 @@ impl HostEngine {
     /// A write that others may have waited for has ended. One of them that is let go may end at
     /// once, and so on through all that wait: each goes from here, one after the other, and none
     /// from within another.
-    fn unfence(&mut self, volume: u16, index: u32, now_ns: u64) {
+    fn unfence(&mut self, volume: u16, place: Place, now_ns: u64) {
         let it = &mut self.volumes[usize::from(volume)];
-        let Some(ended) = it.holds.remove(index) else {
-            return;
-        };
-        it.holds.freed_by(ended, |index| {
+        // Also one that ended well on its lost path, before its turn to be repeated.
+        it.fence.withdraw(place);
+        while let Some(begun) = it.fence.poll_begun() {
+            let index = begun.owner as u32;
             let slot = self.slots.get_mut(index);
             if core::mem::take(&mut slot.course.behind) {
                 self.slots.unlink(&mut it.behind, index);
                 self.slots.push(&mut self.freed, index, false);
             }
-        });
+        }
         if core::mem::replace(&mut self.freeing, true) {
             return;
         }
@@ -568,8 +569,8 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.course.behind = false;
         let volume = usize::from(slot.io.volume);
-        if let Some(ended) = self.splits.fail(&mut self.slots, index, now_ns) {
-            self.volumes[volume].holds.remove(ended);
+        if let Some(place) = self.splits.fail(&mut self.slots, index, now_ns) {
+            self.volumes[volume].fence.withdraw(place);
         }
     }
 }

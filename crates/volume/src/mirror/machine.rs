@@ -32,7 +32,7 @@
 //! which still has the caller's memory (T10). The leg returns when all its tickets have ended (T9).
 //!
 //! # Limits
-//! As many I/Os as at construction ([`Full`](crate::hold::Full) retires nothing, T6), each on at
+//! As many I/Os as at construction ([`Full`](block::Full) retires nothing, T6), each on at
 //! most [`LEGS_MAX`](crate::limits::LEGS_MAX) legs; nothing is allocated for one. Memory: an eighth
 //! of a byte per region a few times over, once more per leg that is away, and twice per leg that is
 //! being rebuilt. A read of a region that is to be made alike waits for all of it. One machine has
@@ -46,9 +46,8 @@ use crate::Outcome;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use block::Range;
-use block::SlotMap;
-use block::hold::Holds;
+use block::order::ChangeOrder;
+use block::{Range, SlotMap};
 
 mod accept;
 mod alike;
@@ -241,9 +240,10 @@ pub struct Mirror {
     relax_at_ns: Option<u64>,
     /// By number; `None`: it has ended, which its user was not told yet.
     slots: SlotMap<Option<Slot>>,
-    holds: Holds,
-    /// Entries of `holds` that may go, until the outermost `release` has drained them.
-    freed: VecDeque<u32>,
+    /// Of changes and of pieces that jobs copy.
+    order: ChangeOrder,
+    /// By job: the place of its piece.
+    job_places: Vec<Option<block::order::Ticket>>,
     is_releasing: bool,
     /// Regions that legs in sync may have differently.
     unalike: Bitmap,

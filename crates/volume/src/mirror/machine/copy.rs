@@ -283,8 +283,11 @@ impl Mirror {
         job.is_some_and(|job| matches!(job.kind, Kind::Alike(_) | Kind::Rebuild(_)))
     }
 
-    pub(super) fn hold_of(&self, job: u8) -> u32 {
-        self.config.ios as u32 + u32::from(job)
+    /// Gives up the place of a job's piece, if it has one.
+    pub(super) fn release_piece(&mut self, job: u8) {
+        if let Some(place) = self.job_places[usize::from(job)].take() {
+            self.release(place);
+        }
     }
 
     pub(super) fn job(&mut self, job: u8) -> Option<&mut Job> {
@@ -339,14 +342,16 @@ impl Mirror {
         if unlocked {
             return self.read_piece(number);
         }
-        // There is room for every job.
-        let _ = self.holds.insert(self.hold_of(number), job.piece);
+        // Jobs are named behind all I/Os.
+        let owner = self.config.ios as u64 + u64::from(number);
+        let (place, _) = self.order.admit(owner, 0, job.piece);
+        self.job_places[usize::from(number)] = Some(place);
         self.job_go(number);
     }
 
     /// It may be the piece's turn.
     pub(super) fn job_go(&mut self, number: u8) {
-        let first = self.holds.is_first(self.hold_of(number));
+        let first = self.is_first(self.job_places[usize::from(number)]);
         if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
             self.read_piece(number);
         }
@@ -446,7 +451,7 @@ impl Mirror {
             }
             return self.piece_over(number);
         }
-        self.release(self.hold_of(number));
+        self.release_piece(number);
     }
 
     /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
@@ -478,7 +483,7 @@ impl Mirror {
             job.cuts += u8::from(unit < PIECE_MIN);
             job.piece.end = job.piece.start;
         }
-        self.release(self.hold_of(number));
+        self.release_piece(number);
         self.next_piece(number);
         true
     }
@@ -623,7 +628,7 @@ impl Mirror {
         if !up.has(job.source) {
             // With what another one has: what one that left has may be older.
             job.piece.end = job.piece.start;
-            self.release(self.hold_of(number));
+            self.release_piece(number);
             return self.next_piece(number);
         }
         job.step = Step::Compare;
@@ -642,7 +647,7 @@ impl Mirror {
 
     /// The piece is done: its lock is free, and the next one begins.
     pub(super) fn piece_over(&mut self, number: u8) {
-        self.release(self.hold_of(number));
+        self.release_piece(number);
         match self.foreign {
             true => self.end_job(number),
             false => self.next_piece(number),

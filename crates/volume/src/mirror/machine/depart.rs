@@ -253,7 +253,7 @@ impl Mirror {
             match job.step {
                 Step::Read | Step::Compare if reads => {
                     job.late.add(leg);
-                    self.release(self.hold_of(number));
+                    self.release_piece(number);
                     self.give_up_job(number, from);
                 }
                 Step::Write if job.round.waits.has(leg) => {

@@ -12,8 +12,8 @@ use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use crate::Outcome;
-use block::Range;
-use block::hold::Full;
+use block::order::Ticket as Place;
+use block::{Full, Range};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -30,6 +30,8 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub request: Request,
+    /// A change: its place among those that overlap it.
+    place: Option<Place>,
     pub phase: Phase,
     pub round: Round,
     /// A read: what of it is being read, and who could not for the medium's sake.
@@ -73,6 +75,7 @@ impl Mirror {
         }
         let slot = Slot {
             request,
+            place: None,
             phase: Phase::Held,
             round: Round::default(),
             piece: request.reads().unwrap_or(Range::new(0, 0)),
@@ -97,7 +100,10 @@ impl Mirror {
             self.finish(id, outcome);
         } else {
             if let Some(range) = request.changes() {
-                self.holds.insert(id, range)?;
+                let (place, _) = self.order.admit(id.into(), 0, range);
+                if let Some(slot) = self.io_mut(id) {
+                    slot.place = Some(place);
+                }
             }
             self.go_on(id);
         }
@@ -160,7 +166,7 @@ impl Mirror {
                 self.begin = true;
                 self.wake = true;
             }
-            (Phase::Held, request) if self.holds.is_first(id) || has(Bug::Overtaking) => {
+            (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
                 self.phase(id, Phase::Intent);
                 self.intend(request.changes());
                 self.intended(id);
@@ -332,25 +338,27 @@ impl Mirror {
         self.outputs.push_back(Output::Done(id, outcome));
         self.pace.served(self.now_ns - slot.since_ns);
         self.wake |= self.stopping;
-        if slot.request.changes().is_some() {
-            self.release(id);
+        if let Some(place) = slot.place {
+            self.release(place);
         }
     }
 
-    /// Removes an entry; what waited for it may go.
+    /// Whether no change before it overlaps one.
+    pub(super) fn is_first(&self, place: Option<Place>) -> bool {
+        place.is_none_or(|place| self.order.may_begin(place))
+    }
+
+    /// Gives up a place; what waited for it may go.
     ///
-    /// What goes may end at once, and release others: these are appended to the list that the
-    /// outermost call drains, so the depth of the stack does not depend on how many wait.
-    pub(super) fn release(&mut self, id: u32) {
-        let Some(range) = self.holds.remove(id) else {
-            return;
-        };
-        let freed = &mut self.freed;
-        self.holds.freed_by(range, |other| freed.push_back(other));
+    /// What goes may end at once, and release others: the outermost call names these as well, so
+    /// the depth of the stack does not depend on how many wait.
+    pub(super) fn release(&mut self, place: Place) {
+        self.order.withdraw(place);
         if core::mem::replace(&mut self.is_releasing, true) {
             return;
         }
-        while let Some(other) = self.freed.pop_front() {
+        while let Some(begun) = self.order.poll_begun() {
+            let other = begun.owner as u32;
             match (other as usize).checked_sub(self.config.ios) {
                 None => self.go_on(other),
                 Some(job) => self.job_go(job as u8),

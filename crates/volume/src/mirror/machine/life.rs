@@ -28,7 +28,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::SlotMap;
-use block::hold::Holds;
+use block::order::ChangeOrder;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
@@ -140,8 +140,8 @@ impl Mirror {
             recent: bits(),
             relax_at_ns: None,
             slots: SlotMap::new(ios as u32),
-            holds: Holds::new(ios + jobs),
-            freed: VecDeque::with_capacity(ios + jobs),
+            order: ChangeOrder::new(ios + jobs),
+            job_places: alloc::vec![None; jobs],
             is_releasing: false,
             unalike: bits(),
             unalike_count: 0,
