@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-use super::admin::{blank, controller_info, identifiers, limits_of, shape};
+use super::admin::{blank, controller_info, identifiers, limits_of, nvm_shape, shape};
 use super::{ControllerInfo, NamespaceError, NamespaceInfo, Step};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
@@ -132,9 +132,8 @@ fn namespace<E>(
     }
     if new && let Some(page) = asker.may(cns::COMMAND_SET_NAMESPACE, nsid)? {
         let nvm = NvmNamespace::parse(&page).map_err(malformed(Step::NvmNamespace))?;
-        let bits = nvm.storage_tag_bits(id.format_index());
-        if bits != 0 {
-            return Err(refused(NamespaceError::StorageTag(bits)));
+        if let Some(why) = nvm_shape(&mut found, &nvm, id.format_index(), id.nsfeat) {
+            return Err(refused(why));
         }
     }
     if new && let Some(page) = asker.may(cns::INDEPENDENT_NAMESPACE, nsid)? {

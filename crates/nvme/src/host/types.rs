@@ -150,7 +150,7 @@ pub struct NamespaceInfo {
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub deallocate_reads_zero: bool,
     /// Write Zeroes can deallocate aligned multiples of so many blocks, which read as zeroes then
-    /// (DLFEAT, NPDG); 0 = it cannot.
+    /// (DLFEAT, NPDG, NPDGL); 0 = it cannot.
     pub hole_blocks: u32,
 }
 

@@ -245,6 +245,8 @@ impl Namespace {
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
     /// NSFEAT bit 4: the namespace reports its preferred sizes (NVM command set 1.0, 4.1.5.1).
     pub const NSFEAT_OPTIMAL: u8 = 1 << 4;
+    /// NSFEAT bit 5: [`NvmNamespace::npdgl`] counts (NVM command set 1.1; reserved before).
+    pub const NSFEAT_LARGE_DEALLOCATE: u8 = 1 << 5;
 
     /// Number of the format in use, 0…63.
     pub fn format_index(&self) -> usize {
@@ -263,7 +265,8 @@ impl Namespace {
 }
 
 structure! {
-    /// Identify Namespace of the NVM command set, CNS 05h: protection information formats.
+    /// Identify Namespace of the NVM command set, CNS 05h: protection information formats, and sizes
+    /// that do not fit CNS 00h.
     pub struct NvmNamespace[IDENTIFY_LEN] {
         /// Logical block storage tag mask.
         lbstm: u64 = 0,
@@ -271,6 +274,9 @@ structure! {
         pic: u8 = 8,
         /// Extensions of LBA formats 0…63, four bytes each.
         elbaf: [u8; 256] = 12,
+        /// Preferred deallocate granularity, blocks, not 0's based; 0 = not reported (if NSFEAT
+        /// bit 5; NVM command set 1.1, NPDGL).
+        npdgl: u32 = 268,
     }
 }
 

@@ -162,6 +162,32 @@ fn holes_need_zeroes_and_write_zeroes_that_deallocates() {
     }
 }
 
+/// NPDGL is in another page, counts with NSFEAT bit 5 only, and is not 0's based. NPDG has 16 bits.
+#[test]
+fn large_deallocate_granularity_counts_before_the_small_one() {
+    const SMALL: u8 = 1 << 4;
+    const LARGE: u8 = 1 << 5;
+    for (nsfeat, npdgl, dlfeat, want) in [
+        (SMALL | LARGE, 1 << 20, 0b1001, 1 << 20),
+        (LARGE, 1 << 20, 0b1001, 1 << 20),
+        (SMALL, 1 << 20, 0b1001, 8),
+        (SMALL | LARGE, 0, 0b1001, 8),
+        (LARGE, 0, 0b1001, 1),
+        (SMALL | LARGE, 1 << 20, 0b1000, 0),
+    ] {
+        let mut disk = Disk::new(7);
+        (disk.id.nsfeat, disk.id.npdg) = (nsfeat, 7);
+        disk.id.dlfeat = dlfeat;
+        disk.nvm.npdgl = npdgl;
+        let model = Model {
+            disks: vec![disk],
+            ..Model::default()
+        };
+        let found = told(&mut ready(model)).remove(0);
+        assert_eq!(found.hole_blocks, want, "NSFEAT {nsfeat:x} NPDGL {npdgl}");
+    }
+}
+
 #[test]
 fn a_list_longer_than_a_page_is_read_on() {
     let count = NSID_LIST_MAX as u32 + 5;

@@ -49,7 +49,7 @@ use crate::wire::status::Class;
 use crate::{Transmit, crc32c};
 
 pub(super) use connect::{controller_info, limits_of};
-pub(super) use scan::{blank, identifiers, shape};
+pub(super) use scan::{blank, identifiers, nvm_shape, shape};
 
 use abort::Aborting;
 use ana::Ana;

@@ -35,8 +35,9 @@ pub struct Scan {
     pub found: Vec<NamespaceInfo>,
     /// Unusable namespaces.
     pub refused: Vec<(u32, NamespaceError)>,
-    /// Format number of the current namespace.
+    /// Format number and features of the current namespace.
     format: usize,
+    nsfeat: u8,
     /// The controller doesn't know CNS 05h.
     no_nvm: bool,
     /// The controller doesn't know CNS 08h.
@@ -53,6 +54,7 @@ impl Default for Scan {
             found: Vec::new(),
             refused: Vec::new(),
             format: 0,
+            nsfeat: 0,
             no_nvm: false,
             no_independent: false,
         }
@@ -122,14 +124,13 @@ impl Admin {
             Step::Descriptors => identifiers(draft, &*self.page).map_err(malformed)?,
             Step::Namespace => {
                 let id = Namespace::parse(&*self.page).map_err(malformed)?;
-                self.scan.format = id.format_index();
+                (self.scan.format, self.scan.nsfeat) = (id.format_index(), id.nsfeat);
                 let (atomic_blocks, ana) = (self.facts.atomic_blocks, self.facts.ana);
                 shape(draft, &id, atomic_blocks, self.facts.transfer_max, ana)
             }
             Step::NvmNamespace => {
                 let id = NvmNamespace::parse(&*self.page).map_err(malformed)?;
-                let bits = id.storage_tag_bits(self.scan.format);
-                (bits != 0).then_some(NamespaceError::StorageTag(bits))
+                nvm_shape(draft, &id, self.scan.format, self.scan.nsfeat)
             }
             _ => {
                 let id = IndependentNamespace::parse(&*self.page).map_err(malformed)?;
@@ -325,6 +326,24 @@ pub(in crate::host) fn shape(
         _ => 0,
     };
     None
+}
+
+/// Identify Namespace of the NVM command set, of a namespace with this format and these features
+/// (NVM command set 1.0, 4.1.5.3; NPDGL came with 1.1). Returns why the namespace cannot be used,
+/// if so.
+pub(in crate::host) fn nvm_shape(
+    draft: &mut NamespaceInfo,
+    id: &NvmNamespace,
+    format: usize,
+    nsfeat: u8,
+) -> Option<NamespaceError> {
+    // The larger field has what does not fit NPDG, which may be there as well.
+    let says_large = nsfeat & Namespace::NSFEAT_LARGE_DEALLOCATE != 0 && id.npdgl > 0;
+    if says_large && draft.hole_blocks > 0 {
+        draft.hole_blocks = id.npdgl;
+    }
+    let bits = id.storage_tag_bits(format);
+    (bits != 0).then_some(NamespaceError::StorageTag(bits))
 }
 
 /// Takes an identifier if none is known yet (zero = none); `false`: another is known.
