@@ -275,7 +275,7 @@ impl Host {
     }
 }
 
-/// What a command of a usual target carries, bytes.
+/// Payload that a command of a usual target carries, bytes.
 const PIECE_BYTES: u32 = 128 << 10;
 
 impl HostPlan {

@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the
-//! worker and lets it make new ones. What the controlling thread must know goes to it as
-//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores. What is
-//! in flight here is shown to the others after the worker's turn: between an end and the I/O that
-//! replaces it the count would always be too low (trap T47).
+//! worker and lets it make new ones. News for the controlling thread go to it as [`LoadEvent`]s.
+//! Core 0 passes what its engine learnt of the paths on to the other cores. The number in flight
+//! here is shown to the others after the worker's turn: between an end and the I/O that replaces it
+//! the count would always be too low (trap T47).
 use super::worker::{Finished, Task, Worker};
 use engine::Machine;
 use engine::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
@@ -62,7 +62,7 @@ pub enum LoadControl {
     Interrupt,
 }
 
-/// What a core under load tells the controlling thread.
+/// News from a core under load for the controlling thread.
 #[derive(Debug)]
 pub enum LoadEvent {
     /// A volume is ready on this core.

@@ -73,7 +73,7 @@ pub(crate) struct Soonest {
     look_ns: u64,
     crowd: Crowd,
     small: Small,
-    /// What is chosen takes a closer look: all paths are full, or some are small.
+    /// A choice takes a closer look: all paths are full, or some are small.
     is_special: bool,
     calm: [Calm; PATHS_MAX],
     doubts: [Doubt; PATHS_MAX],
@@ -83,12 +83,12 @@ pub(crate) struct Soonest {
     epoch: u8,
 }
 
-/// What the last looks at an idle path said.
+/// Results of the last looks at an idle path.
 #[derive(Clone, Copy, Debug)]
 struct Calm {
     /// When it was last looked at.
     looked_ns: u64,
-    /// What was believed then.
+    /// The base latency that was believed then.
     base_ns: u32,
     /// So many looks in a row found what was believed.
     times: u8,
@@ -139,7 +139,7 @@ enum Turn {
 /// Instead of the number of a path.
 const NONE: usize = usize::MAX;
 
-/// What is chosen unless another has to be looked at.
+/// The choice, unless another path has to be looked at.
 #[derive(Clone, Copy)]
 struct First {
     /// Path of least cost, or [`NONE`].
@@ -347,7 +347,7 @@ impl Soonest {
         let (mut least_ns, mut about_ns) = (u64::MAX, COST_MAX);
         let all = paths.iter().zip(&self.models).zip(in_flight);
         for (path, ((view, model), &own)) in all.enumerate() {
-            // What is too far even when empty need not be looked at closer.
+            // A path that is too far even when empty need not be looked at closer.
             let counts = view.usable() && !(OLD && without >> path & 1 == 1);
             if counts && model.empty_ns(kind) <= about_ns {
                 let elsewhere = match OLD {
@@ -460,7 +460,7 @@ impl Soonest {
             (Some((failed, own, path)), best) if best.is_none() || (!failed && own < 2) => {
                 Some(path)
             }
-            // What teaches nothing need not look.
+            // An I/O that teaches nothing need not look.
             (_, best) if request.group == Group::Other => best,
             (_, best) => {
                 let other = other.map(|(_, time, path)| (time, path));
@@ -485,8 +485,8 @@ impl Soonest {
         let own = in_flight[best];
         let elsewhere = self.others.now(best, &paths[best], own);
         let forecast = self.models[best].forecast(kind, own, elsewhere, now_ns);
-        // What has been saved up in full pays for any look: else a path that once met a long stall
-        // would never be tried again (T38).
+        // Savings that are full pay for any look: else a path that once met a long stall would
+        // never be tried again (T38).
         let excess_ns = time_ns.saturating_sub(forecast.time_ns());
         let price_ns = excess_ns.min(BUDGET_NS_MAX);
         let (model, calm) = (&self.models[path], &mut self.calm[path]);
@@ -536,7 +536,7 @@ impl Soonest {
         }
         let (model, doubt) = (&mut self.models[path], &mut self.doubts[path]);
         let expected_ns = model.learn(&done.ticket, done.latency_ns, done.gap_ns);
-        // What was noticed late surprises for no reason of the path's.
+        // An end that was noticed late surprises for no reason of the path's.
         if expected_ns > 0 && !done.ticket.alone && done.gap_ns < done.latency_ns / 4 {
             doubt.note(model, done, expected_ns);
         }
@@ -546,7 +546,7 @@ impl Soonest {
         }
     }
 
-    /// What is expected of an I/O on one path; `None`: nothing is known of it yet.
+    /// The forecast of an I/O on one path; `None`: nothing is known of it yet.
     #[cfg(test)]
     pub(crate) fn forecast(
         &self,

@@ -23,7 +23,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Of this process.
 static LINES: Lines = Lines::new();
 
-/// What the layers below log is said from now on.
+/// Passes on events of the layers below from now on.
 pub fn install() {
     // Only this program's main function installs one.
     let _ = tracing::subscriber::set_global_default(Notes(&LINES));
@@ -113,7 +113,7 @@ impl Lines {
     }
 }
 
-/// What the layers below log.
+/// Events of the layers below.
 struct Notes(&'static Lines);
 
 /// An event in words: the message, then its fields.
@@ -168,14 +168,14 @@ mod tests {
         (lines, from)
     }
 
-    /// What is written of them.
+    /// The lines that are written of them.
     fn written(lines: &Lines, from: &Receiver<Said>) -> Vec<String> {
         let all = Mutex::new(Vec::new());
         lines.write(from, |line| all.lock().unwrap().push(line.to_owned()));
         all.into_inner().unwrap()
     }
 
-    /// Nobody says anything more, so that writing ends.
+    /// The same lines, and no sender, so that writing ends.
     fn closed(from: &Receiver<Said>) -> Receiver<Said> {
         let (to, closed) = sync_channel(16);
         from.try_iter().for_each(|said| to.send(said).unwrap());

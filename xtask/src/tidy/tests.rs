@@ -409,6 +409,5 @@ fn words_inside_a_sentence_and_elsewhere_are_not() {
             "/// It says what.\nfn what() { f(\"What\") }\n",
         ),
         ("crates/engine/a.rs", "// What it is.\n"),
-        ("crates/policy/src/soonest/a.rs", "// What it is.\n"),
     ]);
 }

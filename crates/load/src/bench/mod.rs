@@ -121,7 +121,7 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
     let reactor = match finished.stats.unanswered {
         // Lost paths make an orderly end fail as well; the figures count all the same.
         0 => host.stop().ok(),
-        // What hangs would keep us; the process ends, and with it all that the threads have.
+        // A thread that hangs would keep us; the process ends, and with it all that threads have.
         _ => {
             std::mem::forget(host);
             None

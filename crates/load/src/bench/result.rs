@@ -13,15 +13,15 @@ use terminal::units::{format_bytes, format_count, format_ns, significant};
 
 /// Everything there is to show.
 pub struct BenchResult<'a> {
-    /// What was asked for.
+    /// The load as given on the command line.
     pub words: &'a Words,
     /// The policy.
     pub policy: Policy,
     /// The paths.
     pub uris: &'a [String],
-    /// What was measured.
+    /// The measurements.
     pub finished: Finished,
-    /// What the reactors counted, if they ended in order.
+    /// Counters of the reactors, if they ended in order.
     pub reactor: Option<ReactorStats>,
 }
 

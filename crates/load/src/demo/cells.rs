@@ -38,7 +38,7 @@ impl Op {
     }
 }
 
-/// What a policy came to under one operation.
+/// Result of a policy under one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// The policy.
@@ -110,7 +110,7 @@ impl Cell {
 /// Everything the demo found out.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was built.
+    /// The paths that were built.
     pub setup: Setup,
     /// Each path alone, by operation (reads, writes).
     pub alone: [Alone; 2],
@@ -140,7 +140,7 @@ impl Outcome {
         self.setup.optimum_mib_s(&self.latencies(op))
     }
 
-    /// What a cell reached of the optimum, 0…1.
+    /// Share of the optimum that a cell reached, 0…1.
     pub fn of_optimum(&self, cell: &Cell) -> f64 {
         cell.mib_s / self.optimum_mib_s(cell.op)
     }

@@ -73,7 +73,7 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
     }
 }
 
-/// What the other policies go by.
+/// The rule of a policy other than braid's own.
 fn rule(policy: Policy) -> &'static str {
     match policy {
         Policy::Pid => "gives each job the path of its number, whatever that can do",
@@ -91,7 +91,7 @@ fn rule(policy: Policy) -> &'static str {
     }
 }
 
-/// What waits on the fast path beyond what it needs.
+/// I/Os that wait on the fast path beyond those that it needs.
 fn surplus(outcome: &Outcome, cell: &Cell) -> String {
     let fast = &cell.paths[0];
     let needed = outcome

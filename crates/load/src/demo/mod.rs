@@ -93,8 +93,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     verdict(&outcome)
 }
 
-/// The page's file, opened before the measurement that it is to show. What was in it stays until
-/// there is something else to write; a new one that nothing was written to goes.
+/// The page's file, opened before the measurement that it is to show. Its old contents stay until
+/// there is something else to write; a new one that nothing was written to is removed.
 struct Report<'a> {
     path: &'a Path,
     file: File,

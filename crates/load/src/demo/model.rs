@@ -1,4 +1,4 @@
-//! What two unequal paths can do at best, and whether this machine is quiet enough to show it.
+//! The best that two unequal paths can do, and whether this machine is quiet enough to show it.
 //!
 //! # Contract
 //! Figures of one path alone come from measurements, those of its shape from the configuration. The
@@ -14,7 +14,7 @@
 pub const TOLERANCE: f64 = 0.05;
 const MIB: f64 = 1_048_576.0;
 
-/// What the demo has built.
+/// The paths that the demo has built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setup {
     /// I/Os outstanding: N.
@@ -61,7 +61,7 @@ pub struct Alone {
 pub struct Check {
     /// Path: fast or slow.
     pub path: &'static str,
-    /// What was measured: qd1_us or full_mib_s.
+    /// The measured quantity: qd1_us or full_mib_s.
     pub figure: Figure,
     /// As measured.
     pub measured: f64,
@@ -127,7 +127,7 @@ impl Setup {
         )
     }
 
-    /// What was measured of each path alone, beside its model.
+    /// Measurements of each path alone, beside its model.
     pub fn checks(&self, latencies: &Latencies, full: &FullLoad) -> [Check; 4] {
         let latency = |path, measured_ns: f64, added_ns: f64| Check {
             path,

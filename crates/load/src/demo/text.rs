@@ -40,7 +40,7 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
     text
 }
 
-/// What is wrong with the machine, in one line.
+/// The reason why the machine is too busy, in one line.
 pub fn too_busy(outcome: &Outcome) -> String {
     let checks = outcome.checks();
     let off = checks.iter().filter(|(_, check)| !check.holds()).count();

@@ -114,11 +114,11 @@ impl BenchArgs {
     }
 }
 
-/// What a core's part of a load came to.
+/// Result of a core's part of a load.
 pub(super) struct Ran {
     pub finished: Finished,
     pub counts: Counts,
-    /// What its thread ran for, set-up included, ns.
+    /// CPU time of its thread, set-up included, ns.
     pub cpu_ns: u64,
 }
 
@@ -131,13 +131,13 @@ pub(super) trait Run: Send {
     fn run(self, cpu: Option<usize>, watch: &Watch) -> anyhow::Result<Ran>;
 }
 
-/// What ends a load before its time.
+/// Ends a load before its time.
 pub(super) struct Watch {
     interrupt: Interrupt,
     io_timeout_ns: u64,
     /// A core's part has failed: the others end.
     failed: AtomicBool,
-    /// What does not answer, and where to look.
+    /// The server that does not answer, and where to look.
     name: String,
     advice: &'static str,
 }
@@ -282,7 +282,7 @@ fn lanes_unless(args: &BenchArgs, path: &Path, interrupt: &Interrupt) -> anyhow:
     let (own, at) = (args.clone(), path.to_owned());
     let opening = std::thread::Builder::new().name("open".into());
     opening.spawn(move || {
-        // Nobody waits for it any more.
+        // Its receiver may be gone.
         let _ = told.send(lanes(&own, &at));
     })?;
     loop {
@@ -425,7 +425,7 @@ fn parse_coalescing(text: &str) -> Result<Coalescing, String> {
     }
 }
 
-/// What this thread has run for, ns; 0 where the kernel doesn't tell.
+/// CPU time of this thread, ns; 0 where the kernel doesn't tell.
 pub(super) fn thread_cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split_whitespace().next();

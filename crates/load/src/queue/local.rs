@@ -33,7 +33,7 @@ use volume::Outcome;
 /// How often the clock is looked at while nothing comes: once in so many polls.
 const CLOCK_POLLS: u32 = 256;
 
-/// What is read.
+/// The target of the reads.
 #[derive(Clone)]
 pub enum Target {
     /// By commands of its own.
@@ -46,7 +46,7 @@ impl Target {
     /// Opens it to be read.
     ///
     /// # Errors
-    /// [`Usage`]: no such kind of path, or a load that can't be. What can't be opened.
+    /// [`Usage`]: no such kind of path, or a load that can't be. Errors of opening it.
     pub fn open(uri: &PathUri, args: &BenchArgs) -> anyhow::Result<Self> {
         if args.words().read_percent() != 100 {
             return Err(Usage::error(format!(

@@ -7,8 +7,8 @@
 //!
 //! # Contract
 //! Only sudden surprises raise a [`Doubt`], on a path whose times were as predicted for long. I/Os
-//! placed after that decide it. What is counted are lessons, under load
-//! one in many I/Os. A path that is back, as sudden, gets what was believed before.
+//! placed after that decide it. Lessons are counted: under load one in many I/Os. A path that is
+//! back, as sudden, gets what was believed before.
 //!
 //! # Limits
 //! Work in flight is counted in units of 512 bytes, an I/O beside its bytes as
@@ -32,7 +32,7 @@ const RETURNS: u8 = 2;
 /// A doubt ends after so many times the latency that raised it.
 const DOUBT_TIMES: u64 = 50;
 
-/// What is held against the belief in a path's distance.
+/// Evidence against the believed distance of a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doubt {
     /// Weights before it, or before the path moved.
@@ -71,7 +71,7 @@ impl Doubt {
         (self.surprises, self.since_ns, self.latency_ns) = (SURPRISES, at_ns, at_ns);
     }
 
-    /// Nobody has told in time.
+    /// Drops a doubt that no I/O has decided in time.
     pub(super) fn expire(&mut self, now_ns: u64) {
         let over = self.latency_ns.saturating_mul(DOUBT_TIMES);
         if self.is_raised() && now_ns.saturating_sub(self.since_ns) > over {
@@ -194,12 +194,12 @@ impl Doubt {
     }
 }
 
-/// What it took, cut as in lessons.
+/// Its latency, cut as in lessons.
 fn time_ns(done: &Completion) -> u64 {
     done.latency_ns.min(LATENCY_NS_MAX)
 }
 
-/// What was in flight when an I/O was placed.
+/// I/Os in flight when one was placed.
 fn load(model: &Model, ticket: &Ticket) -> u32 {
     let load = model.load_of(ticket);
     load.iter().fold(0, |sum, &part| sum.saturating_add(part))

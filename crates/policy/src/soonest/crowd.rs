@@ -1,4 +1,4 @@
-//! What is done where every path is full.
+//! The choice where every path is full.
 //!
 //! Then no choice changes how much is carried, only who waits: with the price and by what sizes
 //! cost on each path, the largest I/Os would all go to the slowest paths. So the waits are kept

@@ -30,10 +30,10 @@ const FIRST_TIMES: u64 = 2;
 const FIRST_NS: u64 = 50_000;
 /// nor again before this, or half of its age.
 const AGAIN_NS: u64 = 50_000;
-/// What is predicted on a path of which nothing is known.
+/// Prediction on a path of which nothing is known.
 const UNKNOWN_NS: u64 = 5_000_000;
 
-/// What good ends have earned and copies have cost.
+/// Budget of copies: good ends earn it, copies spend it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purse {
     /// Good ends; wraps.
@@ -123,7 +123,7 @@ impl Soonest {
         Ok(other)
     }
 
-    /// What was predicted of a read when it was placed, without what comes rarely; `None`: it is no
+    /// The prediction for a read when it was placed, without what comes rarely; `None`: it is no
     /// read, or not one of ours.
     fn predicted_ns(&self, path: usize, ticket: &Ticket) -> Option<u64> {
         let reads = ticket.learns && ticket.direction == 0;
@@ -155,7 +155,7 @@ impl Soonest {
         costs.min()
     }
 
-    /// What is expected of a read on a path now; `None`: nothing is known of it.
+    /// The forecast of a read on a path now; `None`: nothing is known of it.
     fn outlook(
         &self,
         path: usize,

@@ -48,7 +48,7 @@ impl Model {
             || now_ns.saturating_sub(self.learnt_ns) > LESSON_NS
     }
 
-    /// A good I/O took this long, or up to `gap_ns` less. What it was expected to take; 0: nothing.
+    /// A good I/O took this long, or up to `gap_ns` less. Returns the expected time; 0: none.
     #[inline(never)]
     pub(super) fn learn(&mut self, ticket: &Ticket, latency_ns: u64, gap_ns: u64) -> u64 {
         let kind = Kind::of_ticket(ticket);
@@ -100,7 +100,7 @@ impl Model {
         usual as u64
     }
 
-    /// What an I/O has waited, by what was in flight.
+    /// The time that an I/O has waited, by what was in flight.
     #[cold]
     pub(super) fn waited_ns(&self, kind: Kind, ticket: &Ticket) -> i64 {
         let face = &self.faces[kind.direction];
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    /// What the I/Os are like in the mean.
+    /// Learns the mean mix of the I/Os.
     #[inline]
     fn mix(&mut self, kind: Kind) {
         let (this, other) = (kind.direction, 1 - kind.direction);
@@ -240,7 +240,7 @@ impl Model {
         (eighth..=7 * eighth).contains(&self.mix[1])
     }
 
-    /// What can't be observed must stay hopeful: the weights of the other direction shrink.
+    /// A weight that can't be observed must stay hopeful: those of the other direction shrink.
     #[inline]
     fn leak(&mut self, direction: usize) {
         let rare = !self.is_mixed();

@@ -1,4 +1,4 @@
-//! What `soonest` knows of one path, and how completions teach it.
+//! The model that `soonest` has of one path, and how completions teach it.
 //!
 //! Work is counted in four sums over the I/Os in flight: reads and writes, each by number and by
 //! bytes. A regression tells what each of them adds to the time of a read and of a write. On a path
@@ -24,7 +24,8 @@ pub(super) const IO_UNITS: u32 = 32;
 pub(super) const BASE_NS_MIN: i64 = 2_000;
 /// Most that one I/O adds to a wait, and most per unit (Q8).
 pub(super) const SERVICE_NS_MAX: u64 = 1 << 28;
-/// What rare late I/Os add is halved when the path has rested so long: a stall is over some time.
+/// The addition for rare late I/Os is halved when the path has rested so long: a stall ends some
+/// time.
 const TAIL_IDLE_NS: u64 = 25_000_000;
 /// Most that each of them is thought to add; Q8 ns. Times a count it fits 64 bits.
 const EACH_MAX: u64 = (1 << 31) - 1;
@@ -35,7 +36,7 @@ const _: () = assert!(size_of::<Model>() <= 384);
 const SHUN_NS: u64 = 20_000_000;
 /// More than any path costs of which something is known.
 pub(super) const COST_MAX: u64 = 1 << 62;
-/// What a path is charged for its silence, as a multiple of it (T37).
+/// The charge for a path's silence, as a multiple of it (T37).
 const SILENCE: u64 = 64;
 /// A path is silent beyond so many of its usual times, and this.
 const SILENT_TIMES: u64 = 3;
@@ -89,16 +90,16 @@ impl Kind {
 /// Work in flight: reads and writes by number (in units), reads and writes by bytes (in units).
 pub(super) type Load = [u32; 4];
 
-/// What a choice reads of one direction of a path, worked out beforehand.
+/// The part of one direction of a path that a choice reads, worked out beforehand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Face {
-    /// What this core's load and one I/O more add to the time; Q8 ns.
+    /// Time that this core's load and one I/O more add; Q8 ns.
     work: u64,
-    /// What each I/O more adds to that; Q8 ns, below 2^31.
+    /// Time that each I/O more adds to that; Q8 ns, below 2^31.
     each: u64,
     /// As much in flight as is served without waiting; ns.
     pub(super) knee_ns: u32,
-    /// What a unit of load adds: reads and writes by number, reads and writes by bytes; Q8 ns.
+    /// Time that a unit of load adds: reads and writes by number, reads and writes by bytes; Q8 ns.
     pub(super) weights: [u32; 4],
 }
 
@@ -117,7 +118,8 @@ impl Face {
         work.saturating_sub(self.knee_ns.into())
     }
 
-    /// What this core's load and one I/O more add to the time. On an empty path nobody waits.
+    /// Works out what this core's load and one I/O more add to the time. On an empty path no I/O
+    /// waits.
     fn work_out(&mut self, load: &Load) {
         let all = dot(&self.weights, load) + self.each;
         self.work = match load {
@@ -126,7 +128,7 @@ impl Face {
         };
     }
 
-    /// What an I/O adds to the time; Q8 ns.
+    /// Time that an I/O adds; Q8 ns.
     #[inline]
     fn adds(&self, kind: Kind) -> u64 {
         let ios = u64::from(self.weights[kind.direction]) * u64::from(IO_UNITS);
@@ -139,7 +141,7 @@ impl Face {
         (self.adds(kind) >> 8).min(SERVICE_NS_MAX)
     }
 
-    /// What each I/O more adds.
+    /// Time that each I/O more adds.
     #[inline]
     pub(super) fn each_ns(&self) -> u64 {
         self.each >> 8
@@ -151,12 +153,12 @@ impl Face {
     }
 }
 
-/// What is known of I/Os of one direction and class.
+/// Knowledge of I/Os of one direction and class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     /// Time on the empty path; ns.
     pub(super) base_ns: u32,
-    /// What one of them costs the reads and the writes that wait, as a multiple of their wait;
+    /// Cost of one of them to the reads and the writes that wait, as a multiple of their wait;
     /// Q[`Model::toll_shift`].
     pub(super) tolls: [u16; 2],
 }
@@ -167,7 +169,7 @@ pub(crate) struct Model {
     /// When this path has to be looked at closer, unless something ends before; 0: now.
     odd_ns: u64,
     pub(super) faces: [Face; 2],
-    /// What rare late I/Os add; ns.
+    /// Time that rare late I/Os add; ns.
     pub(super) tail_ns: u32,
     /// How long nothing may come back before that is odd, ns; 0: it has to be looked at closer each
     /// time.
@@ -307,7 +309,7 @@ impl Model {
         }
     }
 
-    /// What was in flight when an I/O was placed, other cores' I/Os taken to be like our own.
+    /// The load when an I/O was placed, other cores' I/Os taken to be like our own.
     #[inline]
     pub(super) fn load_of(&self, ticket: &Ticket) -> Load {
         let mut load = ticket.load;
@@ -320,7 +322,7 @@ impl Model {
         load
     }
 
-    /// What an I/O would wait, and what that costs the others.
+    /// The time that an I/O would wait, and its cost to the others.
     #[inline]
     fn wait_and_price_ns(&self, kind: Kind, elsewhere: u32) -> (u64, u64) {
         let waits_ns = [
@@ -494,7 +496,7 @@ impl Model {
     }
 }
 
-/// What a load adds by these weights; Q8 ns.
+/// Time that a load adds by these weights; Q8 ns.
 #[inline]
 pub(super) fn dot(weights: &[u32; 4], load: &Load) -> u64 {
     let products = weights.iter().zip(load);

@@ -1,4 +1,4 @@
-//! What other cores have in flight, when their counts are old.
+//! Estimate of what other cores have in flight, when their counts are old.
 //!
 //! Between two counts the others are taken to do as this core does: what it has more or less in
 //! flight on a path since, each of them has. Without that all cores would send to the path that was
@@ -98,7 +98,7 @@ impl Others {
         };
     }
 
-    /// What others have in flight on a path by now.
+    /// I/Os that others have in flight on a path by now.
     #[inline]
     pub(super) fn now(&self, path: usize, view: &PathView, own: u32) -> u32 {
         let more = i64::from(own) - i64::from(self.own[path % PATHS_MAX]);

@@ -8,7 +8,7 @@
 //! # Contract
 //! Paths that together carry less than 1 in [`SMALL`] of what the strongest alone does are small.
 //! An I/O goes to one only where it is predicted to end no later than on the best of the others,
-//! whatever the price there. What has to be found out of a small path is found out as of any other.
+//! whatever the price there. A small path is looked at like any other.
 //!
 //! # Limits
 //! It is looked at now and then, in the mix of I/Os of this core. A path of which nothing is known,

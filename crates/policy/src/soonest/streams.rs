@@ -5,15 +5,15 @@
 //! become far slower than leaving. With much in flight the stream then uses all paths, in turns of
 //! about twice what it keeps in flight; with little it stays, as it should.
 //!
-//! What a jump costs is learnt from the time between two completions of a loaded path: where the
+//! The cost of a jump is learnt from the time between two completions of a loaded path: where the
 //! second is not the next place after the first, it takes longer on a disk, and just as long on
 //! flash or at the end of a network. Where a jump costs nothing, streams are nothing special.
 //!
 //! # Contract
 //! On paths of which this is not known yet a stream takes turns as well, but only for [`TRIALS`]
-//! I/Os now and then: so it becomes known, and a stream over a network loses nothing by it. What
-//! other cores' I/Os may have made an I/O wait is taken off twice: a cost too low only means that
-//! streams move more often.
+//! I/Os now and then: so it becomes known, and a stream over a network loses nothing by it. The
+//! time that other cores' I/Os may have made an I/O wait is taken off twice: a cost too low only
+//! means that streams move more often.
 //!
 //! # Limits
 //! [`STREAMS`] streams; places count in 512 bytes, modulo 2 TiB.
@@ -66,7 +66,7 @@ struct Stream {
     hits: u8,
 }
 
-/// What is known of jumps on a path.
+/// Knowledge of jumps on a path.
 #[derive(Clone, Copy, Debug)]
 struct Leg {
     /// Where the I/O that was completed last ended.
@@ -77,7 +77,7 @@ struct Leg {
     far_ns: u32,
     /// How far those that go on are from that, in the mean; ns.
     spread_ns: u32,
-    /// What a jump costs: 0 unless it is surely more than chance; ns.
+    /// Cost of a jump: 0 unless it is surely more than chance; ns.
     jump_ns: u32,
     nears: u8,
     fars: u8,
@@ -294,7 +294,7 @@ impl Leg {
             let took = done.now_ns.saturating_sub(begun_ns.max(before_ns));
             self.near(took.min(TIME_NS_MAX) as i64, usual, units);
         } else {
-            // What the way takes is no jump, nor what others' I/Os make it wait.
+            // The time of the way is no jump, nor the wait for others' I/Os.
             let wait_ns = match done.ticket.elsewhere {
                 0 => 0,
                 _ => model.waited_ns(Kind::of_ticket(&done.ticket), &done.ticket) as u64,

@@ -427,7 +427,7 @@ fn t43_a_path_that_failed_stands_back_whatever_else_ends_there() {
     }
 }
 
-/// What was taken back as nobody waited for it is as if it had never been placed.
+/// An I/O that was taken back, as nobody waited for it, is as if it had never been placed.
 #[test]
 fn t41_t43_what_is_dropped_teaches_nothing_and_no_path_stands_back() {
     let wanted = request(Group::Read, 4096);

@@ -72,7 +72,7 @@ fn a13_a_core_weighs_a_path_that_it_never_measured_by_what_its_node_measured() {
     for core in [1, 2] {
         let engine = &mut cores[usize::from(core)];
         assert_eq!(read(&board, core, engine, &mut now_ns), 0, "the first path");
-        // What it has just measured is news to itself as well.
+        // Its own measurement is news to it as well.
         turn(&board, core, engine, now_ns);
     }
     assert_eq!(weights(&cores[1]), [(57, fast_ns), (6, 0)]);

@@ -31,7 +31,7 @@ struct Port {
     pending: Vec<(u32, Span)>,
 }
 
-/// What the load writes and reads, where it may look at it.
+/// The load's data, in memory that it may look at.
 struct Staging(Vec<u8>);
 
 impl Memory for Staging {

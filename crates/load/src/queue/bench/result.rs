@@ -1,4 +1,4 @@
-//! What a load on queues came to, for people and for programs.
+//! Result of a load on queues, for people and for programs.
 use super::{BenchArgs, KindWord, Ran};
 use crate::worker::Finished;
 use ::queue::Counts;
@@ -28,7 +28,7 @@ pub fn failure(args: &BenchArgs, finished: &Finished) -> Option<String> {
     })
 }
 
-/// What is said of blocks that a right does not cover.
+/// The error of blocks that a right does not cover.
 const DENIED: &str = "access denied";
 
 /// A count per I/O that was done, measured or not.

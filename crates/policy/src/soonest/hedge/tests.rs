@@ -205,7 +205,7 @@ fn where_the_others_are_full_there_is_no_copy() {
     assert_eq!(silent, Hedge::Send(PathIndex(1)));
     known.selector = before;
     known.now_ns -= 20 * MS;
-    // Whoever waits for a minute may disturb them.
+    // A read that waits for a minute may disturb them.
     let hopeless = known.hedge(0, &ticket, 60_000 * MS, &views);
     assert_eq!(hopeless, Hedge::Send(PathIndex(1)));
 }
