@@ -64,6 +64,7 @@ mod session;
 mod slots;
 mod split;
 mod stages;
+mod standstill;
 mod status;
 mod stop;
 mod types;
@@ -93,6 +94,7 @@ use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
 use slots::{Lane, Slots};
 use split::Splits;
+use standstill::Standstills;
 use stop::Stop;
 use volume::Head;
 use volumes::{Ready, VACANT, Volume};
@@ -113,6 +115,7 @@ pub struct HostEngine {
     scratch: Scratch,
     /// Second copies of reads.
     hedges: Hedges,
+    standstills: Standstills,
     outputs: Outputs,
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
@@ -188,6 +191,7 @@ impl HostEngine {
             freed: Lane::EMPTY,
             freeing: false,
             hedges: Hedges::new(config.io_max + spare, spare, unseen_ns_max),
+            standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
@@ -321,8 +325,8 @@ impl Machine for HostEngine {
         self.touch(number, role);
     }
 
-    fn handle_look(&mut self, busy_ns: u64) {
-        self.looked(busy_ns);
+    fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+        self.looked(busy_ns, now_ns);
     }
 
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {

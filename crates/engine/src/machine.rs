@@ -241,7 +241,7 @@ pub trait Machine {
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64);
     /// The loop looks at what has ended. It was busy since its last look: an end may have waited,
     /// and a request may have left, so much later than the clock says; 0 after a sleep.
-    fn handle_look(&mut self, _busy_ns: u64) {}
+    fn handle_look(&mut self, _busy_ns: u64, _now_ns: u64) {}
     /// Bytes arrived; returns how many were taken. Fewer than offered: payload begins
     /// (`placement`), or the connection is blocked until `Output::Resume`.
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize;
@@ -306,8 +306,8 @@ macro_rules! pass_on {
         fn handle_connected(&mut self, conn: $crate::machine::ConnId, now_ns: u64) {
             self.$inner.handle_connected(conn, now_ns);
         }
-        fn handle_look(&mut self, busy_ns: u64) {
-            self.$inner.handle_look(busy_ns);
+        fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+            self.$inner.handle_look(busy_ns, now_ns);
         }
         fn handle_bytes(
             &mut self,

@@ -532,8 +532,8 @@ impl Devices {
 impl Machine for Devices {
     type Control = HostControl;
 
-    fn handle_look(&mut self, busy_ns: u64) {
-        self.host.handle_look(busy_ns);
+    fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+        self.host.handle_look(busy_ns, now_ns);
         for mirror in self.mirrors.iter_mut().flatten() {
             if let Phase::Running(it) = &mut mirror.phase {
                 it.reads.set_gap(busy_ns.saturating_mul(2));

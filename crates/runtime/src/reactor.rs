@@ -196,7 +196,7 @@ where
     fn look(&mut self, waits_ns: u64) {
         let now_ns = os::now_ns();
         let busy_ns = busy_ns(self.now_ns, waits_ns, now_ns);
-        self.machine.handle_look(busy_ns);
+        self.machine.handle_look(busy_ns, now_ns);
         self.now_ns = now_ns;
         if cfg!(feature = "freeze-points") && self.ring.has_completion() {
             freeze::point(Point::Turn);

@@ -232,9 +232,6 @@ impl Health {
         self.score = self.score.saturating_sub(limits.errors_permille.into());
         let usual_ns = self.usual_ns;
         let long = pause_ns > limits.slow_ns && limits.slow_ns > 0;
-        if long && self.probation.is_some() {
-            self.cost(now_ns - pause_ns, now_ns, limits);
-        }
         // Of all that waited in one pause, one says so.
         if long || now_ns.saturating_sub(latency_ns) >= self.pause.0 {
             self.usual_ns = learnt(usual_ns, latency_ns);
@@ -276,6 +273,9 @@ impl Health {
     #[cold]
     pub fn paused(&mut self, pause: Pause, gap_ns: u64, now_ns: u64, limits: &Limits) -> bool {
         self.pause = (now_ns, pause.pause_ns);
+        if self.probation.is_some() {
+            self.cost(now_ns - pause.pause_ns, gap_ns, now_ns, limits);
+        }
         let least_ns = limits.slow_ns.max(STALL_TIMES * pause.usual_ns);
         pause.usual_ns > 0 && pause.pause_ns.saturating_sub(gap_ns) > least_ns
     }
@@ -296,7 +296,7 @@ impl Health {
         let most = u64::from(STALLS) / u64::from(patience);
         let begins = u64::from(self.stalls) >= most && self.lost_ns >= most * limits.slow_ns;
         if begins {
-            self.cost(now_ns.saturating_sub(self.lost_ns), now_ns, limits);
+            self.cost(now_ns.saturating_sub(self.lost_ns), 0, now_ns, limits);
         }
         self.begin(begins, Why::Stalls, now_ns, limits)
     }
@@ -388,7 +388,8 @@ impl Health {
                 it.due_ns = now_ns.saturating_add(wait_ns(&self.relapses, it, limits));
                 Some(Why::Flaps)
             }
-            None => self.begin(flapped, Why::Flaps, now_ns, limits),
+            // It failed when it was lost, whatever time others took to bring it back.
+            None => self.begin_from(flapped, Why::Flaps, self.gone_ns, now_ns, limits),
         };
         self.relapses.used_ns = now_ns.max(1);
         begun
@@ -410,18 +411,20 @@ impl Health {
             return;
         }
         self.flapped = false;
-        self.relapses.is_excused(now_ns);
-        if self.probation.is_some_and(|it| recent(it.since_ns)) {
+        let excused = self.probation.is_some_and(|it| recent(it.since_ns));
+        self.relapses.is_excused(excused, TOGETHER_NS, now_ns);
+        if excused {
             self.probation = None;
         }
     }
 
-    /// An I/O that was given to the path at `begun_ns` was lost there until now. This may come
-    /// after the probation that the loss led to: then it counts for the next one, if that is a
-    /// relapse.
+    /// An I/O that was given to the path at `begun_ns` was lost there until now, but for
+    /// `others_ns` of this time, for which the path is not to blame. This may come after the
+    /// probation that the loss led to: then it counts for the next one, if that is a relapse.
     #[cold]
-    pub fn cost(&mut self, begun_ns: u64, now_ns: u64, limits: &Limits) {
-        self.relapses.cost(begun_ns, now_ns);
+    pub fn cost(&mut self, begun_ns: u64, others_ns: u64, now_ns: u64, limits: &Limits) {
+        let lost_ns = now_ns.saturating_sub(begun_ns).saturating_sub(others_ns);
+        self.relapses.cost(begun_ns, lost_ns, now_ns);
         if let Some(it) = &mut self.probation {
             let least_ns = self.relapses.least_ns(limits);
             it.least_until_ns = it.since_ns.saturating_add(least_ns);
@@ -502,10 +505,22 @@ impl Health {
 
     /// Probation begins, where it should and hasn't.
     fn begin(&mut self, should: bool, why: Why, now_ns: u64, limits: &Limits) -> Option<Why> {
+        self.begin_from(should, why, now_ns, now_ns, limits)
+    }
+
+    /// The same for what happened to the path at `at_ns`.
+    fn begin_from(
+        &mut self,
+        should: bool,
+        why: Why,
+        at_ns: u64,
+        now_ns: u64,
+        limits: &Limits,
+    ) -> Option<Why> {
         if !should || self.probation.is_some() || limits.are_off() {
             return None;
         }
-        self.relapses.begins(now_ns);
+        self.relapses.begins(at_ns);
         self.tally.times = self.tally.times.saturating_add(1);
         self.probation = Some(Probation {
             why,

@@ -259,7 +259,8 @@ impl HostEngine {
 
     /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
     /// its end was seen.
-    pub(super) fn looked(&mut self, busy_ns: u64) {
+    pub(super) fn looked(&mut self, busy_ns: u64, now_ns: u64) {
+        self.standstills.note(busy_ns, now_ns);
         self.hedges.looked(busy_ns.saturating_mul(2));
         for volume in &mut self.volumes {
             volume.head.set_gap(busy_ns.saturating_mul(2));

@@ -78,8 +78,10 @@ impl HostEngine {
         if outcome.is_done() {
             self.blame(number, index, now_ns);
         }
-        if outcome.is_path_error() && self.paths[number].will.returns() {
-            let slot = self.slots.get_mut(index);
+        let slot = self.slots.get_mut(index);
+        let lost = outcome.is_path_error() && self.paths[number].will.returns();
+        // Once: after a hold this is the end of the same attempt.
+        if lost && slot.course.lost_ns == 0 {
             slot.course.lost_ns = slot.placed_ns.max(1);
         }
         if self.fails_now(outcome) {
@@ -165,7 +167,9 @@ impl HostEngine {
         let begun_ns = core::mem::take(&mut slot.course.lost_ns);
         if begun_ns > 0 {
             let (volume, path) = (usize::from(slot.io.volume), slot.path);
-            self.volumes[volume].head.cost(path, begun_ns, now_ns);
+            let still_ns = self.standstills.within(begun_ns, now_ns);
+            let head = &mut self.volumes[volume].head;
+            head.cost(path, begun_ns, still_ns, now_ns);
         }
     }
 
@@ -202,6 +206,8 @@ impl HostEngine {
         if self.is_taken_back(index, now_ns) {
             return;
         }
+        // What it waits for from now on is not `from`.
+        self.note_cost(index, now_ns);
         let number = self.number(self.slots.get(index).io.volume, from);
         let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
         let slot = self.slots.get_mut(index);

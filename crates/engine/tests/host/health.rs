@@ -324,6 +324,77 @@ fn a_relapse_keeps_a_path_out_by_what_it_cost() {
     clean(&mut rig);
 }
 
+/// For how long probation of path 0 lasts at least, from its beginning.
+fn least_ns(rig: &Rig) -> u64 {
+    let it = health(rig, P0).probation.unwrap();
+    it.least_until_ns - it.since_ns
+}
+
+/// While I/O is under way on a path that relapses, the core stands still.
+#[test]
+fn standstill_of_the_core_is_no_cost_of_a_path() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    stall(&mut rig, 3 * SECOND);
+    load(&mut rig, 8, BLOCK, 4 * SECOND);
+    until_live(&mut rig, 100 * SECOND);
+    load(&mut rig, 8, BLOCK, 100 * MS);
+    stall(&mut rig, 60 * SECOND);
+    (0..4).for_each(|slot| rig.submit(&read(slot, slot)).unwrap());
+    rig.world.pass(10 * MS);
+    assert_eq!(why(&rig, P0), None);
+    rig.world.now_ns += 3 * SECOND;
+    let look = |rig: &Rig, busy_ns| rig.host.borrow_mut().handle_look(busy_ns, rig.world.now_ns);
+    look(&rig, 3 * SECOND);
+    rig.world.pass(MS);
+    look(&rig, 0);
+    assert!(rig.run(5 * SECOND, |_, done| done.len() == 4));
+    assert_eq!(why(&rig, P0), Some(Why::Silence));
+    // What was lost on it in either episode took less than a second.
+    let least_ns = least_ns(&rig);
+    assert!((5 * SECOND..32 * SECOND).contains(&least_ns), "{least_ns}");
+}
+
+/// Path 0 has lost a write and given it back. It waits for a write before it, which path 1 lost and
+/// may still execute: that is no cost of path 0.
+#[test]
+fn wait_for_a_write_of_another_path_is_no_cost() {
+    let mut rig = rig(3, Policy::RoundRobin { bytes: 0 });
+    for _ in 0..2 {
+        rig.world.cut(HOST, 0);
+        until_returned(&mut rig, 20 * SECOND);
+        until_live(&mut rig, 100 * SECOND);
+    }
+    rig.world.nodes[TARGET].disks[0].delay_ns = 200 * MS;
+    for (slot, path) in [(0, P1), (1, P0)] {
+        let hints = Hints {
+            on: Some(path),
+            ..Hints::default()
+        };
+        let now_ns = rig.world.now_ns;
+        let mut host = rig.host.borrow_mut();
+        host.submit_with(&write(0, slot), hints, now_ns).unwrap();
+    }
+    rig.world.pass(10 * MS);
+    let in_flight = |rig: &Rig| [P0, P1].map(|path| rig.host.borrow().in_flight(0, path));
+    assert_eq!(in_flight(&rig), [1, 1]);
+    rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    rig.world.cut(HOST, 1);
+    rig.world.pass(MS);
+    rig.world.cut_queue(HOST, 0);
+    let before_ns = rig.world.now_ns;
+    assert!(rig.run(10 * SECOND, |_, done| done.len() == 2));
+    assert!(
+        rig.world.now_ns - before_ns > 2 * SECOND,
+        "path 1's was held"
+    );
+    let host = rig.host.clone();
+    let is_out = move || host.borrow().path_health(0, P0).probation.is_some();
+    assert!(rig.run(20 * SECOND, |_, _| is_out()));
+    assert_eq!(why(&rig, P0), Some(Why::Flaps));
+    let least_ns = least_ns(&rig);
+    assert!((3 * SECOND..32 * SECOND).contains(&least_ns), "{least_ns}");
+}
+
 /// Silence, then the loss of the same path: one fault.
 #[test]
 fn silence_and_the_loss_after_it_are_one_relapse() {

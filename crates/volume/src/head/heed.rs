@@ -52,7 +52,8 @@ impl Head {
         if !stalled || !self.another_does_better(path, pause.pause_ns, false, now_ns) {
             return None;
         }
-        let begun = self.health[at].stalled(pause.pause_ns, now_ns, &self.health_limits);
+        let own_ns = pause.pause_ns.saturating_sub(self.gap_ns);
+        let begun = self.health[at].stalled(own_ns, now_ns, &self.health_limits);
         begun.inspect(|_| self.show())
     }
 
@@ -162,11 +163,12 @@ impl Head {
         }
     }
 
-    /// An I/O that was given to `path` at `begun_ns` was lost there until now. Another path does it
-    /// from now on, or none.
+    /// An I/O that was given to `path` at `begun_ns` was lost there until now; for `others_ns` of
+    /// this time `path` is not to blame. Another path does it from now on, or none.
     #[cold]
-    pub fn cost(&mut self, path: PathIndex, begun_ns: u64, now_ns: u64) {
-        self.health[usize::from(path.0)].cost(begun_ns, now_ns, &self.health_limits);
+    pub fn cost(&mut self, path: PathIndex, begun_ns: u64, others_ns: u64, now_ns: u64) {
+        let health = &mut self.health[usize::from(path.0)];
+        health.cost(begun_ns, others_ns, now_ns, &self.health_limits);
     }
 
     /// When a probe of `path` is due; `u64::MAX`: none is, or it could only fail.

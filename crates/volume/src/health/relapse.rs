@@ -2,13 +2,15 @@
 //!
 //! An *episode* is the time from the begin of a probation until the path is trusted again. It is
 //! one relapse at most, whatever else shows meanwhile: silence, then the loss of the path, then its
-//! return. Its *cost* is the longest time for which an I/O was lost on the path: until it was done
-//! there, or given to another path. Costs of one episode are not added up, so one fault is counted
-//! once however many I/Os it hits.
+//! return. An episode that is a return begins with the loss before it, however long ago that is.
+//! Its *cost* is the longest time for which an I/O was lost on the path: until it was done there,
+//! or could be given to another path. Time in which this core stood still, or in which the I/O
+//! waited for other paths, is no part of it. Costs of one episode are not added up, so one fault
+//! is counted once however many I/Os it hits.
 //!
 //! # Contract
-//! [`Relapses::begins`] once per episode, then [`Relapses::is_over`] or [`Relapses::is_excused`].
-//! Times are of one clock, ns.
+//! [`Relapses::begins`] once per episode, then [`Relapses::is_over`] or [`Relapses::is_excused`],
+//! which leaves all as it was before the episode. Times are of one clock, ns.
 //!
 //! # Limits
 //! A relapse keeps its path out for [`COST_TIMES`] times the cost, at most
@@ -28,47 +30,58 @@ pub(super) const LEVEL_MAX: u8 = 16;
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Relapses {
-    /// There was an episode before.
-    any: bool,
-    /// Relapses in a row; 0: the present or last episode was none.
-    level: u8,
+    row: Row,
+    /// The row before the present or last episode.
+    before: Row,
     /// Since when the path is connected or trusted; 0: it never was.
     pub used_ns: u64,
     /// How long the last episode took.
     took_ns: u64,
+    /// Until when all usable paths were lost: I/Os that began before are not this path's cost.
+    excused_ns: u64,
+}
+
+/// Episodes so far, as far as they count for the next one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    /// There was an episode.
+    any: bool,
+    /// Relapses in a row; 0: the last episode was none.
+    level: u8,
     /// The cost since the last episode began, and when it was noted.
     cost_ns: u64,
     cost_at_ns: u64,
     /// The cost between the beginnings of the last two; 0 unless the last one is a relapse.
     cost_before_ns: u64,
-    /// Until when all usable paths were lost: I/Os that began before are not this path's cost.
-    excused_ns: u64,
 }
 
 impl Relapses {
     /// Whether an episode that begins now is a relapse.
     pub fn would_relapse(&self, now_ns: u64) -> bool {
-        self.any && now_ns.saturating_sub(self.used_ns) < self.memory_ns()
+        self.row.any && now_ns.saturating_sub(self.used_ns) < self.memory_ns()
     }
 
     fn memory_ns(&self) -> u64 {
         RELAPSE_NS.saturating_add(self.took_ns.saturating_mul(4))
     }
 
-    /// An episode begins.
-    pub fn begins(&mut self, now_ns: u64) {
-        let relapse = self.would_relapse(now_ns);
-        let recent = now_ns.saturating_sub(self.cost_at_ns) < self.memory_ns();
-        self.any = true;
-        self.level = match relapse {
-            true => (self.level + 1).min(LEVEL_MAX),
-            false => 0,
+    /// An episode begins, whose cause was there at `at_ns`.
+    pub fn begins(&mut self, at_ns: u64) {
+        let relapse = self.would_relapse(at_ns);
+        let before = self.row;
+        let recent = at_ns.saturating_sub(before.cost_at_ns) < self.memory_ns();
+        self.row = Row {
+            any: true,
+            level: if relapse {
+                (before.level + 1).min(LEVEL_MAX)
+            } else {
+                0
+            },
+            cost_before_ns: if relapse && recent { before.cost_ns } else { 0 },
+            cost_ns: 0,
+            ..before
         };
-        self.cost_before_ns = match relapse && recent {
-            true => self.cost_ns,
-            false => 0,
-        };
-        self.cost_ns = 0;
+        self.before = before;
     }
 
     /// The episode is over: the path is trusted again, after `took_ns`.
@@ -76,31 +89,38 @@ impl Relapses {
         (self.took_ns, self.used_ns) = (took_ns, now_ns);
     }
 
-    /// All usable paths were lost: no path is to blame for what that costs.
-    pub fn is_excused(&mut self, now_ns: u64) {
-        (self.cost_ns, self.excused_ns) = (0, now_ns);
+    /// All usable paths were lost, up to `together_ns` ago: no path is to blame for what that
+    /// costs, nor for an `episode` that this was.
+    pub fn is_excused(&mut self, episode: bool, together_ns: u64, now_ns: u64) {
+        if episode {
+            self.row = self.before;
+        }
+        if now_ns.saturating_sub(self.row.cost_at_ns) < together_ns {
+            self.row.cost_ns = 0;
+        }
+        self.excused_ns = now_ns;
     }
 
-    /// An I/O that began at `begun_ns` was lost on the path until now.
-    pub fn cost(&mut self, begun_ns: u64, now_ns: u64) {
+    /// An I/O that began at `begun_ns` was lost on the path until now, for `lost_ns` of this time.
+    pub fn cost(&mut self, begun_ns: u64, lost_ns: u64, now_ns: u64) {
         if begun_ns > self.excused_ns {
-            self.cost_ns = self.cost_ns.max(now_ns.saturating_sub(begun_ns));
-            self.cost_at_ns = now_ns;
+            self.row.cost_ns = self.row.cost_ns.max(lost_ns);
+            self.row.cost_at_ns = now_ns;
         }
     }
 
     /// How long the present episode lasts at least, ns.
     pub fn least_ns(&self, limits: &Limits) -> u64 {
-        if self.level == 0 {
+        if self.row.level == 0 {
             return 0;
         }
-        let cost_ns = self.cost_ns.max(self.cost_before_ns);
+        let cost_ns = self.row.cost_ns.max(self.row.cost_before_ns);
         let least_ns = cost_ns.saturating_mul(COST_TIMES);
         least_ns.min(limits.relapse_ns_max())
     }
 
     /// How often the time between probes has doubled for relapses.
     pub fn level(&self) -> u8 {
-        self.level
+        self.row.level
     }
 }

@@ -210,7 +210,7 @@ fn episode(health: &mut Health, now_ns: &mut u64, cost_ns: u64) -> u64 {
     let since_ns = *now_ns;
     assert_eq!(health.silent(since_ns, &LIMITS), Some(Why::Silence));
     *now_ns += cost_ns;
-    health.cost(since_ns, *now_ns, &LIMITS);
+    health.cost(since_ns, 0, *now_ns, &LIMITS);
     while health.probation().is_some() {
         *now_ns = health.probation().unwrap().due_ns.max(*now_ns);
         health.probe();
@@ -264,7 +264,7 @@ fn an_episode_is_one_relapse_whatever_shows_in_it() {
         health.probed(false, SECOND, now_ns + SECOND, &LIMITS);
         now_ns += 2 * SECOND;
         assert_eq!(health.used(now_ns, &LIMITS), Some(Why::Flaps));
-        health.cost(begun_ns, now_ns, &LIMITS);
+        health.cost(begun_ns, 0, now_ns, &LIMITS);
         let it = health.probation().unwrap();
         assert_eq!(it.since_ns, begun_ns);
     }
@@ -298,8 +298,65 @@ fn what_all_paths_lost_together_is_no_cost() {
     health.lost_together(now_ns);
     now_ns += SECOND;
     assert_eq!(health.used(now_ns, &LIMITS), None);
-    health.cost(begun_ns, now_ns, &LIMITS);
+    health.cost(begun_ns, 0, now_ns, &LIMITS);
     assert!(episode(&mut health, &mut now_ns, MS) < 2 * SECOND);
+}
+
+/// However long each outage takes: an outage is judged by when it began.
+#[test]
+fn path_lost_for_long_again_and_again_relapses() {
+    let (mut health, mut now_ns) = used();
+    health.lost(now_ns);
+    assert_eq!(health.used(now_ns, &LIMITS), None, "for the first time");
+    let mut took = Vec::new();
+    for _ in 0..3 {
+        now_ns += 10 * SECOND;
+        health.lost(now_ns);
+        health.cost(now_ns - SECOND, 0, now_ns, &LIMITS);
+        now_ns += 300 * SECOND;
+        assert_eq!(health.used(now_ns, &LIMITS), Some(Why::Flaps));
+        let it = health.probation().unwrap();
+        took.push((health.relapses.level(), it.least_until_ns - now_ns));
+        probation(&mut health, &mut now_ns, |_| true);
+    }
+    let cost_ns = 32 * SECOND;
+    assert_eq!(took, [(0, 0), (1, cost_ns), (2, cost_ns)]);
+}
+
+/// A probation that is excused is no relapse, and what the path did before it is not forgotten.
+#[test]
+fn excused_probation_leaves_no_relapse_behind() {
+    let (mut health, mut now_ns) = used();
+    // Before any other episode, and after one.
+    for (level, least_ns) in [(0, 0), (1, 64 * SECOND)] {
+        assert_eq!(health.silent(now_ns, &LIMITS), Some(Why::Silence));
+        health.cost(now_ns, 0, now_ns + SECOND, &LIMITS);
+        now_ns += 2 * SECOND;
+        health.lost(now_ns);
+        health.lost_together(now_ns);
+        assert_eq!(health.probation(), None);
+        now_ns += SECOND;
+        assert_eq!(health.used(now_ns, &LIMITS), None);
+        now_ns += SECOND;
+        health.silent(now_ns, &LIMITS).unwrap();
+        let it = health.probation().unwrap();
+        assert_eq!(health.relapses.level(), level);
+        assert_eq!(it.least_until_ns - now_ns, least_ns);
+        health.cost(now_ns, 0, now_ns + 2 * SECOND, &LIMITS);
+        probation(&mut health, &mut now_ns, |_| true);
+        now_ns += 11 * SECOND;
+    }
+}
+
+/// This core stood still for a part of the time: the path lost the I/O for the rest only.
+#[test]
+fn time_of_others_is_no_cost() {
+    let (mut health, mut now_ns) = used();
+    episode(&mut health, &mut now_ns, MS);
+    health.silent(now_ns, &LIMITS).unwrap();
+    health.cost(now_ns, 9 * SECOND, now_ns + 10 * SECOND, &LIMITS);
+    let it = health.probation().unwrap();
+    assert_eq!(it.least_until_ns - now_ns, 32 * SECOND);
 }
 
 #[test]

@@ -133,6 +133,29 @@ fn what_all_paths_suffer_together_is_nobodys_fault() {
     }
 }
 
+/// What ends late because this core stood still costs nothing that its path is to blame for.
+#[test]
+fn core_that_stood_still_is_no_cost_of_a_path() {
+    let mut head = judging(2);
+    let mut now_ns = 2 * SECOND;
+    put(&mut head, P0, Why::Silence);
+    while let Some(it) = head.probation(P0) {
+        now_ns = it.due_ns;
+        head.probed(P0, Outcome::Done, MS, now_ns);
+    }
+    now_ns += SECOND;
+    assert_eq!(head.told(P0, Why::Silence, now_ns), Some(Why::Silence));
+    let least_ns = |head: &Head| head.probation(P0).unwrap().least_until_ns;
+    for (gap_ns, cost_ns) in [(5 * SECOND, 0), (2 * SECOND, 3 * SECOND)] {
+        let end_ns = now_ns + 5 * SECOND;
+        head.set_gap(gap_ns);
+        assert!(!end(&mut head, &[P0], 5 * SECOND, end_ns));
+        head.set_gap(0);
+        assert_eq!(least_ns(&head) - now_ns, 32 * cost_ns);
+        head.heed(P0, Outcome::Busy { after_ns: 0 }, true, 0, now_ns);
+    }
+}
+
 #[test]
 fn t37_silence_counts_while_another_answers_or_rests() {
     let since_ns = 2 * SECOND;
