@@ -1,7 +1,7 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
 use super::path::{Path, Phase};
-use super::slots::Slot;
+use super::slots::{Course, Slot};
 use super::types::{Io, IoOp, PathState};
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
@@ -36,12 +36,16 @@ pub struct PathCounters {
 }
 
 impl PathCounters {
-    /// Counts the end of `io`; `in_transit`: it failed on the way, not behind the path.
+    /// Counts the end of `io`, to which this happened.
     #[inline]
-    pub(super) fn count(&mut self, io: &Io, outcome: Outcome, in_transit: bool) {
+    pub(super) fn count(&mut self, io: &Io, outcome: Outcome, course: &Course) {
         if !outcome.is_done() {
-            self.errors += 1;
-            self.device_errors += u64::from(outcome.is_device_error() && !in_transit);
+            // Where the caller has another way, only the path can fail it.
+            if !course.replaceable || outcome.is_path_error() {
+                self.errors += 1;
+                let is_device = outcome.is_device_error() && !course.in_transit;
+                self.device_errors += u64::from(is_device);
+            }
             return;
         }
         self.ios[group(io.op) as usize] += 1;
@@ -326,22 +330,30 @@ mod tests {
 
     #[test]
     fn only_what_moved_counts_as_bytes_and_only_what_succeeded_as_io() {
+        let plain = Course::default();
+        let in_transit = Course {
+            in_transit: true,
+            ..plain
+        };
+        let replaceable = Course {
+            replaceable: true,
+            ..plain
+        };
         let mut counters = PathCounters::default();
-        counters.count(&io(IoOp::Read), Outcome::Done, false);
-        counters.count(&io(IoOp::Write { fua: true }), Outcome::Done, false);
-        counters.count(
-            &io(IoOp::WriteZeroes { deallocate: false }),
-            Outcome::Done,
-            false,
-        );
-        counters.count(&io(IoOp::Flush), Outcome::Done, false);
-        counters.count(&io(IoOp::Read), Outcome::MediaError, false);
-        let busy = Outcome::Busy { after_ns: 0 };
-        counters.count(&io(IoOp::Read), busy, true);
+        let mut count = |op, outcome, course| counters.count(&io(op), outcome, course);
+        let zeroes = IoOp::WriteZeroes { deallocate: false };
+        count(IoOp::Read, Outcome::Done, &plain);
+        count(IoOp::Write { fua: true }, Outcome::Done, &plain);
+        count(zeroes, Outcome::Done, &plain);
+        count(IoOp::Flush, Outcome::Done, &plain);
+        count(IoOp::Read, Outcome::MediaError, &plain);
+        count(IoOp::Read, Outcome::Busy { after_ns: 0 }, &in_transit);
+        count(zeroes, Outcome::MediaError, &replaceable);
+        count(zeroes, Outcome::PathError, &replaceable);
         let want = PathCounters {
             ios: [1, 2, 1],
             bytes: [4096, 4096],
-            errors: 2,
+            errors: 3,
             device_errors: 1,
             ..PathCounters::default()
         };

@@ -60,9 +60,11 @@ impl HostEngine {
         let plain = volume.fence.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
-        if hints.elsewhere || hints.untimed || hints.past_cut || hints.past_gate {
+        let odd = hints.elsewhere || hints.untimed || hints.replaceable;
+        if odd || hints.past_cut || hints.past_gate {
             let course = &mut self.slots.get_mut(index).course;
             (course.elsewhere, course.untimed) = (hints.elsewhere, hints.untimed);
+            course.replaceable = hints.replaceable;
             (course.past_cut, course.past_gate) = (hints.past_cut, hints.past_gate);
         }
         if let Some(outcome) = refused {
@@ -376,11 +378,11 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
         let in_transit = slot.course.in_transit;
-        path.counters.count(&slot.io, outcome, in_transit);
+        path.counters.count(&slot.io, outcome, &slot.course);
         path.acknowledged += u64::from(outcome.is_done() && group(slot.io.op) == Group::Write);
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
-            path.counters.count(&slot.io, outcome, in_transit);
+            path.counters.count(&slot.io, outcome, &slot.course);
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;

@@ -125,6 +125,8 @@ pub(super) struct Course {
     pub elsewhere: bool,
     /// How long it takes says nothing of its path.
     pub untimed: bool,
+    /// Its caller has another way, so an error of the device is none of its path.
+    pub replaceable: bool,
     /// A read that goes on when its volume is cut off.
     pub past_cut: bool,
     /// A change that does not wait for what the engine before had sent.

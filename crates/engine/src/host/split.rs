@@ -355,6 +355,7 @@ impl HostEngine {
         let course = &mut self.slots.get_mut(helper).course;
         (course.helper, course.watched) = (true, true);
         (course.elsewhere, course.untimed) = (of.elsewhere, of.untimed);
+        course.replaceable = of.replaceable;
         (course.past_cut, course.past_gate) = (of.past_cut, of.past_gate);
         (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
         self.splits.of(index).helpers += 1;

@@ -233,6 +233,9 @@ pub struct Hints {
     pub elsewhere: bool,
     /// How long it takes says nothing of its path.
     pub untimed: bool,
+    /// The caller does it otherwise where the device refuses or fails it: that is no error to count
+    /// or to report.
+    pub replaceable: bool,
     /// A read that [`HostEngine::cut`](super::HostEngine::cut) doesn't end: it waits for a path as
     /// ever.
     pub past_cut: bool,

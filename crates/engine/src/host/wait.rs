@@ -115,7 +115,8 @@ impl HostEngine {
             patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
-        if outcome.is_device_error() && !self.slots.get(index).course.in_transit {
+        let course = &self.slots.get(index).course;
+        if outcome.is_device_error() && !course.in_transit && !course.replaceable {
             let failed = disposition == Disposition::Complete;
             self.device_error(number, index, outcome, failed, now_ns);
         }

@@ -10,14 +10,15 @@
 //! half done.
 //!
 //! A leg that fails to make a hole is given the zeroes as data, and what becomes of that counts.
-//! One that refuses the command as such is not asked again before it returns.
+//! One that refuses or denies the command as such is not asked again before it returns. A hole is a
+//! try: an error of the device is not counted as one of the leg's path.
 //!
 //! # Limits
 //! One command more than the piece has runs of data. Holes are multiples of `hole_bytes` and of
 //! [`MIRROR_HOLE_BYTES`](crate::limits::MIRROR_HOLE_BYTES); a piece has four of these.
 use super::one::{Kit, Mirrored, Phase};
 use super::table::{Entry, Task};
-use crate::host::{Io, IoOp};
+use crate::host::{Hints, Io, IoOp};
 use crate::limits::MIRROR_COPY_BYTES;
 use crate::machine::Span;
 use block::Range;
@@ -126,7 +127,14 @@ impl Mirrored {
             length,
             ..self.io(at, op, data_offset + run.part.start, span)
         };
-        let entry = Entry::new(kit.index, at as u8, Task::Run(run), Span::default());
+        let hints = Hints {
+            replaceable: run.is_hole,
+            ..Hints::default()
+        };
+        let entry = Entry {
+            hints,
+            ..Entry::new(kit.index, at as u8, Task::Run(run), Span::default())
+        };
         Some((entry, io))
     }
 
@@ -160,16 +168,17 @@ impl Mirrored {
     }
 }
 
-/// Whether the leg does not have the command.
+/// Whether the leg does not have the command, or not for this host.
 fn is_refusal(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Unsupported | Outcome::Invalid)
+    use Outcome::{Denied, Invalid, Unsupported};
+    matches!(outcome, Unsupported | Invalid | Denied)
 }
 
 /// Whether a leg that ended a hole so is asked to write zeroes instead: not where it, or the way to
 /// it, is gone or is another one's.
 fn may_be_written(outcome: Outcome) -> bool {
-    use Outcome::{Busy, Denied, MediaError, NoSpace};
-    is_refusal(outcome) || matches!(outcome, Busy { .. } | Denied | MediaError | NoSpace)
+    use Outcome::{Busy, MediaError, NoSpace};
+    is_refusal(outcome) || matches!(outcome, Busy { .. } | MediaError | NoSpace)
 }
 
 /// How far the first run of `bytes` reaches, and whether it is zeroes that a hole can be made of:

@@ -170,7 +170,7 @@ pub(super) struct Leg {
     pub hangs_ns: Option<u64>,
     /// Data I/O that it has, and that waits for it.
     pub depth: Depth,
-    /// It has refused to make a hole since it returned.
+    /// It has refused or denied to make a hole since it returned.
     pub refuses_holes: bool,
 }
 

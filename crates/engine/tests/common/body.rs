@@ -120,6 +120,8 @@ pub struct Disk {
     pub error: Option<DeviceError>,
     /// Zeroing that may deallocate fails so.
     pub hole_error: Option<DeviceError>,
+    /// Such zeroing succeeds, and what was there stays, as with qemu's FUSE export.
+    pub keeps_holes: bool,
     /// It was cut short here: what reaches farther fails, whatever is there by now.
     pub cut_at: Option<u64>,
     /// Behind its first MiB blocks of 4 KiB with an odd number can't be written.
@@ -143,6 +145,7 @@ impl Disk {
             busy_until_ns: None,
             error: None,
             hole_error: None,
+            keeps_holes: false,
             cut_at: None,
             refuses_odd: false,
             by_workers: false,
@@ -203,6 +206,7 @@ impl Disk {
                     durable.borrow_mut().copy_from_slice(&bytes);
                 }
             }
+            DeviceOp::WriteZeroes { deallocate: true } if self.keeps_holes => {}
             DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => bytes[range].fill(0),
             DeviceOp::Compare if bytes[range] == *arena.bytes(request.span) => {}
             DeviceOp::Compare => return Err(DeviceError::Mismatch),
