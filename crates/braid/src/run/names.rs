@@ -59,6 +59,33 @@ enum Standing {
     Settled,
 }
 
+/// Attempts to connect a path that failed, as core 0 counts them since its loss.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    now: u32,
+    /// Those of an address that the path has no more.
+    before_move: u32,
+}
+
+impl Failures {
+    fn count(&mut self, now: u32) {
+        // Fewer than before: it was connected meanwhile.
+        if now < self.now {
+            self.before_move = 0;
+        }
+        self.now = now;
+    }
+
+    fn moved(&mut self) {
+        self.before_move = self.now;
+    }
+
+    /// Whether an attempt at the present address has failed: then the next one is tried.
+    fn is_of_address(&self) -> bool {
+        self.now > self.before_move
+    }
+}
+
 /// What has come of one attempt to resolve a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
@@ -146,11 +173,12 @@ impl Service {
 
     /// Until the path has an address, has left, or the engine ends.
     fn resolve_until_found(&self, it: &LookUp, waits: &mpsc::Receiver<()>) {
-        let (mut pause, mut failures) = (PAUSE_MIN, it.of.failures);
+        let (mut pause, mut failures) = (PAUSE_MIN, Failures::default());
+        failures.count(it.of.failures);
         loop {
             let start = self.with_place(it, |place| Start {
                 before: place.address,
-                failed: failures > 0,
+                failed: failures.is_of_address(),
             });
             let Some(start) = start else {
                 return;
@@ -168,24 +196,27 @@ impl Service {
     }
 
     /// Takes what was found as soon as the path can take it, within [`FOUND_MAX`]; whether the
-    /// look-up is over. `failures`: attempts that failed by now.
+    /// look-up is over.
     fn take_when_possible(
         &self,
         it: &LookUp,
         found: &anyhow::Result<Found>,
         waits: &mpsc::Receiver<()>,
-        failures: &mut u32,
+        failures: &mut Failures,
     ) -> bool {
         let until = Instant::now() + FOUND_MAX;
         loop {
             let _ = waits.try_recv(); // core 0 is asked now
             let standing = self.standing(&it.of);
             if let Standing::Waits { of, .. } = standing {
-                *failures = of.failures;
+                failures.count(of.failures);
             }
             let Some((outcome, is_over)) = self.take_found(it, found, standing) else {
                 return true;
             };
+            if matches!(outcome, Outcome::Moved { .. }) {
+                failures.moved();
+            }
             self.log_outcome(it, &outcome);
             let left = until.saturating_duration_since(Instant::now());
             if outcome != Outcome::Later || waits.recv_timeout(left).is_err() {
@@ -459,6 +490,28 @@ mod tests {
         assert_eq!(take(&mut place, &found(A, &[B]), lost()), Outcome::Same);
         assert_eq!(place.address, Some(at(A)));
         assert_eq!(take(&mut place, &both(), lost()), moved(B, true));
+    }
+
+    /// A look-up that is repeated after its path has moved begins with the new address, which was
+    /// not tried yet.
+    #[test]
+    fn address_is_left_only_after_an_attempt_there_failed() {
+        let mut failures = Failures::default();
+        assert!(!failures.is_of_address());
+        failures.count(2);
+        assert!(failures.is_of_address());
+        failures.moved();
+        assert!(!failures.is_of_address(), "not tried yet");
+        failures.count(2);
+        assert!(!failures.is_of_address(), "not tried yet");
+        failures.count(3);
+        assert!(failures.is_of_address());
+        failures.moved();
+        // Connected there, and lost again.
+        for (now, want) in [(0, false), (1, true)] {
+            failures.count(now);
+            assert_eq!(failures.is_of_address(), want, "{now}");
+        }
     }
 
     #[test]
