@@ -70,6 +70,7 @@ impl CheckedTarget {
             nguid: [2; 16],
             ana_group: 1,
             read_only: choice & 1 != 0,
+            deallocate_zeroes: true,
         };
         let config = SubsystemConfig {
             nqn: SUBSYSTEM.to_owned(),

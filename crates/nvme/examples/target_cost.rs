@@ -39,6 +39,7 @@ fn config() -> SubsystemConfig {
             nguid: [1; 16],
             ana_group: 1,
             read_only: false,
+            deallocate_zeroes: true,
         }],
         ports: vec![PortConfig {
             id: 1,

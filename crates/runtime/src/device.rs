@@ -385,8 +385,8 @@ impl Devices {
                 let (read_only, block_bytes) = (*read_only, *block_bytes);
                 let zeroes = match request.op {
                     DeviceOp::WriteZeroes { .. } => true,
-                    // A mirror counts on it, so a leg may not refuse it either.
-                    DeviceOp::Deallocate => device.deallocate_zeroes(),
+                    // A mirror counts on it, and so do hosts of a target: it may not be refused.
+                    DeviceOp::Deallocate => device.deallocated_reads_zero(),
                     _ => false,
                 };
                 let op = match request.op {

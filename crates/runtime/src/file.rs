@@ -41,6 +41,8 @@ pub struct FileDevice {
     blocks: bool,
     /// Its file system makes holes when it is asked for one.
     punches: bool,
+    /// It is a block device that the kernel can have zero its blocks.
+    zeroes_blocks: bool,
     /// It is sparse on purpose: it was so when it was opened, or is said to be.
     sparse: bool,
     /// It may have holes. Written by any core, read before a write by a worker.
@@ -165,10 +167,16 @@ impl FileDevice {
             return Err(RuntimeError::Device { path, reason });
         }
         let blocks = blocks_submitter(&opened, block_device);
+        let zeroes_blocks = block_device && {
+            let stat = rustix::fs::fstat(&opened);
+            let stat = stat.map_err(|source| file_error(&path, "examine", source))?;
+            zeroes_blocks(&sysfs(stat.st_rdev))
+        };
         let mut device = Self {
             sparse: !block_device && has_holes(&opened, bytes),
             has_holes: AtomicBool::new(has_holes(&opened, bytes)),
             punches: true,
+            zeroes_blocks,
             blocks,
             fd: Arc::new(FileHandle::new(opened, blocks)),
             workers: Workers::new(&path),
@@ -246,6 +254,13 @@ impl FileDevice {
     /// some file systems cannot make holes.
     pub fn deallocate_zeroes(&self) -> bool {
         self.tells_holes() && self.punches
+    }
+
+    /// Whether a range that was deallocated with success reads as zeroes: a hole of a file, what is
+    /// zeroed in a cache, or a block device that zeroes by command. Any other block device refuses,
+    /// and a file system whose server may lie (FUSE) promises nothing.
+    pub fn deallocated_reads_zero(&self) -> bool {
+        self.deallocate_zeroes() || self.cache.is_some() || self.zeroes_blocks
     }
 
     /// It is meant to be sparse, however full it is.
@@ -409,18 +424,31 @@ fn reads_directly(fd: &OwnedFd) -> bool {
     rustix::io::pread(fd, aligned, 0).is_ok()
 }
 
+/// Directory of a block device.
+fn sysfs(device: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+}
+
 /// Whether this is a block device that the kernel protects from writes.
 fn is_write_protected(path: &Path, fd: impl AsFd) -> Result<bool, RuntimeError> {
     if !kind(path, fd.as_fd())? {
         return Ok(false);
     }
     let stat = rustix::fs::fstat(fd).map_err(|source| file_error(path, "examine", source))?;
-    let (major, minor) = (
-        rustix::fs::major(stat.st_rdev),
-        rustix::fs::minor(stat.st_rdev),
-    );
-    let shown = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    let shown = std::fs::read_to_string(sysfs(stat.st_rdev).join("ro"));
     Ok(shown.is_ok_and(|it| it.trim() == "1"))
+}
+
+/// Whether the kernel can have the block device of this directory of sysfs zero its blocks by a
+/// command: hole punching is done so, and refused by any other device. Support of discards is no
+/// promise.
+fn zeroes_blocks(device: &Path) -> bool {
+    // A partition has the queue of its disk.
+    ["queue", "../queue"].iter().any(|queue| {
+        let most = std::fs::read_to_string(device.join(queue).join("write_zeroes_max_bytes"));
+        most.is_ok_and(|it| it.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
+    })
 }
 
 fn open_error(path: &Path, read_only: bool, source: Errno) -> RuntimeError {
@@ -553,6 +581,7 @@ mod tests {
             sparse: false,
             has_holes: AtomicBool::new(false),
             punches: true,
+            zeroes_blocks: false,
             path: PathBuf::from("/proc/self/status"),
             read_only: true,
             regular: true,
@@ -567,6 +596,19 @@ mod tests {
         device.go_direct(OFlags::RDONLY, false);
         assert!(!device.direct());
         assert_eq!(device.block_shift(), 9);
+    }
+
+    #[test]
+    fn block_device_zeroes_if_its_disk_says_a_size() {
+        let directory = Directory::new("sysfs");
+        let (disk, part) = (directory.0.join("sda"), directory.0.join("sda/sda1"));
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        std::fs::create_dir(&part).unwrap();
+        assert!(!zeroes_blocks(&disk), "an old kernel says nothing");
+        for (most, want) in [("0\n", false), ("2147483136\n", true)] {
+            std::fs::write(disk.join("queue/write_zeroes_max_bytes"), most).unwrap();
+            assert_eq!((zeroes_blocks(&disk), zeroes_blocks(&part)), (want, want));
+        }
     }
 
     #[test]
@@ -592,6 +634,7 @@ mod tests {
             assert!(device.tells_holes());
             assert_eq!(device.deallocate_zeroes(), seals.is_empty());
             assert_eq!(std::fs::read(&path).unwrap(), [7; 10_000]);
+            assert_eq!(device.deallocated_reads_zero(), seals.is_empty());
             assert_eq!(device.hole_bytes(), 0, "it has all its space");
             let alone = || FileDevice::open_alone(path.clone());
             assert!(alone().is_err(), "it is in use");

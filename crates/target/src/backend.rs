@@ -103,6 +103,15 @@ impl Backend {
         }
     }
 
+    /// Whether what was deallocated with success reads as zeroes.
+    pub fn deallocate_zeroes(&self) -> bool {
+        match &self.device {
+            Device::File(file) => file.deallocated_reads_zero(),
+            // Memory is given back, and nothing is ever kept: both read zeroes.
+            _ => true,
+        }
+    }
+
     /// A file that was made stays.
     pub fn keep(&mut self) {
         if let Some(made) = self.made.take() {
@@ -347,6 +356,32 @@ mod tests {
                 panic!("it is a file");
             };
             assert_eq!(file.hole_bytes() > 0, sparse && file.deallocate_zeroes());
+        }
+    }
+
+    /// The promise is that of the backend: a file that refuses holes (sealed, in tmpfs) has none.
+    #[test]
+    fn deallocated_blocks_read_zeroes_where_the_backend_says_so() {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        use std::os::fd::AsRawFd;
+        let promises = |uri: &str, cache: Option<Size>| {
+            let it = namespace(uri, None, 4096);
+            let it = Namespace {
+                volatile_cache: cache,
+                ..it
+            };
+            Backend::open(&it).unwrap().deallocate_zeroes()
+        };
+        assert!(promises("mem:1MiB", None) && promises("null:1MiB", None));
+        for seals in [SealFlags::empty(), SealFlags::WRITE] {
+            let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+            let fd = rustix::fs::memfd_create("backend", flags).unwrap();
+            rustix::fs::ftruncate(&fd, 1 << 20).unwrap();
+            rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+            let uri = format!("file:/proc/self/fd/{}", fd.as_raw_fd());
+            assert_eq!(promises(&uri, None), seals.is_empty());
+            // A cache zeroes what is deallocated in it.
+            assert!(promises(&uri, Some(Size(1 << 16))));
         }
     }
 

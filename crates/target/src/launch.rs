@@ -295,6 +295,7 @@ fn subsystem(
             nguid: namespace.nguid(&config.nqn),
             ana_group: namespace.ana_group,
             read_only: namespace.read_only,
+            deallocate_zeroes: backend.deallocate_zeroes(),
         });
     }
     let ports = config.ports.iter().zip(addresses).zip(1..);

@@ -29,6 +29,7 @@ pub fn namespace(nsid: u32) -> NamespaceConfig {
         nguid: [0xa0 | nsid as u8; 16],
         ana_group: 1,
         read_only: false,
+        deallocate_zeroes: true,
     }
 }
 

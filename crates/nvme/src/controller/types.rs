@@ -25,6 +25,8 @@ pub struct NamespaceConfig {
     pub ana_group: u32,
     /// Write protected.
     pub read_only: bool,
+    /// Whether blocks that were deallocated with success read as zeroes (DLFEAT).
+    pub deallocate_zeroes: bool,
 }
 
 /// One listening port.

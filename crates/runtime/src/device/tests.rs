@@ -338,6 +338,37 @@ fn deallocate_that_a_file_system_refuses_writes_zeroes() {
     assert_eq!(full, Err(DeviceError::Full));
 }
 
+/// A file whose file system says that it punches, as qemu's FUSE export does, and keeps the data: a
+/// Write Zeroes that may deallocate writes zeroes. None is asked of it as a hole either.
+#[test]
+fn write_zeroes_does_not_punch_where_a_hole_may_keep_data() {
+    for blocks in [false, true] {
+        let path = std::env::temp_dir().join(format!("braid-keeps-{}", std::process::id()));
+        std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+        let mut file = FileDevice::open(path.clone(), false, None).unwrap();
+        if file.blocks() {
+            return std::fs::remove_file(path).unwrap(); // not one of those file systems
+        }
+        file.set_sparse();
+        let file = file.blocking(blocks);
+        let promises = (file.hole_bytes() > 0, file.deallocated_reads_zero());
+        assert_eq!(promises, (!blocks, !blocks));
+        let (mut devices, mut ring) = devices(file);
+        let op = DeviceOp::WriteZeroes { deallocate: true };
+        devices.begin(&mut ring, 0, &request(op), Extent::default(), (0, u64::MAX));
+        let begun = devices.requests.iter().flatten().map(|it| it.step);
+        let how = match blocks {
+            false => Allocate::PunchHole,
+            true => Allocate::ZeroRange,
+        };
+        assert_eq!(begun.collect::<Vec<_>>(), [Step::Allocate(how)]);
+        assert_eq!(end(&mut devices, &mut ring, u64::MAX), Ok(()));
+        let found = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert_eq!((found[8191], &found[8192..12288]), (9, &[0; 4096][..]));
+    }
+}
+
 /// One whose file hangs is not answered; its place among the questions is free again after 5 s.
 #[test]
 fn t52_questions_of_a_hung_file_beyond_few_are_answered_at_once() {

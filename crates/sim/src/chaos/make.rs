@@ -133,6 +133,7 @@ impl Rig {
             nguid: [0xa1 + other + 0x10 * leg; 16],
             ana_group: 1,
             read_only: false,
+            deallocate_zeroes: true,
         }]
     }
 

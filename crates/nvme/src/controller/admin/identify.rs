@@ -154,8 +154,12 @@ fn namespace_data(namespace: &NamespaceConfig) -> id::Namespace {
         ncap: namespace.blocks,
         nuse: namespace.blocks,
         nmic: 1,
-        // Deallocated blocks read as zeroes, and Write Zeroes may deallocate.
-        dlfeat: 0b1001,
+        // Deallocated blocks read as zeroes, and Write Zeroes may deallocate; or nothing is said.
+        dlfeat: if namespace.deallocate_zeroes {
+            0b1001
+        } else {
+            0
+        },
         anagrpid: namespace.ana_group,
         nsattr: u8::from(namespace.read_only),
         nguid: namespace.nguid,

@@ -111,6 +111,7 @@ fn identify_namespace_and_its_refusals() {
     );
     let protected = id::Namespace::parse(&bench.page(cns::NAMESPACE, 5)).unwrap();
     assert_eq!(protected.nsattr, 1);
+    assert_eq!(protected.dlfeat, 0, "its backend promises no zeroes");
     // Valid but not there: zeroes. Not valid: refused.
     for kind in [
         cns::NAMESPACE,

@@ -42,6 +42,7 @@ pub fn config() -> SubsystemConfig {
         nguid: [nsid as u8 + 100; 16],
         ana_group,
         read_only: false,
+        deallocate_zeroes: true,
     };
     let port = |id, traddr: &str| PortConfig {
         id,
@@ -51,7 +52,7 @@ pub fn config() -> SubsystemConfig {
         ana: AnaState::Optimized,
     };
     let mut read_only = namespace(5, 9, 2);
-    read_only.read_only = true;
+    (read_only.read_only, read_only.deallocate_zeroes) = (true, false);
     SubsystemConfig {
         nqn: NQN.into(),
         serial: "S1".into(),

@@ -40,6 +40,7 @@ pub fn config() -> SubsystemConfig {
         nguid: [nsid as u8 + 100; 16],
         ana_group: nsid,
         read_only: nsid == 3,
+        deallocate_zeroes: true,
     };
     let port = |id, ana| PortConfig {
         id,
