@@ -3,7 +3,7 @@
 //! # Contract
 //! The example `canaries` of `braid-sim` is built with its feature of that name and run; this makes
 //! a table of what it says. A bug that was not found within its number of seeds is a failure: then
-//! a checker or a fault is missing. What docs/chaos.md says otherwise is told; with `--check` that
+//! a checker or a fault is missing. What canaries.md says otherwise is told; with `--check` that
 //! is a failure too, with `--write` it is written anew (`book`). That `braid` has no such bug is
 //! asserted where it is compiled.
 mod book;
@@ -25,13 +25,13 @@ pub struct Args {
     /// Seeds for each instead of the stated number.
     #[arg(long, value_name = "SEEDS")]
     within: Option<u64>,
-    /// Tries the seed that docs/chaos.md states first, and others only if it does not show the bug.
+    /// Tries the seed that canaries.md states first, and others only if it does not show the bug.
     #[arg(long)]
     stated: bool,
-    /// It is a failure if docs/chaos.md says otherwise.
+    /// It is a failure if canaries.md says otherwise.
     #[arg(long, conflicts_with_all = ["within", "write"])]
     check: bool,
-    /// Writes what was found into docs/chaos.md.
+    /// Writes what was found into canaries.md.
     #[arg(long, conflicts_with = "within")]
     write: bool,
     /// How to print the table.

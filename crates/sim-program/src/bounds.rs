@@ -233,11 +233,11 @@ mod tests {
         assert!(limits > 60, "{limits}");
     }
 
-    /// docs/sim-bounds.md has each bound that is more than 3 % apart from another simulator's, and
+    /// scenarios/bounds.md has each bound that is more than 3 % apart from another simulator's, and
     /// why; no other.
     #[test]
     fn bounds_that_differ_from_another_simulators_are_explained() {
-        let page = include_str!("../../../docs/sim-bounds.md");
+        let page = include_str!("../../../scenarios/bounds.md");
         let kept = Kept::of_tree();
         for scenario in super::super::catalog::all().unwrap() {
             let Some(there) = scenario.bound_elsewhere else {

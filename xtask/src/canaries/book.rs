@@ -1,5 +1,5 @@
-//! What docs/chaos.md says of planted bugs: its tables are read, compared with what was found, and
-//! written anew.
+//! The tables of planted bugs in crates/sim/examples/canaries.md: read, compared with the findings,
+//! and written anew.
 //!
 //! # Contract
 //! A row is known by its first cell. What a checker said is kept without its numbers, which change
@@ -9,7 +9,7 @@ use super::SAID_MAX;
 use anyhow::{Result, bail};
 
 /// Where the tables are.
-pub const PLACE: &str = "docs/chaos.md";
+pub const PLACE: &str = "crates/sim/examples/canaries.md";
 /// The first line of each table.
 const HEAD: &str = "| canary | planted | within seeds | found by seed | the checker said |";
 
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_docs_are_read() {
-        let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/chaos.md");
+        let place = format!("{}/../{PLACE}", env!("CARGO_MANIFEST_DIR"));
         let rows = read(&std::fs::read_to_string(place).unwrap()).unwrap();
         assert!(rows.iter().any(|it| it.mirrors) && rows.iter().any(|it| !it.mirrors));
         let names: std::collections::BTreeSet<_> = rows.iter().map(|it| &it.name).collect();

@@ -151,7 +151,7 @@ pub const STEPS: [Step; 16] = [
         "canaries",
         "planted bugs",
         part(
-            "all of them, each in the world that docs/chaos.md states",
+            "all of them, each in the world that canaries.md states",
             600,
             "cargo xtask canaries --stated --check",
         ),

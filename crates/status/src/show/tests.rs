@@ -95,7 +95,7 @@ fn json_has_the_facts_of_the_text() {
     assert_eq!(of("2h/81h")["mirror"]["read"], "another-leg-and-repair");
 }
 
-/// Most statuses that a row of docs/status.md names: more of them are "all others".
+/// Most codes in a row of docs/status.md: more of them are "all others".
 const LISTED_MAX: usize = 20;
 
 /// docs/status.md has a row for each effect in the table of the code. `BRAID_WRITE_DOCS=1` writes
@@ -111,20 +111,19 @@ fn the_document_has_the_table_of_the_code() {
                 | mirror writes |";
     let mut wanted = format!("{head}\n|---|---|---|---|---|---|---|---|\n");
     let mut effects: Vec<([String; 7], Vec<String>)> = Vec::new();
-    for [code, name, effect @ ..] in rows() {
-        let status = format!("{code} {name}");
+    for [code, _, effect @ ..] in rows() {
         match effects.iter_mut().find(|(it, _)| *it == effect) {
-            Some((_, statuses)) => statuses.push(status),
-            None => effects.push((effect, vec![status])),
+            Some((_, codes)) => codes.push(code),
+            None => effects.push((effect, vec![code])),
         }
     }
-    for ([class, rest @ ..], statuses) in effects {
-        let statuses = if statuses.len() > LISTED_MAX {
+    for ([class, rest @ ..], codes) in effects {
+        let codes = if codes.len() > LISTED_MAX {
             "all others with a name".to_owned()
         } else {
-            statuses.join(", ")
+            codes.join(", ")
         };
-        wanted += &format!("| {class} | {statuses} | {} |\n", rest.join(" | "));
+        wanted += &format!("| {class} | {codes} | {} |\n", rest.join(" | "));
     }
     if std::env::var_os("BRAID_WRITE_DOCS").is_some() {
         std::fs::write(path, format!("{before}{begin}{wanted}{end}{after}")).unwrap();
