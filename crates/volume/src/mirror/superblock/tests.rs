@@ -347,7 +347,7 @@ fn bad_blocks_have_their_feature_and_no_leg_that_is_none() {
 
 /// Rows `| at | bytes | name | …` of the document below a heading.
 fn rows(heading: &str) -> Vec<(usize, usize, String)> {
-    let document = include_str!("../../../../../docs/mirror-format.md");
+    let document = include_str!("../format.md");
     let part = document
         .split("\n## ")
         .find(|part| part.starts_with(heading))
@@ -374,7 +374,7 @@ pub fn documented(heading: &str, fields: &[(Field, &str)], end: usize) {
     if at < end {
         expected.push((at, end - at, "reserved".to_string()));
     }
-    assert_eq!(rows(heading), expected, "docs/mirror-format.md, {heading}");
+    assert_eq!(rows(heading), expected, "format.md, {heading}");
 }
 
 #[test]
