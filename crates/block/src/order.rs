@@ -172,8 +172,7 @@ impl ChangeOrder {
     /// The next change that may be executed now, in the order in which they became free.
     #[inline]
     pub fn poll_begun(&mut self) -> Option<Begun> {
-        let key = self.nodes.find(self.ready.pop_front()?);
-        let key = key.expect("a change that may begin is registered");
+        let key = self.nodes.key(self.ready.pop_front()?);
         let of = &mut self.nodes[key];
         of.state = State::Begun;
         Some(Begun {
@@ -246,7 +245,7 @@ impl ChangeOrder {
         self.ended.push(node);
         while let Some(node) = self.ended.pop() {
             self.uncover(node);
-            let key = self.nodes.find(node).expect("a change ends once");
+            let key = self.nodes.key(node);
             let mut next = self.nodes.remove(key).first;
             while next != NONE {
                 let link = self.links[next as usize];

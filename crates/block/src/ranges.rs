@@ -1,8 +1,8 @@
 //! Byte ranges of several volumes, found by the bytes that they cover: for [`crate::order`].
 //!
 //! A balanced tree (AVL) in the order of volume and start. Each node knows how far the ranges below
-//! it reach, so a query leaves out whole subtrees. To insert, remove or find one of `n` entries takes
-//! O(log n) steps.
+//! it reach, so a query leaves out whole subtrees. To insert, remove or find one of `n` entries
+//! takes O(log n) steps.
 //!
 //! # Limits
 //! The height is at most 1.45 log2 n. Nodes are used again: the table grows to the largest number

@@ -11,9 +11,9 @@
 //!
 //! # Limits
 //! Memory for `capacity` entries is taken at construction. [`SlotMap::insert`] takes more where
-//! that is exceeded: a caller with a limit asks [`SlotMap::is_full`] first. Each step takes the same
-//! time, however many entries there are; iteration visits all slots. A generation has 31 bits, so a
-//! key is 63 bits long.
+//! that is exceeded: a caller with a limit asks [`SlotMap::is_full`] first. Each step takes the
+//! same time, however many entries there are; iteration visits all slots. A generation has 31 bits,
+//! so a key is 63 bits long.
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
@@ -195,6 +195,15 @@ impl<T> SlotMap<T> {
         slot.value.as_ref().map(|_| Key { index, generation })
     }
 
+    /// The key of the entry in slot `index`.
+    ///
+    /// # Panics
+    /// If the slot is free.
+    #[inline]
+    pub fn key(&self, index: u32) -> Key {
+        self.find(index).expect(STALE)
+    }
+
     /// All entries, by slot.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         (0..).zip(&self.slots).filter_map(|(index, slot)| {
@@ -277,7 +286,10 @@ mod tests {
         for &(key, value) in model {
             assert_eq!(map.get(key), Some(&value));
             assert_eq!((map[key], map[key.index()]), (value, value));
-            assert_eq!(map.find(key.index()), Some(key));
+            assert_eq!(
+                (map.find(key.index()), map.key(key.index())),
+                (Some(key), key)
+            );
             assert_eq!(Key::from_bits(key.to_bits()), key);
             assert_eq!(key.to_bits() >> 63, 0);
         }

@@ -612,7 +612,7 @@ impl Files {
     }
 
     fn end(&mut self, slot: u32, status: Status) -> Ended {
-        let key = self.requests.find(slot).expect("a request ends once");
+        let key = self.requests.key(slot);
         let mut request = self.requests.remove(key);
         self.wrote(&request, status);
         if let Some(bounce) = request.bounce.take() {

@@ -82,8 +82,9 @@ impl Debts {
 
     /// A loan is back.
     pub fn pay(&mut self, loan: Key) -> Paid<'_> {
-        let debt = self.by_loan[loan.index() as usize].take();
-        let debt = debt.expect("a loan is of a request, and comes back once");
+        let Some(debt) = self.by_loan[loan.index() as usize].take() else {
+            unreachable!("a loan is of a request, and comes back once");
+        };
         let it = &mut self.all[debt];
         it.loans -= 1;
         if it.loans > 0 {

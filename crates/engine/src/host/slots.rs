@@ -308,17 +308,13 @@ impl Slots {
         &mut self.table[index]
     }
 
-    fn key(&self, index: u32) -> Key {
-        self.table.find(index).expect("a slot in use")
-    }
-
     fn remove(&mut self, index: u32) -> Slot {
-        self.table.remove(self.key(index))
+        self.table.remove(self.table.key(index))
     }
 
     /// The name under which a path's queue knows the slot's present use.
     pub(super) fn token(&self, index: u32) -> u32 {
-        token(self.key(index))
+        token(self.table.key(index))
     }
 
     /// The I/O goes on under another token: an answer to the old one finds nothing (T11).

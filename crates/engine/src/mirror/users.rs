@@ -234,7 +234,9 @@ impl Mirrored {
     ) {
         let outcome = done.outcome;
         let (op, bytes) = (part.op, u64::from(part.bytes));
-        let loan = part.loan.expect("a user's part has memory of its I/O");
+        let Some(loan) = part.loan else {
+            unreachable!("a part of a user's I/O has a loan of its memory");
+        };
         let last = kit.loans.end(loan);
         if let Some(it) = self.running() {
             let user = ticket.io().and_then(|id| it.user(id));

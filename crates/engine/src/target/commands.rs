@@ -160,7 +160,7 @@ impl Commands {
 
     /// Frees a slot.
     pub(super) fn remove(&mut self, slot: u32) {
-        let key = self.slots.find(slot).expect("a command is removed once");
+        let key = self.slots.key(slot);
         let Command {
             connection, token, ..
         } = self.slots.remove(key);

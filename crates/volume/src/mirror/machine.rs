@@ -365,7 +365,7 @@ impl Mirror {
             output = self.next_output();
         }
         if let Some(Output::Done(id, _)) = output {
-            let key = self.slots.find(id).expect("an I/O ends once");
+            let key = self.slots.key(id);
             self.slots.remove(key);
         }
         output
