@@ -102,7 +102,8 @@ proptest! {
                 Step::Admit(volume, start, end) => {
                     owner += 1;
                     let range = Range { start, end };
-                    let overlaps = model.0.iter().any(|it| it.volume == volume && overlap(it.range, range));
+                    let waits = |it: &Entry| it.volume == volume && overlap(it.range, range);
+                    let overlaps = model.0.iter().any(waits);
                     prop_assert!(start == end || order.overlaps(volume, range) == overlaps);
                     let (ticket, begins) = order.admit(owner, volume, range);
                     let is = if begins { Is::Begun } else { Is::Waiting };
