@@ -28,7 +28,7 @@ use crate::order::{Begun, Orders, ThreadOrder};
 use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
-use block::SlotMap;
+use block::{Covered, SlotMap};
 use blocking::{Inbox, Slow};
 use flushes::{FLUSHES, Told};
 use nvme::wire::Status;
@@ -332,7 +332,7 @@ impl Files {
             plain: false,
             by_workers: self.blocks(job.namespace),
             flush: false,
-            covers: 0,
+            covers: Covered::default(),
             whole: self.backings[job.namespace]
                 .as_ref()
                 .is_some_and(Backing::is_volume),

@@ -1,6 +1,6 @@
 //! What the kernel, or an engine, is asked for: changes as late as can be; and what was copied for
 //! requests whose memory does not suit their file.
-use super::{Files, NO_LANE, Request, Way, Work};
+use super::{Files, NO_LANE, Way, Work};
 use nvme::wire::Status;
 use sys::WriteHow;
 

@@ -3,6 +3,7 @@
 use super::request::Request;
 use super::{Backing, Ended, Files, Job, NO_LANE, Way, Work};
 use crate::volume::Order;
+use block::FlushTracker;
 use nvme::wire::Status;
 use sys::Errno;
 
@@ -15,9 +16,7 @@ pub(super) struct Told {
     /// Flushes that had failed when it was last told, or first wrote.
     failures: u64,
     /// Its writes that have ended and are not durable by themselves.
-    pub(super) wrote: u64,
-    /// Those of them that were flushed.
-    flushed: u64,
+    pub(super) writes: FlushTracker,
     /// Its writes that have not ended. Of each some may have been done already.
     under_way: u64,
 }
@@ -25,7 +24,7 @@ pub(super) struct Told {
 impl Told {
     /// Whether all that it wrote was flushed: what is lost later is none of it.
     pub(super) fn is_flushed(&self) -> bool {
-        self.wrote == self.flushed && self.under_way == 0
+        self.writes.is_flushed() && self.under_way == 0
     }
 }
 
@@ -65,8 +64,7 @@ impl Files {
         }
         let first = Told {
             failures: backing.failures(),
-            wrote: 0,
-            flushed: 0,
+            writes: FlushTracker::default(),
             under_way: 0,
         };
         let namespaces = self.backings.len();
@@ -90,7 +88,9 @@ impl Files {
         if let Work::Write { fua, .. } | Work::Zeroes { fua, .. } = request.work
             && let Some(told) = self.told(request.job)
         {
-            told.wrote += u64::from(!fua && status.is_success());
+            if !fua && status.is_success() {
+                told.writes.acknowledge();
+            }
             told.under_way = told.under_way.saturating_sub(1);
         }
     }
@@ -130,8 +130,9 @@ impl Files {
 
     /// What was written to a file before is made durable, for one more request.
     pub(super) fn flush(&mut self, namespace: usize, slot: u32) {
-        let covers = self.told(self.requests[slot].job).map(|told| told.wrote);
-        self.requests[slot].covers = covers.unwrap_or(0);
+        let told = self.told(self.requests[slot].job);
+        let covers = told.map(|told| told.writes.covered_now());
+        self.requests[slot].covers = covers.unwrap_or_default();
         let Some(backing) = &mut self.backings[namespace] else {
             return;
         };
@@ -174,7 +175,7 @@ impl Files {
                 let known = std::mem::replace(&mut told.failures, failures);
                 missed = known != failures && !told.is_flushed();
                 // Those who wait together end in any order.
-                told.flushed = told.flushed.max(request.covers);
+                told.writes.flushed(request.covers);
             }
             // Also by who stops the server, behind whom nobody asks.
             missed |= backing.take_untold(result.is_ok());

@@ -3,8 +3,8 @@ use super::{Job, Work};
 use crate::limits::{VOLUME_ZEROES_BYTES, ZEROES_BYTES};
 use crate::transfer::{Door, Part};
 use crate::volume::{Order, Post, Volume};
-use block::Range;
 use block::order::Ticket;
+use block::{Covered, Range};
 use nbd::Kind;
 use nvme::wire::Status;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct Request {
     /// All is written; the flush is left.
     pub flush: bool,
     /// Of a flush: writes of its lane that had ended when it was asked for.
-    pub covers: u64,
+    pub covers: Covered,
     /// Operations go over all of its parts, as one run of bytes.
     pub whole: bool,
 }

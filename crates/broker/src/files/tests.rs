@@ -233,7 +233,7 @@ fn t13_of_flushes_that_end_together_the_one_that_covers_most_counts() {
     files.begin(job(1, 0), FLUSH, &memories());
     files.begin(job(0, 1), FLUSH, &memories());
     // As if one more write had ended between these two, which wait for the same flush.
-    files.told(job(0, 0)).unwrap().wrote += 1;
+    files.told(job(0, 0)).unwrap().writes.acknowledge();
     files.begin(job(0, 2), FLUSH, &memories());
     assert_eq!(files.backings[0].as_ref().unwrap().next_flush.len(), 2);
     for _ in 0..3 {

@@ -60,7 +60,7 @@ impl Path {
 
     /// A flush has covered all that it acknowledged, on any core.
     pub(super) fn all_flushed(&mut self) {
-        self.flushed = self.acknowledged;
+        self.writes.forget();
         self.unflushed_elsewhere = false;
         self.inherited = false;
     }
@@ -72,7 +72,7 @@ impl Path {
 
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
     pub(super) fn has_unflushed(&self) -> bool {
-        self.has_cache() && (self.acknowledged != self.flushed || self.unflushed_elsewhere)
+        self.has_cache() && (!self.writes.is_flushed() || self.unflushed_elsewhere)
     }
 }
 
@@ -204,7 +204,7 @@ impl HostEngine {
         }
         let slot = self.slots.get_mut(index);
         slot.course.flushed |= 1 << path.0;
-        slot.covers = self.paths[number].acknowledged;
+        slot.covers = self.paths[number].writes.covered_now();
         self.put(index, path, now_ns);
         true
     }
@@ -221,7 +221,7 @@ impl HostEngine {
                 false => self.fail_flush(index, now_ns),
             };
         }
-        path.flushed = path.flushed.max(slot.covers);
+        path.writes.flushed(slot.covers);
         path.unflushed_elsewhere = false;
         if core::mem::take(&mut path.inherited) {
             self.tell_of_flush(number);

@@ -379,7 +379,9 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let in_transit = slot.course.in_transit;
         path.counters.count(&slot.io, outcome, &slot.course);
-        path.acknowledged += u64::from(outcome.is_done() && group(slot.io.op) == Group::Write);
+        if outcome.is_done() && group(slot.io.op) == Group::Write {
+            path.writes.acknowledge();
+        }
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
             path.counters.count(&slot.io, outcome, &slot.course);

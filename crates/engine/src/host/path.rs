@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::FlushTracker;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
 use volume::Head;
@@ -97,10 +98,9 @@ pub(super) struct Path {
     pub facts: Option<Box<PathFacts>>,
     /// How it comes back.
     pub comeback: Comeback,
-    /// Changes acknowledged on this core, and how many of them a flush has covered. What is
-    /// unflushed hangs on these two alone: counters are for people, and may be reset.
-    pub acknowledged: u64,
-    pub flushed: u64,
+    /// Changes acknowledged on this core. What is unflushed hangs on this alone: counters are for
+    /// people, and may be reset.
+    pub writes: FlushTracker,
     /// Another core had writes acknowledged that no flush has covered.
     pub unflushed_elsewhere: bool,
     /// An engine before this one may have had such writes: of a controller that no core has flushed
@@ -287,8 +287,7 @@ impl Path {
             links: [Link::Closed; 2],
             facts: None,
             comeback: Comeback::default(),
-            acknowledged: 0,
-            flushed: 0,
+            writes: FlushTracker::default(),
             unflushed_elsewhere: false,
             inherited: false,
             warned_of_hold: false,

@@ -20,7 +20,7 @@ use super::types::{Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
 use alloc::collections::VecDeque;
 use block::order::Ticket as Place;
-use block::{Key, SlotMap};
+use block::{Covered, Key, SlotMap};
 use policy::{PathIndex, Ticket};
 use volume::Outcome;
 
@@ -62,7 +62,7 @@ pub(super) struct Slot {
     /// While it is held: which association of its path may yet execute it.
     pub association: u32,
     /// A flush: acknowledged writes of its path that it covers.
-    pub covers: u64,
+    pub covers: Covered,
     /// A change of data that others wait for, or that waits itself: its place among them.
     pub fence: Option<Place>,
     /// What happened to it so far.
@@ -432,7 +432,7 @@ impl Slot {
             ticket: Ticket::default(),
             until_ns: 0,
             association: 0,
-            covers: 0,
+            covers: Covered::default(),
             fence: None,
             course: Course::default(),
             expired: false,
