@@ -57,6 +57,7 @@ fn start(target: &Target) -> Handle<Core> {
         },
         distance: 0,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     };
     let host = HostConfig {
         core: 0,

@@ -50,6 +50,7 @@ fn config(paths: u64) -> HostConfig {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     };
     HostConfig {
         core: 0,

@@ -178,6 +178,7 @@ fn host_config() -> HostConfig {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     };
     HostConfig {
         core: 0,

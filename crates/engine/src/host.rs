@@ -166,13 +166,16 @@ impl HostEngine {
         let mut volumes = Vec::with_capacity(config.volumes.len());
         let mut paths: Vec<Path> = Vec::new();
         for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
+            let numbers = volume.numbers();
+            let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
             let configs = core::mem::take(&mut volume.paths);
             let health = &mut volume.recovery.health;
             *health = probation::limits(*health, config.io_max, config.scratch);
-            let mut it = Volume::new(volume, &configs, config.io_max);
-            for (index, path) in (0_u8..).zip(configs) {
-                it.places.push(paths.len());
-                paths.push(Path::new(paths.len(), number, PathIndex(index), path));
+            let mut it = Volume::new(volume, config.io_max);
+            for (index, path) in numbers.into_iter().zip(configs) {
+                it.make_room(index, &path);
+                it.places[usize::from(index.0)] = paths.len();
+                paths.push(Path::new(paths.len(), number, index, path));
             }
             volumes.push(it);
         }

@@ -311,6 +311,7 @@ mod tests {
                     },
                     distance: 0,
                     throughput: 1,
+                    numbers: PathConfig::ANY_NUMBER,
                 }],
                 recovery: engine::host::Recovery::NONE,
             }],

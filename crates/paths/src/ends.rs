@@ -161,6 +161,7 @@ impl Resources {
             kind,
             distance: keys.distance,
             throughput: keys.throughput,
+            numbers: PathConfig::ANY_NUMBER,
         })
     }
 

@@ -185,6 +185,7 @@ impl Service {
             kind,
             distance: keys.distance,
             throughput: keys.throughput,
+            numbers: PathConfig::ANY_NUMBER,
         })
     }
 

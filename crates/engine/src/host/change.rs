@@ -210,21 +210,18 @@ impl HostEngine {
     fn add_path(&mut self, volume: u16, config: PathConfig, now_ns: u64) -> Result<Job, String> {
         let it = self.running(volume)?;
         // Other cores may not have forgotten yet what was there.
-        let going = |at| self.changing(volume, PathIndex(at)).next().is_some();
-        let mut vacant = (0_u8..).zip(&it.places);
-        let vacant = vacant.find(|(at, number)| **number == VACANT && !going(*at));
-        let index = vacant.map_or(it.places.len(), |(at, _)| at.into());
-        if index >= PATHS_MAX {
+        let is_free = |at| it.number(at).is_none() && self.changing(volume, at).next().is_none();
+        let Some(path) = config.number(is_free) else {
             return Err(format!(
-                "{}: a volume has at most {PATHS_MAX} paths",
+                "{}: a volume has at most {PATHS_MAX} paths, and none of the numbers that this one \
+                 may have is free",
                 it.name
             ));
-        }
+        };
         if !super::types::has_blocks(&config) {
             return Err(format!("{}: its blocks must be 512 B…64 KiB", config.uri));
         }
         let place = self.free_places(1)?[0];
-        let path = PathIndex(index as u8);
         Ok(self.begin_change(
             volume,
             path,

@@ -182,12 +182,10 @@ impl HostEngine {
     }
 
     fn join(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
-        let (distance, throughput) = (config.distance, config.throughput);
-        self.settle_in(volume, index, place, config);
         let it = &mut self.volumes[usize::from(volume)];
-        it.head.add(index, distance);
-        it.head.set_throughput(index, throughput);
+        it.make_room(index, &config);
         it.head.set_draining(index, true);
+        self.settle_in(volume, index, place, config);
         self.paths[place].will = Will::Joining;
         self.rouse_hedges();
     }
@@ -201,20 +199,19 @@ impl HostEngine {
             self.paths.push(Path::vacant(number));
         }
         self.paths[place] = Path::new(place, volume, index, config);
-        let places = &mut self.volumes[usize::from(volume)].places;
-        let at = usize::from(index.0);
-        if at == places.len() {
-            places.push(place);
-        } else {
-            places[at] = place;
-        }
+        self.volumes[usize::from(volume)].places[usize::from(index.0)] = place;
     }
 
     fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
+        let numbers = config.numbers();
+        let numbers = numbers.unwrap_or_else(|| unreachable!("it was checked before"));
         let paths = core::mem::take(&mut config.paths);
         let health = &mut config.recovery.health;
         *health = probation::limits(*health, self.settings.io_max, self.settings.scratch);
-        let it = Volume::new(config, &paths, self.settings.io_max);
+        let mut it = Volume::new(config, self.settings.io_max);
+        for (index, path) in numbers.iter().zip(&paths) {
+            it.make_room(*index, path);
+        }
         let at = usize::from(volume);
         if at == self.volumes.len() {
             self.volumes.push(it);
@@ -227,8 +224,8 @@ impl HostEngine {
             self.shut_gate(volume, now_ns);
         }
         self.rouse_hedges();
-        for ((index, path), &place) in (0_u8..).zip(paths).zip(places) {
-            self.settle_in(volume, PathIndex(index), place as usize, path);
+        for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
+            self.settle_in(volume, index, place as usize, path);
             if self.started {
                 self.begin(place as usize, now_ns);
             }

@@ -340,6 +340,7 @@ impl Path {
             kind,
             distance: 0,
             throughput: 0,
+            numbers: PathConfig::ANY_NUMBER,
         };
         Self {
             phase: Phase::Lost,

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use block::Key;
 use core::fmt;
 use policy::PathIndex;
+use policy::limits::PATHS_MAX;
 
 /// A path with its attributes.
 #[derive(Clone, Debug)]
@@ -22,6 +23,19 @@ pub struct PathConfig {
     pub distance: u32,
     /// Relative throughput, 0…100, for `service-time`.
     pub throughput: u8,
+    /// Numbers that it may have, one bit each; it gets the lowest that is free, and keeps it.
+    pub numbers: u64,
+}
+
+impl PathConfig {
+    /// [`PathConfig::numbers`] of a path that may have any.
+    pub const ANY_NUMBER: u64 = u64::MAX;
+
+    /// The lowest number that it may have and that is free.
+    pub(super) fn number(&self, is_free: impl Fn(PathIndex) -> bool) -> Option<PathIndex> {
+        let all = (0..PATHS_MAX as u8).filter(|number| self.numbers >> number & 1 == 1);
+        all.map(PathIndex).find(|number| is_free(*number))
+    }
 }
 
 /// A volume over its paths.
@@ -144,6 +158,11 @@ impl VolumeConfig {
                 "must be 1…64 for every volume",
             ),
             (
+                self.numbers().is_some(),
+                "numbers",
+                "must leave every path a number of its own",
+            ),
+            (
                 self.paths.iter().all(has_blocks),
                 "block_shift",
                 "must be 9…16 for every device",
@@ -159,6 +178,17 @@ impl VolumeConfig {
                 "must be above 0, and its limit not below it",
             ),
         ])
+    }
+
+    /// The numbers of its paths, in order; `None`: one gets none.
+    pub(super) fn numbers(&self) -> Option<Vec<PathIndex>> {
+        let mut taken = 0_u64;
+        let number = |path: &PathConfig| {
+            let number = path.number(|it| taken >> it.0 & 1 == 0)?;
+            taken |= 1 << number.0;
+            Some(number)
+        };
+        self.paths.iter().map(number).collect()
     }
 }
 

@@ -101,13 +101,9 @@ pub(super) struct Ready {
 }
 
 impl Volume {
-    /// A volume whose `paths` are not yet in their places.
-    pub(super) fn new(config: VolumeConfig, paths: &[PathConfig], io_max: u32) -> Self {
-        let distances = paths.iter().map(|path| path.distance);
-        let mut head = Head::new(distances, config.policy, config.knobs);
-        for (index, path) in (0_u8..).zip(paths) {
-            head.set_throughput(PathIndex(index), path.throughput);
-        }
+    /// A volume without paths yet.
+    pub(super) fn new(config: VolumeConfig, io_max: u32) -> Self {
+        let mut head = Head::new([], config.policy, config.knobs);
         head.set_ana_use(config.recovery.ana);
         head.set_health(config.recovery.health);
         Self {
@@ -160,7 +156,22 @@ impl Volume {
         };
         Self {
             vacant: true,
-            ..Self::new(config, &[], 0)
+            ..Self::new(config, 0)
+        }
+    }
+
+    /// Makes room for a path of this number, whose place is vacant yet; numbers below it that no
+    /// path has had stay vacant too.
+    pub(super) fn make_room(&mut self, index: PathIndex, path: &PathConfig) {
+        assert!(self.number(index).is_none(), "{index:?} is another path's");
+        for below in self.places.len()..usize::from(index.0) {
+            self.head.add(PathIndex(below as u8), 0);
+            self.places.push(VACANT);
+        }
+        self.head.add(index, path.distance);
+        self.head.set_throughput(index, path.throughput);
+        if usize::from(index.0) == self.places.len() {
+            self.places.push(VACANT);
         }
     }
 

@@ -89,6 +89,7 @@ pub fn tcp_path(address: u32) -> PathConfig {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }
 }
 

@@ -41,6 +41,7 @@ impl Pair {
             },
             distance: 10,
             throughput: 1,
+            numbers: PathConfig::ANY_NUMBER,
         };
         let mut host = host_config(0);
         host.volumes = vec![volume(vec![path])];

@@ -57,6 +57,7 @@ fn made(places: u16) -> Core {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     };
     let mut host = host_config(0);
     host.volumes = vec![volume(vec![path])];

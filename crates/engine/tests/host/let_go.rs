@@ -56,6 +56,7 @@ fn path(number: u16) -> PathConfig {
         },
         distance: 0,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }
 }
 

@@ -346,6 +346,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
         },
         distance: 0,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }]);
     more.name = "v1".into();
     more.recovery = Recovery {

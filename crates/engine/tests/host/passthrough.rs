@@ -89,6 +89,7 @@ impl Rig {
                 },
                 distance: 0,
                 throughput: 1,
+                numbers: PathConfig::ANY_NUMBER,
             }
         };
         let volume = |(name, all): (u16, &&[Attached])| VolumeConfig {

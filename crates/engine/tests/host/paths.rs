@@ -256,6 +256,45 @@ fn a_path_whose_io_does_not_end_is_used_again_or_failed_as_was_asked() {
     }
 }
 
+/// A path gets the lowest of its numbers that is free; numbers that no path has had leave gaps.
+#[test]
+fn path_gets_a_number_of_its_own_and_others_leave_it_free() {
+    let mut fleet = Fleet::new(2, 1, target(5));
+    fleet.load(0);
+    let add = |fleet: &mut Fleet, address, numbers| {
+        let path = PathConfig {
+            numbers,
+            ..tcp_path(address)
+        };
+        fleet.change(Change::AddPath(0, Box::new(path)))
+    };
+    assert_eq!(add(&mut fleet, 1, 1 << 3), made(PathIndex(3)));
+    assert_eq!(add(&mut fleet, 2, !(1 << 1)), made(PathIndex(2)));
+    let why = add(&mut fleet, 3, 1 << 3).unwrap_err();
+    assert!(why.contains("none of the numbers"), "{why}");
+    assert_eq!(fleet.paths(), [0, 2, 3]);
+    assert_eq!(fleet.remove(PathIndex(2), false), made(PathIndex(2)));
+    assert_eq!(fleet.add(4), made(PathIndex(1)));
+    assert_eq!(fleet.paths(), [0, 1, 3]);
+    fleet.finish();
+}
+
+/// An engine begins without the first two paths of a volume: the third keeps its number.
+#[test]
+fn volume_that_begins_with_gaps_keeps_numbers() {
+    let mut config = host_config(0);
+    let third = PathConfig {
+        numbers: 1 << 2,
+        ..tcp_path(0)
+    };
+    config.volumes = vec![volume(vec![third.clone()])];
+    let host = HostEngine::with_room(config.clone(), 4);
+    let paths: Vec<_> = host.paths(0).map(|path| path.0).collect();
+    assert_eq!(paths, [2]);
+    config.volumes = vec![volume(vec![third.clone(), third])];
+    assert_eq!(config.check().unwrap_err().field, "numbers");
+}
+
 #[test]
 fn limits_are_refused_in_words() {
     let mut fleet = Fleet::new(1, 1, target(1));
@@ -302,6 +341,7 @@ fn device(device: u16) -> PathConfig {
         },
         distance: 0,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }
 }
 

@@ -162,6 +162,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     };
     let volume = |number: u16| VolumeConfig {
         name: format!("m0/{number}"),

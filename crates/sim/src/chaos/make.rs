@@ -228,5 +228,6 @@ pub(super) fn path_to(address: u32, leg: usize) -> PathConfig {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }
 }

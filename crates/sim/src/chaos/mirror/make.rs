@@ -57,6 +57,7 @@ fn device(leg: usize) -> PathConfig {
         },
         distance: 10,
         throughput: 1,
+        numbers: PathConfig::ANY_NUMBER,
     }
 }
 
