@@ -4,11 +4,11 @@ use super::known;
 use super::late::{self, Absent};
 use super::machine::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
-use super::mirrors::{self, Mirrors};
+use super::mirrors::{self, Found, Mirrors};
 use super::volumes::AT_START;
 use crate::board::{Board, node_of};
 use crate::cli::Usage;
-use crate::ends::{FileAccess, Known, Resources, VolumePlan};
+use crate::ends::{Known, Resources, VolumePlan};
 use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
@@ -51,8 +51,10 @@ pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
     /// Where the paths lead.
     pub known: Vec<Known>,
-    /// Volumes that begin without their paths, by number, and why.
+    /// Volumes that begin without some of their paths.
     pub absent: Vec<Absent>,
+    /// What the files and devices of the volumes are, by place in the configuration.
+    pub storages: Vec<Found>,
 }
 
 /// For speaking to them.
@@ -74,7 +76,7 @@ impl Cores {
         namespaces: &known::Known,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
-        mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
+        let storages = mirrors::apart(&config.volumes).map_err(anyhow::Error::msg)?;
         let (resources, volumes, absent) = opened(config, chosen, before)?;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
@@ -120,6 +122,7 @@ impl Cores {
             handles,
             known: resources.known,
             absent,
+            storages,
         })
     }
 
@@ -298,21 +301,19 @@ fn opened(
             policy,
             knobs,
             paths: volume.paths.clone(),
-            access: FileAccess::Shared,
+            access: late::access(volume),
             quiesce_ns: volume.queue_quiesce_ns(),
         };
-        let (made, lacks) = if volume.leg_of.is_some() {
-            let (made, why) = mirrors::leg(&mut resources, plan)?;
-            (made, why.map(|why| (why, Vec::new())))
-        } else {
-            late::volume(&mut resources, plan, before(volume) == Before::default())?
-        };
-        absent.extend(lacks.map(|(why, uris)| Absent {
-            number: *number,
-            name: volume.name.clone(),
-            why,
-            uris,
-        }));
+        let unclean = before(volume) != Before::default();
+        let is_leg = volume.leg_of.is_some();
+        let (made, lacks) = late::volume(&mut resources, plan, unclean, is_leg)?;
+        if !lacks.is_empty() {
+            absent.push(Absent {
+                number: *number,
+                paths: lacks,
+                unclean,
+            });
+        }
         let home = volume.leg_of.as_deref().and_then(mirror).copied();
         volumes.push(VolumeConfig {
             recovery: Recovery {

@@ -9,7 +9,8 @@
 //! A name counts for all addresses that it stood for when it was resolved last: at the start, and
 //! whenever its path is to be connected again ([`names`](super::names)). A path that is connected,
 //! or being connected, keeps its address.
-use super::config::PathKeys;
+use super::config::{PathKeys, Volume};
+use super::late;
 use super::service::Service;
 use crate::ends::{End, FileAccess, Known, Place, What};
 use crate::uri::PathUri;
@@ -212,18 +213,12 @@ impl Service {
         Ok(all)
     }
 
-    /// Resolves or opens where the paths of a volume lead, and tells no core; this may block.
+    /// Resolves or opens where a path of a volume leads, and tells no core; this may block.
     ///
     /// # Errors
-    /// Of the first that can't be.
-    pub fn open_ends(
-        &self,
-        paths: &[PathKeys],
-        access: FileAccess,
-        quiesce_ns: u64,
-    ) -> Result<Vec<(PathKeys, End)>, String> {
-        let open = |keys: &PathKeys| Ok((keys.clone(), open_end(keys, access, quiesce_ns)?));
-        paths.iter().map(open).collect()
+    /// Why it can't be, with its URI.
+    pub fn open_end_of(&self, of: &Volume, keys: &PathKeys) -> Result<End, String> {
+        open_end(keys, late::access(of), of.queue_quiesce_ns())
     }
 
     /// A line of the engine about a path: where it says only that I/O fails, and the path's queue

@@ -160,8 +160,9 @@ impl Service {
         let volume = state.volumes.number(name)?;
         state.has_paths(volume)?;
         let running = &state.volumes[volume];
-        let uris = running.of.paths.iter().map(|keys| keys.uri.to_string());
-        let paths = running.places.iter().copied().zip(uris).collect();
+        let paths = running.entries().iter();
+        let paths = paths.map(|it| (it.number().0, it.keys().uri.to_string()));
+        let paths = paths.collect();
         Ok((volume, running.policy.to_string(), paths))
     }
 }

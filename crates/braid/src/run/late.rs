@@ -1,34 +1,41 @@
 //! Files, devices and queue servers that were not there at the start: opened when they are.
 //!
 //! # Contract
-//! A leg that could not be opened at the start, or a local path of a volume, is looked for again by
-//! itself, with growing pauses, as paths over a network are; a thread for each volume, so that one
-//! whose file system hangs holds up no other. The other paths of its volume serve. What is at the
-//! place of a leg is read first, beside its present user: it is opened only if it says that it is a
-//! leg, and of this mirror as far as that is known. Then all is as at a start, or after `mirror
-//! restore`: the lock, and the engine's judgement of the superblock (docs/mirrors.md). A start
-//! without legs is decided elsewhere.
+//! A local path that could not be opened at the start, of a leg too, is looked for again with
+//! growing pauses, as paths over a network are. Each has a thread of its own, so that a file system
+//! that hangs holds up this path only. Its [entry](super::entries) has its state, and a reason of
+//! its own. Meanwhile the other paths of its volume serve, and it can be removed.
+//!
+//! The file at the place of a leg is read first, beside its present user: it is opened only if it
+//! is a leg, and of this mirror as far as that is known. Then all is as at a start, or after
+//! `mirror restore`: the lock, and the engine's judgement of the superblock (docs/mirrors.md). A
+//! start without legs is decided elsewhere.
+//!
+//! After an unclean stop the paths of a volume join together (T13): those that can be opened wait
+//! for the others.
 //!
 //! # Limits
 //! Local files have no identity: a file that appears at the place of a volume's only path is taken,
 //! as it is at a start, once its size and time have not changed for [`SETTLED`]: a copy of it may
 //! be under way. A copy that stalls for longer is not noticed.
 use super::config::{PathKeys, Volume};
+use super::entries::PathEntry;
 use super::mirrors;
-use super::service::Service;
-use crate::ends::{FileAccess, Resources, VolumePlan};
+use super::paths::Undo;
+use super::service::{Service, State};
+use crate::ends::{End, FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::LegFile;
 use crate::uri::UriKind;
 use anyhow::bail;
-use engine::host::VolumeConfig;
+use engine::host::{Change, PathConfig, VolumeConfig};
+use policy::PathIndex;
 use runtime::RuntimeError;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// First and longest pause before a file is looked for again: a person who mounts a file system
@@ -39,109 +46,81 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a volume's only file must not have changed before it is opened.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Why some paths of a volume can't be opened, and their URIs.
-pub type Lacking = (String, Vec<String>);
+/// Longest wait for the engine to take a path.
+const JOIN_NS: u64 = 10_000_000_000;
 
 /// A volume that begins without some of its paths.
 pub struct Absent {
-    /// Its number.
+    /// The engine's number of the volume.
     pub number: u16,
-    /// Its name.
-    pub name: String,
-    /// Why they can't be opened.
-    pub why: String,
-    /// Their URIs; of a leg none, which has no path at all.
-    pub uris: Vec<String>,
+    /// Their places among its paths, and why each can't be opened.
+    pub paths: Vec<(usize, String)>,
+    /// The engine before did not stop in order.
+    pub unclean: bool,
 }
 
-/// Volumes whose paths can't be opened yet.
-#[derive(Default)]
-pub struct Late {
-    whys: Mutex<BTreeMap<String, String>>,
-    /// Volumes whose paths are being opened.
-    opening: Mutex<BTreeSet<String>>,
-    opened: Condvar,
-}
-
-/// The paths of a volume are opened by its owner only, as long as this is there.
-pub struct Turn<'a> {
-    late: &'a Late,
-    name: String,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.late.opening().remove(&self.name);
-        self.late.opened.notify_all();
+/// How the files of a volume are opened.
+pub fn access(of: &Volume) -> FileAccess {
+    match of.leg_of {
+        Some(_) => FileAccess::Alone,
+        None => FileAccess::Shared,
     }
 }
 
-impl Late {
-    /// Why a volume lacks paths since the start.
-    pub fn why(&self, name: &str) -> Option<String> {
-        self.all().get(name).cloned()
-    }
-
-    /// Waits no longer than `wait` until no other opens the paths of this volume; `None`: another
-    /// does still.
-    pub fn turn(&self, name: &str, wait: Duration) -> Option<Turn<'_>> {
-        let opens = |all: &mut BTreeSet<String>| all.contains(name);
-        let waited = self.opened.wait_timeout_while(self.opening(), wait, opens);
-        let (mut all, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let name = name.to_owned();
-        // Not made where another has it: its end would end the other's.
-        let is_free = all.insert(name.clone());
-        is_free.then(|| Turn { late: self, name })
-    }
-
-    fn opening(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes why; whether that is news.
-    fn note(&self, name: &str, why: String) -> bool {
-        self.all().insert(name.to_owned(), why.clone()) != Some(why)
-    }
-
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.whys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What the paths of a volume lead to. It begins without those local ones that are not there: why,
-/// and their URIs.
+/// What the paths of a volume lead to, numbered by their places. The volume begins without those
+/// local ones that are absent: their places, and why.
 ///
 /// # Errors
-/// Something else can't be opened; or an earlier engine had not `stopped` in order, and a part of
-/// the paths is not there.
+/// A path can't be opened for another reason; or the engine before did not stop in order
+/// (`unclean`), and a part of the paths of a volume that is no leg is absent.
 pub fn volume(
     resources: &mut Resources,
     plan: VolumePlan,
-    stopped: bool,
-) -> anyhow::Result<(VolumeConfig, Option<Lacking>)> {
-    let (mut paths, mut absent) = (Vec::new(), None::<Lacking>);
-    for keys in &plan.paths {
+    unclean: bool,
+    is_leg: bool,
+) -> anyhow::Result<(VolumeConfig, Vec<(usize, String)>)> {
+    let before = [
+        resources.addresses.len(),
+        resources.devices.len(),
+        resources.known.len(),
+    ];
+    let (mut paths, mut absent) = (Vec::new(), Vec::new());
+    for (place, keys) in plan.paths.iter().enumerate() {
         match resources.path_of(keys, &plan) {
-            Ok(path) => paths.push(path),
-            Err(error) if is_absent(&error) => {
-                let why = format!("{error:#}");
-                log::say(format!(
-                    "{}: it begins without its path: {why}; it is tried again",
-                    plan.name
-                ));
-                let uris = &mut absent.get_or_insert((why, Vec::new())).1;
-                uris.push(keys.uri.to_string());
+            Ok(path) => {
+                let numbers = 1_u64.checked_shl(place as u32).unwrap_or(0);
+                paths.push(PathConfig { numbers, ..path });
             }
+            Err(error) if is_absent(&error, is_leg) => absent.push((place, format!("{error:#}"))),
             Err(error) => return Err(error),
         }
     }
-    // Its controller may hold writes that no flush of the other paths covers (T13).
-    if let Some((why, _)) = absent.as_ref().filter(|_| !stopped && !paths.is_empty()) {
-        bail!(
-            "{}: {why}; the engine before did not stop in order, so the first flush has to reach \
-             this path too: bring it back, or take the path out of the configuration",
-            plan.name
-        );
+    // The controller of an absent path may hold writes that no flush of the others covers (T13).
+    if let Some((_, why)) = absent.first().filter(|_| unclean && !paths.is_empty()) {
+        if !is_leg {
+            bail!(
+                "{}: {why}; the engine before did not stop in order, so the first flush has to \
+                 reach this path too: bring it back, or take the path out of the configuration",
+                plan.name
+            );
+        }
+        // Its mirror may begin without this leg.
+        let why = why.clone();
+        paths.clear();
+        resources.addresses.truncate(before[0]);
+        resources.devices.truncate(before[1]);
+        resources.known.truncate(before[2]);
+        let is_open = |place: &usize| !absent.iter().any(|it| it.0 == *place);
+        let open: Vec<usize> = (0..plan.paths.len()).filter(is_open).collect();
+        absent.extend(open.into_iter().map(|it| (it, format!("it waits: {why}"))));
+    }
+    let what = if is_leg && paths.is_empty() {
+        "this leg is left out"
+    } else {
+        "it begins without its path"
+    };
+    for (_, why) in &absent {
+        log::say(format!("{}: {what}: {why}; it is tried again", plan.name));
     }
     let none = VolumePlan {
         paths: Vec::new(),
@@ -151,21 +130,12 @@ pub fn volume(
     Ok((VolumeConfig { paths, ..made }, absent))
 }
 
-/// Orders the paths of volumes as the engine has them: those that come late are the last ones.
-pub fn put_last(volumes: &mut [Volume], absent: &[Absent]) {
-    for it in absent {
-        let of = volumes.iter_mut().find(|of| of.name == it.name);
-        let Some(of) = of else {
-            unreachable!("{} is a volume of the configuration", it.name);
-        };
-        of.paths
-            .sort_by_key(|keys| it.uris.contains(&keys.uri.to_string()));
-    }
-}
-
-/// Whether nothing was found at the place of a file or device, or no queue server.
-fn is_absent(error: &anyhow::Error) -> bool {
+/// Whether nothing was found at the place of a file or device, or no queue server; of a leg:
+/// whether it can't be used, though no other process has it.
+fn is_absent(error: &anyhow::Error, is_leg: bool) -> bool {
     let source = match error.downcast_ref() {
+        Some(RuntimeError::InUse { .. }) => return false,
+        Some(_) if is_leg => return true,
         Some(RuntimeError::Open { source, .. }) => source,
         Some(RuntimeError::Queue { source, .. }) => {
             return source.nobody_listens().is_some() || matches!(source, queue::Error::Gone);
@@ -184,26 +154,121 @@ fn is_absent(error: &anyhow::Error) -> bool {
     errno.is_some_and(|it| absent.contains(&it))
 }
 
-/// Paths of a volume in the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum There<T> {
-    /// It has these first ones of its paths only.
-    Some(T, usize),
-    /// It has all, or the volume left.
-    All,
-    /// Core 0 did not say.
-    Unknown,
+/// A path that is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    /// The engine's number of its volume.
+    volume: u16,
+    /// [`PathEntry::id`]; another volume that gets the number has none of this id.
+    id: u64,
 }
 
-impl<T> There<T> {
-    /// Of a volume, if it is there, that is to have so many paths, and core 0 reports `count`.
-    fn of(volume: Option<(T, usize)>, count: Option<usize>) -> Self {
-        match (volume, count) {
-            (None, _) => Self::All,
-            (Some(_), None) => Self::Unknown,
-            (Some((volume, whole)), Some(count)) if count < whole => Self::Some(volume, count),
-            (Some(_), Some(_)) => Self::All,
+/// What became of an attempt to open a path.
+enum Tried {
+    /// It is to be tried again.
+    Again,
+    /// The engine has it, or it was removed.
+    Over,
+}
+
+/// A path that the caller opens.
+struct Claimed {
+    id: u64,
+    keys: PathKeys,
+    number: PathIndex,
+}
+
+/// Paths of a volume that the caller opens, and no other thread. What is not told of them when this
+/// is dropped is that they are absent still.
+struct Claims<'a> {
+    service: &'a Service,
+    /// The engine's number of the volume.
+    volume: u16,
+    of: Volume,
+    all: Vec<Claimed>,
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        for it in &self.all {
+            self.with(it.id, |entry| {
+                if entry.is_opening() {
+                    entry.not_opened(None);
+                }
+            });
         }
+        self.service.news.notify_all();
+    }
+}
+
+impl<'a> Claims<'a> {
+    /// Of those paths of a volume which `is_claimed`.
+    fn new(
+        service: &'a Service,
+        state: &mut State,
+        volume: u16,
+        is_claimed: impl Fn(&PathEntry) -> bool,
+    ) -> Option<Self> {
+        let running = state.volumes.get_mut(volume)?;
+        let all = running.entries().iter().filter(|it| is_claimed(it));
+        let all: Vec<Claimed> = all
+            .map(|it| Claimed {
+                id: it.id(),
+                keys: it.keys().clone(),
+                number: it.number(),
+            })
+            .collect();
+        for it in &all {
+            running
+                .entry(it.id)
+                .into_iter()
+                .for_each(PathEntry::begin_opening);
+        }
+        let of = running.of.clone();
+        Some(Self {
+            service,
+            volume,
+            of,
+            all,
+        })
+    }
+
+    /// Does something with an entry, unless it was removed.
+    fn with<T>(&self, id: u64, change: impl FnOnce(&mut PathEntry) -> T) -> Option<T> {
+        let mut state = self.service.state();
+        state.volumes.get_mut(self.volume)?.entry(id).map(change)
+    }
+
+    /// A path can't be opened; the log names a reason that is new.
+    fn failed(&self, id: u64, why: &str) {
+        let is_news = self.with(id, |entry| entry.not_opened(Some(why.to_owned())));
+        if is_news == Some(true) {
+            let name = &self.of.name;
+            log::say(format!("{name}: not there yet: {why}; it is tried again"));
+        }
+    }
+
+    /// The engine gets a path that is open.
+    ///
+    /// # Errors
+    /// It does not take it.
+    fn join(&self, it: &Claimed, end: &End) -> Result<(), String> {
+        let service = self.service;
+        let path = service.register_end(&it.keys, end)?;
+        let path = PathConfig {
+            numbers: 1 << it.number.0,
+            ..path
+        };
+        let change = Change::AddPath(self.volume, Box::new(path));
+        service.ask_or(Undo::Join, change, JOIN_NS, Duration::from_secs(1))?;
+        self.with(it.id, PathEntry::joined);
+        service.put_aside_path(self.volume, it.number);
+        Ok(())
+    }
+
+    /// Whether each was removed.
+    fn are_removed(&self) -> bool {
+        self.all.iter().all(|it| self.with(it.id, |_| ()).is_none())
     }
 }
 
@@ -248,24 +313,35 @@ impl Settling {
 
 impl Service {
     /// Looks for what was not there at the start, until it is.
-    pub fn look_for_late(self: &Arc<Self>, absent: Vec<Absent>) {
-        for Absent {
-            number, name, why, ..
-        } in absent
-        {
-            self.late.note(&name, why);
-            let (service, of) = (Arc::clone(self), name.clone());
-            let look = move || service.look_for(number, &of);
+    pub fn look_for_late(self: &Arc<Self>) {
+        let all: Vec<(Wanted, String)> = {
+            let state = self.state();
+            let volumes = state.volumes.iter();
+            let absent = volumes.flat_map(|(volume, it)| {
+                let paths = it.entries().absent();
+                paths.map(move |path| {
+                    let id = path.id();
+                    (
+                        Wanted { volume, id },
+                        format!("{}: {}", it.of.name, path.keys().uri),
+                    )
+                })
+            });
+            absent.collect()
+        };
+        for (wanted, what) in all {
+            let service = Arc::clone(self);
+            let look = move || service.look_for(wanted);
             let builder = std::thread::Builder::new().name("late".into());
             if let Err(error) = builder.spawn(look) {
                 log::say(format!(
-                    "{name}: is not tried again: no thread can be started: {error}"
+                    "{what}: is not tried again: no thread can be started: {error}"
                 ));
             }
         }
     }
 
-    fn look_for(&self, number: u16, name: &str) {
+    fn look_for(&self, wanted: Wanted) {
         let mut pause = PAUSE_MIN;
         let mut settling = Settling::default();
         loop {
@@ -274,85 +350,180 @@ impl Service {
             if self.state().is_closed() {
                 return;
             }
-            match self.open_late(number, name, &mut settling) {
-                Ok(false) => {}
-                Ok(true) => break,
+            if let Tried::Over = self.open_late(wanted, &mut settling) {
+                return;
+            }
+        }
+    }
+
+    /// Opens a path, and hands it to the engine; where paths of its volume join together, waits for
+    /// them, or opens all.
+    fn open_late(&self, wanted: Wanted, settling: &mut Settling) -> Tried {
+        let Wanted { volume, id } = wanted;
+        let (claims, joins) = {
+            let mut state = self.state();
+            let Some(running) = state.volumes.get_mut(volume) else {
+                return Tried::Over;
+            };
+            let others_wait = {
+                let mut others = running.entries().absent().filter(|it| it.id() != id);
+                others.all(PathEntry::is_waiting)
+            };
+            let joins = !running.all_at_once || others_wait;
+            // The last one that was missing opens all.
+            let joins_others = running.all_at_once && others_wait;
+            match running.entry(id) {
+                None => return Tried::Over,
+                Some(it) if it.is_there() => return Tried::Over,
+                // A verb opens it.
+                Some(it) if it.is_opening() => return Tried::Again,
+                Some(it) if it.is_waiting() && !others_wait => return Tried::Again,
+                Some(_) => {}
+            }
+            let is_claimed = |it: &PathEntry| it.id() == id || (joins_others && !it.is_there());
+            let claims = Claims::new(self, &mut state, volume, is_claimed);
+            let Some(claims) = claims else {
+                unreachable!("volume {volume} was there under this lock");
+            };
+            (claims, joins)
+        };
+        let mut open = Vec::new();
+        for it in &claims.all {
+            let leg_of = claims.of.leg_of.as_deref();
+            let opened = self
+                .may_be_opened(&it.keys, leg_of, settling)
+                .and_then(|()| self.open_claimed(&claims, it));
+            match opened {
+                Ok(end) => open.push((it, end)),
                 Err(why) => {
-                    if self.late.note(name, why.clone()) {
-                        log::say(format!("{name}: not there yet: {why}; it is tried again"));
-                    }
+                    claims.failed(it.id, &why);
+                    return Tried::Again;
                 }
             }
         }
-        self.late.all().remove(name);
+        if !joins {
+            self.wait_for_others(&claims, id);
+            return Tried::Again;
+        }
+        self.join_late(&claims, &open)
     }
 
-    /// Opens the paths that a volume lacks; whether that is over: it has all, or has left.
-    ///
-    /// # Errors
-    /// Why it lacks them still.
-    fn open_late(&self, number: u16, name: &str, settling: &mut Settling) -> Result<bool, String> {
-        let (of, count) = match self.paths_there(number, name) {
-            There::Some(of, count) => (of, count),
-            There::Unknown => return Ok(false),
-            There::All => return Ok(true),
-        };
-        let Some(_turn) = self.late.turn(name, Duration::ZERO) else {
-            return Ok(false); // a verb opens them
-        };
-        let lacks = &of.paths[count..];
-        for keys in lacks {
-            self.may_be_opened(keys, of.leg_of.as_deref(), settling)?;
-        }
-        // By two names it may be what another volume has (T48), which no check at the start saw.
-        let all: Vec<Volume> = {
-            let state = self.state();
-            state.volumes.iter().map(|(_, it)| it.of.clone()).collect()
-        };
-        mirrors::apart(all.iter())?;
-        let access = match of.leg_of {
-            Some(_) => FileAccess::Alone,
-            None => FileAccess::Shared,
-        };
-        let mirror = of.leg_of.as_deref();
+    /// Hands paths that are open to the engine.
+    fn join_late(&self, claims: &Claims<'_>, open: &[(&Claimed, End)]) -> Tried {
+        let name = &claims.of.name;
+        let mirror = claims.of.leg_of.as_deref();
         let mirror = mirror.map(|it| self.state().volumes.number(it)).transpose();
-        let mirror = mirror.map_err(|error| error.message)?;
-        // Before the lock: a file system that hangs here holds up no verb.
-        let ends = self.open_ends(lacks, access, of.queue_quiesce_ns())?;
         // Users' verbs come first.
         let alone = match mirror {
-            Some(mirror) => self.alone_with_mirror_now(mirror),
-            None => self.changes.verbs.alone_now_with_all(vec![name.to_owned()]),
+            Ok(Some(mirror)) => self.alone_with_mirror_now(mirror),
+            Ok(None) => self.changes.verbs.alone_now_with_all(vec![name.clone()]),
+            Err(_) => None, // its mirror has left, and it leaves
         };
         let Some(_alone) = alone else {
-            return Ok(false);
+            return Tried::Again;
         };
-        match self.paths_there(number, name) {
-            There::Some(now, there)
-                if (&now.paths, &now.leg_of, there) == (&of.paths, &of.leg_of, count) => {}
-            There::Some(..) | There::Unknown => return Ok(false),
-            There::All => return Ok(true),
+        // No verb removes one from here on.
+        if claims.are_removed() {
+            return Tried::Over;
         }
-        self.mark_paths(number);
-        self.add_ends(number, ends)?;
-        let what = match of.leg_of {
-            Some(_) => "this leg is there now: its superblock decides what becomes of it",
-            None => "its path is there now",
-        };
-        log::say(format!("{name}: {what}"));
-        self.put_aside_of(number);
-        Ok(true)
+        self.mark_paths(claims.volume);
+        let mut became = Tried::Over;
+        for (it, end) in open {
+            if claims.with(it.id, |_| ()).is_none() {
+                continue;
+            }
+            if let Err(why) = claims.join(it, end) {
+                claims.failed(it.id, &why);
+                became = Tried::Again;
+                continue;
+            }
+            let uri = &it.keys.uri;
+            log::say(match claims.of.leg_of {
+                Some(_) => format!(
+                    "{name}: this leg is there now: {uri}: its superblock decides what becomes of \
+                     it"
+                ),
+                None => format!("{name}: its path is there now: {uri}"),
+            });
+        }
+        became
     }
 
-    /// Which paths of a volume the engine has.
-    fn paths_there(&self, number: u16, name: &str) -> There<Volume> {
-        let cores = self.senders.report().ok();
-        let core = cores.as_ref().and_then(|it| it.first());
-        let paths = core.and_then(|it| it.volumes.get(usize::from(number)));
-        let count = paths.map(Vec::len);
-        let state = self.state();
-        let it = state.volumes.get(number).filter(|it| it.of.name == name);
-        There::of(it.map(|it| (it.of.clone(), it.of.paths.len())), count)
+    /// A path can be opened, and joins when the other absent ones of its volume can.
+    fn wait_for_others(&self, claims: &Claims<'_>, id: u64) {
+        let mut state = self.state();
+        let Some(running) = state.volumes.get_mut(claims.volume) else {
+            return;
+        };
+        let others = running.entries().absent();
+        let others = others.filter(|it| it.id() != id && !it.is_waiting());
+        let others: Vec<String> = others.map(|it| it.keys().uri.to_string()).collect();
+        let why = format!(
+            "it is there; the engine before did not stop in order, so the first flush has to reach \
+             all paths, and it waits for {}: bring that back, or remove it by force",
+            others.join(", ")
+        );
+        let Some(entry) = running.entry(id) else {
+            return; // it was removed
+        };
+        let line = format!("{}: {}: {why}", claims.of.name, entry.keys().uri);
+        let is_news = entry.wait(why);
+        drop(state);
+        if is_news {
+            log::say(line);
+        }
+    }
+
+    /// Opens those paths of a volume that the engine does not have, for a verb that has the
+    /// volume to itself.
+    ///
+    /// # Errors
+    /// One can't be opened, is being opened for longer than `wait`, or the engine does not take it.
+    pub fn open_absent(&self, volume: u16, wait: Duration) -> Result<(), String> {
+        let is_opening = |state: &mut State| {
+            let it = state.volumes.get(volume);
+            it.is_some_and(|it| it.entries().iter().any(PathEntry::is_opening))
+        };
+        let waited = self
+            .news
+            .wait_timeout_while(self.state(), wait, |it| is_opening(it));
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() && is_opening(&mut state) {
+            return Err("it is being opened, which takes long; try again".into());
+        }
+        let claims = Claims::new(self, &mut state, volume, |it| !it.is_there());
+        drop(state);
+        let Some(claims) = claims else {
+            return Ok(()); // it has left
+        };
+        let mut open = Vec::new();
+        for it in &claims.all {
+            open.push((it, self.open_claimed(&claims, it)?));
+        }
+        for (it, end) in open {
+            claims.join(it, &end)?;
+        }
+        Ok(())
+    }
+
+    /// Opens what is at a path now; this may block.
+    ///
+    /// # Errors
+    /// Why it can't be, or may not be.
+    fn open_claimed(&self, claims: &Claims<'_>, it: &Claimed) -> Result<End, String> {
+        let (of, uri) = (&claims.of, &it.keys.uri);
+        // By two names it may be what another volume has (T48), which no check at the start saw.
+        if let Some(storage) = mirrors::storage_of(uri) {
+            let mut state = self.state();
+            state.volumes.ensure_apart(of, uri, &storage)?;
+            // Under the same lock: another thread may be about to open the same.
+            let running = state.volumes.get_mut(claims.volume);
+            let entry = running.and_then(|running| running.entry(it.id));
+            entry
+                .into_iter()
+                .for_each(|it| it.set_storage(Some(storage.clone())));
+        }
+        self.open_end_of(of, &it.keys)
     }
 
     /// Whether what is at a path now may be opened.
@@ -429,28 +600,5 @@ mod tests {
             let now = begun + Duration::from_secs(after_s);
             assert_eq!(settling.is_settled(look, now), settled, "{after_s} s");
         }
-    }
-
-    #[test]
-    fn volume_that_no_core_reports_is_not_opened() {
-        assert_eq!(There::of(Some(((), 2)), None), There::Unknown);
-        assert_eq!(There::of(Some(((), 2)), Some(0)), There::Some((), 0));
-        assert_eq!(There::of(Some(((), 2)), Some(1)), There::Some((), 1));
-        assert_eq!(There::of(Some(((), 2)), Some(2)), There::All);
-        assert_eq!(There::<()>::of(None, Some(0)), There::All);
-    }
-
-    #[test]
-    fn one_opens_the_paths_of_a_volume_at_a_time() {
-        let late = Late::default();
-        let turn = late.turn("a", Duration::ZERO).unwrap();
-        assert!(late.turn("a", Duration::from_millis(1)).is_none());
-        assert!(late.turn("b", Duration::ZERO).is_some());
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| late.turn("a", Duration::from_secs(60)).is_some());
-            drop(turn);
-            assert!(waits.join().unwrap());
-        });
-        assert!(late.turn("a", Duration::ZERO).is_some());
     }
 }

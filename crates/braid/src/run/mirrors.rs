@@ -16,19 +16,15 @@ pub use again::Stopped;
 pub(in crate::run) use kept::PAUSED;
 pub use legs::keep_legs;
 
-use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};
+use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
 use super::known::Known;
-use crate::ends::{FileAccess, Resources, VolumePlan};
-use crate::log;
 use crate::mirror::leg::{crc32c, draw_id, draw_lineage};
 use crate::mirror::same::Storage;
-use crate::uri::UriKind;
+use crate::uri::{PathUri, UriKind};
 use engine::Span;
-use engine::host::VolumeConfig;
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
 use nvme::host::HostIdentity;
-use runtime::RuntimeError;
 use runtime::sysfs::SYS;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,70 +48,60 @@ pub fn numbers<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Vec<u16> {
     volumes.filter_map(number).collect()
 }
 
-/// What a leg's paths lead to. A file that isn't there leaves a leg without paths, and why.
-///
-/// # Errors
-/// Somebody else has it.
-pub fn leg(
-    resources: &mut Resources,
-    plan: VolumePlan,
-) -> anyhow::Result<(VolumeConfig, Option<String>)> {
-    let plan = VolumePlan {
-        access: FileAccess::Alone,
-        ..plan
+/// What a path of a volume leads to: its number among these volumes, its URI, and what that is.
+pub type Found = (usize, PathUri, Storage);
+
+/// What a file or device is; `None`: it is not there, or the path is over a network. May block.
+pub fn storage_of(uri: &PathUri) -> Option<Storage> {
+    let UriKind::File(path) = uri.kind() else {
+        return None;
     };
-    let error = match resources.volume(&plan) {
-        Ok(made) => return Ok((made, None)),
-        Err(error) => error,
-    };
-    let in_use = |it: &RuntimeError| matches!(it, RuntimeError::InUse { .. });
-    let at_file = error.downcast_ref::<RuntimeError>();
-    if at_file.is_none_or(in_use) {
-        return Err(error);
-    }
-    let why = format!("{error:#}");
-    log::say(format!(
-        "{}: this leg is left out: {why}; it is tried again",
-        plan.name
-    ));
-    let none = VolumePlan {
-        paths: Vec::new(),
-        ..plan
-    };
-    Ok((resources.volume(&none)?, Some(why)))
+    let found = std::fs::metadata(path).ok()?;
+    Some(Storage::of_file(&found, Path::new(SYS)))
 }
 
-/// Whether what is written to one of these volumes shows on another one, which is a leg and its
-/// mirror's alone: they lead to the same file or device, by names that may differ (T48).
+/// What the files and devices of volumes are. What is written to one of these volumes shows on no
+/// other one, where either is a leg and its mirror's alone: they lead to different files or
+/// devices, whatever their names (T48).
 ///
 /// # Errors
-/// Which ones.
-pub fn apart<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Result<(), String> {
-    let mut seen: Vec<(&Volume, &PathKeys, Storage)> = Vec::new();
-    for volume in volumes {
+/// Which are the same.
+pub fn apart(volumes: &[Volume]) -> Result<Vec<Found>, String> {
+    let mut seen: Vec<Found> = Vec::new();
+    for (number, volume) in volumes.iter().enumerate() {
         for keys in &volume.paths {
-            let UriKind::File(path) = keys.uri.kind() else {
+            let Some(storage) = storage_of(&keys.uri) else {
                 continue;
             };
-            let Ok(found) = std::fs::metadata(path) else {
-                continue;
-            };
-            let storage = Storage::of_file(&found, Path::new(SYS));
-            let other = seen.iter().find(|(other, _, theirs)| {
-                let alone = other.leg_of.is_some() || volume.leg_of.is_some();
-                alone && other.name != volume.name && theirs.meets(&storage)
-            });
-            if let Some((other, theirs, _)) = other {
-                return Err(format!(
-                    "{} of {} and {} of {} are the same storage: a leg is its mirror's alone; \
-                     leave one of them out",
-                    theirs.uri, other.name, keys.uri, volume.name
-                ));
-            }
-            seen.push((volume, keys, storage));
+            let others = seen.iter();
+            let others = others.map(|(other, uri, theirs)| (&volumes[*other], uri, theirs));
+            ensure_apart((volume, &keys.uri, &storage), others)?;
+            seen.push((number, keys.uri.clone(), storage));
         }
     }
-    Ok(())
+    Ok(seen)
+}
+
+/// The same of one path of a volume beside others.
+///
+/// # Errors
+/// As of [`apart`].
+pub fn ensure_apart<'a>(
+    (volume, uri, storage): (&Volume, &PathUri, &Storage),
+    mut others: impl Iterator<Item = (&'a Volume, &'a PathUri, &'a Storage)>,
+) -> Result<(), String> {
+    let other = others.find(|(other, _, theirs)| {
+        let alone = other.leg_of.is_some() || volume.leg_of.is_some();
+        alone && other.name != volume.name && theirs.meets(storage)
+    });
+    let Some((other, theirs, _)) = other else {
+        return Ok(());
+    };
+    Err(format!(
+        "{theirs} of {} and {uri} of {} are the same storage: a leg is its mirror's alone; leave \
+         one of them out",
+        other.name, volume.name
+    ))
 }
 
 impl Mirrors {

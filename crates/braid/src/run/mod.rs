@@ -13,7 +13,7 @@
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
-//!   [`paths`], [`exports`], and what paths lead to: [`ends`]
+//!   [`paths`] ([`entries`]), [`exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 //!
 //! # Limits
@@ -27,6 +27,7 @@ mod control_file;
 mod cores;
 mod discovery;
 mod ends;
+mod entries;
 mod explain;
 mod exports;
 mod known;
@@ -161,13 +162,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
     let mut cores = Cores::start(&config, &identity, (chosen, before), &known, &told)?;
-    let absent = std::mem::take(&mut cores.absent);
-    late::put_last(&mut config.volumes, &absent);
     let start = Start {
         configured,
         volumes: config.volumes,
         found,
         known: std::mem::take(&mut cores.known),
+        absent: std::mem::take(&mut cores.absent),
+        storages: std::mem::take(&mut cores.storages),
         file: args.config.clone(),
     };
     let kept = Kept {
@@ -180,7 +181,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let keeper = Keeper::start(&service)?;
     service.put_aside();
     service.accept_names(&args.accept);
-    service.look_for_late(absent);
+    service.look_for_late();
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {

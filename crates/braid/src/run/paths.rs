@@ -17,16 +17,19 @@
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
 use super::discovery::plan::teller;
+use super::entries::PathEntry;
 use super::locks::{Alone, VerbLock};
+use super::mirrors;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
 use crate::ends::FileAccess;
 use crate::log;
+use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
-use engine::host::{Change, Changed, PathState};
+use engine::host::{Change, Changed, PathConfig, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -42,6 +45,10 @@ pub const WAIT_NS_MAX: u64 = 60_000_000_000;
 
 /// Why nothing comes of a verb whose volume is not there any more.
 const HAS_LEFT: &str = "the volume has left meanwhile";
+
+/// Why an absent path counts (T13).
+const UNCLEAN: &str = "the engine before did not stop in order, and this path may hold writes that \
+    no flush of another one covers;";
 
 type Answer = Result<Changed, String>;
 
@@ -174,8 +181,7 @@ impl Service {
         let offers = self.discovery.offers();
         let state = self.state();
         let it = &state.volumes[volume];
-        let at = it.places.iter().position(|place| *place == path.0);
-        let uri = at.map(|at| &it.of.paths[at].uri);
+        let uri = it.entries().get(path).map(|it| &it.keys().uri);
         let named = |uri: &PathUri| self.ends.addresses(uri);
         let by = uri.and_then(|uri| teller(&it.of, uri, &offers, named));
         match uri.zip(by.map(in_words)) {
@@ -208,32 +214,42 @@ impl Service {
     pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
         let local = !keys.uri.kind().is_namespace();
         let uri = keys.uri.to_string();
-        let (wait_ns, there, others, quiesce_ns) = {
+        let (wait_ns, there, others, beside_local, quiesce_ns, numbers) = {
             let state = self.state();
-            let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
-            if let Some(why) = self.late.why(&of.name) {
+            let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
+            let of = &it.of;
+            if let Some(absent) = it.entries().absent().next().filter(|_| it.all_at_once) {
                 return Err(format!(
-                    "{} waits for a path that comes late, and gets no other before: {why}",
-                    of.name
+                    "{} waits for {}, and gets no other path before: {UNCLEAN} bring it back, or \
+                     remove it by force",
+                    of.name,
+                    absent.keys().uri
                 ));
             }
             let (quiesce_ns, paths) = (of.queue_quiesce_ns(), &of.paths);
             let there = paths.iter().any(|it| it.uri.to_string() == uri);
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
-            (wait_ns, there, !paths.is_empty(), quiesce_ns)
+            // No engine sees yet that an absent file is another path's data.
+            let mut absent = it.entries().absent();
+            let beside_local = absent.any(|it| !it.keys().uri.kind().is_namespace());
+            let numbers = it.entries().free_numbers();
+            let others = !paths.is_empty();
+            (wait_ns, there, others, beside_local, quiesce_ns, numbers)
         };
         if there {
             return Err(format!("{uri} is a path of this volume already"));
         }
-        if local && others {
+        if (local && others) || beside_local {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
         }
-        self.reserve(volume, &keys)?;
+        let storage = mirrors::storage_of(&keys.uri);
+        self.reserve(volume, &keys, storage.as_ref())?;
         let config = self.lead(&keys, FileAccess::Shared, quiesce_ns);
         let changed = config.and_then(|config| {
             // Writes may go there before it is known that it has joined (T13).
             self.mark_paths(volume);
+            let config = PathConfig { numbers, ..config };
             let change = Change::AddPath(volume, Box::new(config));
             self.ask_or(Undo::Join, change, wait_ns, Duration::ZERO)
         });
@@ -242,10 +258,9 @@ impl Service {
         let Some(it) = state.volumes.get_mut(volume) else {
             return Err(HAS_LEFT.into());
         };
-        let keys = it.joining.take();
-        if let Ok(path) = path {
-            it.of.paths.extend(keys);
-            it.places.push(path.0);
+        let joined = it.joining.take();
+        if let Some((path, keys)) = path.as_ref().ok().zip(joined) {
+            it.join(keys, *path, storage);
         }
         drop(state);
         self.mark_paths(volume);
@@ -257,8 +272,17 @@ impl Service {
     ///
     /// # Errors
     /// Which has.
-    fn reserve(&self, volume: u16, keys: &PathKeys) -> Result<(), String> {
+    fn reserve(
+        &self,
+        volume: u16,
+        keys: &PathKeys,
+        storage: Option<&Storage>,
+    ) -> Result<(), String> {
         let mut state = self.state();
+        if let Some(storage) = storage {
+            let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
+            state.volumes.ensure_apart(of, &keys.uri, storage)?;
+        }
         let others = state.volumes.iter().filter(|(it, _)| *it != volume);
         let meets = |(_, it): (u16, &Running)| {
             let theirs = twice::shared(&it.to_mark(), &keys.uri)?;
@@ -278,16 +302,11 @@ impl Service {
     /// # Errors
     /// Why it doesn't.
     pub fn remove_path(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
+        if self.is_absent(volume, path) {
+            return self.forget_absent(volume, path, force);
+        }
         let (wait_ns, more_ns) = {
             let state = self.state();
-            let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
-            // Late paths are told from the others by their place.
-            if let Some(why) = self.late.why(&of.name) {
-                return Err(format!(
-                    "{} waits for a path that comes late, and loses no other before: {why}",
-                    of.name
-                ));
-            }
             let keys = &state.configured;
             let leave_ns = keys.connect_timeout.0.saturating_mul(3);
             (
@@ -308,19 +327,45 @@ impl Service {
         Ok(())
     }
 
+    /// Whether a path is not there since the start.
+    fn is_absent(&self, volume: u16, path: PathIndex) -> bool {
+        let state = self.state();
+        let it = state.volumes.get(volume);
+        let it = it.and_then(|it| it.entries().get(path));
+        it.is_some_and(|it| !it.is_there())
+    }
+
+    /// An absent path of a volume is not looked for any more.
+    ///
+    /// # Errors
+    /// Only by force: it may hold writes that no other path flushes (T13), or is a leg's only path.
+    fn forget_absent(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
+        let mut state = self.state();
+        let it = state.volumes.get_mut(volume).ok_or(HAS_LEFT)?;
+        let uri = it.entries().get(path).map(|it| it.keys().uri.to_string());
+        let uri = uri.unwrap_or_default();
+        if it.all_at_once && !force {
+            return Err(format!("{uri}: {UNCLEAN} force it if you mean it"));
+        }
+        if it.of.leg_of.is_some() && it.of.paths.len() == 1 {
+            return Err(format!(
+                "{uri} is all that leads to this leg: braid mirror remove takes the leg out"
+            ));
+        }
+        it.part(path);
+        drop(state);
+        self.news.notify_all();
+        self.mark_paths(volume);
+        Ok(())
+    }
+
     /// A path has left a volume.
     fn path_left(&self, volume: u16, path: PathIndex) {
         let mut state = self.state();
         let Some(it) = state.volumes.get_mut(volume) else {
             return;
         };
-        if let Some(at) = it.places.iter().position(|place| *place == path.0) {
-            it.places.remove(at);
-            let gone = it.of.paths.remove(at);
-            let uri = gone.uri.to_string();
-            it.aside.remove(&uri);
-            it.found.remove(&uri);
-        }
+        it.part(path);
         drop(state);
         self.mark_paths(volume);
     }
@@ -372,9 +417,8 @@ impl Service {
         let Some(it) = state.volumes.get_mut(volume) else {
             return;
         };
-        let mut places = it.places.iter();
-        let at = places.position(|place| path.is_some_and(|path| path.0 == *place));
-        let uri = at.map(|at| it.of.paths[at].uri.to_string());
+        let entry = path.and_then(|path| it.entries().get(path));
+        let uri = entry.map(|it| it.keys().uri.to_string());
         match (uri, word) {
             (Some(uri), Some(word)) => drop(it.aside.insert(uri, word.to_owned())),
             (Some(uri), None) => drop(it.aside.remove(&uri)),
@@ -390,11 +434,16 @@ impl Service {
         word: &str,
         change: Change,
     ) -> Result<(), String> {
+        if self.is_absent(volume, path) {
+            // The engine is told when the path joins.
+            let word = Some(word).filter(|it| *it != "restored");
+            self.note_aside(volume, Some(path), word);
+            return Ok(());
+        }
         let (wait_ns, uri) = {
             let state = self.state();
             let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
-            let at = it.places.iter().position(|place| *place == path.0);
-            let uri = at.map(|at| it.of.paths[at].uri.clone());
+            let uri = it.entries().get(path).map(|it| it.keys().uri.clone());
             (state.configured.drain_timeout.0, uri)
         };
         let queue = uri.as_ref().and_then(|uri| self.ends.queue(uri));
@@ -475,31 +524,33 @@ impl Service {
     pub fn put_aside(&self) {
         let state = self.state();
         for (volume, running) in state.volumes.iter() {
-            self.put_aside_paths(volume, running);
+            for it in running.entries().iter().filter(|it| it.is_there()) {
+                self.put_aside_entry(volume, running, it);
+            }
         }
     }
 
-    /// The paths of one volume, likewise.
-    pub fn put_aside_of(&self, volume: u16) {
-        if let Some(running) = self.state().volumes.get(volume) {
-            self.put_aside_paths(volume, running);
+    /// The same of a path that has joined.
+    pub fn put_aside_path(&self, volume: u16, path: PathIndex) {
+        let state = self.state();
+        let running = state.volumes.get(volume);
+        if let Some((running, it)) = running.and_then(|it| Some((it, it.entries().get(path)?))) {
+            self.put_aside_entry(volume, running, it);
         }
     }
 
-    fn put_aside_paths(&self, volume: u16, running: &Running) {
-        for (keys, place) in running.of.paths.iter().zip(&running.places) {
-            let path = PathIndex(*place);
-            let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
-                Some("failed") => {
-                    let queue = self.ends.queue(&keys.uri);
-                    queue.iter().for_each(|queue| queue.set_wanted(false));
-                    Change::FailPath(volume, path, true)
-                }
-                Some(_) => Change::DrainPath(volume, path, true),
-                None => continue,
-            };
-            self.senders.change(0, change, WAIT_NS_MAX);
-        }
+    fn put_aside_entry(&self, volume: u16, running: &Running, it: &PathEntry) {
+        let (uri, path) = (&it.keys().uri, it.number());
+        let change = match running.aside.get(&uri.to_string()).map(String::as_str) {
+            Some("failed") => {
+                let queue = self.ends.queue(uri);
+                queue.iter().for_each(|queue| queue.set_wanted(false));
+                Change::FailPath(volume, path, true)
+            }
+            Some(_) => Change::DrainPath(volume, path, true),
+            None => return,
+        };
+        self.senders.change(0, change, WAIT_NS_MAX);
     }
 
     /// What a volume's paths are now holds after a restart.
@@ -569,26 +620,25 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
 
 /// A path of a volume by its URI, or by its number.
 fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Failure> {
-    let it = &state.volumes[volume];
-    let there = uris(&it.of.paths);
-    let places = &it.places;
-    let mut all = there.iter().zip(places);
+    let paths = state.volumes[volume].entries();
     let number: Option<u8> = params.path.parse().ok();
-    let found = all.find(|(uri, place)| **uri == params.path || Some(**place) == number);
-    found.map(|(_, place)| PathIndex(*place)).ok_or_else(|| {
-        let list: Vec<_> = there
-            .iter()
-            .zip(places)
-            .map(|(uri, at)| format!("{at} {uri}"))
-            .collect();
-        let text = format!(
-            "{} has no path \"{}\"; it has {}",
-            params.volume,
-            params.path,
-            list.join(", ")
-        );
-        Failure::params(text)
-    })
+    let is_it =
+        |it: &&PathEntry| it.keys().uri.to_string() == params.path || Some(it.number().0) == number;
+    paths
+        .iter()
+        .find(is_it)
+        .map(PathEntry::number)
+        .ok_or_else(|| {
+            let line = |it: &PathEntry| format!("{} {}", it.number().0, it.keys().uri);
+            let list: Vec<_> = paths.iter().map(line).collect();
+            let text = format!(
+                "{} has no path \"{}\"; it has {}",
+                params.volume,
+                params.path,
+                list.join(", ")
+            );
+            Failure::params(text)
+        })
 }
 
 /// What a line says of a path, for another line that names volume and path before it.

@@ -13,6 +13,7 @@
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Volume};
+use super::entries::PathEntry;
 use super::exports::Listening;
 use super::live;
 use super::mirrors::keep_legs;
@@ -47,9 +48,10 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     let gone = gone(&service.state(), &new);
     let mut done = Vec::new();
     let mut changes = Vec::new();
+    let mut absent = Vec::new();
     let made = spare_clients(service, &gone, force)
         .and_then(|()| open(service, &new, &gone, &mut done))
-        .and_then(|()| paths(service, &new, &mut done, &mut changes))
+        .and_then(|()| paths(service, &new, &mut done, &mut changes, &mut absent))
         .and_then(|listening| {
             // Again, because that took its time.
             spare_clients(service, &gone, force)?;
@@ -60,6 +62,13 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
             Ok(()) => error,
             Err(why) => error.context(format!("and not all could be taken back: {why}")),
         });
+    }
+    for (volume, path, keys) in absent {
+        // The file says so.
+        match service.remove_path(volume, path, true) {
+            Ok(()) => changes.push(format!("removed {}", keys.uri)),
+            Err(why) => changes.push(format!("not removed: {why}")),
+        }
     }
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
@@ -129,6 +138,7 @@ fn paths(
     new: &Config,
     done: &mut Vec<Done>,
     changes: &mut Vec<String>,
+    absent: &mut Vec<(u16, PathIndex, PathKeys)>,
 ) -> anyhow::Result<Listening> {
     let mut leaving = Vec::new();
     for of in &new.volumes {
@@ -144,7 +154,13 @@ fn paths(
             done.push(Done::Added(volume, path));
             changes.push(format!("added {uri}"));
         }
-        leaving.extend(gone.into_iter().map(|(path, keys)| (volume, path, keys)));
+        for (path, keys, is_there) in gone {
+            match is_there {
+                true => leaving.push((volume, path, keys)),
+                // That can't fail, so it needs no way back.
+                false => absent.push((volume, path, keys)),
+            }
+        }
     }
     let listening = service.listen(new)?;
     leaving.sort_by_cached_key(|(volume, path, _)| !service.is_live(*volume, *path));
@@ -157,12 +173,13 @@ fn paths(
     Ok(listening)
 }
 
-/// What `wanted` has more and less than a volume; nothing where the file says what it said before.
+/// What `wanted` has more and less than a volume, and whether the engine has it; nothing where the
+/// file says what it said before.
 fn difference(
     state: &State,
     volume: u16,
     wanted: &[PathKeys],
-) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys)>) {
+) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys, bool)>) {
     let it = &state.volumes[volume];
     if uris(state.configured.paths_of(&it.of.name)) == uris(wanted) {
         return (Vec::new(), Vec::new());
@@ -170,15 +187,12 @@ fn difference(
     let there = &it.of.paths;
     let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
     let missing = wanted.iter().filter(|keys| !has(there, keys));
-    let gone = there.iter().zip(&it.places);
     // What discovery told of is discovery's.
-    let gone = gone.filter(|(keys, _)| !it.found.contains_key(&keys.uri.to_string()));
-    let gone = gone.filter(|(keys, _)| !has(wanted, keys));
-    (
-        missing.cloned().collect(),
-        gone.map(|(keys, place)| (PathIndex(*place), keys.clone()))
-            .collect(),
-    )
+    let is_found = |it_is: &&PathEntry| it.found.contains_key(&it_is.keys().uri.to_string());
+    let gone = it.entries().iter().filter(|it| !is_found(it));
+    let gone = gone.filter(|it| !has(wanted, it.keys()));
+    let gone = gone.map(|it| (it.number(), it.keys().clone(), it.is_there()));
+    (missing.cloned().collect(), gone.collect())
 }
 
 /// Whatever can't be taken back is named; the rest is.
@@ -248,11 +262,8 @@ fn rest(
             changes.push(format!("{}: policy {}", of.name, of.policy));
         }
         let it = &mut state.volumes[volume];
-        for (keys, place) in it.of.paths.iter_mut().zip(&it.places) {
-            let wanted = of.paths.iter().find(|wanted| wanted.uri == keys.uri);
-            if let Some(wanted) = wanted.filter(|it| it.throughput != keys.throughput) {
-                keys.throughput = wanted.throughput;
-                let path = PathIndex(*place);
+        for keys in &of.paths {
+            if let Some(path) = it.set_throughput(&keys.uri, keys.throughput) {
                 service
                     .senders
                     .set_throughput(volume, path, keys.throughput);

@@ -5,6 +5,7 @@ mod mirrors;
 mod probation;
 
 use super::config::Volume;
+use super::entries::PathEntry;
 use super::machine::{CoreReport, PathReport};
 use super::service::{Service, State};
 use crate::advice;
@@ -131,7 +132,7 @@ impl<'a> Report<'a> {
             let paths = (0..).zip(&of.paths).map(|(path, keys)| {
                 let hindrance = self.hindrance(*index, path);
                 json!({
-                    "path": self.place(*index, path),
+                    "path": self.number(*index, path),
                     "uri": keys.uri.to_string(),
                     "usable": hindrance.is_none(),
                     "why": hindrance,
@@ -206,9 +207,20 @@ impl<'a> Report<'a> {
         volumes.get(usize::from(volume))?.get(place)
     }
 
-    /// Index of a path that stands there in the configuration.
+    /// The path that is shown at this place.
+    fn entry(&self, volume: u16, path: usize) -> Option<&PathEntry> {
+        self.state.volumes[volume].entries().at(path)
+    }
+
+    /// Its number.
+    fn number(&self, volume: u16, path: usize) -> Option<usize> {
+        Some(self.entry(volume, path)?.number().0.into())
+    }
+
+    /// Its place in the reports of cores, if the engine has it.
     fn place(&self, volume: u16, path: usize) -> Option<usize> {
-        Some((*self.state.volumes[volume].places.get(path)?).into())
+        let it = self.entry(volume, path).filter(|it| it.is_there())?;
+        Some(it.number().0.into())
     }
 
     /// One path on all cores.
@@ -220,6 +232,9 @@ impl<'a> Report<'a> {
 
     /// How it is: as the first core has it that can't use it, else as all have it.
     fn path_state(&self, volume: u16, path: usize) -> &'static str {
+        if self.place(volume, path).is_none() {
+            return "absent";
+        }
         let mut reports = self.reports(volume, path);
         let first = self.core0(volume, path);
         let other = reports.find(|report| report.state != PathState::Live);
@@ -234,11 +249,12 @@ impl<'a> Report<'a> {
     fn hindrance(&self, volume: u16, path: usize) -> Option<String> {
         let of = &self.state.volumes[volume].of;
         let uri = &of.paths.get(path)?.uri;
+        if let Some(why) = self.entry(volume, path)?.why() {
+            return Some(absent_in_words(why));
+        }
         let mut reports = self.reports(volume, path).peekable();
         if reports.peek().is_none() {
-            let late = self.service.late.why(&of.name);
-            let late = late.map(|why| format!("not there since the start, and tried again: {why}"));
-            return Some(late.unwrap_or_else(|| "nothing is known of it yet".into()));
+            return Some("nothing is known of it yet".into());
         }
         let of_engine = reports.find_map(|report| report.hindrance.clone());
         let of_name = of_engine
@@ -341,8 +357,8 @@ impl<'a> Report<'a> {
             .map(|(name, group)| ((*name).to_owned(), self.group(volume, path, group)))
             .collect();
         json!({
-            "path": self.place(volume, path),
-            "devid": self.place(volume, path).map(|place| place + 1),
+            "path": self.number(volume, path),
+            "devid": self.number(volume, path).map(|number| number + 1),
             "uri": keys.uri.to_string(),
             "origin": self.state.origin(volume, keys).0,
             "told_by": self.state.origin(volume, keys).1,
@@ -427,6 +443,11 @@ impl<'a> Report<'a> {
         });
         show.collect()
     }
+}
+
+/// Why a path is not used that is looked for since the start.
+fn absent_in_words(why: &str) -> String {
+    format!("not there since the start, and tried again: {why}")
 }
 
 /// What a volume is.

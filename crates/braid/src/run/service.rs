@@ -17,12 +17,12 @@ use super::discovery::Discovery;
 use super::ends::Ends;
 use super::explain::Asked;
 use super::known::Known;
-use super::late::Late;
+use super::late::Absent;
 use super::live;
 use super::machine::RunControl;
 use super::marked::Unanswered;
 use super::marks::Marks;
-use super::mirrors::Stopped;
+use super::mirrors::{self, Found, Stopped};
 use super::paths::Changes;
 use super::registry::Registry;
 use super::reload;
@@ -54,8 +54,6 @@ pub struct Service {
     pub file: PathBuf,
     /// Where paths lead.
     pub ends: Ends,
-    /// Volumes whose files were not there at the start.
-    pub late: Late,
     /// Paths that come and go by themselves.
     pub discovery: Discovery,
     /// Volumes that somebody asks about.
@@ -89,6 +87,10 @@ pub struct Start {
     pub found: BTreeMap<String, BTreeMap<String, String>>,
     /// Where the paths lead.
     pub known: Vec<KnownEnd>,
+    /// Volumes that begin without some of their paths.
+    pub absent: Vec<Absent>,
+    /// What files and devices the volumes have, by place.
+    pub storages: Vec<Found>,
     /// The file.
     pub file: PathBuf,
 }
@@ -198,15 +200,27 @@ impl Service {
             volumes,
             found,
             known,
+            absent,
+            storages,
             file,
         } = start;
-        let running = |volume: &Volume| {
+        let numbers = mirrors::numbers(volumes.iter());
+        let all_of = |place: usize, volume: &Volume| {
             let aside = choices.aside(volume, &configured);
             let found = found.get(&volume.name).cloned().unwrap_or_default();
-            Running::new(volume.clone(), &choices, aside).with_found(found)
+            let mut it = Running::new(volume.clone(), &choices, aside).with_found(found);
+            if let Some(lacks) = absent.iter().find(|it| it.number == numbers[place]) {
+                it = it.without(lacks);
+            }
+            let own = storages.iter().filter(|it| it.0 == place);
+            let own: Vec<_> = own.map(|(_, uri, it)| (uri.clone(), it.clone())).collect();
+            it.note_storages(&own);
+            it
         };
+        let running = volumes.iter().enumerate();
+        let running = running.map(|(place, volume)| all_of(place, volume));
         let state = State {
-            volumes: volumes.iter().map(running).collect(),
+            volumes: running.collect(),
             exports: Vec::new(),
             ending: BTreeMap::new(),
             configured,
@@ -219,7 +233,6 @@ impl Service {
             senders,
             changes: Changes::default(),
             ends: Ends::new(known),
-            late: Late::default(),
             asked: Asked::default(),
             discovery: Discovery::default(),
             file,
@@ -413,10 +426,11 @@ impl Service {
         }
         let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
-            let known = state.volumes[volume].places.iter().max();
+            let known = state.volumes[volume].entries().iter();
+            let known = known.map(|it| it.number().0).max();
             let policy = Policy::parse(&text)
                 .and_then(|it| {
-                    it.check(known.map_or(0, |&last| usize::from(last) + 1))
+                    it.check(known.map_or(0, |last| usize::from(last) + 1))
                         .map(|()| it)
                 })
                 .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;

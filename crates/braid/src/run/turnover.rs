@@ -9,12 +9,12 @@
 use super::config::Volume;
 use super::cores::recovery;
 use super::discovery::remember;
+use super::late;
 use super::mirrors;
 use super::paths::{GRACE, WAIT_NS_MAX};
 use super::registry::{Entry, Refused};
 use super::service::{Service, State};
 use super::volumes::Running;
-use crate::ends::FileAccess;
 use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use std::collections::BTreeMap;
@@ -68,12 +68,19 @@ impl Service {
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
+        // Before the locks: a file system that hangs here holds up nothing else.
+        let paths = of.paths.iter().map(|keys| &keys.uri);
+        let storages: Vec<_> = paths
+            .filter_map(|uri| Some((uri.clone(), mirrors::storage_of(uri)?)))
+            .collect();
         let (connect_ns, policy, knobs, serial) = {
             let choices = self.choices();
             let mut state = self.state();
-            let there = state.volumes.iter().map(|(_, it)| &it.of);
-            mirrors::apart(there.chain([of]))?;
-            let new = Running::new(of.clone(), &choices, BTreeMap::new()).with_found(found);
+            for (uri, storage) in &storages {
+                state.volumes.ensure_apart(of, uri, storage)?;
+            }
+            let mut new = Running::new(of.clone(), &choices, BTreeMap::new()).with_found(found);
+            new.note_storages(&storages);
             let setting = (new.policy, new.knobs);
             let serial = state.volumes.open(new)?;
             let connect_ns = state.configured.connect_timeout.0;
@@ -83,12 +90,8 @@ impl Service {
         // A leg's I/O comes to the core of its mirror.
         let home = of.leg_of.as_deref();
         let home = home.and_then(|mirror| self.state().volumes.number(mirror).ok());
-        let access = match of.leg_of {
-            Some(_) => FileAccess::Alone,
-            None => FileAccess::Shared,
-        };
         let made = self
-            .lead_all(&of.paths, access, of.queue_quiesce_ns())
+            .lead_all(&of.paths, late::access(of), of.queue_quiesce_ns())
             .and_then(|paths| {
                 let config = VolumeConfig {
                     name: of.name.clone(),

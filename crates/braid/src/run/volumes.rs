@@ -8,27 +8,34 @@
 //! of the configuration.
 use super::choices::Choices;
 use super::config::{Config, PathKeys, Volume};
+use super::entries::{PathEntry, PathTable};
+use super::late::Absent;
 use super::mirrors;
 use super::paths::uris;
 use crate::control::rpc::Failure;
+use crate::mirror::same::Storage;
+use crate::uri::PathUri;
 use engine::host::VolumeInfo;
-use policy::{Knobs, Policy};
+use policy::{Knobs, PathIndex, Policy};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 use volume::Namespace;
 
 /// One volume.
 pub struct Running {
-    /// As configured, with the paths that it has now.
+    /// As configured, with the paths that it has now: those of its entries, in their order.
     pub of: Volume,
+    /// Its paths; changed by the methods of this type only.
+    entries: PathTable,
+    /// Its absent paths join together: the engine before did not stop in order, and a flush has to
+    /// reach all of them (T13).
+    pub all_at_once: bool,
     /// In force.
     pub policy: Policy,
     /// In force.
     pub knobs: Knobs,
     /// Once it is ready.
     pub info: Option<VolumeInfo>,
-    /// Number of each path, in order.
-    pub places: Vec<u8>,
     /// What was done by hand with paths that don't serve I/O, by URI.
     pub aside: BTreeMap<String, String>,
     /// Paths that came from discovery: who told of them, by URI.
@@ -78,7 +85,8 @@ impl Running {
             policy,
             knobs,
             info: None,
-            places: (0..of.paths.len() as u8).collect(),
+            entries: PathTable::new(&of.paths),
+            all_at_once: false,
             aside,
             found: BTreeMap::new(),
             serial: AT_START,
@@ -95,6 +103,61 @@ impl Running {
     /// The same, with those of its paths that came from discovery.
     pub fn with_found(self, found: BTreeMap<String, String>) -> Self {
         Self { found, ..self }
+    }
+
+    /// The same, without those of its paths that can't be opened yet.
+    pub fn without(mut self, absent: &Absent) -> Self {
+        for (place, why) in &absent.paths {
+            self.entries.begin_without(*place, why.clone());
+        }
+        Self {
+            all_at_once: absent.unclean,
+            ..self
+        }
+    }
+
+    /// What its files and devices are, by URI.
+    pub fn note_storages(&mut self, storages: &[(PathUri, Storage)]) {
+        for it in self.entries.iter_mut().filter(|it| it.is_there()) {
+            let found = storages.iter().find(|(uri, _)| *uri == it.keys().uri);
+            it.set_storage(found.map(|(_, storage)| storage.clone()));
+        }
+    }
+
+    /// Its paths.
+    pub fn entries(&self) -> &PathTable {
+        &self.entries
+    }
+
+    /// One of its paths, to be opened or handed to the engine; `None`: it was removed.
+    pub fn entry(&mut self, id: u64) -> Option<&mut PathEntry> {
+        self.entries.of_id(id)
+    }
+
+    /// The engine has a path more.
+    pub fn join(&mut self, keys: PathKeys, number: PathIndex, storage: Option<Storage>) {
+        self.entries.join(keys, number, storage);
+        self.of.paths = self.entries.keys();
+    }
+
+    /// A path has left, or does not come any more.
+    pub fn part(&mut self, number: PathIndex) -> Option<PathEntry> {
+        let gone = self.entries.remove(number)?;
+        self.of.paths = self.entries.keys();
+        let uri = gone.keys().uri.to_string();
+        self.aside.remove(&uri);
+        self.found.remove(&uri);
+        Some(gone)
+    }
+
+    /// Another relative throughput of a path; its number, if the engine has it and it had another.
+    pub fn set_throughput(&mut self, uri: &PathUri, throughput: u8) -> Option<PathIndex> {
+        let it = self.entries.of_uri(uri)?;
+        let changed = it.keys().throughput != throughput;
+        let (number, is_there) = (it.number(), it.is_there());
+        self.entries.set_throughput(number, throughput);
+        self.of.paths = self.entries.keys();
+        (changed && is_there).then_some(number)
     }
 
     /// As a mark names it.
@@ -161,6 +224,25 @@ impl Volumes {
     /// Whether one is there.
     pub fn has(&self, number: u16) -> bool {
         self.all.contains_key(&number)
+    }
+
+    /// Whether what is written to a path of `of` shows on no path of another volume where either is
+    /// a leg, which is its mirror's alone (T48).
+    ///
+    /// # Errors
+    /// On which.
+    pub fn ensure_apart(
+        &self,
+        of: &Volume,
+        uri: &PathUri,
+        storage: &Storage,
+    ) -> Result<(), String> {
+        let opening = self.opening.iter().map(|(_, it)| it);
+        let all = self.all.values().chain(opening).flat_map(|it| {
+            let entries = it.entries.iter();
+            entries.filter_map(|path| Some((&it.of, &path.keys().uri, path.storage()?)))
+        });
+        mirrors::ensure_apart((of, uri, storage), all)
     }
 
     /// The one that the engine means, there or being opened.

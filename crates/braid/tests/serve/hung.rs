@@ -2,7 +2,7 @@
 //! go on, verbs answer, and the end comes within its time.
 use crate::hangfs::HangFs;
 use crate::no_io_uring;
-use crate::process::{Process, wait_until};
+use crate::process::{self, Process, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::Write;
@@ -141,4 +141,32 @@ fn t52_hung_file_costs_its_own_namespace() {
     // What waits for FUSE has to return before the process is gone.
     place.disk.go_on();
     target.ended();
+}
+
+/// The file of one volume hangs, by name too, and that of another one comes late: the engine asks
+/// for nothing of the first to open the second.
+#[test]
+fn t52_hung_file_holds_up_no_path_that_comes_late() {
+    let Some(place) = Place::new() else { return };
+    let of = |name: &str, uri: &str| {
+        format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n")
+    };
+    let late = place.path("late.img");
+    let config = [
+        of("v0", &place.file()),
+        of("v1", &format!("file:{}", late.display())),
+    ];
+    std::fs::write(place.path("b.toml"), config.concat()).unwrap();
+    let mut engine = process::begun(place.directory.path());
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        return no_io_uring::skip(&engine.seen);
+    }
+    place.disk.hang_whole();
+    let made = place.path("made");
+    let file = std::fs::File::create(&made).unwrap();
+    file.set_len(BYTES as u64).unwrap();
+    std::fs::rename(made, late).unwrap();
+    assert!(engine.says("v1: ready").is_some());
+    assert_eq!(place.disk.held(), 0, "nothing was asked of the hung file");
 }

@@ -42,6 +42,8 @@ pub struct HangFs {
 struct State {
     data: Vec<u8>,
     hangs: bool,
+    /// Nor are names and attributes answered while it hangs.
+    hides: bool,
     /// Requests without an answer.
     held: Vec<Vec<u8>>,
 }
@@ -65,6 +67,7 @@ impl HangFs {
         let state = Arc::new(Mutex::new(State {
             data: vec![0; bytes],
             hangs: false,
+            hides: false,
             held: Vec::new(),
         }));
         let (mut from, shared) = (device.try_clone().unwrap(), Arc::clone(&state));
@@ -98,6 +101,12 @@ impl HangFs {
         self.state.lock().unwrap().hangs = true;
     }
 
+    /// The same, of names and attributes too.
+    pub fn hang_whole(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.hangs, state.hides) = (true, true);
+    }
+
     /// Requests that are not answered.
     pub fn held(&self) -> usize {
         self.state.lock().unwrap().held.len()
@@ -106,7 +115,7 @@ impl HangFs {
     /// All is answered, and what comes is.
     pub fn go_on(&self) {
         let mut state = self.state.lock().unwrap();
-        state.hangs = false;
+        (state.hangs, state.hides) = (false, false);
         for request in std::mem::take(&mut state.held) {
             state.answer(&request, &mut &self.device);
         }
@@ -124,7 +133,10 @@ impl State {
     /// Answers a request, or keeps it.
     fn take(&mut self, request: &[u8], to: &mut impl Write) {
         let waits = [op::SETATTR, op::READ, op::WRITE, op::FSYNC];
-        match self.hangs && waits.contains(&u32_at(request, 4)) {
+        let names = [op::LOOKUP, op::GETATTR, op::OPEN];
+        let opcode = u32_at(request, 4);
+        let held = waits.contains(&opcode) || (self.hides && names.contains(&opcode));
+        match self.hangs && held {
             true => self.held.push(request.to_vec()),
             false => self.answer(request, to),
         }

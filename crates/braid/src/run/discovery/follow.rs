@@ -12,6 +12,7 @@ use super::turns::{Places, Queue};
 use super::{LINES_MAX, say_seldom};
 use crate::log;
 use crate::run::config::{Gone, PathKeys};
+use crate::run::entries::PathEntry;
 use crate::run::paths::{WAIT_NS_MAX, unnamed};
 use crate::run::service::Service;
 use crate::uri::PathUri;
@@ -201,9 +202,9 @@ impl Service {
                 return Err(String::new());
             }
             let it = &state.volumes[volume];
-            let mut all = it.of.paths.iter().zip(&it.places);
-            let found = all.find(|(keys, _)| keys.uri.to_string() == uri);
-            found.map(|(_, place)| PathIndex(*place))
+            let mut all = it.entries().iter();
+            let found = all.find(|it| it.keys().uri.to_string() == uri);
+            found.map(PathEntry::number)
         };
         let Some(path) = place else {
             return Err(String::new());
@@ -229,11 +230,12 @@ impl Service {
 
     /// Whether a volume has another path in use.
     fn has_other(&self, volume: u16, path: PathIndex) -> bool {
-        let places = self.state().volumes.get(volume).map(|it| it.places.clone());
-        let mut others = places
-            .into_iter()
-            .flatten()
-            .filter(|place| *place != path.0);
-        others.any(|place| self.is_live(volume, PathIndex(place)))
+        let others: Vec<PathIndex> = {
+            let state = self.state();
+            let paths = state.volumes.get(volume).into_iter();
+            let paths = paths.flat_map(|it| it.entries().iter().map(PathEntry::number));
+            paths.filter(|it| *it != path).collect()
+        };
+        others.into_iter().any(|it| self.is_live(volume, it))
     }
 }

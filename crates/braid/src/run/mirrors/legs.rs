@@ -15,7 +15,7 @@
 //! # Limits
 //! Whether somebody uses a namespace otherwise than as a leg can't be told. What a kernel's
 //! namespace or one of a queue server holds is not looked at: `force` says that it is known.
-use super::{Stopped, leg_config, orders, terms};
+use super::{Stopped, leg_config, orders, storage_of, terms};
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
 use crate::log;
@@ -30,9 +30,7 @@ use engine::host::VolumeInfo;
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
 };
-use runtime::sysfs::SYS;
 use serde_json::{Value, json};
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use volume::mirror::copies::NoLeg;
@@ -223,7 +221,7 @@ impl Service {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let state = self.state();
-        let mut all = Vec::new();
+        let (mut all, mut absent) = (Vec::new(), Vec::new());
         let legs = report.legs.iter().filter(|leg| !leg.is_called(but));
         for number in legs.filter_map(|leg| leg.volume) {
             let paths = cores
@@ -235,16 +233,19 @@ impl Service {
                 .filter_map(|it| it.facts.as_ref());
             let name = state.volumes.name(number);
             all.extend(facts.map(|it| (name.clone(), Storage::of_namespace(it))));
-            let paths = state.volumes.get(number).map(|it| &it.of.paths);
-            for keys in paths.into_iter().flatten() {
-                if let UriKind::File(path) = keys.uri.kind()
-                    && let Ok(found) = std::fs::metadata(path)
-                {
-                    let storage = Storage::of_file(&found, Path::new(SYS));
-                    all.push((keys.uri.to_string(), storage));
+            let paths = state.volumes.get(number).into_iter();
+            for it in paths.flat_map(|it| it.entries().iter()) {
+                let uri = it.keys().uri.clone();
+                match it.storage() {
+                    Some(storage) => all.push((uri.to_string(), storage.clone())),
+                    None => absent.push(uri),
                 }
             }
         }
+        drop(state);
+        // A file system that hangs here holds up this verb only.
+        let found = |uri: PathUri| Some((uri.to_string(), storage_of(&uri)?));
+        all.extend(absent.into_iter().filter_map(found));
         Ok(all)
     }
 

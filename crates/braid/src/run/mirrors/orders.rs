@@ -15,12 +15,9 @@ use super::legs::left_out_place;
 use super::terms;
 use crate::control::rpc::Failure;
 use crate::control::server::Caller;
-use crate::ends::{End, FileAccess};
-use crate::run::config::{PathKeys, leg_name};
-use crate::run::paths::Undo;
+use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
-use engine::host::Change;
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_aside,
 };
@@ -37,7 +34,6 @@ const ASSEMBLE_WAIT: Duration = super::again::WAIT;
 /// How long it may take to see what a file holds that was opened.
 pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
-const WAIT_NS: u64 = 10_000_000_000;
 /// How long a verb waits until a leg that comes late was opened or left alone.
 const OPENING_MAX: Duration = Duration::from_secs(5);
 
@@ -555,60 +551,12 @@ impl Service {
         };
         let _alone = self.alone_with_mirror(mirror);
         by.ensure_there()?;
-        let (keys, quiesce_ns) = {
-            let state = self.state();
-            let Some(it) = state.volumes.get(volume) else {
-                let why = "it was removed or replaced meanwhile";
-                return Err(Failure::refused(format!("{}: {why}", leg.name)));
-            };
-            let of = &it.of;
-            (of.paths.clone(), of.queue_quiesce_ns())
-        };
-        let cores = self.senders.report();
-        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
-        let there = cores
-            .first()
-            .and_then(|core| core.volumes.get(usize::from(volume)));
-        if there.is_some_and(|paths| !paths.is_empty()) {
-            return Ok(());
-        }
-        // It may be opened just now, since it comes late.
-        let name = self.name(volume);
-        let turn = self.late.turn(&name, OPENING_MAX);
-        let Some(_turn) = turn else {
-            let why = "it is being opened, which takes long; try again";
+        if !self.state().volumes.has(volume) {
+            let why = "it was removed or replaced meanwhile";
             return Err(Failure::refused(format!("{}: {why}", leg.name)));
-        };
-        let made = self.open_paths(volume, &keys, FileAccess::Alone, quiesce_ns);
-        made.map_err(Failure::refused)
-    }
-
-    /// The engine gets the paths of a volume for which it has none yet.
-    ///
-    /// # Errors
-    /// One can't be opened, or the engine does not take it.
-    pub fn open_paths(
-        &self,
-        volume: u16,
-        paths: &[PathKeys],
-        access: FileAccess,
-        quiesce_ns: u64,
-    ) -> Result<(), String> {
-        let ends = self.open_ends(paths, access, quiesce_ns)?;
-        self.add_ends(volume, ends)
-    }
-
-    /// The engine gets these paths of a volume, which lead to what is open.
-    ///
-    /// # Errors
-    /// The engine does not take one.
-    pub fn add_ends(&self, volume: u16, ends: Vec<(PathKeys, End)>) -> Result<(), String> {
-        for (keys, end) in ends {
-            let path = self.register_end(&keys, &end)?;
-            let change = Change::AddPath(volume, Box::new(path));
-            self.ask_or(Undo::Join, change, WAIT_NS, Duration::from_secs(1))?;
         }
-        Ok(())
+        let made = self.open_absent(volume, OPENING_MAX);
+        made.map_err(|why| Failure::refused(format!("{}: {why}", leg.name)))
     }
 }
 

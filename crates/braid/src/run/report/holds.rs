@@ -133,12 +133,10 @@ impl Report<'_> {
         let failed = failed.min_by_key(|(ago_ns, _)| *ago_ns);
         let failed = failed.map(|(ago_ns, path)| {
             // Numbers of paths are not places in the list, once some have left.
-            let places = &self.state.volumes[volume].places;
-            let at = places.iter().position(|place| *place == path.0);
-            let path = at.and_then(|at| of.paths.get(at));
+            let path = self.state.volumes[volume].entries().get(path);
             json!({
                 "ago_ns": ago_ns,
-                "path": path.map(|path| path.uri.to_string()),
+                "path": path.map(|path| path.keys().uri.to_string()),
                 "why": "lost with acknowledged writes that were never flushed",
             })
         });

@@ -1,5 +1,5 @@
 //! How mirrors and their legs are doing (rows B2, B5).
-use super::{Health, Report};
+use super::{Health, Report, absent_in_words};
 use crate::control::rpc::Failure;
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
@@ -157,9 +157,9 @@ impl Report<'_> {
             .why
             .as_deref()
             .map(|why| if unused { NOT_READ } else { why });
-        let late = name.as_deref().filter(|_| leg.status == LegStatus::Missing);
-        let late = late.and_then(|name| self.service.late.why(name));
-        let late = late.map(|why| format!("not there since the start, and tried again: {why}"));
+        let late = volume.filter(|_| leg.status == LegStatus::Missing);
+        let late = late.and_then(|it| self.state.volumes[it].entries().absent().next()?.why());
+        let late = late.map(absent_in_words);
         let why = late.as_deref().or(why);
         let it = &leg.counters;
         json!({

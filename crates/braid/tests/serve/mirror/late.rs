@@ -123,7 +123,7 @@ fn file_of_a_volume_that_comes_late_is_opened() {
     let text = String::from_utf8_lossy(&added.stderr);
     assert_eq!(added.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("v0 waits for a path that comes late"),
+        text.contains("a local device is no other path's data"),
         "{text}"
     );
     File::create(place.path("made"))
