@@ -8,7 +8,7 @@ modprobe nvme_core multipath=N
 . ./target.sh
 . ./run.sh
 load_target
-for module in nvme-tcp nbd sch_ingress cls_u32 act_pedit; do
+for module in nvme-tcp nbd; do
     modprobe "$module"
 done
 modprobe brd rd_nr=2 rd_size=73728
@@ -75,18 +75,7 @@ fi
 fill /dev/ram0
 fill /dev/ram1
 
-# damage PORT: of each reply from there that begins with C2HData one byte is another; TCP on the
-# loopback has no checksum to notice it, the data digest does.
-tc qdisc add dev lo clsact
-damage() {
-    tc filter add dev lo egress pref 1 protocol ip u32 match ip sport "$1" 0xffff \
-        match u8 0x07 0xff at 52 action pedit munge offset 176 u8 invert
-}
-heal() { tc filter del dev lo egress pref 1; }
-hits() {
-    tc -s filter show dev lo egress | sed -n 's/.*Sent [0-9]* bytes \([0-9]*\) pkt.*/\1/p' | head -1
-}
-is_hit() { [ "$(hits)" -gt 0 ]; }
+can_damage
 same_as_written() { dd if="$1" bs=64k count=64 iflag=direct 2>/tmp/dd | cmp -n 4194304 - /tmp/reference; }
 check whole_before same_as_written /dev/nbd0
 check damage damage 4420

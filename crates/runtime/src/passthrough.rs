@@ -149,7 +149,7 @@ impl PassthroughDevice {
             on_fabrics(end, request.op)
         };
         match end {
-            Err(DeviceError::Nvme(status)) if is_internal(status) && !self.covers(request) => {
+            Err(DeviceError::Nvme(status)) if may_mean_range(status) && !self.covers(request) => {
                 Err(DeviceError::Nvme(Status::LBA_RANGE.with_dnr()))
             }
             end => end,
@@ -165,10 +165,11 @@ impl PassthroughDevice {
     }
 }
 
-/// A status of which nvmet says that a range lies behind the end, among other things: its
-/// controller forbids to repeat it.
-fn is_internal(status: Status) -> bool {
-    status.is(Status::INTERNAL_ERROR) && status.dnr()
+/// Whether nvmet says this, among other things, of a range behind the end: Internal Error where it
+/// serves a block device, Capacity Exceeded (of reads too) where it serves a file.
+fn may_mean_range(status: Status) -> bool {
+    let of_range = [Status::INTERNAL_ERROR, Status::CAPACITY_EXCEEDED];
+    status.dnr() && of_range.iter().any(|&it| status.is(it))
 }
 
 fn lies_within(request: &DeviceRequest, bytes: u64) -> bool {

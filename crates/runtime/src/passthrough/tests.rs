@@ -108,15 +108,23 @@ fn invalid_field_of_a_transfer_is_transport_trouble() {
     }
 }
 
-/// nvmet says Internal Error (6006h) of a range behind the end.
+/// nvmet says Internal Error (6006h) or Capacity Exceeded (6081h) of a range behind the end.
 #[test]
-fn internal_error_behind_the_end_is_told_by_the_size() {
+fn error_behind_the_end_is_told_by_the_size() {
     let tree = Tree::new("size");
     let disk = tree.0.join("block/nvme0n1");
     assert_eq!(bytes_of(&disk), None);
     tree.file("block/nvme0n1/size", "2048\n");
     assert_eq!(bytes_of(&disk), Some(1 << 20));
-    assert!(is_internal(Status(0x6006)) && !is_internal(Status::INTERNAL_ERROR));
+    for (status, may) in [
+        (Status(0x6006), true),
+        (Status(0x6081), true),
+        (Status::INTERNAL_ERROR, false),
+        (Status::CAPACITY_EXCEEDED, false),
+        (Status::INVALID_FIELD.with_dnr(), false),
+    ] {
+        assert_eq!(may_mean_range(status), may, "{status}");
+    }
     let request = |op, offset, length| DeviceRequest {
         id: 1,
         device: engine::DeviceId(0),
