@@ -31,13 +31,19 @@ use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
 };
 use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use volume::mirror::copies::NoLeg;
+use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::{Named, Superblock};
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);
+/// How long a verb waits for a file to be opened and read, while it keeps other verbs from its
+/// mirror.
+const READ_MAX: Duration = Duration::from_secs(5);
+const HANGS: &str = "it was not read within 5 s: its file system hangs; try again when it answers";
 /// How often it is asked meanwhile.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -88,8 +94,9 @@ impl Service {
         if let UriKind::File(path) = uri.kind() {
             // Before it is locked, for who has it may be the mirror itself, and before anything is
             // forgotten of its place: where it is refused all stays as it was.
-            let file = LegFile::open(path).map(Leg::File);
-            let may = file.and_then(|file| room.may_be_made(&file));
+            let read = read_leg(path);
+            let read = read.ok_or_else(|| Failure::refused(format!("{uri}: {HANGS}")))?;
+            let may = read.and_then(|(file, _)| room.may_be_made(&Leg::File(file)));
             may.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
         }
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
@@ -500,8 +507,8 @@ impl Service {
         let (ours, slot) = (mirror.superblock?.mirror, leg.slot?);
         let sizes = paths.iter().map(|keys| match keys.uri.kind() {
             UriKind::File(path) => {
-                let file = LegFile::open(path).ok()?;
-                let said = file.read_superblock().ok()?.ok()?.superblock;
+                let (file, said) = read_leg(path)?.ok()?;
+                let said = said.ok()?.superblock;
                 if said.mirror != ours || said.slot != slot {
                     return None;
                 }
@@ -637,15 +644,28 @@ pub(super) fn left_out_place(left_out: &[Volume], leg: &LegReport) -> Option<usi
     named(Named::Whole).or_else(|| named(Named::Beginning))
 }
 
+/// A file and its superblock; `None`: it was not read within [`READ_MAX`]. The thread that reads it
+/// ends when the file answers (T52).
+fn read_leg(path: &Path) -> Option<anyhow::Result<(LegFile, Result<Chosen, NoLeg>)>> {
+    let path = path.to_owned();
+    let (to, from) = mpsc::channel();
+    let read = move || {
+        let read = LegFile::open(&path).and_then(|file| {
+            let said = file.read_superblock()?;
+            Ok((file, said))
+        });
+        let _ = to.send(read); // the verb may have given up
+    };
+    let reads = std::thread::Builder::new().name("leg".into()).spawn(read);
+    reads.ok().and_then(|_| from.recv_timeout(READ_MAX).ok())
+}
+
 /// Whether a leg that was removed still says that it is one; `failed`: that it could not be
 /// overwritten. One that nobody has given, or whose file isn't there, has what it had.
 fn still_says(leg: &LegReport, failed: bool) -> bool {
     let uri = leg.name.parse::<PathUri>().ok();
     match uri.as_ref().map(PathUri::kind) {
-        Some(UriKind::File(path)) => {
-            let read = LegFile::open(path).and_then(|file| file.read_superblock());
-            !matches!(read, Ok(Err(NoLeg::Missing)))
-        }
+        Some(UriKind::File(path)) => !matches!(read_leg(path), Some(Ok((_, Err(NoLeg::Missing))))),
         Some(UriKind::Memory(_)) => false,
         _ => failed || leg.volume.is_none() || leg.status == LegStatus::Missing,
     }

@@ -1,8 +1,10 @@
 //! Files that are not there at the start and come by themselves.
 use super::place::{LEG_BYTES, Place, end};
-use crate::process::{Client, begun, wait_until};
+use crate::hangfs::HangFs;
+use crate::process::{Client, Process, begun, wait_until};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 impl Place {
@@ -67,6 +69,117 @@ fn late_leg_returns_by_itself_and_no_other_file_does() {
     assert_eq!((client.read(0)[0], client.read(4096)[0]), (1, 2));
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+/// A mirror whose leg 1 comes late, on a file system that hangs, and a plain volume v1.
+struct Hung {
+    // Unmounted before its directory goes.
+    disk: HangFs,
+    place: Place,
+    engine: Process,
+}
+
+impl Hung {
+    /// `None`: no io_uring, or nothing can be mounted.
+    fn new() -> Option<Self> {
+        let place = Place::new()?;
+        let disk = match HangFs::mount(&place.path("disk"), LEG_BYTES as usize) {
+            Ok(disk) => disk,
+            Err(reason) => {
+                let line = format!("SKIP hung-late-leg: FUSE can't be mounted: {reason}\n");
+                let _ = std::io::stderr().write_all(line.as_bytes());
+                return None;
+            }
+        };
+        let engine = place.start();
+        assert_eq!(place.client().write(0, 1), 0);
+        end(engine);
+        let leg = std::fs::read(place.path("b")).unwrap();
+        std::fs::write(disk.file(), leg).unwrap();
+        std::fs::remove_file(place.path("b")).unwrap();
+        place.config("assemble_wait = \"100ms\"\n");
+        let mut open = File::options();
+        let mut config = open.append(true).open(place.path("b.toml")).unwrap();
+        let more = format!(
+            "[[volume]]\nname = \"v1\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            place.path("v1.sock").display()
+        );
+        config.write_all(more.as_bytes()).unwrap();
+        let mut engine = begun(place.0.path());
+        engine.notes("not started");
+        place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+        assert!(engine.says("v0: ready").is_some());
+        disk.hang();
+        symlink(disk.file(), place.path("b")).unwrap();
+        wait_until(|| (disk.held() > 0).then_some(()));
+        Some(Self {
+            disk,
+            place,
+            engine,
+        })
+    }
+
+    /// Both volumes are written to.
+    fn serves(&self, fill: u8) {
+        assert_eq!(self.place.client().write(4096, fill), 0);
+        let plain = self.place.path("v1.sock");
+        assert_eq!(Client::open_named(&plain, "v1").write(0, fill), 0);
+    }
+}
+
+/// The mirror, the other volume and verbs go on; the leg is in sync once its file answers.
+#[test]
+fn t52_late_leg_on_a_hung_file_returns_when_it_can() {
+    let Some(mut it) = Hung::new() else {
+        return;
+    };
+    it.serves(2);
+    for words in [
+        &["stat"][..],
+        &["mirror", "status", "v0"],
+        &["mirror", "speed", "v0", "--floor", "2MiB"],
+        &["policy", "set", "v0", "round-robin"],
+        &["policy", "set", "v1", "round-robin"],
+        &["reload"],
+    ] {
+        it.place.told(words);
+    }
+    let check = it.place.ask(&["check", "v1"]);
+    assert_eq!(check.status.code(), Some(0), "{check:?}");
+    let restored = it.place.ask(&["mirror", "restore", "v0", "1"]);
+    assert_eq!(restored.status.code(), Some(1), "{restored:?}");
+    it.disk.go_on();
+    it.engine.notes("this leg is there now");
+    it.place.until_in_sync();
+    let mut client = it.place.client();
+    assert_eq!((client.read(0)[0], client.read(4096)[0]), (1, 2));
+    drop(client);
+    end(it.engine);
+}
+
+/// It can be removed while it hangs; a file that hangs is not added; other verbs go on.
+#[test]
+fn t52_late_leg_on_a_hung_file_can_be_removed() {
+    let Some(mut it) = Hung::new() else {
+        return;
+    };
+    let removed = it.place.told(&["mirror", "remove", "v0", "1"]);
+    // It was not reached.
+    assert_eq!(removed["carries_superblock"], true, "{removed}");
+    let again = it.place.ask(&["mirror", "add", "v0", &it.place.leg("b")]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    let why = String::from_utf8_lossy(&again.stderr);
+    assert!(why.contains("its file system hangs"), "{why}");
+    it.serves(3);
+    let new = File::create(it.place.path("c")).unwrap();
+    new.set_len(LEG_BYTES).unwrap();
+    it.place.told(&["mirror", "add", "v0", &it.place.leg("c")]);
+    it.place.until_in_sync();
+    it.place.told(&["mirror", "stop", "v0"]);
+    it.disk.go_on();
+    it.engine.signal(rustix::process::Signal::TERM);
+    assert!(it.engine.ended().success(), "{}", it.engine.seen);
 }
 
 #[test]
@@ -173,7 +286,7 @@ fn block_device_of_a_volume_that_comes_late_is_opened() {
         }
     };
     let device = made.trim();
-    std::os::unix::fs::symlink(device, &node).unwrap();
+    symlink(device, &node).unwrap();
     assert!(engine.says("v0: ready, 16 MiB").is_some());
     assert_eq!(Client::open(&place.path("v0.sock")).write(0, 9), 0);
     end(engine);
