@@ -91,11 +91,15 @@ impl Hung {
                 return None;
             }
         };
+        std::fs::remove_file(place.path("b")).unwrap();
+        symlink(disk.file(), place.path("b")).unwrap();
+        let (a, b) = (place.leg("a"), place.leg("b"));
+        let made = place.braid(&["mirror", "create", "v0", &a, &b, "--force"]);
+        assert!(made.status.success(), "{made:?}");
         let engine = place.start();
         assert_eq!(place.client().write(0, 1), 0);
+        place.until_in_sync();
         end(engine);
-        let leg = std::fs::read(place.path("b")).unwrap();
-        std::fs::write(disk.file(), leg).unwrap();
         std::fs::remove_file(place.path("b")).unwrap();
         place.config("assemble_wait = \"100ms\"\n");
         let mut open = File::options();
