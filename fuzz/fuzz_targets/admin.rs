@@ -1,3 +1,3 @@
-//! See `braid_fuzz::admin`.
+//! See `braid_fuzz::nvme::admin`.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::admin::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nvme::admin::run(data));

@@ -1,6 +1,3 @@
+//! See `braid_fuzz::engine::discovery`.
 #![no_main]
-#[path = "../src/engine/mod.rs"]
-#[allow(dead_code, reason = "one of several bodies")]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::discovery::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::engine::discovery::run(data));

@@ -1,6 +1,3 @@
-//! What is read from the legs of a mirror. See `mirror::run`.
+//! See `braid_fuzz::mirror`.
 #![no_main]
-#[path = "../src/mirror/mod.rs"]
-#[allow(dead_code, reason = "for seeds and tests")]
-mod mirror;
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mirror::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::mirror::run(data));

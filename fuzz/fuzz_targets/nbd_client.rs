@@ -1,6 +1,3 @@
+//! See `braid_fuzz::nbd::client`.
 #![no_main]
-#[path = "../src/nbd/mod.rs"]
-#[allow(dead_code, reason = "one of several bodies")]
-mod bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::client::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nbd::client::run(data));

@@ -1,3 +1,3 @@
-//! See `braid_fuzz::rings`.
+//! See `braid_fuzz::nvme::rings`.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::rings::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nvme::rings::run(data));

@@ -1,3 +1,3 @@
-//! See `braid_fuzz::subsystem`.
+//! See `braid_fuzz::nvme::subsystem`.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::subsystem::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nvme::subsystem::run(data));

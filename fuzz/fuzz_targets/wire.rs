@@ -1,3 +1,3 @@
-//! Every parser of the wire. See `braid_fuzz::wire`.
+//! See `braid_fuzz::nvme::wire`.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::wire::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nvme::wire::run(data));

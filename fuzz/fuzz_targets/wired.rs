@@ -1,3 +1,3 @@
-//! See `braid_fuzz::wired`.
+//! See `braid_fuzz::nvme::wired`.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::wired::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| braid_fuzz::nvme::wired::run(data));

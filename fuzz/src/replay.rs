@@ -25,3 +25,24 @@ pub fn replay(manifest: &str, targets: &[(&str, Body)], target: &str) {
         body(&fs::read(&input).expect("an input of the corpus"));
     }
 }
+
+/// The corpora have these seeds (target, name, input). With `BRAID_WRITE_SEEDS` in the environment
+/// they are written first.
+///
+/// # Panics
+/// A seed is missing or has other bytes.
+pub fn has_seeds(manifest: &str, seeds: &[(&str, String, Vec<u8>)]) {
+    let corpora = Path::new(manifest).join("../../fuzz/corpus");
+    for (target, name, input) in seeds {
+        let path = corpora.join(target).join(name);
+        if std::env::var_os("BRAID_WRITE_SEEDS").is_some() {
+            fs::write(&path, input).expect("a corpus that can be written");
+        }
+        let there = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(
+            there == *input,
+            "{} is another seed: BRAID_WRITE_SEEDS=1 writes it",
+            path.display()
+        );
+    }
+}

@@ -18,3 +18,8 @@ fn broker_threads() {
         "broker_threads",
     );
 }
+
+#[test]
+fn corpora_have_all_seeds() {
+    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
+}

@@ -40,3 +40,8 @@ fn every_target_is_replayed() {
     ];
     assert_eq!(names, all);
 }
+
+#[test]
+fn corpora_have_all_seeds() {
+    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
+}

@@ -1,11 +1,11 @@
-//! Replays the corpora of all fuzz targets with the stable compiler: defects once found stay fixed.
-#[path = "../../../fuzz/src/lib.rs"]
-mod bodies;
+//! The models against hostile peers: the corpora of the fuzz targets, and attacks by chance.
 #[path = "../../../fuzz/src/replay.rs"]
 mod corpus;
+mod hostile;
+mod model;
 
 fn replay(target: &str) {
-    corpus::replay(env!("CARGO_MANIFEST_DIR"), &bodies::TARGETS, target);
+    corpus::replay(env!("CARGO_MANIFEST_DIR"), &model::TARGETS, target);
 }
 
 #[test]
@@ -40,9 +40,14 @@ fn wired() {
 
 #[test]
 fn every_target_is_replayed() {
-    let names: Vec<&str> = bodies::TARGETS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = model::TARGETS.iter().map(|(name, _)| *name).collect();
     assert_eq!(
         names,
         ["admin", "io_queue", "rings", "subsystem", "wire", "wired"]
     );
+}
+
+#[test]
+fn corpora_have_all_seeds() {
+    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &model::seeds::all());
 }

@@ -17,3 +17,8 @@ fn checksums_of_the_bodies_are_those_of_the_standard() {
         "RFC 3720, B.4"
     );
 }
+
+#[test]
+fn corpora_have_all_seeds() {
+    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
+}

@@ -7,8 +7,9 @@
 mod tape;
 
 mod attacker;
-mod room;
-mod threads;
+pub mod room;
+pub mod seeds;
+pub mod threads;
 
 use broker::Namespace;
 use runtime::{Device, FileDevice, MemoryDevice};

@@ -27,6 +27,8 @@ pub mod load;
 #[path = "../../../crates/engine/tests/export/rig.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "each user takes a part")]
 pub mod rig;
+#[allow(dead_code, reason = "for the test that compares them")]
+pub mod seeds;
 #[path = "../tape.rs"]
 #[allow(dead_code, reason = "each crate's bodies use a part")]
 pub mod tape;

@@ -10,6 +10,7 @@
 //! to names legs that are there, has one that is in sync, and is itself a state that can be written
 //! and read; a page sets bits of regions that there are, and no others than its own.
 pub mod life;
+pub mod seeds;
 #[path = "../tape.rs"]
 #[allow(dead_code, reason = "each crate's bodies use a part")]
 pub mod tape;

@@ -1,24 +1,19 @@
-//! Writes the seeds of the corpora over `engine`: whole sessions, honest to the end but for one
-//! departure.
-//!
-//! `cargo run --release --manifest-path fuzz/Cargo.toml --example engine_seeds`, in the root of the
-//! project.
-#[path = "../src/engine/mod.rs"]
-#[allow(dead_code, reason = "seeds need a part")]
-mod bodies;
-
-use bodies::{discovery, export, host, initiator, target};
+//! Seeds of the corpora: whole sessions, honest to the end but for one departure.
+use super::{discovery, export, host, initiator, liar, target};
 use nbd::wire::opt;
-use std::fs;
-use std::io;
-use std::path::Path;
 
-fn main() -> io::Result<()> {
+/// Every seed: target, name, input.
+///
+/// # Panics
+/// A session does not go as it should.
+pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut all = Vec::new();
     for choice in 0..32 {
+        let name = || format!("session-{choice:02}");
         let tape = of_target(choice);
         let done = target::play(&tape);
         assert!(done >= 4, "session {choice}: {done} good responses");
-        write("engine_target", &session(choice), &tape)?;
+        all.push(("engine_target", name(), tape));
         let tape = of_host(choice);
         let played = host::play(&tape);
         // What was told at set-up may excuse every read after it.
@@ -27,23 +22,20 @@ fn main() -> io::Result<()> {
             checked && played.ended > 0,
             "session {choice}: nothing was checked"
         );
-        write("engine_host", &session(choice), &tape)?;
+        all.push(("engine_host", name(), tape));
         let tape = of_discovery(choice);
         let logs = discovery::play(&tape);
         assert!(logs >= 1, "session {choice}: {logs} logs were read");
-        write("engine_discovery", &session(choice), &tape)?;
+        all.push(("engine_discovery", name(), tape));
         let tape = of_export(choice);
         let heard = export::play(&tape);
         assert!(heard > 100, "session {choice}: {heard} bytes were said");
-        write("engine_export", &session(choice), &tape)?;
+        all.push(("engine_export", name(), tape));
     }
     let tape = hoarders();
     assert!(target::play(&tape) >= 5, "not all were connected");
-    write("engine_target", "hoarders", &tape)
-}
-
-fn session(choice: u8) -> String {
-    format!("session-{choice:02}")
+    all.push(("engine_target", "hoarders".into(), tape));
+    all
 }
 
 /// Three queues that between them have all memory, and send nothing of what they were asked for.
@@ -142,7 +134,7 @@ fn of_target(choice: u8) -> Vec<u8> {
 fn of_host(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice.wrapping_mul(37), choice & 3];
     let lie = |io: u8, skip: u8| {
-        let kind = choice % bodies::liar::KINDS;
+        let kind = choice % liar::KINDS;
         [host::LIE, io | skip << 1, kind, choice, 0, choice, 1, 4, 0]
     };
     if choice >= 20 {
@@ -206,10 +198,4 @@ fn of_export(choice: u8) -> Vec<u8> {
     }
     tape.extend([export::PASS, 0, 4 * (choice & 15)]);
     tape
-}
-
-fn write(target: &str, name: &str, tape: &[u8]) -> io::Result<()> {
-    let directory = Path::new("fuzz/corpus").join(target);
-    fs::create_dir_all(&directory)?;
-    fs::write(directory.join(name), tape)
 }

@@ -1,24 +1,12 @@
-//! Writes the seeds of the corpus over `volume`: lives of mirrors, and pages of their bitmaps, with
-//! one thing written over at last.
-//!
-//! `cargo run --release --manifest-path fuzz/Cargo.toml --example mirror_seeds`, in the root of the
-//! project.
-#[path = "../src/mirror/mod.rs"]
-mod bodies;
+//! Seeds of the corpus: lives of mirrors, and pages of their bitmaps, with one thing written over at
+//! last.
+use super::life::{AWAY, COPY, CUT, EVENT, OVER};
 
-use bodies::life::{AWAY, COPY, CUT, EVENT, OVER};
-use std::fs;
-use std::io;
-use std::path::Path;
-
-fn main() -> io::Result<()> {
-    for choice in 0..24 {
-        write(&format!("life-{choice:02}"), &life(choice))?;
-    }
-    for choice in 0..8 {
-        write(&format!("page-{choice:02}"), &page(choice))?;
-    }
-    Ok(())
+/// Every seed: target, name, input.
+pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let lives = (0..24).map(|choice| ("mirror", format!("life-{choice:02}"), life(choice)));
+    let pages = (0..8).map(|choice| ("mirror", format!("page-{choice:02}"), page(choice)));
+    lives.chain(pages).collect()
 }
 
 /// Begun; a leg leaves, is away while something happens, comes back, is rebuilt; then a departure.
@@ -73,11 +61,4 @@ fn page(choice: u8) -> Vec<u8> {
     tape.extend([4 | choice & 11, 32 + choice, 0, 2, 0xff, 0xff]);
     tape.extend([4, 8, 0, 1, 2, 8 | 1, 40, 0, 1, 0xaa]);
     tape
-}
-
-fn write(name: &str, tape: &[u8]) -> io::Result<()> {
-    bodies::run(tape);
-    let directory = Path::new("fuzz/corpus/mirror");
-    fs::create_dir_all(directory)?;
-    fs::write(directory.join(name), tape)
 }

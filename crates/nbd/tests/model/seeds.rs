@@ -1,28 +1,25 @@
-//! Writes the seeds of the corpora over `nbd`: handshakes of every sort and one request of each
-//! kind.
-//!
-//! `cargo run --manifest-path fuzz/Cargo.toml --example nbd_seeds`, in the root of the project.
-#[path = "../src/nbd/mod.rs"]
-#[allow(dead_code, reason = "a part is used")]
-mod bodies;
-
-use bodies::client::{CHUNK, REPORT_SENT, SIMPLE, SUBMIT};
-use bodies::server::{COMPLETE, WELL};
-use bodies::{FEED, ZEROES, client, server, tape};
+//! Sessions that end well: seeds of the corpora, and beginnings of attacks.
+use super::client::{CHUNK, REPORT_SENT, SIMPLE, SUBMIT};
+use super::server::{COMPLETE, WELL};
+use super::{FEED, ZEROES, client, server, tape};
 use nbd::wire::{
     Greeting, OptionHeader, OptionReply, RequestHeader, chunk, cmd, handshake, info, opt, rep,
     transmission,
 };
-use std::fs;
-use std::io;
-use std::path::Path;
 
-fn main() -> io::Result<()> {
+/// Every seed: target, name, input.
+///
+/// # Panics
+/// A session does not go as it should.
+#[allow(dead_code, reason = "for the test that compares them")]
+pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut all = Vec::new();
     for choice in 0..16 {
+        let name = format!("session-{choice:02}");
         let tape = server_session(choice);
         let played = server::play(&tape);
         assert!(played.opened && played.done >= 6, "server session {choice}");
-        write("nbd_server", choice, &tape)?;
+        all.push(("nbd_server", name.clone(), tape));
         let tape = client_session(choice);
         let played = client::play(&tape);
         let least = if choice & 7 == 3 { 6 } else { 4 };
@@ -30,9 +27,9 @@ fn main() -> io::Result<()> {
             played.ready && played.done >= least,
             "client session {choice}"
         );
-        write("nbd_client", choice, &tape)?;
+        all.push(("nbd_client", name, tape));
     }
-    Ok(())
+    all
 }
 
 fn say(tape: &mut Vec<u8>, bytes: &[u8]) {
@@ -49,7 +46,7 @@ fn option(tape: &mut Vec<u8>, option: u32, data: &[u8]) {
 }
 
 /// A client that haggles, asks for one of each kind, and says goodbye.
-fn server_session(choice: u8) -> Vec<u8> {
+pub fn server_session(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice << 4 | choice];
     tape.push(WELL);
     let flags = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
@@ -154,7 +151,7 @@ fn reply(tape: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
 }
 
 /// A server that offers everything, answers, and at last breaks a rule.
-fn client_session(choice: u8) -> Vec<u8> {
+pub fn client_session(choice: u8) -> Vec<u8> {
     let structured = choice & 1 != 0;
     let mut tape = vec![choice & 3];
     let mut bytes = Vec::new();
@@ -229,10 +226,4 @@ fn read_in_chunks(tape: &mut Vec<u8>, choice: u8) {
         tape,
         &[&at.to_be_bytes()[..], &512u32.to_be_bytes()].concat(),
     );
-}
-
-fn write(target: &str, choice: u8, tape: &[u8]) -> io::Result<()> {
-    let directory = Path::new("fuzz/corpus").join(target);
-    fs::create_dir_all(&directory)?;
-    fs::write(directory.join(format!("session-{choice:02}")), tape)
 }

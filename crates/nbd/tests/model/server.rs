@@ -4,7 +4,7 @@
 //! was named is released once and not while it is read, requests stay below their bound, and
 //! behind the end nothing is left.
 use super::tape::Tape;
-use super::{FEED, ZEROES};
+use super::{FEED, FLIP, Wire, ZEROES, in_one_piece};
 use nbd::server::{Config, Event, Session};
 use nbd::{BlockSizes, Errno, Export, Exports, Extent, Features, Kind, Request};
 use std::collections::BTreeMap;
@@ -24,6 +24,8 @@ const MS: u64 = 1_000_000;
 /// A session, its driver's side, and what must hold between them.
 pub struct Checked {
     session: Session,
+    wire: Wire,
+    piece: u32,
     now_ns: u64,
     /// Lengths of the buffers of requests that were named and not released.
     named: BTreeMap<u32, u32>,
@@ -69,14 +71,17 @@ fn exports(choice: u8) -> Exports {
 impl Checked {
     /// A client has connected.
     pub fn new(choice: u8) -> Self {
+        let piece = 4096 << (choice >> 6);
         let config = Config {
             requests_max: REQUESTS,
-            piece: 4096 << (choice >> 6),
+            piece,
             handshake_ns: 10_000 * MS,
             stall_ns: 30_000 * MS,
         };
         let mut checked = Self {
             session: Session::new(config, exports(choice), 0),
+            wire: Wire::new(choice),
+            piece,
             now_ns: 0,
             named: BTreeMap::new(),
             wanted: Vec::new(),
@@ -134,6 +139,12 @@ impl Checked {
 
     /// Bytes arrive; what isn't taken is lost, as if the client had not sent it.
     pub fn feed(&mut self, bytes: &[u8]) {
+        let (bytes, piece) = self.wire.arrive(bytes);
+        let _ = bytes.chunks(piece).all(|it| self.feed_piece(it));
+    }
+
+    /// Whether all of it was taken.
+    fn feed_piece(&mut self, bytes: &[u8]) -> bool {
         let mut used = 0;
         while used < bytes.len() {
             let taken = self.session.handle_bytes(&bytes[used..], self.now_ns);
@@ -141,17 +152,19 @@ impl Checked {
             self.poll();
             let Some(place) = self.session.placement() else {
                 if taken == 0 {
-                    return;
+                    return false;
                 }
                 continue;
             };
             let room = self.named[&place.token];
-            assert!(place.len > 0 && place.offset + place.len <= room);
+            assert!(in_one_piece(place.offset, place.len, self.piece));
+            assert!(place.offset + place.len <= room);
             let n = (place.len as usize).min(bytes.len() - used);
             used += n;
             self.session.handle_payload(n as u32, self.now_ns);
             self.poll();
         }
+        true
     }
 
     /// Everything that is to be sent goes out.
@@ -163,7 +176,8 @@ impl Checked {
         while let Some(transmit) = self.session.poll_transmit(&mut out) {
             if let Some(payload) = transmit.payload {
                 let room = self.named[&payload.token];
-                assert!(payload.len > 0 && payload.offset + payload.len <= room);
+                assert!(in_one_piece(payload.offset, payload.len, self.piece));
+                assert!(payload.offset + payload.len <= room);
                 self.unsent.push(payload.token);
             }
         }
@@ -278,6 +292,7 @@ pub fn play(data: &[u8]) -> Checked {
             COMPLETE => server.complete(0, 0, &mut Tape::new(&[])),
             REPORT_SENT => server.report_sent(),
             GIVE_BUFFER => server.give_buffers(),
+            FLIP => server.wire.flip(tape.word()),
             WELL => server.well(),
             ZEROES => {
                 let len = usize::from(tape.word());

@@ -1,40 +1,40 @@
-//! Writes the seeds of the corpora: whole sessions between our own host and subsystem.
-//!
-//! `cargo run --manifest-path fuzz/Cargo.toml --example seeds`, in the root of the project.
-use braid_fuzz::{admin, wired};
-use std::fs;
-use std::io;
-use std::path::Path;
+//! Whole sessions of our own host and subsystem: seeds of the corpora, and beginnings of attacks.
+use super::{admin, wired};
 
 /// Operations of `wired`: everything goes well for a while; the queue is opened; a submission.
 const WELL: u8 = 3;
 const OPEN: u8 = 14;
 const SUBMIT: u8 = 4;
 
-fn main() -> io::Result<()> {
-    for choice in 0..32 {
-        let tape = session(choice);
+/// Every seed: target, name, input.
+///
+/// # Panics
+/// A session does not go as it should.
+#[allow(dead_code, reason = "for the test that compares them")]
+pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for choice in 0..36 {
+        let name = || format!("session-{choice:02}");
+        let tape = match choice {
+            0..32 => session(choice),
+            _ => discovery(choice - 32),
+        };
         let recorded = wired::record(&tape);
-        assert!(recorded.done >= 1, "session {choice}: no I/O ended well");
-        write("wired", choice, &tape)?;
-        write("admin", choice, &recorded.admin)?;
-        write("subsystem", choice, &recorded.subsystem)?;
-        write("io_queue", choice, &queue(choice))?;
-        write("rings", choice, &rings(choice))?;
+        all.push(("wired", name(), tape));
+        all.push(("admin", name(), recorded.admin));
+        all.push(("subsystem", name(), recorded.subsystem));
+        if choice < 32 {
+            assert!(recorded.done >= 1, "session {choice}: no I/O ended well");
+            all.push(("io_queue", name(), queue(choice)));
+            all.push(("rings", name(), rings(choice)));
+        }
     }
-    for choice in 0..4 {
-        let tape = discovery(choice);
-        let recorded = wired::record(&tape);
-        write("wired", 32 + choice, &tape)?;
-        write("admin", 32 + choice, &recorded.admin)?;
-        write("subsystem", 32 + choice, &recorded.subsystem)?;
-    }
-    Ok(())
+    all
 }
 
 /// Commands of every kind with pointers of every form, and turns, with changes in the middle of
 /// some of them; or a host whose completions come in order, then in none.
-fn rings(choice: u8) -> Vec<u8> {
+pub fn rings(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice & 3];
     for round in 0..6 {
         let slot = (round % 5) << 4;
@@ -73,7 +73,7 @@ fn discovery(choice: u8) -> Vec<u8> {
 }
 
 /// Connect, one command of each kind, a namespace event, and the end.
-fn session(choice: u8) -> Vec<u8> {
+pub fn session(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice | 0x20, choice & 2];
     tape.extend([WELL, WELL, OPEN, WELL]);
     for kind in 0..6 {
@@ -92,7 +92,7 @@ fn session(choice: u8) -> Vec<u8> {
 
 /// A controller that answers: ICResp, Connect, a read with data, a write with R2T, responses; and
 /// at last breaks a rule.
-fn queue(choice: u8) -> Vec<u8> {
+pub fn queue(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice];
     tape.extend([1, 0, 0, 0]);
     tape.extend([1, 1, 0, 0]);
@@ -118,10 +118,4 @@ fn queue(choice: u8) -> Vec<u8> {
         _ => tape.extend([3, 1, 1, 0, 1, 1, 0, 1]),
     }
     tape
-}
-
-fn write(target: &str, choice: u8, tape: &[u8]) -> io::Result<()> {
-    let directory = Path::new("fuzz/corpus").join(target);
-    fs::create_dir_all(&directory)?;
-    fs::write(directory.join(format!("session-{choice:02}")), tape)
 }

@@ -1,27 +1,17 @@
-//! Writes the seeds of the corpora over `broker` and `broker_threads`: commands, kicks, lies and
-//! holes, in turn.
-//!
-//! `cargo run --release --manifest-path fuzz/Cargo.toml --example broker_seeds`, in the root of the
-//! project.
-#[path = "../src/broker/mod.rs"]
-mod bodies;
+//! Seeds of the corpora: commands, kicks, lies and holes, in turn.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
-fn main() -> io::Result<()> {
-    for choice in 0..16 {
+/// Every seed: target, name, input.
+pub fn all() -> Vec<(&'static str, String, Vec<u8>)> {
+    let seeds = (0..16).flat_map(|choice| {
+        let name = format!("seed-{choice:02}");
         let tape = both(&attack(choice), &scribble(choice));
-        let tapes = [room(choice), [&[choice], &tape[..]].concat()];
-        for ((name, body), tape) in bodies::TARGETS.iter().zip(tapes) {
-            body(&tape);
-            let directory = Path::new("fuzz/corpus").join(name);
-            fs::create_dir_all(&directory)?;
-            fs::write(directory.join(format!("seed-{choice:02}")), tape)?;
-        }
-    }
-    Ok(())
+        let threads = [&[choice], &tape[..]].concat();
+        [
+            ("broker", name.clone(), room(choice)),
+            ("broker_threads", name, threads),
+        ]
+    });
+    seeds.collect()
 }
 
 /// Commands with turns between them, every other operation once, and the honest client's.

@@ -39,6 +39,7 @@ fn headers(bytes: &[u8], framing: &Framing) {
                 let sum: u64 = parts.iter().map(|&part| u64::from(part)).sum();
                 assert_eq!(sum, u64::from(header.plen));
                 assert_eq!(layout.kind.from_host(), from_host);
+                assert!(layout.header as usize <= pdu::HEADER_MAX && layout.pad < 256);
                 if let Some(whole) = bytes.get(..layout.header as usize) {
                     framing.header_digest_ok(layout.kind, whole);
                 }

@@ -4,7 +4,7 @@
 //! nowhere twice, each request ends once and not while it is sent, and no read is a success that
 //! lacks a byte (T16).
 use super::tape::Tape;
-use super::{FEED, ZEROES};
+use super::{FEED, FLIP, Wire, ZEROES, in_one_piece};
 use nbd::client::{Config, Event, Session};
 use nbd::wire::{ChunkHeader, RequestHeader, SimpleReply};
 use nbd::{Kind, Request};
@@ -32,6 +32,8 @@ struct Taken {
 /// A session, its owner's side, and what must hold between them.
 pub struct Checked {
     session: Session,
+    wire: Wire,
+    piece: u32,
     now_ns: u64,
     taken: BTreeMap<u32, Taken>,
     next: u32,
@@ -49,10 +51,11 @@ pub struct Checked {
 impl Checked {
     /// Connected.
     pub fn new(choice: u8) -> Self {
+        let piece = 4096 << (choice >> 6);
         let mut session = Session::new(Config {
             export: "disk".into(),
             requests_max: REQUESTS,
-            piece: 4096 << (choice >> 6),
+            piece,
             block_sizes: true,
             structured: choice & 1 != 0,
             block_status: choice & 2 != 0,
@@ -61,6 +64,8 @@ impl Checked {
         session.handle_connected(0);
         Self {
             session,
+            wire: Wire::new(choice),
+            piece,
             now_ns: 0,
             taken: BTreeMap::new(),
             next: 0,
@@ -117,13 +122,18 @@ impl Checked {
     }
 
     fn feed(&mut self, bytes: &[u8]) {
+        let (bytes, piece) = self.wire.arrive(bytes);
+        bytes.chunks(piece).for_each(|it| self.feed_piece(it));
+    }
+
+    fn feed_piece(&mut self, bytes: &[u8]) {
         let mut used = 0;
         while used < bytes.len() {
             let n = self.session.handle_bytes(&bytes[used..], self.now_ns);
             used += n;
             self.poll();
             if let Some(place) = self.session.placement() {
-                assert!(place.len > 0);
+                assert!(in_one_piece(place.offset, place.len, self.piece));
                 let n = (place.len as usize).min(bytes.len() - used) as u32;
                 if n > 0 {
                     self.fill(place.token, place.offset, n);
@@ -150,7 +160,8 @@ impl Checked {
                 let taken = &self.taken[&payload.token];
                 assert_eq!(taken.request.kind, Kind::Write);
                 let end = payload.offset + payload.len;
-                assert!(payload.len > 0 && end <= taken.request.length);
+                assert!(in_one_piece(payload.offset, payload.len, self.piece));
+                assert!(end <= taken.request.length);
                 self.unsent.push(payload.token);
             }
             out.clear();
@@ -249,6 +260,7 @@ pub fn play(data: &[u8]) -> Checked {
                 client.feed(&bytes);
             }
             REPORT_SENT => client.report_sent(),
+            FLIP => client.wire.flip(tape.word()),
             ZEROES => {
                 let len = usize::from(tape.word());
                 client.feed(&vec![0; len]);

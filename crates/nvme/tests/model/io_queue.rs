@@ -22,6 +22,7 @@ pub fn run(data: &[u8]) {
     };
     let mut world = World {
         queue: CheckedQueue::new(config(choice, 1), 0),
+        piece: [usize::MAX, 1, 37, 1000][usize::from(choice >> 6)],
         framing,
         cids: Vec::new(),
         now_ns: 0,
@@ -34,6 +35,8 @@ pub fn run(data: &[u8]) {
 
 struct World {
     queue: CheckedQueue,
+    /// Bytes of the controller arrive in pieces of this size.
+    piece: usize,
     framing: Framing,
     /// CIDs the host has used, oldest first.
     cids: Vec<u16>,
@@ -45,7 +48,7 @@ impl World {
         match operation % 8 {
             0 => {
                 let len = usize::from(tape.word() % 2048);
-                self.queue.feed(tape.take(len), self.now_ns);
+                self.feed(tape.take(len));
             }
             1 | 2 => self.say(tape),
             3 | 4 => self.submit(tape.byte(), tape.word()),
@@ -149,7 +152,13 @@ impl World {
                 self.framing.whole(&mut pdu, PduType::R2t, 0, &own, &[]);
             }
         }
-        self.queue.feed(&pdu, self.now_ns);
+        self.feed(&pdu);
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        for piece in bytes.chunks(self.piece) {
+            self.queue.feed(piece, self.now_ns);
+        }
     }
 }
 
