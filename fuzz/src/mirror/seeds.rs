@@ -1,5 +1,5 @@
-//! Seeds of the corpus: lives of mirrors, and pages of their bitmaps, with one thing written over at
-//! last.
+//! Seeds of the corpus: lives of mirrors, and pages of their bitmaps, with one thing written over
+//! at last.
 use super::life::{AWAY, COPY, CUT, EVENT, OVER};
 
 /// Every seed: target, name, input.
