@@ -12,6 +12,7 @@
 
 pub mod bench;
 pub mod demo;
+mod facts;
 pub mod host;
 pub mod job;
 pub mod limits;

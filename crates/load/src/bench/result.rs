@@ -1,5 +1,4 @@
 //! The result of a bench, for people and for programs.
-use crate::stats::OpStats;
 use crate::words::Words;
 use crate::worker::Finished;
 use hdrhistogram::Histogram;
@@ -32,52 +31,37 @@ const WITHIN_A_TURN: &str = "< 1 turn";
 impl BenchResult<'_> {
     /// Why the program has failed, if it has.
     pub fn failure(&self) -> Option<String> {
-        let stats = &self.finished.stats;
-        if let Some(why) = &self.finished.failed {
-            return Some(why.clone());
-        }
-        let Some(first) = stats.failures.first() else {
-            return self.words.unverified(self.finished.interrupted);
-        };
-        Some(match stats.errors {
-            1 => first.clone(),
-            n => format!("{} errors, of which the first: {first}", format_count(n)),
-        })
+        self.finished.failure(self.words)
     }
 
     /// The keys that programs rely on, and more.
     pub fn json(&self, cores: usize, histogram: bool) -> Value {
         let stats = &self.finished.stats;
         let total = stats.total();
-        let mut result = self.op_json(&total);
-        result.extend(self.words.json(cores));
+        let mut result = self.finished.json(self.words, cores);
         let mut shares = Map::new();
         for (uri, share) in self.uris.iter().zip(stats.shares()) {
             // One URI may be given twice: two connections to one place.
             let before = shares.get(uri).and_then(Value::as_f64).unwrap_or(0.0);
             shares.insert(uri.clone(), json!(before + share));
         }
-        result.insert("errors".into(), json!(stats.errors));
-        result.insert("unanswered".into(), json!(stats.unanswered));
-        result.insert("error".into(), json!(self.failure()));
-        result.insert("failures".into(), json!(stats.failures));
-        result.insert("verified_bytes".into(), json!(stats.verified_bytes));
         result.insert("share".into(), shares.into());
         result.insert("policy".into(), json!(self.policy.to_string()));
-        result.insert("seconds".into(), json!(stats.elapsed_ns as f64 / 1e9));
-        result.insert("interrupted".into(), json!(self.finished.interrupted));
         result.insert("paths".into(), self.paths_json());
         result.insert("hedges".into(), self.hedges());
         if self.words.op() == "mixed" {
-            result.insert("read".into(), self.op_json(&stats.ops[0]).into());
-            result.insert("write".into(), self.op_json(&stats.ops[1]).into());
+            result.insert("read".into(), stats.op_json(&stats.ops[0]).into());
+            result.insert("write".into(), stats.op_json(&stats.ops[1]).into());
         }
         if let Some(reactor) = &self.reactor {
             result.insert(
                 "system_calls_per_io".into(),
-                json!(self.per_io(reactor.enters)),
+                json!(self.finished.per_io(reactor.enters)),
             );
-            result.insert("wakeups_per_io".into(), json!(self.per_io(reactor.wakeups)));
+            result.insert(
+                "wakeups_per_io".into(),
+                json!(self.finished.per_io(reactor.wakeups)),
+            );
         }
         if histogram {
             let buckets = buckets(&total.latency);
@@ -213,7 +197,10 @@ impl BenchResult<'_> {
             }
         }
         if let Some(reactor) = &self.reactor {
-            let (calls, wakeups) = (self.per_io(reactor.enters), self.per_io(reactor.wakeups));
+            let (calls, wakeups) = (
+                self.finished.per_io(reactor.enters),
+                self.finished.per_io(reactor.wakeups),
+            );
             text.push_str(&format!(
                 ", system calls per I/O {calls:.3}, wake-ups per I/O {wakeups:.3}"
             ));
@@ -231,23 +218,6 @@ impl BenchResult<'_> {
     fn hedges(&self) -> Value {
         let stats = &self.finished.stats;
         hedges::json(&stats.hedges, stats.ops[0].ios)
-    }
-
-    fn op_json(&self, op: &OpStats) -> Map<String, Value> {
-        let stats = &self.finished.stats;
-        let figures = [
-            ("iops", stats.iops(op)),
-            ("mib_s", stats.mib_s(op)),
-            ("mean_us", us(op.mean_ns())),
-            ("p50_us", us(op.quantile_ns(0.5))),
-            ("p99_us", us(op.quantile_ns(0.99))),
-            ("p999_us", us(op.quantile_ns(0.999))),
-            ("max_us", us(op.latency.max() as f64)),
-        ];
-        figures
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), json!(value)))
-            .collect()
     }
 
     fn paths_json(&self) -> Value {
@@ -269,10 +239,6 @@ impl BenchResult<'_> {
                     })
                 });
         rows.collect()
-    }
-
-    fn per_io(&self, count: u64) -> f64 {
-        count as f64 / self.finished.totals.ios.max(1) as f64
     }
 }
 
