@@ -64,6 +64,32 @@ pub fn run(program: &Path, arguments: &[&str], function: Option<&str>) -> Result
     })
 }
 
+/// Instructions of one more iteration, whose number is the last argument, and of the I/Os that the
+/// program prints: the difference between a run of `few` iterations and one of twice as many, so
+/// that the start does not count.
+///
+/// # Errors
+/// A run fails, or the longer one costs no more.
+pub fn per_iteration(program: &Path, arguments: &[&str], few: u64) -> Result<(f64, u64)> {
+    let counted = |iterations: u64| {
+        let iterations = iterations.to_string();
+        let arguments: Vec<&str> = arguments.iter().copied().chain([&*iterations]).collect();
+        run(program, &arguments, None)
+    };
+    let (less, more) = (counted(few)?, counted(2 * few)?);
+    ensure!(
+        more.instructions > less.instructions,
+        "{arguments:?}: {} iterations cost no more than {few}",
+        2 * few
+    );
+    let instructions = (more.instructions - less.instructions) as f64;
+    let ios = more
+        .printed
+        .unwrap_or(0)
+        .saturating_sub(less.printed.unwrap_or(0));
+    Ok((instructions / few as f64, ios))
+}
+
 /// The total in callgrind's summary.
 fn collected(said: &str) -> Option<u64> {
     sums(said)?.next()?.parse().ok()

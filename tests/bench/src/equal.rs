@@ -9,6 +9,7 @@
 //! of a fixed bandwidth, where only its choices do.
 use super::Format;
 use super::program::{Target, facts, median, number, range};
+use super::table::{self, Column};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -18,6 +19,16 @@ use std::process::{Command, ExitCode};
 const BESIDE: &str = "round-robin";
 /// Of each port of fixed bandwidth.
 const CAPPED: &str = "bandwidth=4MiB/s";
+
+const COLUMNS: [Column; 7] = [
+    ("port", "each port", 0),
+    ("paths", "paths", 0),
+    ("beside_iops", "beside, IOPS", 0),
+    ("policy_iops", "policy, IOPS", 0),
+    ("ratio", "ratio", 4),
+    ("ratio_range", "least … most", 3),
+    ("time_ratio", "time/I/O", 3),
+];
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -86,13 +97,13 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             rows.push(row);
         }
     }
-    match args.output {
-        Format::Text => {
-            print_text(args, &rows);
-            println!("load average of the machine: {}", super::load_average());
-        }
-        Format::Json => print_json(args, &rows),
-    }
+    let title = format!(
+        "4 KiB reads over loopback TCP, {} in flight per path, a core each side; {} pairs of {} s; \
+         {} beside {BESIDE}",
+        args.depth, args.pairs, args.seconds, args.policy
+    );
+    let cells: Vec<Value> = rows.iter().map(Row::cell).collect();
+    table::print(args.output, &title, &COLUMNS, &cells);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -137,48 +148,16 @@ impl Row {
         [least, median(ratios), most]
     }
 
-    fn port(&self) -> &'static str {
-        if self.capped { CAPPED } else { "free" }
-    }
-}
-
-fn print_text(args: &Args, rows: &[Row]) {
-    println!(
-        "4 KiB reads over loopback TCP, {} in flight per path, a core each side; {} pairs of {} s",
-        args.depth, args.pairs, args.seconds
-    );
-    println!(
-        "{:5} {:18} {:>13} {:>13} {:>8} {:>15} {:>10}",
-        "paths", "each port", BESIDE, args.policy, "ratio", "least … most", "time/I/O"
-    );
-    for row in rows {
-        let [least, middle, most] = row.ratios(|it| it.iops);
-        let [_, time, _] = row.ratios(|it| it.us);
+    fn cell(&self) -> Value {
+        let [least, middle, most] = self.ratios(|it| it.iops);
+        let [_, time, _] = self.ratios(|it| it.us);
         let iops = |runs: &[Run]| median(runs.iter().map(|it| it.iops).collect());
-        println!(
-            "{:5} {:18} {:13.0} {:13.0} {middle:8.4} {:>15} {time:10.3}",
-            row.paths,
-            row.port(),
-            iops(&row.beside),
-            iops(&row.policy),
-            format!("{least:.3} … {most:.3}"),
-        );
-    }
-}
-
-fn print_json(args: &Args, rows: &[Row]) {
-    let cell = |row: &Row| {
-        let [least, middle, most] = row.ratios(|it| it.iops);
-        let [_, time, _] = row.ratios(|it| it.us);
-        let iops = |runs: &[Run]| -> Vec<f64> { runs.iter().map(|it| it.iops).collect() };
         json!({
-            "paths": row.paths, "port": row.port(), "policy": args.policy, "beside": BESIDE,
-            "beside_iops": iops(&row.beside), "policy_iops": iops(&row.policy),
-            "time_ratio": time, "ratio": middle, "ratio_least": least, "ratio_most": most,
+            "port": if self.capped { CAPPED } else { "free" }, "paths": self.paths,
+            "beside_iops": iops(&self.beside), "policy_iops": iops(&self.policy),
+            "time_ratio": time, "ratio": middle, "ratio_range": [least, most],
         })
-    };
-    let cells: Vec<Value> = rows.iter().map(cell).collect();
-    println!("{}", json!({ "cells": cells }));
+    }
 }
 
 #[cfg(test)]

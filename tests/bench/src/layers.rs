@@ -5,7 +5,7 @@
 //! (over local devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides
 //! of NVMe/TCP, and `nbd_cost`, both sides of NBD. `overlap_cost` and writes of `mirror_cost` are
 //! there with 128 and 1,024 in flight: a cost that grows with these is a scan.
-use super::{Format, callgrind};
+use super::{Format, callgrind, table};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::Path;
@@ -157,11 +157,12 @@ impl Layer {
     /// Instructions per I/O.
     fn measure(&self, root: &Path) -> Result<f64> {
         let program = super::build_dist(root, &["-p", self.package, "--example", self.example])?;
+        let of = |arguments| -> Result<f64> {
+            Ok(callgrind::per_iteration(&program, arguments, ITERATIONS)?.0)
+        };
         match self.count {
-            Count::Iterations { alone: [] } => per_iteration(&program, self.arguments),
-            Count::Iterations { alone } => {
-                Ok(per_iteration(&program, self.arguments)? - per_iteration(&program, alone)?)
-            }
+            Count::Iterations { alone: [] } => of(self.arguments),
+            Count::Iterations { alone } => Ok(of(self.arguments)? - of(alone)?),
             Count::Measured(function) => {
                 let function = format!("{}::{function}*", self.example);
                 let counted = callgrind::run(&program, self.arguments, Some(&function))?;
@@ -174,38 +175,16 @@ impl Layer {
     }
 }
 
-/// What one more iteration costs; start-up is in both runs.
-fn per_iteration(program: &Path, arguments: &[&str]) -> Result<f64> {
-    let run = |iterations: u64| {
-        let iterations = iterations.to_string();
-        let mut arguments = arguments.to_vec();
-        arguments.push(&iterations);
-        callgrind::run(program, &arguments, None)
-    };
-    let (few, many) = (run(ITERATIONS)?, run(2 * ITERATIONS)?);
-    Ok(many.instructions.saturating_sub(few.instructions) as f64 / ITERATIONS as f64)
-}
-
 /// Measures every layer.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     callgrind::check()?;
-    let mut rows = Vec::new();
+    let mut cells = Vec::new();
     for layer in &LAYERS {
         let cost = layer.measure(root).with_context(|| layer.name.to_owned())?;
-        rows.push((layer.name, cost));
+        cells.push(json!({"layer": layer.name, "instructions": cost}));
     }
-    match args.output {
-        Format::Text => {
-            println!("instructions per I/O in user space, payload and kernel excluded (callgrind)");
-            rows.iter()
-                .for_each(|(name, cost)| println!("{name:36} {cost:8.1}"));
-        }
-        Format::Json => {
-            let rows = rows
-                .iter()
-                .map(|(name, cost)| json!({"layer": name, "instructions": cost}));
-            println!("{}", json!({ "layers": rows.collect::<Vec<_>>() }));
-        }
-    }
+    let title = "instructions per I/O in user space, payload and kernel excluded (callgrind)";
+    let columns = [("layer", "layer", 0), ("instructions", "instructions", 1)];
+    table::print(args.output, title, &columns, &cells);
     Ok(ExitCode::SUCCESS)
 }

@@ -14,7 +14,9 @@ mod nbd;
 mod pingpong;
 mod policy;
 mod queue;
+mod server;
 mod sim;
+mod table;
 mod wire;
 
 use anyhow::{Context, Result};

@@ -103,25 +103,13 @@ impl Look {
     fn at(id: u32) -> Result<Self> {
         let process = format!("/proc/{id}");
         let status = read(&format!("{process}/status"))?;
-        let mut switches = BTreeMap::new();
-        for task in fs::read_dir(format!("{process}/task"))? {
-            let task = task?;
-            let number: u32 = task.file_name().to_string_lossy().parse()?;
-            // A thread may end between being listed and being read.
-            let Ok(status) = fs::read_to_string(task.path().join("status")) else {
-                continue;
-            };
-            let name = field(&status, "Name").context("a thread without a name")?;
-            let count = count(&status, "voluntary_ctxt_switches")?;
-            switches.insert((name.to_owned(), number), count);
-        }
         let links = fs::read_dir(format!("{process}/fd"))?
             .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         let sockets = links.filter(|link| link.to_string_lossy().starts_with("socket:"));
         Ok(Self {
             resident: count(&status, "VmRSS")?,
             anonymous: count(&status, "RssAnon")?,
-            switches,
+            switches: switches(id)?,
             connections: sockets.count(),
         })
     }
@@ -159,6 +147,23 @@ fn print_text(name: &str, before: &Look, after: &Look, seconds: f64) {
     for (thread, rate) in after.wakeups(before, seconds) {
         println!("  {thread:16} {rate:8.2} wake-ups/s");
     }
+}
+
+/// Voluntary switches of the threads of a process, by name and number.
+pub fn switches(id: u32) -> Result<BTreeMap<(String, u32), u64>> {
+    let mut switches = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{id}/task"))? {
+        let task = task?;
+        let number: u32 = task.file_name().to_string_lossy().parse()?;
+        // A thread may end between being listed and being read.
+        let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+            continue;
+        };
+        let name = field(&status, "Name").context("a thread without a name")?;
+        let count = count(&status, "voluntary_ctxt_switches")?;
+        switches.insert((name.to_owned(), number), count);
+    }
+    Ok(switches)
 }
 
 /// The value of a line `name: value`.

@@ -22,8 +22,9 @@ mod intent;
 mod stage;
 
 use super::Format;
+use super::table::{self, Column};
 use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use system::process::is_installed;
@@ -75,22 +76,26 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         None => super::build_dist(root, &["--bin", "braid"])?,
     };
     let wanted = |table| args.tables.is_empty() || args.tables.contains(&table);
-    let mut shown = Vec::new();
+    let mut shown = serde_json::Map::new();
+    let mut show = |name: &str, columns: &[Column], cells: Vec<Value>| {
+        if args.output == Format::Text {
+            println!("{name}\n{}", table::text(columns, &cells));
+        }
+        shown.insert(name.into(), Value::Array(cells));
+    };
     if wanted(Table::Balance) {
-        shown.push(("balance", balance::run(&braid, args)?));
+        show("balance", &balance::COLUMNS, balance::run(&braid, args)?);
     }
     if wanted(Table::Intent) {
-        shown.push(("intent", intent::run(&braid, args)?));
+        show("intent", &intent::COLUMNS, intent::run(&braid, args)?);
     }
     if wanted(Table::Alone) {
-        shown.push(("alone", alone::run(&braid, args)?));
+        show("alone", &alone::COLUMNS, alone::run(&braid, args)?);
     }
-    if args.output == Format::Text {
-        println!("load average of the machine: {}", super::load_average());
-        return Ok(ExitCode::SUCCESS);
+    match args.output {
+        Format::Text => println!("load average of the machine: {}", super::load_average()),
+        Format::Json => println!("{}", Value::Object(shown)),
     }
-    let tables = shown.into_iter().map(|(name, cells)| (name.into(), cells));
-    println!("{}", Value::Object(tables.collect()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,13 +111,5 @@ fn progress(text: &str) {
     use std::io::IsTerminal;
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");
-    }
-}
-
-/// Figures as a JSON number, or none where nothing was measured.
-fn figure(figures: Vec<f64>) -> Value {
-    match super::program::median(figures) {
-        figure if figure.is_finite() => json!(figure),
-        _ => Value::Null,
     }
 }

@@ -6,14 +6,12 @@
 //! each round, so that what the machine does besides hits all of them. The figure is the median
 //! over rounds, the ratio that of each round. System calls are counted in one more round, by perf,
 //! in which nothing is timed: those of the server's process, by all requests.
-mod server;
-
 use super::Format;
 use super::program::{Target, median, number, printed};
+use super::server::Server;
+use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use server::Server;
-pub use server::directory;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use system::process::is_installed;
@@ -37,6 +35,17 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
 }
+
+const COLUMNS: [Column; 8] = [
+    ("op", "op", 0),
+    ("server", "server", 0),
+    ("depth", "depth", 0),
+    ("iops", "IOPS", 0),
+    ("ratio", "ratio", 3),
+    ("p50_us", "p50 µs", 1),
+    ("p99_us", "p99 µs", 1),
+    ("system_calls_per_io", "calls", 3),
+];
 
 /// Servers, in the order in which they are measured; the first is what the others are compared to.
 const SERVERS: [&str; 3] = ["nbdkit memory", "braid mem", "braid nvme-tcp"];
@@ -68,8 +77,8 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let target = Target::start(&braid, 1, None, false)?;
     let servers = [
         Server::nbdkit()?,
-        Server::braid(&braid, "mem:256MiB")?,
-        Server::braid(&braid, &target.uris[0])?,
+        Server::over(&braid, "mem:256MiB")?,
+        Server::over(&braid, &target.uris[0])?,
     ];
     let mut rows = Vec::new();
     for op in ["read", "write"] {
@@ -87,13 +96,12 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         }
     }
     let counted = count_calls(args, &servers, &mut rows);
-    match args.output {
-        Format::Text => {
-            print_text(&args.bs, &rows);
-            println!("load average of the machine: {}", super::load_average());
-        }
-        Format::Json => print_json(&rows),
-    }
+    let title = format!(
+        "{} over NBD, one connection of fio; calls: the server's system calls per request",
+        args.bs
+    );
+    let cells: Vec<Value> = rows.iter().flat_map(Row::cells).collect();
+    table::print(args.output, &title, &COLUMNS, &cells);
     if let Err(error) = counted {
         eprintln!("system calls were not counted: {error:#}");
     }
@@ -177,53 +185,24 @@ impl Cell {
 }
 
 impl Row {
-    /// What is printed of one server: rate, ratio to the first, p50, p99, system calls.
-    fn figures(&self, server: usize) -> [Option<f64>; 5] {
-        let cell = &self.cells[server];
-        let pairs = cell.iops.iter().zip(&self.cells[0].iops);
-        let ratio = median(pairs.map(|(iops, first)| iops / first).collect());
-        [
-            Some(median(cell.iops.clone())),
-            Some(ratio),
-            Some(median(cell.p50_us.clone())),
-            Some(median(cell.p99_us.clone())),
-            cell.calls,
-        ]
-    }
-}
-
-fn print_text(bs: &str, rows: &[Row]) {
-    println!("{bs} over NBD, one connection of fio; calls: the server's system calls per request");
-    print!("{:6} {:>5} {:16}", "op", "depth", "server");
-    for head in ["IOPS", "ratio", "p50 µs", "p99 µs", "calls"] {
-        print!(" {head:>9}");
-    }
-    println!();
-    for row in rows {
-        for (index, name) in SERVERS.iter().enumerate() {
-            print!("{:6} {:5} {name:16}", row.op, row.depth);
-            for (figure, digits) in row.figures(index).into_iter().zip([0, 3, 1, 1, 3]) {
-                match figure {
-                    Some(figure) => print!(" {figure:9.digits$}"),
-                    None => print!(" {:>9}", "-"),
-                }
-            }
-            println!();
-        }
-    }
-}
-
-fn print_json(rows: &[Row]) {
-    let cells = rows.iter().flat_map(|row| {
-        SERVERS.iter().enumerate().map(|(index, name)| {
-            let [iops, ratio, p50, p99, calls] = row.figures(index);
+    /// One of each server.
+    fn cells(&self) -> [Value; SERVERS.len()] {
+        std::array::from_fn(|server| {
+            let cell = &self.cells[server];
             json!({
-                "op": row.op, "depth": row.depth, "server": name, "iops": iops, "ratio": ratio,
-                "p50_us": p50, "p99_us": p99, "system_calls_per_io": calls,
+                "op": self.op, "server": SERVERS[server], "depth": self.depth,
+                "iops": median(cell.iops.clone()), "ratio": self.ratio(server),
+                "p50_us": median(cell.p50_us.clone()), "p99_us": median(cell.p99_us.clone()),
+                "system_calls_per_io": cell.calls,
             })
         })
-    });
-    println!("{}", json!({ "cells": cells.collect::<Vec<Value>>() }));
+    }
+
+    /// To the first server, in the same rounds.
+    fn ratio(&self, server: usize) -> f64 {
+        let pairs = self.cells[server].iops.iter().zip(&self.cells[0].iops);
+        median(pairs.map(|(iops, first)| iops / first).collect())
+    }
 }
 
 #[cfg(test)]
@@ -255,7 +234,7 @@ mod tests {
                 cell([1.0, 2.0, 4.0]),
             ],
         };
-        assert_eq!(row.figures(1)[..2], [Some(20.0), Some(1.0)]);
-        assert_eq!(row.figures(2)[1], Some(0.1));
+        assert_eq!([row.ratio(1), row.ratio(2)], [1.0, 0.1]);
+        assert_eq!(row.cells()[1]["iops"], 20.0);
     }
 }

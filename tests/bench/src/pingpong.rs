@@ -75,7 +75,7 @@ pub fn run(exchange: &Exchange) -> Result<Measured> {
 }
 
 /// Pins this thread.
-fn pin(cpu: usize) -> Result<()> {
+pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     ensure!(
         cpu < CpuSet::MAX_CPU,

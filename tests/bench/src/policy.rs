@@ -4,8 +4,10 @@
 //! iterations; the difference over the difference of iterations is free of start-up, and the loop's
 //! own share, measured without a selector, is taken off. Counts repeat exactly, whatever else the
 //! machine does.
+use super::table::{self, Column};
 use super::{Format, callgrind};
 use anyhow::{Result, ensure};
+use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,6 +28,12 @@ const POLICIES: [&str; 14] = [
     "historical-service-time",
 ];
 const PATHS: [u32; 3] = [2, 4, 16];
+const COLUMNS: [Column; 4] = [
+    ("policy", "policy", 0),
+    ("2 paths", "2 paths", 1),
+    ("4 paths", "4 paths", 1),
+    ("16 paths", "16 paths", 1),
+];
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -47,64 +55,23 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     );
     callgrind::check()?;
     let program = super::build_dist(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
-    let cell = |policy: &str, paths| per_iteration(&program, policy, paths, args.iterations);
+    let cell = |policy: &str, paths: u32| -> Result<f64> {
+        let arguments = [policy, &paths.to_string()];
+        Ok(callgrind::per_iteration(&program, &arguments, args.iterations / 2)?.0)
+    };
     let loops = PATHS
         .into_iter()
         .map(|paths| cell("none", paths))
         .collect::<Result<Vec<_>>>()?;
-    let mut rows = Vec::new();
+    let mut cells = Vec::new();
     for policy in POLICIES {
-        let mut row = Vec::new();
+        let mut row = json!({ "policy": policy });
         for (paths, own) in PATHS.into_iter().zip(&loops) {
-            row.push(cell(policy, paths)? - own);
+            row[format!("{paths} paths")] = json!(cell(policy, paths)? - own);
         }
-        rows.push((policy, row));
+        cells.push(row);
     }
-    match args.output {
-        Format::Text => print_text(&rows),
-        Format::Json => print_json(&rows),
-    }
+    let title = "instructions per select + complete (callgrind)";
+    table::print(args.output, title, &COLUMNS, &cells);
     Ok(ExitCode::SUCCESS)
-}
-
-fn per_iteration(program: &Path, policy: &str, paths: u32, iterations: u64) -> Result<f64> {
-    let short = iterations / 2;
-    let few = instructions(program, policy, paths, short)?;
-    let many = instructions(program, policy, paths, iterations)?;
-    ensure!(
-        many > few,
-        "{policy} with {paths} paths: {iterations} iterations cost no more than {short}"
-    );
-    Ok((many - few) as f64 / (iterations - short) as f64)
-}
-
-fn instructions(program: &Path, policy: &str, paths: u32, iterations: u64) -> Result<u64> {
-    let arguments = [policy, &paths.to_string(), &iterations.to_string()];
-    Ok(callgrind::run(program, &arguments, None)?.instructions)
-}
-
-fn print_text(rows: &[(&str, Vec<f64>)]) {
-    println!("instructions per select + complete (callgrind)");
-    print!("{:34}", "policy");
-    PATHS
-        .iter()
-        .for_each(|paths| print!("{:>12}", format!("{paths} paths")));
-    println!();
-    for (policy, row) in rows {
-        print!("{policy:34}");
-        row.iter().for_each(|count| print!("{count:12.1}"));
-        println!();
-    }
-}
-
-fn print_json(rows: &[(&str, Vec<f64>)]) {
-    let cells: Vec<serde_json::Value> = rows
-        .iter()
-        .flat_map(|(policy, row)| {
-            row.iter().zip(PATHS).map(move |(count, paths)| {
-                serde_json::json!({"policy": policy, "paths": paths, "instructions": count})
-            })
-        })
-        .collect();
-    println!("{}", serde_json::json!({ "cells": cells }));
 }

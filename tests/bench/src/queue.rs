@@ -12,6 +12,7 @@ mod wakes;
 
 use super::Format;
 use super::program::{facts, median, number, range};
+use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -61,6 +62,34 @@ pub struct Args {
 /// Calls of `io_uring_enter` by the server's threads that serve queues, per I/O: interrupts, and
 /// sleeping.
 const SERVER_ENTERS: &str = "server_enters_per_io";
+
+/// Figures of a load that are shown.
+const FIGURES: [&str; 6] = [
+    "iops",
+    "mean_us",
+    "p99_us",
+    "system_calls_per_io",
+    SERVER_ENTERS,
+    "empty_polls_share",
+];
+
+const COLUMNS: [Column; 15] = [
+    ("kind", "kind", 0),
+    ("size", "size", 0),
+    ("trust", "trust", 0),
+    ("depth", "depth", 0),
+    ("bare_per_s", "bare/s", 0),
+    ("iops", "braid/s", 0),
+    ("iops_range", "range", 0),
+    ("of_bare", "of bare", 3),
+    ("of_trusted", "of trusted", 3),
+    ("of_trusted_range", "range", 2),
+    ("mean_us", "mean µs", 2),
+    ("p99_us", "p99 µs", 2),
+    ("system_calls_per_io", "calls", 3),
+    (SERVER_ENTERS, "enters", 3),
+    ("empty_polls_share", "empty", 3),
+];
 
 /// One row of the table.
 struct Row {
@@ -174,22 +203,30 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         true => Vec::new(),
         false => cost::count(&braid, &args.sizes, &args.depths, &ends)?,
     };
-    match args.output {
-        Format::Text => {
-            print_text(&rows)?;
-            let alone = rows.iter().find(|row| row.depth == 1);
-            wakes::print(&wakes, alone.map(|row| 1e6 / median(row.bare.clone())));
-            cost::print(&costs);
-            println!("load average of the machine: {}", super::load_average());
-        }
-        Format::Json => {
-            let cells: Result<Vec<Value>> = rows.iter().map(Row::json).collect();
-            let wakes: Vec<Value> = wakes.iter().map(wakes::Wake::json).collect();
-            let costs: Vec<Value> = costs.iter().map(cost::Cost::json).collect();
-            let all = json!({ "cells": cells?, "wakes": wakes, "costs": costs });
-            println!("{all}");
-        }
+    let cells: Result<Vec<[Value; 2]>> = rows.iter().map(Row::cells).collect();
+    let cells = cells?.concat();
+    if args.output == Format::Json {
+        println!(
+            "{}",
+            json!({ "cells": cells, "wakes": wakes, "costs": costs })
+        );
+        return Ok(ExitCode::SUCCESS);
     }
+    println!("random reads of nothing, a core each side; medians over rounds, and their range");
+    println!("per I/O: the client's system calls, the server's enters");
+    print!("{}", table::text(&COLUMNS, &cells));
+    if !wakes.is_empty() {
+        println!("\none I/O at a time, mediated: what waking costs");
+        if let Some(alone) = rows.iter().find(|row| row.depth == 1) {
+            println!("bare exchange: {:.2} µs", 1e6 / median(alone.bare.clone()));
+        }
+        print!("{}", table::text(&wakes::COLUMNS, &wakes));
+    }
+    if !costs.is_empty() {
+        println!("\nper I/O, user_poll (callgrind; misses simulated, of a core that is alone)");
+        print!("{}", table::text(&cost::COLUMNS, &costs));
+    }
+    println!("load average of the machine: {}", super::load_average());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -251,89 +288,27 @@ impl Row {
         Ok(rates.iter().zip(of).map(|(rate, of)| rate / of).collect())
     }
 
-    /// The mediated rate as a part of the trusted one: median, and range.
-    fn of_trusted(&self) -> Result<String> {
-        let ratios = self.ratios(1, &self.figures(0, "iops")?)?;
-        let [least, most] = range(&ratios);
-        Ok(format!("{:.3} ({least:.2}–{most:.2})", median(ratios)))
-    }
-
-    fn json(&self) -> Result<Value> {
+    /// Of the trusted server, and of the mediated one.
+    fn cells(&self) -> Result<[Value; 2]> {
         let of_trusted = self.ratios(1, &self.figures(0, "iops")?)?;
-        let mut cell = json!({
-            "kind": self.kind,
-            "size": self.size,
-            "depth": self.depth,
-            "bare_per_s": median(self.bare.clone()),
-            "mediated_of_trusted_range": range(&of_trusted),
-            "mediated_of_trusted": median(of_trusted),
+        let mut cells = ["trusted", "mediated"].map(|trust| {
+            json!({
+                "kind": self.kind,
+                "size": self.size,
+                "trust": trust,
+                "depth": self.depth,
+                "bare_per_s": median(self.bare.clone()),
+            })
         });
-        for (which, name) in ["trusted", "mediated"].into_iter().enumerate() {
-            cell[name] = json!({
-                "iops": self.figure(which, "iops")?,
-                "iops_range": range(&self.figures(which, "iops")?),
-                "of_bare": median(self.ratios(which, &self.bare)?),
-                "mean_us": self.figure(which, "mean_us")?,
-                "p99_us": self.figure(which, "p99_us")?,
-                "system_calls_per_io": self.figure(which, "system_calls_per_io")?,
-                SERVER_ENTERS: self.figure(which, SERVER_ENTERS)?,
-                "empty_polls_share": self.figure(which, "empty_polls_share")?,
-            });
+        for (which, cell) in cells.iter_mut().enumerate() {
+            cell["iops_range"] = json!(range(&self.figures(which, "iops")?));
+            cell["of_bare"] = json!(median(self.ratios(which, &self.bare)?));
+            for key in FIGURES {
+                cell[key] = json!(self.figure(which, key)?);
+            }
         }
-        Ok(cell)
+        cells[1]["of_trusted_range"] = json!(range(&of_trusted));
+        cells[1]["of_trusted"] = json!(median(of_trusted));
+        Ok(cells)
     }
-}
-
-fn print_text(rows: &[Row]) -> Result<()> {
-    println!(
-        "random reads of nothing, a core each side; per I/O: the client's system calls, the \
-         server's enters"
-    );
-    println!("medians over rounds; braid/s and of tr. (mediated of trusted): also their range");
-    println!(
-        "{:10} {:>5} {:>5} {:>11} {:8} {:>10} {:>21} {:>6} {:>19} {:>8} {:>8} {:>6} {:>6} {:>6}",
-        "kind",
-        "size",
-        "depth",
-        "bare/s",
-        "trust",
-        "braid/s",
-        "",
-        "ratio",
-        "of tr.",
-        "mean µs",
-        "p99 µs",
-        "calls",
-        "enters",
-        "empty"
-    );
-    for row in rows {
-        let cell = row.json()?;
-        for name in ["trusted", "mediated"] {
-            let of = |key: &str| number(&cell[name], key);
-            let rates = range(&row.figures((name == "mediated").into(), "iops")?);
-            println!(
-                "{:10} {:>5} {:5} {:11.0} {:8} {:10.0} {:>21} {:6.3} {:>19} {:8.2} {:8.2} \
-                 {:6.3} {:6.3} {:5.1}%",
-                row.kind,
-                row.size,
-                row.depth,
-                number(&cell, "bare_per_s")?,
-                name,
-                of("iops")?,
-                format!("({:.0}–{:.0})", rates[0], rates[1]),
-                of("of_bare")?,
-                match name {
-                    "mediated" => row.of_trusted()?,
-                    _ => String::new(),
-                },
-                of("mean_us")?,
-                of("p99_us")?,
-                of("system_calls_per_io")?,
-                of(SERVER_ENTERS)?,
-                100.0 * of("empty_polls_share")?,
-            );
-        }
-    }
-    Ok(())
 }

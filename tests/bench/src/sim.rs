@@ -4,7 +4,7 @@
 //! # Limits
 //! Processor time leaves out who else had the core, but not what a neighbour took of its caches and
 //! clock: the best of a few runs counts, and the load is printed.
-use super::{Format, callgrind};
+use super::{Format, callgrind, table};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::path::Path;
@@ -34,56 +34,30 @@ pub struct Args {
     output: Format,
 }
 
-struct Row {
-    policy: &'static str,
-    ios_per_s: f64,
-    instructions: Option<f64>,
-}
-
 /// Measures the world of the example `sim_cost` under every policy.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let program = super::build_dist(root, &["-p", "braid-sim", "--example", "sim_cost"])?;
-    let mut rows = Vec::new();
+    let mut cells = Vec::new();
     for policy in POLICIES {
-        rows.push(Row {
-            policy,
-            ios_per_s: 0.0,
-            instructions: counted(&program, policy)?,
-        });
+        let instructions = counted(&program, policy)?;
+        cells.push(json!({"policy": policy, "ios_per_s": 0.0, "instructions": instructions}));
     }
     for _ in 0..ROUNDS {
-        for row in &mut rows {
-            row.ios_per_s = row.ios_per_s.max(timed(&program, row.policy)?);
+        for (policy, cell) in POLICIES.iter().zip(&mut cells) {
+            let best = cell["ios_per_s"].as_f64().unwrap_or(0.0);
+            cell["ios_per_s"] = json!(best.max(timed(&program, policy)?));
         }
     }
-    match args.output {
-        Format::Text => {
-            println!("a world of two paths, 256 in flight, one core; best of {ROUNDS} runs");
-            println!(
-                "{:18}{:>14}{:>18}",
-                "policy", "million I/O/s", "instructions/I/O"
-            );
-            for row in &rows {
-                let count = row
-                    .instructions
-                    .map_or("-".to_owned(), |it| format!("{it:.0}"));
-                println!("{:18}{:>14.2}{count:>18}", row.policy, row.ios_per_s / 1e6);
-            }
-            println!(
-                "goal: {} million I/O/s; load average of the machine: {}",
-                GOAL_IOS_PER_S / 1e6,
-                super::load_average()
-            );
-        }
-        Format::Json => {
-            let cell = |row: &Row| {
-                json!({"policy": row.policy, "ios_per_s": row.ios_per_s, "goal": GOAL_IOS_PER_S,
-                       "instructions": row.instructions})
-            };
-            let cells: Vec<_> = rows.iter().map(cell).collect();
-            println!("{}", json!({ "cells": cells }));
-        }
-    }
+    let title = format!(
+        "a world of two paths, 256 in flight, one core; best of {ROUNDS} runs; goal: \
+         {GOAL_IOS_PER_S} I/O/s"
+    );
+    let columns = [
+        ("policy", "policy", 0),
+        ("ios_per_s", "I/O/s", 0),
+        ("instructions", "instructions/I/O", 0),
+    ];
+    table::print(args.output, &title, &columns, &cells);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -109,12 +83,10 @@ fn counted(program: &Path, policy: &str) -> Result<Option<f64>> {
     if !is_installed("valgrind") {
         return Ok(None);
     }
-    let run = |ms: u64| -> Result<(u64, u64)> {
-        let counted = callgrind::run(program, &[policy, &ms.to_string()], None)?;
-        let ios = counted.printed.context("sim_cost printed no number")?;
-        Ok((counted.instructions, ios))
-    };
-    let (few, many) = (run(COUNTED_MS)?, run(2 * COUNTED_MS)?);
-    let ios = many.1.saturating_sub(few.1).max(1);
-    Ok(Some(many.0.saturating_sub(few.0) as f64 / ios as f64))
+    let (per_ms, ios) = callgrind::per_iteration(program, &[policy], COUNTED_MS)?;
+    ensure!(
+        ios > 0,
+        "sim_cost {policy} printed no more I/Os for more time"
+    );
+    Ok(Some(per_ms * COUNTED_MS as f64 / ios as f64))
 }

@@ -8,6 +8,7 @@
 use super::Format;
 use super::pingpong::{self, Exchange};
 use super::program::{Target, facts, median, number};
+use super::table::{self, Column};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -18,6 +19,19 @@ use std::time::Duration;
 const CAPSULE: usize = 72;
 const HEADER: usize = 24;
 const BLOCK: usize = 4096;
+
+const COLUMNS: [Column; 10] = [
+    ("op", "op", 0),
+    ("mode", "mode", 0),
+    ("depth", "depth", 0),
+    ("bare_iops", "bare/s", 0),
+    ("iops", "braid/s", 0),
+    ("ratio", "ratio", 3),
+    ("p50_us", "p50 µs", 1),
+    ("p99_us", "p99 µs", 1),
+    ("bare_system_calls_per_io", "bare calls", 3),
+    ("system_calls_per_io", "calls", 3),
+];
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -64,13 +78,9 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         }
     }
     measure(root, args, [host, target], &mut rows)?;
-    match args.output {
-        Format::Text => {
-            print_text(&rows);
-            println!("load average of the machine: {}", super::load_average());
-        }
-        Format::Json => print_json(&rows),
-    }
+    let title = "4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O";
+    let cells: Vec<Value> = rows.iter().map(Row::cell).collect();
+    table::print(args.output, title, &COLUMNS, &cells);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -164,64 +174,13 @@ impl Row {
         ratios.filter(|ratios| !ratios.is_empty()).map(median)
     }
 
-    /// What is printed: bare rate, rate, ratio, p50, p99, bare calls, calls.
-    fn figures(&self) -> [Option<f64>; 7] {
-        let calls = self.figure("system_calls_per_io");
-        let (bare, bare_calls) = (median(self.bare.clone()), median(self.bare_calls.clone()));
-        let (p50, p99) = (self.figure("p50_us"), self.figure("p99_us"));
-        [
-            Some(bare),
-            self.figure("iops"),
-            self.ratio(),
-            p50,
-            p99,
-            Some(bare_calls),
-            calls,
-        ]
-    }
-
-    fn mode(&self) -> &'static str {
-        if self.spin { "spin" } else { "sleep" }
-    }
-}
-
-fn print_text(rows: &[Row]) {
-    println!("4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O");
-    let heads = [
-        "bare/s",
-        "braid/s",
-        "ratio",
-        "p50 µs",
-        "p99 µs",
-        "bare calls",
-        "calls",
-    ];
-    print!("{:6} {:>5} {:6}", "op", "depth", "mode");
-    heads.iter().for_each(|head| print!(" {head:>10}"));
-    println!();
-    for row in rows {
-        print!("{:6} {:5} {:6}", row.op, row.depth, row.mode());
-        for (figure, digits) in row.figures().into_iter().zip([0, 0, 3, 1, 1, 3, 3]) {
-            match figure {
-                Some(figure) => print!(" {figure:10.digits$}"),
-                None => print!(" {:>10}", "-"),
-            }
-        }
-        println!();
-    }
-}
-
-fn print_json(rows: &[Row]) {
-    let cell = |row: &Row| {
-        let [bare, iops, ratio, p50, p99, bare_calls, calls] = row.figures();
+    fn cell(&self) -> Value {
         json!({
-            "op": row.op, "depth": row.depth, "spin": row.spin, "bare_iops": bare, "iops": iops,
-            "ratio": ratio, "p50_us": p50, "p99_us": p99, "bare_system_calls_per_io": bare_calls,
-            "system_calls_per_io": calls,
+            "op": self.op, "mode": if self.spin { "spin" } else { "sleep" }, "depth": self.depth,
+            "bare_iops": median(self.bare.clone()), "iops": self.figure("iops"),
+            "ratio": self.ratio(), "p50_us": self.figure("p50_us"), "p99_us": self.figure("p99_us"),
+            "bare_system_calls_per_io": median(self.bare_calls.clone()),
+            "system_calls_per_io": self.figure("system_calls_per_io"),
         })
-    };
-    println!(
-        "{}",
-        json!({ "cells": rows.iter().map(cell).collect::<Vec<Value>>() })
-    );
+    }
 }

@@ -1,7 +1,9 @@
 //! A client as it should be: 4 KiB reads, so many outstanding, on a connection that stays.
 use super::peer::{Place, Queue, Wire};
-use super::words::{self, C2H_DATA, CAPSULE_RESP, NBD_REPLY, PDU_HEADER, SUCCESS};
+use super::words;
 use anyhow::{Context, Result, bail, ensure};
+use nbd::wire::SimpleReply;
+use nvme::wire::pdu::{DataHeader, Header, PduType, flags, parse_response};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -107,32 +109,34 @@ fn answer(wire: &Wire, bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
 }
 
 fn nvme(bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
-    if bytes.len() < PDU_HEADER {
+    let Ok(header) = Header::parse(bytes) else {
         return Ok(None);
-    }
-    let length = words::le32(bytes, 4) as usize;
+    };
+    let length = header.plen as usize;
     let Some(pdu) = bytes.get(..length) else {
         return Ok(None);
     };
-    let ended = match pdu[0] {
-        C2H_DATA if pdu[1] & SUCCESS == 0 => None,
-        C2H_DATA => Some(words::le16(pdu, 8)),
-        CAPSULE_RESP => {
-            ensure!(words::le16(pdu, 22) >> 1 == 0, "a read failed: {pdu:x?}");
-            Some(words::le16(pdu, 20))
+    let ended = match PduType::from_byte(header.kind) {
+        Some(PduType::C2hData) if header.flags & flags::SUCCESS == 0 => None,
+        Some(PduType::C2hData) => Some(DataHeader::parse(pdu)?.cccid),
+        Some(PduType::CapsuleResp) => {
+            let cqe = parse_response(pdu)?;
+            ensure!(cqe.status.is_success(), "a read failed: {}", cqe.status);
+            Some(cqe.cid)
         }
-        other => bail!("a PDU of type {other} instead of an answer"),
+        _ => bail!("a PDU of type {} instead of an answer", header.kind),
     };
     Ok(Some((length, ended)))
 }
 
 fn nbd(bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
-    let length = NBD_REPLY + READ_BYTES as usize;
-    let Some(reply) = bytes.first_chunk::<NBD_REPLY>() else {
+    let length = SimpleReply::LEN + READ_BYTES as usize;
+    if bytes.len() < SimpleReply::LEN {
         return Ok(None);
-    };
-    let cookie = words::nbd_cookie(reply).with_context(|| format!("a read failed: {reply:x?}"))?;
-    Ok((bytes.len() >= length).then_some((length, Some(cookie as u16))))
+    }
+    let reply = SimpleReply::parse(bytes).filter(|reply| reply.error == 0);
+    let reply = reply.context("a read failed")?;
+    Ok((bytes.len() >= length).then_some((length, Some(reply.cookie as u16))))
 }
 
 #[cfg(test)]
@@ -142,7 +146,7 @@ mod tests {
     #[test]
     fn answers_are_counted_once_and_only_when_they_are_whole() {
         let mut pdu = vec![0; 24 + 4096];
-        (pdu[0], pdu[1], pdu[8]) = (C2H_DATA, SUCCESS, 5);
+        (pdu[0], pdu[1], pdu[8]) = (PduType::C2hData as u8, flags::SUCCESS, 5);
         pdu[4..8].copy_from_slice(&4120_u32.to_le_bytes());
         assert_eq!(nvme(&pdu).unwrap(), Some((4120, Some(5))));
         assert_eq!(nvme(&pdu[..4119]).unwrap(), None);

@@ -9,6 +9,7 @@ use super::peer::{Place, Queue, Wire};
 use super::socket::{Seen, Socket};
 use super::words;
 use anyhow::{Result, bail};
+use nvme::wire::pdu::{DataHeader, PduType};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -249,11 +250,12 @@ impl Hostile {
         let Some(queue) = &self.queue else {
             return Seen::Over;
         };
-        if count < words::R2T_BYTES || bytes[0] != words::R2T {
+        let r2t = DataHeader::parse(&bytes[..count]);
+        let Some(r2t) = r2t.ok().filter(|_| bytes[0] == PduType::R2t as u8) else {
             return Seen::Over;
-        }
+        };
         self.words = vec![0; usize::from(BLOCKS) * 4096];
-        queue.socket.drip(&words::h2c_data(bytes))
+        queue.socket.drip(&words::h2c_data(&r2t))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Both sides of a session's beginning, as hosts and clients go through it.
 use super::socket::{Address, Socket};
-use super::words::{self, PDU_HEADER};
+use super::words;
 use anyhow::{Result, ensure};
+use nvme::wire::fabrics::{CNTLID_ANY, ConnectResult};
+use nvme::wire::pdu::{COMMON_LEN, Header, PduType, parse_response};
 
 /// What a server speaks.
 #[derive(Clone, Debug)]
@@ -59,8 +61,8 @@ impl Place {
         match &self.wire {
             Wire::Nvme(nqn) => {
                 initialize(&socket)?;
-                socket.say(&words::connect(nqn, 0, 0xffff, 32, kato_ms))?;
-                let cntlid = words::le16(&response(&socket)?, 8);
+                socket.say(&words::connect(nqn, 0, CNTLID_ANY, 32, kato_ms))?;
+                let cntlid = ConnectResult::parse(response(&socket)?).cntlid;
                 socket.say(&words::enable())?;
                 response(&socket)?;
                 Ok((socket, cntlid))
@@ -82,28 +84,23 @@ fn initialize(socket: &Socket) -> Result<()> {
     socket.hear_all(&mut [0; 128])
 }
 
-/// The next PDU, whole.
-pub fn pdu(socket: &Socket) -> Result<Vec<u8>> {
-    let mut pdu = vec![0; PDU_HEADER];
+/// The result of a response, which must be good.
+fn response(socket: &Socket) -> Result<u64> {
+    let mut pdu = vec![0; COMMON_LEN];
     socket.hear_all(&mut pdu)?;
-    let length = words::le32(&pdu, 4) as usize;
+    let length = Header::parse(&pdu)?.plen as usize;
     ensure!(
-        (PDU_HEADER..=4 << 20).contains(&length),
+        (COMMON_LEN..=4 << 20).contains(&length),
         "a PDU of {length} bytes"
     );
     pdu.resize(length, 0);
-    socket.hear_all(&mut pdu[PDU_HEADER..])?;
-    Ok(pdu)
-}
-
-/// A response that says that all went well.
-fn response(socket: &Socket) -> Result<Vec<u8>> {
-    let pdu = pdu(socket)?;
-    let status = pdu.get(22..24).map(|status| words::le16(status, 0) >> 1);
+    socket.hear_all(&mut pdu[COMMON_LEN..])?;
+    let cqe = parse_response(&pdu)?;
     ensure!(
-        pdu[0] == words::CAPSULE_RESP && status == Some(0),
-        "the target refused a command: PDU type {}, status {status:x?}",
-        pdu[0]
+        pdu[0] == PduType::CapsuleResp as u8 && cqe.status.is_success(),
+        "the target refused a command: PDU type {}, status {}",
+        pdu[0],
+        cqe.status
     );
-    Ok(pdu)
+    Ok(cqe.result)
 }

@@ -2,19 +2,14 @@
 //! process.
 use super::peer::{Place, Wire};
 use super::socket::Address;
+use crate::server::{self, Server};
 use anyhow::{Result, bail};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-use system::process::Group;
+use std::path::Path;
 
 const NQN: &str = "nqn.2026-01.org.braid:connections";
-/// Longest wait for a server to listen.
-const READY: Duration = Duration::from_secs(20);
 /// Entries of a target's queues: few, as there may be many.
 const ENTRIES: u32 = 64;
 /// Payload in flight: less than by default, so that the rest shows.
@@ -44,81 +39,36 @@ impl Kind {
     }
 }
 
-/// A server that runs, in a directory of its own; ended when dropped.
+/// A server that runs; ended when dropped.
 pub struct Served {
-    group: Group,
-    directory: PathBuf,
+    server: Server,
     pub place: Place,
 }
 
 impl Served {
     /// Starts one with so many places for connections; none: as many as by default.
     pub fn start(braid: &Path, kind: Kind, places: Option<u32>) -> Result<Self> {
-        let directory = super::super::nbd::directory()?;
+        let directory = server::directory()?;
         let address = match kind {
             Kind::NbdUnix => Address::Unix(directory.join("nbd")),
             _ => Address::Tcp(free()?),
         };
-        let config = directory.join("braid.toml");
-        let text = match kind {
-            Kind::Target => target(&address, places),
-            _ => export(&address, places),
+        let (verb, config, wire) = match kind {
+            Kind::Target => ("target", target(&address, places), Wire::Nvme(NQN.into())),
+            _ => ("run", export(&address, places), Wire::Nbd),
         };
-        fs::write(&config, text)?;
-        let verb = if kind == Kind::Target {
-            "target"
-        } else {
-            "run"
-        };
-        let mut command = Command::new(braid);
-        command.args([verb, "-c"]).arg(&config);
-        command.arg("--socket").arg(directory.join("control"));
-        command.env("XDG_STATE_HOME", &directory);
-        let log = fs::File::create(directory.join("log"))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let wire = match kind {
-            Kind::Target => Wire::Nvme(NQN.into()),
-            _ => Wire::Nbd,
-        };
-        let mut served = Self {
-            group: Group::spawn(&mut command)?,
-            directory,
-            place: Place { address, wire },
-        };
-        served.await_listener(&format!("{command:?}"))?;
-        Ok(served)
-    }
-
-    fn await_listener(&mut self, said: &str) -> Result<()> {
-        let begun = Instant::now();
-        while !self.place.address.answers() {
-            if let Some(status) = self.group.child().try_wait()? {
-                bail!("{said} ended: {status}: {}", self.said());
-            }
-            if begun.elapsed() > READY {
-                bail!("{said} does not listen: {}", self.said());
-            }
-            sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        let server = Server::braid(braid, verb, directory, &config, |_| address.answers())?;
+        let place = Place { address, wire };
+        Ok(Self { server, place })
     }
 
     /// Its notes so far.
     pub fn said(&self) -> String {
-        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+        self.server.said()
     }
 
     pub fn look(&self) -> Result<Look> {
-        Look::at(self.group.id())
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.directory);
+        Look::at(self.server.id())
     }
 }
 

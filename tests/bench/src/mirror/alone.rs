@@ -2,7 +2,8 @@
 use super::super::program::median;
 use super::fio::{self, Load};
 use super::stage::{Legs, Stage};
-use super::{Args, Format, figure, progress};
+use super::{Args, progress};
+use crate::table::Column;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -30,11 +31,19 @@ const FILES: [(&str, Legs); 2] = [
     ("one file of holes", Legs::Holes),
 ];
 
-/// Measures and prints; the cells as JSON.
+pub const COLUMNS: [Column; 5] = [
+    ("leg", "randread 4k × 32", 0),
+    ("of", "", 0),
+    ("iops", "IOPS", 3),
+    ("p99_us", "p99 µs", 3),
+    ("engine_us", "engine µs/IO", 3),
+];
+
+/// Measures; cells of [`COLUMNS`].
 ///
 /// # Errors
 /// Something does not start or run.
-pub fn run(braid: &Path, args: &Args) -> Result<Value> {
+pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     let mut shown = Vec::new();
     for (name, kind) in FILES.into_iter().filter(|(name, _)| args.wants(name)) {
         let stage = Stage::files(braid, 1, kind)?;
@@ -48,41 +57,24 @@ pub fn run(braid: &Path, args: &Args) -> Result<Value> {
             }
         }
         progress("");
-        if args.output == Format::Text {
-            print_text(name, &cells);
-        }
+        let rows = ["file", "mirror"]
+            .into_iter()
+            .zip(&cells)
+            .map(|(volume, of)| {
+                json!({
+                    "leg": name, "of": volume,
+                    "iops": figure(of, |it| it.iops), "p99_us": figure(of, |it| it.p99_us),
+                    "engine_us": figure(of, |it| it.engine_us),
+                })
+            });
+        shown.extend(rows);
         shown.push(json!({
-            "leg": name, "load": LOAD.name,
-            "iops": [figure(of(&cells[0], |it| it.iops)), figure(of(&cells[1], |it| it.iops))],
-            "ratio": figure(ratios(&cells, |it| it.iops)),
-            "p99_ratio": figure(ratios(&cells, |it| it.p99_us)),
-            "engine_us_ratio": figure(ratios(&cells, |it| it.engine_us)),
+            "leg": name, "of": "ratio",
+            "iops": ratio(&cells, |it| it.iops), "p99_us": ratio(&cells, |it| it.p99_us),
+            "engine_us": ratio(&cells, |it| it.engine_us),
         }));
     }
-    Ok(Value::Array(shown))
-}
-
-fn print_text(name: &str, cells: &[Vec<Cell>; VOLUMES.len()]) {
-    println!("{name} as the leg of a mirror, and without: {}", LOAD.name);
-    println!(
-        "{:10} {:>10} {:>10} {:>12}",
-        "", "IOPS", "p99 µs", "engine µs/IO"
-    );
-    for (name, cells) in ["file", "mirror"].iter().zip(cells) {
-        println!(
-            "{name:10} {:10.0} {:10.0} {:12.2}",
-            median(of(cells, |it| it.iops)),
-            median(of(cells, |it| it.p99_us)),
-            median(of(cells, |it| it.engine_us))
-        );
-    }
-    println!(
-        "{:10} {:10.3} {:10.3} {:12.3}",
-        "ratio",
-        median(ratios(cells, |it| it.iops)),
-        median(ratios(cells, |it| it.p99_us)),
-        median(ratios(cells, |it| it.engine_us))
-    );
+    Ok(shown)
 }
 
 fn measure(stage: &Stage, volume: &str, seconds: f64) -> Result<Cell> {
@@ -96,14 +88,16 @@ fn measure(stage: &Stage, volume: &str, seconds: f64) -> Result<Cell> {
     })
 }
 
-fn of(cells: &[Cell], what: impl Fn(&Cell) -> f64) -> Vec<f64> {
-    cells.iter().map(what).collect()
+fn figure(cells: &[Cell], what: impl Fn(&Cell) -> f64) -> f64 {
+    median(cells.iter().map(what).collect())
 }
 
 /// The mirror's to the file's, round by round.
-fn ratios(cells: &[Vec<Cell>; VOLUMES.len()], what: impl Fn(&Cell) -> f64) -> Vec<f64> {
+fn ratio(cells: &[Vec<Cell>; VOLUMES.len()], what: impl Fn(&Cell) -> f64) -> f64 {
     let pairs = cells[1].iter().zip(&cells[0]);
-    pairs
-        .map(|(mirror, file)| what(mirror) / what(file))
-        .collect()
+    median(
+        pairs
+            .map(|(mirror, file)| what(mirror) / what(file))
+            .collect(),
+    )
 }

@@ -2,7 +2,8 @@
 use super::super::program::median;
 use super::fio::{self, Load, Run};
 use super::stage::Stage;
-use super::{Args, Format, figure, progress};
+use super::{Args, progress};
+use crate::table::Column;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -68,11 +69,23 @@ struct Row {
     reads: Vec<f64>,
 }
 
-/// Measures and prints; the cells as JSON.
+pub const COLUMNS: [Column; 9] = [
+    ("legs", "legs", 0),
+    ("load", "load", 0),
+    ("policy", "policy", 0),
+    ("read_mib_s", "read MiB/s", 1),
+    ("write_mib_s", "write", 1),
+    ("ratio", "ratio", 3),
+    ("p99_us", "p99 µs", 0),
+    ("p99_ratio", "ratio", 3),
+    ("reads", "reads of each leg", 0),
+];
+
+/// Measures; cells of [`COLUMNS`].
 ///
 /// # Errors
 /// Something does not start or run.
-pub fn run(braid: &Path, args: &Args) -> Result<Value> {
+pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     let mut cells = Vec::new();
     for (legs, shapes) in LEGS {
         let wanted = |load: &Load| args.wants(&format!("{legs}, {}", load.name));
@@ -104,13 +117,11 @@ pub fn run(braid: &Path, args: &Args) -> Result<Value> {
                 }
             }
             progress("");
-            match args.output {
-                Format::Text => print_text(legs, &shapes, load, &rows),
-                Format::Json => cells.extend(json_cells(legs, load, &rows)),
-            }
+            let measured = rows.iter().filter(|row| !row.runs.is_empty());
+            cells.extend(measured.map(|row| row.cell(&rows[0], legs, load)));
         }
     }
-    Ok(Value::Array(cells))
+    Ok(cells)
 }
 
 /// As the engine names them.
@@ -150,61 +161,24 @@ impl Row {
         self.runs.iter().map(what).collect()
     }
 
+    fn cell(&self, first: &Self, legs: &str, load: Load) -> Value {
+        // NaN, which JSON shows as null, where there is nothing to compare with.
+        let ratio = |what: fn(&Run) -> f64| median(self.ratios(first, what));
+        json!({
+            "legs": legs, "load": load.name, "policy": self.policy,
+            "read_mib_s": median(self.of(|run| run.read_mib_s)),
+            "write_mib_s": median(self.of(|run| run.write_mib_s)),
+            "ratio": ratio(|run| run.iops),
+            "p99_us": median(self.of(|run| run.p99_us)), "p99_ratio": ratio(|run| run.p99_us),
+            "reads": self.reads,
+        })
+    }
+
     /// To the runs of `first` in the same rounds.
     fn ratios(&self, first: &Self, what: impl Fn(&Run) -> f64) -> Vec<f64> {
         let pairs = self.runs.iter().zip(&first.runs);
         pairs.map(|(run, first)| what(run) / what(first)).collect()
     }
-}
-
-fn print_text(legs: &str, shapes: &[&str; 2], load: Load, rows: &[Row]) {
-    println!("{legs} ({} | {}), {}", shapes[0], shapes[1], load.name);
-    println!(
-        "{:30} {:>10} {:>10} {:>7} {:>10} {:>7}  reads of each leg",
-        "", "read MiB/s", "write", "ratio", "p99 µs", "ratio"
-    );
-    for row in rows.iter().filter(|row| !row.runs.is_empty()) {
-        let reads: Vec<String> = row
-            .reads
-            .iter()
-            .map(|reads| format!("{reads:.0}"))
-            .collect();
-        println!(
-            "{:30} {:10.1} {:10.1} {:>7} {:10.0} {:>7}  {}",
-            row.policy,
-            median(row.of(|run| run.read_mib_s)),
-            median(row.of(|run| run.write_mib_s)),
-            shown(row.ratios(&rows[0], |run| run.iops)),
-            median(row.of(|run| run.p99_us)),
-            shown(row.ratios(&rows[0], |run| run.p99_us)),
-            reads.join(" ")
-        );
-    }
-}
-
-fn shown(ratios: Vec<f64>) -> String {
-    match ratios.is_empty() {
-        true => "-".into(),
-        false => format!("{:.3}", median(ratios)),
-    }
-}
-
-fn json_cells(legs: &str, load: Load, rows: &[Row]) -> Vec<Value> {
-    let cell = |row: &Row| {
-        json!({
-            "legs": legs, "load": load.name, "policy": row.policy,
-            "read_mib_s": figure(row.of(|run| run.read_mib_s)),
-            "write_mib_s": figure(row.of(|run| run.write_mib_s)),
-            "p99_us": figure(row.of(|run| run.p99_us)),
-            "ratio": figure(row.ratios(&rows[0], |run| run.iops)),
-            "p99_ratio": figure(row.ratios(&rows[0], |run| run.p99_us)),
-            "reads": row.reads,
-        })
-    };
-    rows.iter()
-        .filter(|row| !row.runs.is_empty())
-        .map(cell)
-        .collect()
 }
 
 #[cfg(test)]

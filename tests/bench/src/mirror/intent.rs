@@ -2,7 +2,8 @@
 use super::super::program::median;
 use super::fio::{self, Load, Run};
 use super::stage::{Legs, Stage};
-use super::{Args, Format, figure, progress};
+use super::{Args, progress};
+use crate::table::Column;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -32,11 +33,19 @@ const LOADS: [Load; 3] = [
 /// What is compared: bits clear at first, and set by the pass before.
 const PASSES: [&str; 2] = ["bits to be set", "bits are set"];
 
-/// Measures and prints; the cells as JSON.
+/// Over two written files, 1 GiB in 1024 regions.
+pub const COLUMNS: [Column; 4] = [
+    ("load", "load", 0),
+    ("pass", "", 0),
+    ("mib_s", "MiB/s", 3),
+    ("p99_us", "p99 µs", 0),
+];
+
+/// Measures; cells of [`COLUMNS`].
 ///
 /// # Errors
 /// Something does not start or run.
-pub fn run(braid: &Path, args: &Args) -> Result<Value> {
+pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     let mut cells = Vec::new();
     for load in LOADS.into_iter().filter(|load| args.wants(load.name)) {
         let mut passes: [Vec<Run>; PASSES.len()] = Default::default();
@@ -48,16 +57,16 @@ pub fn run(braid: &Path, args: &Args) -> Result<Value> {
             }
         }
         progress("");
-        if args.output == Format::Text {
-            print_text(load, &passes);
+        for (name, runs) in PASSES.iter().zip(&passes) {
+            cells.push(json!({
+                "load": load.name, "pass": name,
+                "mib_s": median(runs.iter().map(|run| run.write_mib_s).collect()),
+                "p99_us": median(runs.iter().map(|run| run.p99_us).collect()),
+            }));
         }
-        cells.push(json_cell(load, &passes));
+        cells.push(json!({"load": load.name, "pass": "ratio", "mib_s": median(ratios(&passes))}));
     }
-    Ok(Value::Array(cells))
-}
-
-fn of(runs: &[Run], what: impl Fn(&Run) -> f64) -> Vec<f64> {
-    runs.iter().map(what).collect()
+    Ok(cells)
 }
 
 /// First pass to second pass, round by round.
@@ -66,28 +75,4 @@ fn ratios(passes: &[Vec<Run>; PASSES.len()]) -> Vec<f64> {
     pairs
         .map(|(first, second)| first.write_mib_s / second.write_mib_s)
         .collect()
-}
-
-fn print_text(load: Load, passes: &[Vec<Run>; PASSES.len()]) {
-    println!("two written files, 1 GiB in 1024 regions: {}", load.name);
-    println!("{:16} {:>10} {:>10}", "", "MiB/s", "p99 µs");
-    for (name, runs) in PASSES.iter().zip(passes) {
-        let mib_s = median(of(runs, |run| run.write_mib_s));
-        let p99 = median(of(runs, |run| run.p99_us));
-        println!("{name:16} {mib_s:10.1} {p99:10.0}");
-    }
-    println!("{:16} {:10.3}", "ratio", median(ratios(passes)));
-}
-
-fn json_cell(load: Load, passes: &[Vec<Run>; PASSES.len()]) -> Value {
-    let pass = |runs: &[Run]| {
-        json!({
-            "mib_s": figure(of(runs, |run| run.write_mib_s)),
-            "p99_us": figure(of(runs, |run| run.p99_us)),
-        })
-    };
-    json!({
-        "load": load.name, "to_be_set": pass(&passes[0]), "set": pass(&passes[1]),
-        "ratio": figure(ratios(passes)),
-    })
 }

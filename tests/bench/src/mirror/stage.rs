@@ -1,28 +1,22 @@
 //! The processes under a measurement: targets with shaped ports, and the engine.
-use super::super::nbd::directory;
 use super::super::program::{Target, printed};
-use anyhow::{Context, Result, bail, ensure};
+use super::super::server::{Server, directory};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-use system::process::Group;
+use std::process::Command;
 
 /// Bytes of a leg: braid's own, and a GiB of data.
 pub const LEG_BYTES: u64 = (1 << 30) + (1 << 20);
-/// Longest wait for the mirror to come up.
-const READY: Duration = Duration::from_secs(60);
 
 /// A mirror over such legs, and whatever volumes beside it; ended when dropped.
 pub struct Stage {
     braid: PathBuf,
-    directory: PathBuf,
     _targets: Vec<Target>,
-    engine: Group,
+    engine: Server,
 }
 
 impl Stage {
@@ -88,43 +82,16 @@ impl Stage {
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             export("alone")
         )?;
-        std::fs::write(directory.join("braid.toml"), config)?;
-        let said = File::create(directory.join("engine.log"))?;
-        let mut command = Command::new(braid);
-        command
-            .arg("run")
-            .arg("-c")
-            .arg(directory.join("braid.toml"));
-        command.arg("--socket").arg(directory.join("control"));
-        command.env("XDG_STATE_HOME", &directory);
-        command
-            .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said);
-        let mut stage = Self {
-            braid: braid.to_path_buf(),
-            engine: Group::spawn(&mut command)?,
-            directory,
-            _targets: targets,
+        // Until both volumes are there.
+        let is_ready = |server: &Server| {
+            let check = |name| ask(braid, server, &["check", name]).is_ok();
+            ["m0", "alone"].into_iter().all(check)
         };
-        stage.wait()?;
-        Ok(stage)
-    }
-
-    /// Until both volumes are there.
-    fn wait(&mut self) -> Result<()> {
-        let begun = Instant::now();
-        while ["m0", "alone"]
-            .iter()
-            .any(|name| self.ask(&["check", name]).is_err())
-        {
-            if begun.elapsed() > READY || self.engine.child().try_wait()?.is_some() {
-                let log = std::fs::read_to_string(self.directory.join("engine.log"));
-                bail!("the mirror does not come up: {}", log.unwrap_or_default());
-            }
-            sleep(Duration::from_millis(50));
-        }
-        Ok(())
+        Ok(Self {
+            braid: braid.to_path_buf(),
+            engine: Server::braid(braid, "run", directory, &config, is_ready)?,
+            _targets: targets,
+        })
     }
 
     /// Asks the engine; what it says.
@@ -132,17 +99,12 @@ impl Stage {
     /// # Errors
     /// It refuses, or is gone.
     pub fn ask(&self, words: &[&str]) -> Result<String> {
-        let mut command = Command::new(&self.braid);
-        command
-            .args(words)
-            .arg("--socket")
-            .arg(self.directory.join("control"));
-        printed(&mut command)
+        ask(&self.braid, &self.engine, words)
     }
 
     /// Where the export of a volume listens.
     pub fn socket(&self, volume: &str) -> PathBuf {
-        self.directory.join(volume)
+        self.engine.file(volume)
     }
 
     /// Reads that each leg was given so far.
@@ -173,10 +135,11 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+fn ask(braid: &Path, engine: &Server, words: &[&str]) -> Result<String> {
+    let mut command = Command::new(braid);
+    command.args(words);
+    command.arg("--socket").arg(engine.file("control"));
+    printed(&mut command)
 }
 
 /// What files are before they are used.

@@ -5,8 +5,8 @@
 //! Two threads, each pinned to its CPU, neither sleeps. One writes entries of 64 bytes and then
 //! their tail; the other reads each whole and answers with 16 bytes, whose last word turns in every
 //! round. Each takes what is there, [`BATCH`] at most, before it goes on.
-use anyhow::{Context, Result, anyhow, ensure};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use crate::pingpong::pin;
+use anyhow::{Result, anyhow, ensure};
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,13 +57,6 @@ pub fn run(depth: u64, cpus: [usize; 2], duration: Duration) -> Result<f64> {
         "the answering thread failed"
     );
     asked.unwrap_or_else(|_| Err(anyhow!("the asking thread panicked")))
-}
-
-fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    ensure!(cpu < CpuSet::MAX_CPU, "CPU {cpu}");
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("pin to CPU {cpu}"))
 }
 
 /// What the last word of an answer says in the round that `position` is of.

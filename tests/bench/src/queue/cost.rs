@@ -9,6 +9,7 @@
 use super::{Ends, Load, Server};
 use crate::callgrind::{self, EVENTS, SIMULATED};
 use crate::program::{facts, number};
+use crate::table::Column;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -34,20 +35,20 @@ enum Side {
     Broker,
 }
 
-/// One side at one depth.
-pub struct Cost {
-    side: Side,
-    trust: &'static str,
-    size: String,
-    depth: usize,
-    /// Instructions, and what missed the first and the last level of data caches; per I/O.
-    instructions: f64,
-    first: f64,
-    last: f64,
-}
+/// Instructions, and what missed the first and the last level of data caches.
+pub const COLUMNS: [Column; 7] = [
+    ("side", "side", 0),
+    ("trust", "trust", 0),
+    ("size", "size", 0),
+    ("depth", "depth", 0),
+    ("instructions", "instructions", 1),
+    ("simulated_d1_misses", "D1 misses", 3),
+    ("simulated_ll_misses", "LL misses", 3),
+];
 
 /// Counts both sides at every size and depth of more than one: at one, either waits for the other.
-pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
+/// Cells of [`COLUMNS`].
+pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> Result<Vec<Value>> {
     callgrind::check()?;
     let sides = [
         (Side::Client, "mediated"),
@@ -74,15 +75,15 @@ pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> R
                 let chosen = chosen.filter(|(name, _)| wanted.contains(name));
                 chosen.map(|(_, (few, many))| many - few).sum::<f64>() / ios
             };
-            costs.push(Cost {
-                side,
-                trust,
-                size: load.size.to_owned(),
-                depth: load.depth,
-                instructions: of(&["Ir"]),
-                first: of(&["D1mr", "D1mw"]),
-                last: of(&["DLmr", "DLmw"]),
-            });
+            costs.push(json!({
+                "side": if side == Side::Client { "client and its load" } else { "broker" },
+                "trust": trust,
+                "size": load.size,
+                "depth": load.depth,
+                "instructions": of(&["Ir"]),
+                "simulated_d1_misses": of(&["D1mr", "D1mw"]),
+                "simulated_ll_misses": of(&["DLmr", "DLmw"]),
+            }));
         }
     }
     Ok(costs)
@@ -130,50 +131,4 @@ fn end(group: &mut Group) -> Result<()> {
     let status = group.wait(PATIENCE)?;
     ensure!(status.success(), "braid queue serve: {status}");
     Ok(())
-}
-
-impl Cost {
-    fn name(&self) -> &'static str {
-        match self.side {
-            Side::Client => "client and its load",
-            Side::Broker => "broker",
-        }
-    }
-
-    /// As facts for programs.
-    pub fn json(&self) -> Value {
-        json!({
-            "side": if self.side == Side::Client { "client" } else { "broker" },
-            "trust": self.trust,
-            "size": self.size,
-            "depth": self.depth,
-            "instructions": self.instructions,
-            "simulated_d1_misses": self.first,
-            "simulated_ll_misses": self.last,
-        })
-    }
-}
-
-/// The table for people.
-pub fn print(costs: &[Cost]) {
-    if costs.is_empty() {
-        return;
-    }
-    println!("\nper I/O, user_poll (callgrind; misses simulated, of a core that is alone)");
-    println!(
-        "{:20} {:8} {:>5} {:>5} {:>12} {:>9} {:>9}",
-        "side", "trust", "size", "depth", "instructions", "D1 misses", "LL misses"
-    );
-    for cost in costs {
-        println!(
-            "{:20} {:8} {:>5} {:5} {:12.1} {:9.3} {:9.3}",
-            cost.name(),
-            cost.trust,
-            cost.size,
-            cost.depth,
-            cost.instructions,
-            cost.first,
-            cost.last
-        );
-    }
 }

@@ -1,7 +1,9 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Ends, Load, SERVER_ENTERS, Server};
+use crate::memory::switches;
 use crate::program::{facts, median, number};
-use anyhow::{Context, Result};
+use crate::table::Column;
+use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -14,22 +16,21 @@ const CASES: [(&str, &str, bool); 4] = [
     ("both sleep", "user_irq", true),
 ];
 
-/// One case: medians over rounds.
-pub struct Wake {
-    case: &'static str,
-    mean_us: f64,
-    p99_us: f64,
-    /// Beyond the case in which nobody sleeps; median of the differences of each round.
-    more_us: f64,
-    client_calls: f64,
-    /// How often the server entered the kernel through io_uring, per I/O.
-    server_enters: f64,
-    /// How often the server's threads went to sleep, per I/O.
-    server_sleeps: f64,
-}
+/// `more_us`: beyond the case in which no side sleeps, median of the differences of each round.
+/// `server_sleeps_per_io`: how often the server's threads went to sleep; [`SERVER_ENTERS`]: how
+/// often they entered the kernel through io_uring.
+pub const COLUMNS: [Column; 7] = [
+    ("case", "", 0),
+    ("mean_us", "mean µs", 2),
+    ("p99_us", "p99 µs", 2),
+    ("more_us", "more µs", 2),
+    ("client_calls_per_io", "client calls", 3),
+    ("server_sleeps_per_io", "server sleeps", 3),
+    (SERVER_ENTERS, "server enters", 3),
+];
 
-/// Measures all cases, in turn, several rounds.
-pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result<Vec<Wake>> {
+/// Measures all cases, in turn, several rounds; cells of [`COLUMNS`], medians over rounds.
+pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result<Vec<Value>> {
     let mut figures: Vec<Vec<[f64; 6]>> = vec![Vec::new(); CASES.len()];
     for _ in 0..rounds {
         let mut alone_us = None;
@@ -61,75 +62,17 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
             ]);
         }
     }
-    let wake = |((case, _, _), figures): (&(&'static str, _, _), Vec<[f64; 6]>)| {
-        let of = |at: usize| median(figures.iter().map(|figure| figure[at]).collect());
-        Wake {
-            case,
-            mean_us: of(0),
-            p99_us: of(1),
-            more_us: of(2),
-            client_calls: of(3),
-            server_sleeps: of(4),
-            server_enters: of(5),
+    let cell = |((case, _, _), figures): (&(&str, _, _), Vec<[f64; 6]>)| {
+        let mut cell = json!({ "case": case });
+        for (at, (key, ..)) in COLUMNS[1..].iter().enumerate() {
+            cell[*key] = json!(median(figures.iter().map(|of| of[at]).collect()));
         }
+        cell
     };
-    Ok(CASES.iter().zip(figures).map(wake).collect())
+    Ok(CASES.iter().zip(figures).map(cell).collect())
 }
 
 /// How often all threads of a process have waited.
 fn sleeps_of(pid: u32) -> Result<f64> {
-    let mut sum = 0.0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).context("the server's threads")? {
-        // One that has ended meanwhile waits no more.
-        let status = std::fs::read_to_string(task?.path().join("status")).unwrap_or_default();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        sum += line
-            .and_then(|count| count.trim().parse::<f64>().ok())
-            .unwrap_or(0.0);
-    }
-    Ok(sum)
-}
-
-impl Wake {
-    /// As facts for programs.
-    pub fn json(&self) -> Value {
-        json!({
-            "case": self.case,
-            "mean_us": self.mean_us,
-            "p99_us": self.p99_us,
-            "more_us": self.more_us,
-            "client_calls_per_io": self.client_calls,
-            "server_sleeps_per_io": self.server_sleeps,
-            SERVER_ENTERS: self.server_enters,
-        })
-    }
-}
-
-/// The table for people; `bare_us`: an exchange without a queue.
-pub fn print(wakes: &[Wake], bare_us: Option<f64>) {
-    if wakes.is_empty() {
-        return;
-    }
-    println!("\none I/O at a time, mediated: what waking costs");
-    if let Some(bare_us) = bare_us {
-        println!("{:18} {bare_us:8.2} µs", "bare exchange");
-    }
-    println!(
-        "{:18} {:>8} {:>8} {:>8} {:>13} {:>13} {:>13}",
-        "", "mean µs", "p99 µs", "more µs", "client calls", "server sleeps", "server enters"
-    );
-    for wake in wakes {
-        println!(
-            "{:18} {:8.2} {:8.2} {:8.2} {:13.3} {:13.3} {:13.3}",
-            wake.case,
-            wake.mean_us,
-            wake.p99_us,
-            wake.more_us,
-            wake.client_calls,
-            wake.server_sleeps,
-            wake.server_enters
-        );
-    }
+    Ok(switches(pid)?.values().sum::<u64>() as f64)
 }

@@ -1,5 +1,6 @@
-//! An NBD server as a measured process; ended when dropped.
+//! A server as a measured process; ended when dropped.
 use anyhow::{Result, bail};
+use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,10 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use system::process::Group;
 
-/// Longest wait for a server to listen.
-const READY: Duration = Duration::from_secs(20);
+/// Longest wait for a server to be ready.
+const READY: Duration = Duration::from_secs(60);
 
-/// A server on a Unix socket, in a directory of its own.
+/// A server in a directory of its own.
 pub struct Server {
     group: Group,
     directory: PathBuf,
@@ -26,11 +27,11 @@ impl Server {
             .args(["--foreground", "--unix"])
             .arg(directory.join("nbd"));
         command.args(["memory", "256M"]);
-        Self::start(directory, &mut command)
+        Self::start(directory, &mut command, listens)
     }
 
-    /// `braid run` over one path.
-    pub fn braid(braid: &Path, uri: &str) -> Result<Self> {
+    /// `braid run` with an NBD export of one path.
+    pub fn over(braid: &Path, uri: &str) -> Result<Self> {
         let directory = directory()?;
         let socket = directory.join("nbd");
         let config = format!(
@@ -38,31 +39,51 @@ impl Server {
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             socket.display()
         );
-        std::fs::write(directory.join("braid.toml"), config)?;
-        let mut command = Command::new(braid);
-        command
-            .args(["run", "-c"])
-            .arg(directory.join("braid.toml"));
-        command.arg("--socket").arg(directory.join("control"));
-        command.env("XDG_STATE_HOME", &directory);
-        Self::start(directory, &mut command)
+        Self::braid(braid, "run", directory, &config, listens)
     }
 
-    fn start(directory: PathBuf, command: &mut Command) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let group = Group::spawn(command)?;
+    /// `braid VERB` with this configuration; its control socket is `control`.
+    pub fn braid(
+        braid: &Path,
+        verb: &str,
+        directory: PathBuf,
+        config: &str,
+        is_ready: impl Fn(&Self) -> bool,
+    ) -> Result<Self> {
+        let file = directory.join("braid.toml");
+        fs::write(&file, config)?;
+        let mut command = Command::new(braid);
+        command.args([verb, "-c"]).arg(file);
+        command.arg("--socket").arg(directory.join("control"));
+        command.env("XDG_STATE_HOME", &directory);
+        Self::start(directory, &mut command, is_ready)
+    }
+
+    fn start(
+        directory: PathBuf,
+        command: &mut Command,
+        is_ready: impl Fn(&Self) -> bool,
+    ) -> Result<Self> {
+        let log = fs::File::create(directory.join("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?);
+        let group = Group::spawn(command.stderr(log))?;
         let mut server = Self { group, directory };
         let begun = Instant::now();
-        while UnixStream::connect(server.file("nbd")).is_err() {
+        while !is_ready(&server) {
             if let Some(status) = server.group.child().try_wait()? {
-                bail!("{command:?} ended: {status}");
+                bail!("{command:?} ended: {status}: {}", server.said());
             }
             if begun.elapsed() > READY {
-                bail!("{command:?} does not listen");
+                bail!("{command:?} does not become ready: {}", server.said());
             }
             sleep(Duration::from_millis(20));
         }
         Ok(server)
+    }
+
+    /// Its messages so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.file("log")).unwrap_or_default()
     }
 
     /// Where clients find it.
@@ -83,8 +104,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+fn listens(server: &Server) -> bool {
+    UnixStream::connect(server.file("nbd")).is_ok()
 }
 
 /// A directory of this process, private.
@@ -93,6 +118,6 @@ pub fn directory() -> Result<PathBuf> {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("braid-bench-{}-{number}", std::process::id());
     let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir(&directory)?;
+    fs::create_dir(&directory)?;
     Ok(directory)
 }
