@@ -25,415 +25,106 @@ use std::time::Instant;
 /// [`shows`]), and what was planted.
 type Canary = (Bug, u64, &'static str, &'static str);
 
+/// Rows of a table, a line each.
+macro_rules! canaries {
+    ($($bug:ident, $within:literal, $found:expr, $shows:literal;)*) => {
+        [$((Bug::$bug, $within, $found, $shows)),*]
+    };
+}
+
 /// All but those of mirrors.
-const CANARIES: [Canary; 44] = [
-    (
-        Bug::Unfenced,
-        100,
-        "disk",
-        "T9: an unanswered write is repeated at once",
-    ),
-    (
-        Bug::ShortBound,
-        200,
-        "disk",
-        "T9: the bound of held writes lacks one KATO",
-    ),
-    (
-        Bug::IgnoredMark,
-        200,
-        "disk",
-        "T9: after an unclean stop no I/O waits",
-    ),
-    (
-        Bug::EarlyReset,
-        200,
-        "disk",
-        "T9: a controller reports a reset and goes on writing",
-    ),
-    (
-        Bug::UnwatchedKeepAlive,
-        400,
-        "stuck",
-        "T9: a controller does not watch its keep-alive timer",
-    ),
-    (
-        Bug::ForgottenKeepAlive,
-        100,
-        "stuck",
-        "T29: a host sends no keep-alive",
-    ),
-    (
-        Bug::LentFree,
-        100,
+const CANARIES: [Canary; 44] = canaries! {
+    Unfenced, 100, "disk", "T9: an unanswered write is repeated at once";
+    ShortBound, 200, "disk", "T9: the bound of held writes lacks one KATO";
+    IgnoredMark, 200, "disk", "T9: after an unclean stop no I/O waits";
+    EarlyReset, 200, "disk", "T9: a controller reports a reset and goes on writing";
+    UnwatchedKeepAlive, 400, "stuck", "T9: a controller does not watch its keep-alive timer";
+    ForgottenKeepAlive, 100, "stuck", "T29: a host sends no keep-alive";
+    LentFree, 100,
         "panic: memory was changed while it was being sent (crates/sim/src/chaos/world.rs",
-        "T23: a write ends at its answer, sent or not",
-    ),
-    (
-        Bug::CidReuse,
-        200,
-        "wrong",
-        "T11: a CID is given out while it is in use",
-    ),
-    (
-        Bug::DoubleEnd,
-        200,
-        "stuck",
-        "both copies of a hedged read end it",
-    ),
-    (
-        Bug::LeakedCount,
-        100,
-        "unbalanced",
-        "T41: an I/O that failed on a path stays in its count",
-    ),
-    (
-        Bug::CountedTwice,
-        200,
-        "unbalanced",
-        "T41: after an unclean stop I/Os count twice",
-    ),
-    (
-        Bug::LeakedBuffer,
-        200,
-        "unbalanced",
-        "T41: a target keeps a buffer of a connection that is gone",
-    ),
-    (
-        Bug::SentFree,
-        200,
-        "panic: # + # of # (crates/engine/src/target/machine.rs",
-        "T23: a target's buffer is free at the response, sent or not",
-    ),
-    (
-        Bug::LostWakeUp,
-        100,
-        "stuck",
-        "waiters for a free slot are never woken",
-    ),
-    (
-        Bug::ShortRead,
-        200,
-        "disk",
-        "T16: a short read is a good one",
-    ),
-    (
-        Bug::ForgottenDigest,
-        100,
-        "disk",
-        "T17: a wrong data digest is forgotten",
-    ),
-    (
-        Bug::EndlessMoves,
-        200,
-        "unbalanced",
-        "T4: moves of an I/O have no bound",
-    ),
-    (
-        Bug::StaleAna,
-        100,
-        "failed",
-        "T26: changes of ANA states are ignored",
-    ),
-    (
-        Bug::FlushOnOne,
-        200,
-        "disk",
-        "T13: one controller flushes for all",
-    ),
-    (
-        Bug::ForgottenCache,
-        600,
-        "disk",
-        "T13: a flush is good after a lost cache",
-    ),
-    (
-        Bug::FlushOfOneLife,
-        200,
-        "disk",
-        "T13: writes acknowledged by the previous engine are not flushed",
-    ),
-    (
-        Bug::ToldTwice,
-        400,
-        "failed",
-        "T13: two flushes fail for one loss",
-    ),
-    (
-        Bug::Overtaking,
-        400,
-        "disk",
-        "changes of parts of one block overtake each other",
-    ),
-    (
-        Bug::EdgeBeforeGate,
-        400,
-        "disk",
-        "T9: the read of a read-modify-write does not wait after an unclean stop",
-    ),
-    (
-        Bug::ForgottenNotice,
-        100,
-        "stuck",
-        "notices of a changed discovery log are ignored",
-    ),
-    (
-        Bug::StaleLog,
-        200,
-        "stuck",
-        "a discovery log is ignored after its connection was lost",
-    ),
-    (
-        Bug::NoBehind,
-        600,
-        "wrong",
-        "T9: overlapping writes do not wait for a held write",
-    ),
-    (
-        Bug::ForgottenCqt,
-        400,
-        "disk",
-        "T9: a reported CQT is ignored",
-    ),
-    (
-        Bug::BusyStays,
-        400,
-        "failed",
-        "T4: a path that stays busy is not left",
-    ),
-    (
-        Bug::EndedTwice,
-        100,
+        "T23: a write ends at its answer, sent or not";
+    CidReuse, 200, "wrong", "T11: a CID is given out while it is in use";
+    DoubleEnd, 200, "stuck", "both copies of a hedged read end it";
+    LeakedCount, 100, "unbalanced", "T41: an I/O that failed on a path stays in its count";
+    CountedTwice, 200, "unbalanced", "T41: after an unclean stop I/Os count twice";
+    LeakedBuffer, 200, "unbalanced", "T41: a target keeps a buffer of a connection that is gone";
+    SentFree, 200, "panic: # + # of # (crates/engine/src/target/machine.rs",
+        "T23: a target's buffer is free at the response, sent or not";
+    LostWakeUp, 100, "stuck", "waiters for a free slot are never woken";
+    ShortRead, 200, "disk", "T16: a short read is a good one";
+    ForgottenDigest, 100, "disk", "T17: a wrong data digest is forgotten";
+    EndlessMoves, 200, "unbalanced", "T4: moves of an I/O have no bound";
+    StaleAna, 100, "failed", "T26: changes of ANA states are ignored";
+    FlushOnOne, 200, "disk", "T13: one controller flushes for all";
+    ForgottenCache, 600, "disk", "T13: a flush is good after a lost cache";
+    FlushOfOneLife, 200, "disk", "T13: writes acknowledged by the previous engine are not flushed";
+    ToldTwice, 400, "failed", "T13: two flushes fail for one loss";
+    Overtaking, 400, "disk", "changes of parts of one block overtake each other";
+    EdgeBeforeGate, 400, "disk",
+        "T9: the read of a read-modify-write does not wait after an unclean stop";
+    ForgottenNotice, 100, "stuck", "notices of a changed discovery log are ignored";
+    StaleLog, 200, "stuck", "a discovery log is ignored after its connection was lost";
+    NoBehind, 600, "wrong", "T9: overlapping writes do not wait for a held write";
+    ForgottenCqt, 400, "disk", "T9: a reported CQT is ignored";
+    BusyStays, 400, "failed", "T4: a path that stays busy is not left";
+    EndedTwice, 100,
         "panic: request # of connection # ended twice (crates/sim/src/chaos/client/ends.rs",
-        "a client that is cut off gets ends of requests twice",
-    ),
-    (
-        Bug::FreedAtDevice,
-        100,
-        "wrong",
-        "T23: a target's buffer is free while its device reads from it",
-    ),
-    (
-        Bug::AnsweredTwice,
-        100,
-        "wrong",
-        "an export answers a flush twice",
-    ),
-    (
-        Bug::StaysAside,
-        100,
-        "stuck",
-        "a path that was restored takes no I/O again",
-    ),
-    (
-        Bug::UnaskedFlush,
-        100,
-        "unbalanced",
-        "a target answers flushes that its device was not asked for",
-    ),
-    (
-        Bug::CountedGone,
-        100,
-        "unbalanced",
-        "T41: a connection that the target has ended stays in its port's count",
-    ),
-    (
-        Bug::FreedTwice,
-        100,
-        "wrong",
-        "an export gives a client's own memory back twice",
-    ),
-    (
-        Bug::IdleStays,
-        600,
-        "unbalanced",
-        "a controller keeps connections on which nothing was enabled for ever",
-    ),
-    (
-        Bug::NeverAgain,
-        1000,
-        "stuck",
-        "T38: soonest never tries a path again that was slow and is idle",
-    ),
-    (
-        Bug::RefilledAtOnce,
-        400,
-        "stuck",
-        "weighted-latency goes on with a path whose credit is spent",
-    ),
-    (
-        Bug::StaleClock,
-        600,
-        "disk",
-        "T49: requests of a turn are submitted by the clock of its begin",
-    ),
-    (
-        Bug::LateWorkers,
-        600,
-        "disk",
-        "T49: workers do not ask whether a change may still start",
-    ),
-    (
-        Bug::UnprobedIdle,
-        100,
-        "stuck",
-        "T12: an idle connection that was forgotten is never probed",
-    ),
-    (
-        Bug::SmallProbes,
-        600,
-        "stuck",
-        "probes of a path on which nothing large arrives are small",
-    ),
-    (
-        Bug::ReadingProbes,
-        600,
-        "stuck",
-        "probes of a path on which writes get lost are reads",
-    ),
-];
+        "a client that is cut off gets ends of requests twice";
+    FreedAtDevice, 100, "wrong", "T23: a target's buffer is free while its device reads from it";
+    AnsweredTwice, 100, "wrong", "an export answers a flush twice";
+    StaysAside, 100, "stuck", "a path that was restored takes no I/O again";
+    UnaskedFlush, 100, "unbalanced", "a target answers flushes that its device was not asked for";
+    CountedGone, 100, "unbalanced",
+        "T41: a connection that the target has ended stays in its port's count";
+    FreedTwice, 100, "wrong", "an export gives a client's own memory back twice";
+    IdleStays, 600, "unbalanced",
+        "a controller keeps connections on which nothing was enabled for ever";
+    NeverAgain, 1000, "stuck", "T38: soonest never tries a path again that was slow and is idle";
+    RefilledAtOnce, 400, "stuck", "weighted-latency goes on with a path whose credit is spent";
+    StaleClock, 600, "disk", "T49: requests of a turn are submitted by the clock of its begin";
+    LateWorkers, 600, "disk", "T49: workers do not ask whether a change may still start";
+    UnprobedIdle, 100, "stuck", "T12: an idle connection that was forgotten is never probed";
+    SmallProbes, 600, "stuck", "probes of a path on which nothing large arrives are small";
+    ReadingProbes, 600, "stuck", "probes of a path on which writes get lost are reads";
+};
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 23] = [
-    (
-        Bug::AckBeforeStale,
-        600,
-        DATA,
-        "T14: a write is acknowledged before it is durable that a leg missed it",
-    ),
-    (
-        Bug::MendWithoutLock,
-        600,
-        DATA,
-        "T5: a range that a leg could not read is rewritten without a lock",
-    ),
-    (
-        Bug::IntentsForgotten,
-        100,
-        DATA,
-        "bits of the bitmap are cleared while a leg is away that lacks the data",
-    ),
-    (
-        Bug::FlushOnOneLeg,
-        100,
-        DATA,
-        "T13: one leg is flushed for all",
-    ),
-    (
-        Bug::SameEvent,
-        100,
-        DATA,
-        "the superblock generation is not raised",
-    ),
-    (
-        Bug::RebuildUnlocked,
-        200,
-        DATA,
-        "T46: a range that a rebuild copies is not locked",
-    ),
-    (
-        Bug::BackBeforeFence,
-        100,
-        DATA,
-        "T9: a leg returns before its fence",
-    ),
-    (
-        Bug::OvertakingLegs,
-        100,
-        DATA,
-        "T46: overlapping writes reach legs in different orders",
-    ),
-    (
-        Bug::DataBeforeIntent,
-        400,
-        DATA,
-        "data are written before their bit of the dirty log",
-    ),
-    (
-        Bug::UnalikeRead,
-        200,
-        DATA,
-        "ranges that an unclean stop left diverged are read as they are",
-    ),
-    (
-        Bug::LackingRead,
-        100,
-        DATA,
-        "a rebuilding leg serves ranges that it lacks",
-    ),
-    (
-        Bug::JoinedUnflushed,
-        100,
-        DATA,
-        "T13: a rebuilt leg is in sync before its copied ranges are flushed",
-    ),
-    (
-        Bug::SpareLacks,
-        200,
-        DATA,
-        "the last resort of a read is a leg that lacks all writes since it left",
-    ),
-    (
-        Bug::TrustedPutBack,
-        200,
-        DATA,
-        "a leg that was put back to an older state is treated as in the state in which it left",
-    ),
-    (
-        Bug::TakenBackFails,
-        1000,
-        "failed",
-        "T48: I/O taken back from the last leg fails although its lease is renewed",
-    ),
-    (
-        Bug::ShrunkUnlike,
-        400,
-        DATA,
-        "T50: a leg that was smaller for a moment lacks no more than the bitmap says",
-    ),
-    (
-        Bug::CutForgotten,
-        400,
-        DATA,
-        "T50: the next start ignores the position at which the last leg in sync was truncated",
-    ),
-    (
-        Bug::NameUnasked,
-        200,
-        DATA,
-        "a mirror is started although its legs are those of a mirror with another name",
-    ),
-    (
-        Bug::LegByPlace,
-        400,
-        "disk wrong stuck",
-        "a leg is identified by its place in the configuration",
-    ),
-    (
-        Bug::EndlessQueue,
-        200,
-        "wrong",
-        "T54: outstanding I/O of a leg has no bound",
-    ),
-    (
-        Bug::LateHung,
-        400,
-        DATA,
-        "T49: requests that a device took while it hung are executed whatever the clock says",
-    ),
-    (
-        Bug::LateLegs,
-        400,
-        "disk wrong stuck",
-        "T49: an engine that stood still changes its legs whatever the clock says",
-    ),
-    (
-        Bug::RunsUnlocked,
-        100,
-        "disk wrong",
-        "T46: what is copied in runs of data and of holes is not locked meanwhile",
-    ),
-];
+const OF_MIRRORS: [Canary; 23] = canaries! {
+    AckBeforeStale, 600, DATA,
+        "T14: a write is acknowledged before it is durable that a leg missed it";
+    MendWithoutLock, 600, DATA, "T5: a range that a leg could not read is rewritten without a lock";
+    IntentsForgotten, 100, DATA,
+        "bits of the bitmap are cleared while a leg is away that lacks the data";
+    FlushOnOneLeg, 100, DATA, "T13: one leg is flushed for all";
+    SameEvent, 100, DATA, "the superblock generation is not raised";
+    RebuildUnlocked, 200, DATA, "T46: a range that a rebuild copies is not locked";
+    BackBeforeFence, 100, DATA, "T9: a leg returns before its fence";
+    OvertakingLegs, 100, DATA, "T46: overlapping writes reach legs in different orders";
+    DataBeforeIntent, 400, DATA, "data are written before their bit of the dirty log";
+    UnalikeRead, 200, DATA, "ranges that an unclean stop left diverged are read as they are";
+    LackingRead, 100, DATA, "a rebuilding leg serves ranges that it lacks";
+    JoinedUnflushed, 100, DATA,
+        "T13: a rebuilt leg is in sync before its copied ranges are flushed";
+    SpareLacks, 200, DATA, "the last resort of a read is a leg that lacks all writes since it left";
+    TrustedPutBack, 200, DATA,
+        "a leg that was put back to an older state is treated as in the state in which it left";
+    TakenBackFails, 1000, "failed",
+        "T48: I/O taken back from the last leg fails although its lease is renewed";
+    ShrunkUnlike, 400, DATA,
+        "T50: a leg that was smaller for a moment lacks no more than the bitmap says";
+    CutForgotten, 400, DATA,
+        "T50: the next start ignores the position at which the last leg in sync was truncated";
+    NameUnasked, 200, DATA,
+        "a mirror is started although its legs are those of a mirror with another name";
+    LegByPlace, 400, "disk wrong stuck", "a leg is identified by its place in the configuration";
+    EndlessQueue, 200, "wrong", "T54: outstanding I/O of a leg has no bound";
+    LateHung, 400, DATA,
+        "T49: requests that a device took while it hung are executed whatever the clock says";
+    LateLegs, 400, "disk wrong stuck",
+        "T49: an engine that stood still changes its legs whatever the clock says";
+    RunsUnlocked, 100, "disk wrong",
+        "T46: what is copied in runs of data and of holes is not locked meanwhile";
+};
 
 /// The kind of a finding that is a panic.
 const PANIC: &str = "panic";

@@ -1,129 +1,165 @@
 //! Kinds of faults, and their scopes.
 
-/// Kind of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+/// Declares [`Kind`], with the scope of each.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident: $scope:ident,)*) => {
+        /// Kind of a fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            const EACH: &[Self] = &[$(Self::$kind),*];
+
+            /// Returns its scope.
+            pub fn scope(self) -> Scope {
+                match self {
+                    $(Self::$kind => Scope::$scope,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
     /// All connections of a host over one path are reset.
-    Reset,
+    Reset: Path,
     /// Of one core.
-    ResetCore,
+    ResetCore: Path,
     /// Nothing passes between a host and a port, and neither end is notified.
-    Partition,
+    Partition: Path,
     /// Bytes take a hundred times as long.
-    Slow,
+    Slow: Path,
     /// Bytes are damaged; only with digests.
-    Damage,
+    Damage: Path,
     /// A port drops all its connections.
-    Drop,
+    Drop: Port,
     /// A port's ANA state changes, and changes back.
-    Ana,
+    Ana: Port,
     /// A process of the target dies, and another begins.
-    Kill,
+    Kill: Target,
     /// As `Kill`, and its controllers' cache is lost.
-    Power,
+    Power: Target,
     /// A process of the target stands still, and goes on.
-    Freeze,
+    Freeze: Target,
     /// A core of a host stands still, and goes on.
-    FreezeHost,
+    FreezeHost: Host,
     /// A host dies, and begins again.
-    KillHost,
+    KillHost: Host,
     /// A host stops in order, and begins again.
-    StopHost,
+    StopHost: Host,
     /// Another policy.
-    Policy,
+    Policy: Host,
     /// Devices take long.
-    SlowDisk,
+    SlowDisk: World,
     /// Writes are executed after their connection is gone, as long as that may be.
-    LateWrites,
+    LateWrites: Port,
     /// One end of a path's connections is gone, and the other does not hear of it; or those of its
     /// I/O queues are forgotten on the way, and neither end hears of it.
-    HalfOpen,
+    HalfOpen: Path,
     /// Nothing passes between a host and a port one way, or nothing large.
-    OneWay,
+    OneWay: Path,
     /// One end of a path's connections reads little by little.
-    Trickle,
+    Trickle: Path,
     /// Hardly anything may be under way on a path: what is sent waits until it is read.
-    Full,
+    Full: Path,
     /// Applications read nothing of what they are told.
-    Unread,
+    Unread: Host,
     /// Some blocks can't be read.
-    Media,
+    Media: World,
     /// Writes find no space.
-    NoSpace,
+    NoSpace: World,
     /// Requests fail in passing, done or not.
-    Transient,
+    Transient: World,
     /// A path is failed by hand, and restored.
-    FailPath,
+    FailPath: Path,
     /// A path is drained by hand, and restored.
-    DrainPath,
+    DrainPath: Path,
     /// A path is removed, and added again.
-    RemovePath,
+    RemovePath: Path,
     /// A second path to the same port is added, and removed.
-    AddPath,
+    AddPath: Path,
     /// The namespace has another size at one controller, and then the old one.
-    Resize,
+    Resize: Target,
     /// A process of the target begins anew with another namespace, and once more with its own.
-    Away,
+    Away: Target,
     /// Another policy with unusual knobs.
-    Knobs,
+    Knobs: Host,
     /// Some commands of a port hang.
-    Hang,
+    Hang: Port,
     /// A port says nothing.
-    Mute,
+    Mute: Port,
     /// A port answers some commands with what routes and busy controllers say; perhaps some reads
     /// bring less than was asked for.
-    Status,
+    Status: Port,
     /// Unrelated clients hold a port's connections.
-    Crowd,
+    Crowd: Port,
     /// Unrelated clients hold an export's connections and its memory.
-    Greedy,
+    Greedy: Host,
     /// All processes of the target die at once.
-    KillAll,
+    KillAll: World,
     /// A host stops in order, and its applications read nothing.
-    StopUnread,
+    StopUnread: Host,
     /// A path is not told of by discovery, and told of again.
-    Withdraw,
+    Withdraw: Port,
     /// As the one before, and each time its notice is lost with its connection.
-    Unheard,
+    Unheard: Port,
     /// Discovery controllers don't refer to each other, and do again.
-    Unreferred,
+    Unreferred: World,
     /// A discovery controller's process dies, and another begins.
-    KillTeller,
+    KillTeller: World,
     /// A discovery controller stands still, and goes on.
-    FreezeTeller,
+    FreezeTeller: World,
     /// Nothing passes between a host and the discovery controllers, and neither end is notified.
-    PartTeller,
+    PartTeller: Host,
     /// Connections of a host's applications are reset.
-    ClientReset,
+    ClientReset: Host,
     /// One end of those is gone, and the other does not hear of it before this is over.
-    ClientHalfOpen,
+    ClientHalfOpen: Host,
     /// Nothing passes between a host and its applications, and neither end is notified.
-    ClientPartition,
+    ClientPartition: Host,
     /// Bytes between them take a hundred times as long, or one end reads little by little.
-    ClientSlow,
+    ClientSlow: Host,
     /// Hardly anything may be under way between them.
-    ClientFull,
+    ClientFull: Host,
     /// A leg is taken out of its mirror by hand, and returned.
-    FailLeg,
+    FailLeg: Target,
     /// A mirror's copies are compared, and perhaps made alike.
-    CheckMirror,
+    CheckMirror: Host,
     /// One write of a leg's device fails, once: of data, or of what the mirror says there.
-    OneWrite,
+    OneWrite: Target,
     /// A leg's namespace becomes smaller, at all its controllers, and what lay behind its new end
     /// is gone; it becomes as large again once the mirror has written down what it noticed.
-    Shrink,
+    Shrink: Target,
     /// A host dies, and what its configuration names as legs is exchanged when it begins again:
     /// the mirror's own, one after the other, or those of another mirror.
-    Exchange,
+    Exchange: Host,
     /// Devices of all legs do one request after the other, more and more slowly.
-    DeepQueue,
+    DeepQueue: World,
     /// A leg's device takes requests and executes none for a while, at one process or at all. Those
     /// requests start late, each at its own time, if the clock still allows that (T49).
-    HungSubmit,
+    HungSubmit: Target,
     /// A host stands still with what its turn gave out, or a thread of its own, in its hands: what
     /// it sends, or a change of a leg that is its own device. It goes on later, or another host
     /// has taken the mirror over by then (T49).
-    HaltHost,
+    HaltHost: Host,
+}
+
+/// Lists kinds in an array.
+macro_rules! of_kinds {
+    ($($kind:ident)*) => {
+        [$(Kind::$kind),*]
+    };
+}
+pub(super) use of_kinds;
+
+/// The first `N` of these.
+const fn first<const N: usize>(kinds: &[Kind]) -> [Kind; N] {
+    match kinds.first_chunk() {
+        Some(first) => *first,
+        None => panic!("fewer kinds"),
+    }
 }
 
 /// Scope of a kind of fault: all paths whose state matters to it.
@@ -143,69 +179,10 @@ pub enum Scope {
 
 impl Kind {
     /// All that happen where there is no mirror.
-    pub const ALL: [Self; 49] = [
-        Self::Reset,
-        Self::ResetCore,
-        Self::Partition,
-        Self::Slow,
-        Self::Damage,
-        Self::Drop,
-        Self::Ana,
-        Self::Kill,
-        Self::Power,
-        Self::Freeze,
-        Self::FreezeHost,
-        Self::KillHost,
-        Self::StopHost,
-        Self::Policy,
-        Self::SlowDisk,
-        Self::LateWrites,
-        Self::HalfOpen,
-        Self::OneWay,
-        Self::Trickle,
-        Self::Full,
-        Self::Unread,
-        Self::Media,
-        Self::NoSpace,
-        Self::Transient,
-        Self::FailPath,
-        Self::DrainPath,
-        Self::RemovePath,
-        Self::AddPath,
-        Self::Resize,
-        Self::Away,
-        Self::Knobs,
-        Self::Hang,
-        Self::Mute,
-        Self::Status,
-        Self::Crowd,
-        Self::Greedy,
-        Self::KillAll,
-        Self::StopUnread,
-        Self::Withdraw,
-        Self::Unheard,
-        Self::Unreferred,
-        Self::KillTeller,
-        Self::FreezeTeller,
-        Self::PartTeller,
-        Self::ClientReset,
-        Self::ClientHalfOpen,
-        Self::ClientPartition,
-        Self::ClientSlow,
-        Self::ClientFull,
-    ];
+    pub const ALL: [Self; 49] = first(Self::EACH);
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 8] = [
-        Self::FailLeg,
-        Self::CheckMirror,
-        Self::OneWrite,
-        Self::Shrink,
-        Self::Exchange,
-        Self::DeepQueue,
-        Self::HungSubmit,
-        Self::HaltHost,
-    ];
+    pub const OF_MIRRORS: [Self; 8] = first(Self::EACH.split_at(Self::ALL.len()).1);
 
     /// All that happen in worlds with a mirror.
     pub fn of_mirror_worlds() -> impl Iterator<Item = Self> {
@@ -223,65 +200,4 @@ impl Kind {
 
     /// Of those, the first worlds knew so many.
     pub(super) const FIRST: usize = 16;
-
-    /// Returns its scope.
-    pub fn scope(self) -> Scope {
-        match self {
-            Self::Reset
-            | Self::ResetCore
-            | Self::Partition
-            | Self::Slow
-            | Self::Damage
-            | Self::HalfOpen
-            | Self::OneWay
-            | Self::Trickle
-            | Self::Full
-            | Self::FailPath
-            | Self::DrainPath
-            | Self::RemovePath
-            | Self::AddPath => Scope::Path,
-            Self::FreezeHost
-            | Self::KillHost
-            | Self::StopHost
-            | Self::Policy
-            | Self::Unread
-            | Self::Knobs
-            | Self::Greedy
-            | Self::StopUnread
-            | Self::PartTeller
-            | Self::ClientReset
-            | Self::ClientHalfOpen
-            | Self::ClientPartition
-            | Self::ClientSlow
-            | Self::ClientFull
-            | Self::CheckMirror
-            | Self::HaltHost
-            | Self::Exchange => Scope::Host,
-            Self::Drop
-            | Self::Ana
-            | Self::LateWrites
-            | Self::Hang
-            | Self::Mute
-            | Self::Status
-            | Self::Crowd
-            | Self::Withdraw
-            | Self::Unheard => Scope::Port,
-            Self::Kill
-            | Self::Power
-            | Self::Freeze
-            | Self::Resize
-            | Self::Away
-            | Self::FailLeg
-            | Self::OneWrite
-            | Self::HungSubmit
-            | Self::Shrink => Scope::Target,
-            Self::DeepQueue
-            | Self::SlowDisk
-            | Self::Media
-            | Self::NoSpace
-            | Self::Transient
-            | Self::KillAll => Scope::World,
-            Self::Unreferred | Self::KillTeller | Self::FreezeTeller => Scope::World,
-        }
-    }
 }

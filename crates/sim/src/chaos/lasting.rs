@@ -11,7 +11,7 @@
 //! # Limits
 //! Shorter than a flush waits for a path that is lost, back-off and hold included: what fails by
 //! that is not known here.
-use super::kind::Kind;
+use super::kind::{Kind, of_kinds};
 use super::plan::{Fault, Plan};
 use super::run::Course;
 use super::strike::is_halt;
@@ -30,25 +30,9 @@ const STALLED_NS: u64 = 2 * STALL_NS;
 const MORE_NS: u64 = 4_000 * MS;
 
 /// Faults of which more than the beginning matters.
-const KINDS: [Kind; 18] = [
-    Kind::Partition,
-    Kind::OneWay,
-    Kind::HalfOpen,
-    Kind::Slow,
-    Kind::Trickle,
-    Kind::Full,
-    Kind::Freeze,
-    Kind::FreezeHost,
-    Kind::Hang,
-    Kind::Mute,
-    Kind::Crowd,
-    Kind::Unread,
-    Kind::FreezeTeller,
-    Kind::PartTeller,
-    Kind::ClientHalfOpen,
-    Kind::ClientPartition,
-    Kind::ClientSlow,
-    Kind::ClientFull,
+const KINDS: [Kind; 18] = of_kinds![
+    Partition OneWay HalfOpen Slow Trickle Full Freeze FreezeHost Hang Mute Crowd Unread
+    FreezeTeller PartTeller ClientHalfOpen ClientPartition ClientSlow ClientFull
 ];
 
 /// A plan with a long fault, or the same.

@@ -11,7 +11,7 @@
 //! Left out: faults that need discovery, and unrelated clients of exports (the mirror is smaller
 //! than what they ask for).
 use super::super::aim::{self, STATES};
-use super::super::kind::Kind;
+use super::super::kind::{Kind, of_kinds};
 use super::super::plan::{Fault, Plan, WINDOW_NS};
 use super::plan::{MS, Whom, fault};
 use shape::Random;
@@ -29,60 +29,16 @@ const LONG_NS: u64 = 15_000 * MS;
 pub const SEEDS: u64 = 360;
 
 /// All that goes wrong in worlds with a mirror.
-pub const KINDS: [Kind; 44] = [
-    Kind::Reset,
-    Kind::Partition,
-    Kind::Slow,
-    Kind::Damage,
-    Kind::Drop,
-    Kind::Ana,
-    Kind::Kill,
-    Kind::Power,
-    Kind::Freeze,
-    Kind::FreezeHost,
-    Kind::KillHost,
-    Kind::StopHost,
-    Kind::Policy,
-    Kind::SlowDisk,
-    Kind::LateWrites,
-    Kind::HalfOpen,
-    Kind::OneWay,
-    Kind::Trickle,
-    Kind::Full,
-    Kind::Unread,
-    Kind::Media,
-    Kind::NoSpace,
-    Kind::Transient,
-    Kind::FailPath,
-    Kind::DrainPath,
-    Kind::RemovePath,
-    Kind::AddPath,
-    Kind::Resize,
-    Kind::Away,
-    Kind::Knobs,
-    Kind::Hang,
-    Kind::Mute,
-    Kind::Status,
-    Kind::Crowd,
-    Kind::KillAll,
-    Kind::StopUnread,
-    Kind::ClientReset,
-    Kind::ClientHalfOpen,
-    Kind::ClientPartition,
-    Kind::ClientSlow,
-    Kind::ClientFull,
-    Kind::FailLeg,
-    Kind::CheckMirror,
-    Kind::OneWrite,
+pub const KINDS: [Kind; 44] = of_kinds![
+    Reset Partition Slow Damage Drop Ana Kill Power Freeze FreezeHost KillHost StopHost Policy
+    SlowDisk LateWrites HalfOpen OneWay Trickle Full Unread Media NoSpace Transient FailPath
+    DrainPath RemovePath AddPath Resize Away Knobs Hang Mute Status Crowd KillAll StopUnread
+    ClientReset ClientHalfOpen ClientPartition ClientSlow ClientFull FailLeg CheckMirror OneWrite
 ];
 
 /// Kinds that are drawn apart from these.
-const APART: [Kind; 5] = [
-    Kind::Shrink,
-    Kind::Exchange,
-    Kind::DeepQueue,
-    Kind::HungSubmit,
-    Kind::HaltHost,
+const APART: [Kind; 5] = of_kinds![
+    Shrink Exchange DeepQueue HungSubmit HaltHost
 ];
 
 /// Whether worlds with a mirror have faults of this kind.
@@ -91,19 +47,9 @@ pub(in crate::chaos) fn is_known(kind: Kind) -> bool {
 }
 
 /// Faults that take no leg and no host away.
-const MILD: [Kind; 12] = [
-    Kind::Slow,
-    Kind::Trickle,
-    Kind::Full,
-    Kind::Unread,
-    Kind::Policy,
-    Kind::Knobs,
-    Kind::SlowDisk,
-    Kind::ClientReset,
-    Kind::ClientPartition,
-    Kind::ClientSlow,
-    Kind::ClientFull,
-    Kind::ClientHalfOpen,
+const MILD: [Kind; 12] = of_kinds![
+    Slow Trickle Full Unread Policy Knobs SlowDisk ClientReset ClientPartition ClientSlow ClientFull
+    ClientHalfOpen
 ];
 
 /// A plan with more in it.

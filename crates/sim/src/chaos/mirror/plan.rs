@@ -5,7 +5,7 @@
 //! with times that fit each other.
 use super::super::client::Habit;
 use super::super::disk::BLOCK;
-use super::super::kind::Kind;
+use super::super::kind::{Kind, of_kinds};
 use super::super::plan::{Fault, PAUSES, Plan, WINDOW_NS, lasts_ns, policy};
 use super::super::rig::{Layout, More};
 use super::Shape;
@@ -18,47 +18,11 @@ pub(super) const MS: u64 = 1_000_000;
 /// has left (T9).
 const BEAT_MS: u32 = 1000;
 /// Kinds that may happen once, those that lose data several times.
-pub(in crate::chaos) const KINDS: [Kind; 40] = [
-    Kind::Reset,
-    Kind::Reset,
-    Kind::Partition,
-    Kind::Partition,
-    Kind::OneWay,
-    Kind::HalfOpen,
-    Kind::Slow,
-    Kind::Damage,
-    Kind::Drop,
-    Kind::Ana,
-    Kind::Kill,
-    Kind::Kill,
-    Kind::Power,
-    Kind::Power,
-    Kind::Power,
-    Kind::Freeze,
-    Kind::FreezeHost,
-    Kind::KillHost,
-    Kind::KillHost,
-    Kind::KillHost,
-    Kind::StopHost,
-    Kind::SlowDisk,
-    Kind::LateWrites,
-    Kind::LateWrites,
-    Kind::Trickle,
-    Kind::Full,
-    Kind::Unread,
-    Kind::Media,
-    Kind::Media,
-    Kind::NoSpace,
-    Kind::Transient,
-    Kind::Hang,
-    Kind::Mute,
-    Kind::Status,
-    Kind::ClientReset,
-    Kind::ClientHalfOpen,
-    Kind::FailLeg,
-    Kind::FailLeg,
-    Kind::CheckMirror,
-    Kind::CheckMirror,
+pub(in crate::chaos) const KINDS: [Kind; 40] = of_kinds![
+    Reset Reset Partition Partition OneWay HalfOpen Slow Damage Drop Ana Kill Kill Power Power Power
+    Freeze FreezeHost KillHost KillHost KillHost StopHost SlowDisk LateWrites LateWrites Trickle
+    Full Unread Media Media NoSpace Transient Hang Mute Status ClientReset ClientHalfOpen FailLeg
+    FailLeg CheckMirror CheckMirror
 ];
 
 /// The plan of a seed.
