@@ -142,12 +142,18 @@ const LAYERS: [Layer; 23] = [
         ],
         pure: None,
     },
+    // Optimized, while the program's own crate is not.
+    Layer {
+        name: "cores",
+        imports: &["policy", "nbd", "volume", "engine", "runtime", "paths"],
+        pure: None,
+    },
     // Nothing of the simulator: that is a program of its own.
     Layer {
         name: "braid",
         imports: &[
             "policy", "nvme", "nbd", "volume", "engine", "runtime", "sys", "canary", "queue",
-            "broker", "terminal", "paths", "service", "status", "target", "load",
+            "broker", "terminal", "paths", "cores", "service", "status", "target", "load",
         ],
         pure: None,
     },

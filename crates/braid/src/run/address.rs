@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread::JoinHandle;
 
-use super::machine::RunControl;
+use cores::RunControl;
 use engine::export::{ExportControl, Reader};
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.

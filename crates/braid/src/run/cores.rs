@@ -2,13 +2,13 @@
 use super::config::{Config, Volume};
 use super::known;
 use super::late::{self, Absent};
-use super::machine::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
 use super::marks::Before;
 use super::mirrors::{self, Found, Mirrors};
 use super::volumes::AT_START;
 use crate::board::{Board, node_of};
 use crate::cli::Usage;
 use crate::ends::{Known, Resources, VolumePlan};
+use ::cores::{CoreReport, Explain, PathStanding, RunControl, RunEvent, RunMachine};
 use anyhow::bail;
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl};
@@ -115,7 +115,7 @@ impl Cores {
                 listeners: Vec::new(),
                 devices: resources.devices.clone(),
             };
-            handles.push(runtime::spawn(reactor, machine)?);
+            handles.push(::cores::spawn(reactor, machine)?);
         }
         handles.reverse();
         Ok(Self {

@@ -13,6 +13,7 @@ pub use show::{ExplainArgs, ask};
 
 use super::service::Service;
 use crate::control::rpc::Failure;
+use cores::Told;
 use engine::host::{IoOp, Obstacle, Sample, Wait, Wanted};
 use policy::{Basis, Forecast, Look};
 use serde::Deserialize;
@@ -33,9 +34,6 @@ const WAIT_NS_MAX: u64 = 60_000_000_000;
 const TOLD_MAX: usize = 64;
 /// How long a core may take to hear that it is over.
 const END_WAIT: Duration = Duration::from_secs(5);
-
-/// What cores say: which core, and what it wrote down.
-pub type Told = (u16, Sample);
 
 /// Volumes that somebody asks about.
 #[derive(Default)]

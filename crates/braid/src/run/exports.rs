@@ -9,11 +9,11 @@
 //! a removal, and may connect again. All exports change, or none.
 use super::address::{Accepting, Bound, NbdAddress};
 use super::config::{Config, Export};
-use super::machine::RunControl;
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
 use crate::control::rpc::Failure;
 use anyhow::Context;
+use cores::RunControl;
 use engine::export::{ExportControl, Offer};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -16,12 +16,12 @@
 //! [`HostEvent::MarkEnded`]: engine::host::HostEvent::MarkEnded
 use super::config::Volume;
 use super::known::check_open;
-use super::machine::RunEvent;
 use super::registry::{Place, Refused};
 use super::service::Service;
 use crate::control::rpc::Failure;
 use crate::log;
 use anyhow::Context;
+use cores::RunEvent;
 use engine::host::{Bar, Mark, WriteFailover};
 use policy::PathIndex;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! `braid run`: volumes attached and exported; and the verbs that speak to it.
 //!
 //! * [`config`]: what it is to be; [`address`]: where clients connect
-//! * [`cores`]: its cores; [`machine`]: the one of each
+//! * [`cores`]: its cores; the crate `cores` has the machine of each
 //! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
@@ -34,7 +34,6 @@ mod known;
 mod late;
 mod live;
 mod locks;
-mod machine;
 mod marked;
 mod marks;
 mod mirrors;
@@ -65,6 +64,7 @@ use crate::log;
 use crate::output;
 use crate::service_manager;
 use crate::units::format_bytes;
+use ::cores::RunEvent;
 use anyhow::Context;
 use choices::Choices;
 use clap::Args;
@@ -72,7 +72,6 @@ use config::Config;
 use control_file::ControlFile;
 use cores::Cores;
 use known::Known;
-use machine::RunEvent;
 use marked::Keeper;
 use marks::Marks;
 use registry::{Refused, Registry};

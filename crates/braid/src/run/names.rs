@@ -18,11 +18,11 @@
 //! for: another controller's flush would not cover them (T13).
 //!
 //! [`HostEvent::Disconnected`]: engine::host::HostEvent::Disconnected
-use super::machine::PathStanding;
 use super::service::Service;
 use crate::ends::{self, Place};
 use crate::log;
 use crate::uri::{Found, NvmeTcp, PathUri, Start, zone};
+use cores::PathStanding;
 use engine::host::{Disconnected, PathState, ReconnectWait};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};

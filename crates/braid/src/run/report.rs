@@ -6,12 +6,12 @@ mod probation;
 
 use super::config::Volume;
 use super::entries::PathEntry;
-use super::machine::{CoreReport, PathReport};
 use super::service::{Service, State};
 use crate::advice;
 use crate::control::rpc::Failure;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
+use cores::{CoreReport, PathReport};
 use engine::host::{HedgeStats, PathState};
 use policy::PathStats;
 use serde_json::{Map, Value, json};

@@ -1,8 +1,8 @@
 //! What waits in a volume and why, what a failing path has led to, over all cores.
 use super::Report;
-use crate::run::machine::{CoreReport, PathReport};
 use crate::run::notes;
 use crate::run::volumes::Running;
+use cores::{CoreReport, PathReport};
 use engine::host::{HoldReason, HoldStats, WriteFailover};
 use serde_json::{Value, json};
 

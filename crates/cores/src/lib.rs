@@ -1,23 +1,27 @@
-//! The machine of one core: the engine with its exports, and what the control thread asks of it.
+//! The machine of one core of `braid run`: the engine with its exports, and what the control thread
+//! asks of it.
 //!
 //! # Contract
 //! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
-//! between two turns; whoever asked may have gone away meanwhile.
-use super::explain::Told;
-use crate::board::Board;
+//! between two turns; its asker may have gone away meanwhile. [`spawn`] compiles the reactor for
+//! this machine here, so that an I/O never runs code of the program's own crate, which release
+//! builds don't optimize.
+#![forbid(unsafe_code)]
+
 use engine::Core;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
-    PathHealth, PathKind, PathNews, PathState, ReconnectWait, VolumeInfo, Wanted,
+    PathHealth, PathKind, PathNews, PathState, ReconnectWait, Sample, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
 use engine::mirror::{MIRRORS_FROM, MirrorReport};
 use nbd::server::CloseReason;
+use paths::board::Board;
 use policy::{Group, PathIndex, PathStats};
-use runtime::Outbox;
+use runtime::{Handle, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
@@ -38,6 +42,9 @@ pub enum RunControl {
     /// Why do I/Os of this volume go where they go? `None`: enough.
     Explain(u16, Option<Explain>),
 }
+
+/// An I/O that was asked about: its core, and what that wrote down of it.
+pub type Told = (u16, Sample);
 
 /// Which I/Os are asked about, and whom to tell.
 pub type Explain = (Wanted, SyncSender<Told>);
@@ -150,6 +157,17 @@ impl Drop for Farewell {
     fn drop(&mut self) {
         let _ = self.0.send(RunEvent::Gone);
     }
+}
+
+/// Starts the reactor of a core.
+///
+/// # Errors
+/// As [`runtime::spawn`].
+pub fn spawn(
+    config: ReactorConfig,
+    machine: RunMachine,
+) -> Result<Handle<RunMachine>, RuntimeError> {
+    runtime::spawn(config, machine)
 }
 
 impl RunMachine {
