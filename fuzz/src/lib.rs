@@ -9,7 +9,7 @@
 pub mod broker;
 pub mod engine;
 pub mod mirror;
-#[path = "../../crates/nbd/tests/model/mod.rs"]
+#[path = "../../crates/nbd/tests/it/model/mod.rs"]
 pub mod nbd;
-#[path = "../../crates/nvme/tests/model/mod.rs"]
+#[path = "../../crates/nvme/tests/it/model/mod.rs"]
 pub mod nvme;

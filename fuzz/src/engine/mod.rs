@@ -9,10 +9,10 @@
 //! Checked besides not panicking: machines come to rest, honest peers beside the lying one are
 //! served in time and their bytes are right, every request ends once, all memory comes back, and a
 //! machine that is told to stop stops, whatever the lying peer does.
-#[path = "../../../crates/engine/tests/export/clients.rs"]
+#[path = "../../../crates/engine/tests/it/export/clients.rs"]
 #[allow(dead_code, reason = "each user takes a part")]
 pub mod clients;
-#[path = "../../../crates/engine/tests/common/mod.rs"]
+#[path = "../../../crates/engine/tests/it/common/mod.rs"]
 pub mod common;
 #[allow(dead_code, reason = "seeds use it all")]
 pub mod discovery;
@@ -24,7 +24,7 @@ pub mod host;
 pub mod initiator;
 pub mod liar;
 pub mod load;
-#[path = "../../../crates/engine/tests/export/rig.rs"]
+#[path = "../../../crates/engine/tests/it/export/rig.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "each user takes a part")]
 pub mod rig;
 #[allow(dead_code, reason = "for the test that compares them")]

@@ -1,9 +1,11 @@
-//! A broker and its clients in one process. `allocations`, `descriptors` and `deaths` count what
-//! belongs to a process, so each is a program of its own.
+//! A broker and its clients in one process. `descriptors` changes a limit of its process, and
+//! `deaths` counts what its process holds, so each is a program of its own.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod allocations;
 #[path = "../common/mod.rs"]
 mod common;
+mod corpus;
 mod engine;
 mod example;
 mod hostile;
@@ -14,3 +16,7 @@ mod opcodes;
 mod pressure;
 mod serve;
 mod volume;
+
+/// Counts by thread, for [`allocations`].
+#[global_allocator]
+static ALLOCATOR: sys::CountingAllocator = sys::CountingAllocator;

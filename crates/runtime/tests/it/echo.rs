@@ -1,9 +1,6 @@
 //! Frames of all sizes, split in all ways, on many connections, with few buffers: every byte comes
 //! back.
-#[path = "echo_machine.rs"]
-mod machine;
-
-use machine::{DIGEST, Echo, HEADER};
+use crate::echo_machine::{DIGEST, Echo, HEADER};
 use nvme::crc32c;
 use runtime::{Handle, ReactorConfig, spawn};
 use std::io::{Read, Write};

@@ -1,0 +1,185 @@
+//! What verbs answer: of checks, of what legs have no room for, of what may only be read.
+use super::place::{Place, end, kill, said};
+use crate::serve::process::{Process, wait_until};
+
+#[test]
+fn a_check_waits_goes_on_and_ends_as_it_is_told() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let none = place.told(&["mirror", "pause-check", "v0"]);
+    assert_eq!(none["nothing"], "there is no check");
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1MiB/s"]);
+    let begun = place.told(&["mirror", "check", "v0"]);
+    assert_eq!(begun["state"], "checking");
+    let check = || place.told(&["mirror", "status", "v0"])["check"].clone();
+    assert_eq!(check()["paused"], false);
+    for verb in ["check", "repair"] {
+        let other = place.ask(&["mirror", verb, "v0"]);
+        assert_eq!(other.status.code(), Some(1), "{other:?}");
+        assert!(said(&other).contains("under way"), "{other:?}");
+    }
+    let paused = place.told(&["mirror", "pause-check", "v0"]);
+    assert_eq!(paused["state"], "check-paused");
+    let it = check();
+    assert_eq!(
+        (&it["paused"], it["left_ns"].is_null()),
+        (&true.into(), true),
+        "{it}"
+    );
+    place.told(&["mirror", "resume-check", "v0"]);
+    wait_until(|| (check()["bytes"].as_u64() > it["bytes"].as_u64()).then_some(()));
+    // What is paused with all copies says so, too.
+    place.told(&["mirror", "speed", "v0", "--pause"]);
+    assert_eq!(check()["paused"], true);
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1GiB/s"]);
+    assert_eq!(check()["paused"], true, "until it is ended by word");
+    place.told(&["mirror", "end-check", "v0"]);
+    let checked = place.told(&["mirror", "status", "v0"])["checked"].clone();
+    assert_eq!(
+        (&checked["complete"], &checked["alone"]),
+        (&false.into(), &false.into())
+    );
+    // The one that is asked for now is not answered with what the one before found.
+    place.told(&["mirror", "check", "v0"]);
+    assert!(place.told(&["mirror", "status", "v0"])["checked"].is_null());
+    place.told(&["mirror", "end-check", "v0"]);
+    place.told(&["mirror", "speed", "v0", "--resume"]);
+    let text = place.ask(&["mirror", "check", "v0", "--wait"]);
+    assert!(text.status.success(), "{text:?}");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.starts_with("v0: alike: 0 differences"), "{text}");
+    end(engine);
+}
+
+#[test]
+fn who_waits_for_a_check_is_told_that_the_engine_has_gone_and_not_that_legs_differ() {
+    for verb in ["check", "status"] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let engine = place.start();
+        place.told(&["mirror", "speed", "v0", "--ceiling", "1MiB/s"]);
+        if verb == "status" {
+            place.told(&["mirror", "check", "v0"]);
+        }
+        let socket = place.path("c.sock");
+        let words = ["mirror", verb, "v0", "--wait", "--socket"];
+        let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+        let mut waits = Process::start(place.0.path(), &words);
+        let checks = || place.told(&["mirror", "status", "v0"])["check"].is_object();
+        wait_until(|| checks().then_some(()));
+        // It says so when it has asked.
+        place.told(&["mirror", "pause-check", "v0"]);
+        waits.notes("check is paused");
+        end(engine);
+        waits.notes("c.sock");
+        let status = waits.ended();
+        assert_eq!(status.code(), Some(3), "{verb}: {}", waits.seen);
+    }
+}
+
+#[test]
+fn a_resync_after_a_kill_is_shown_and_waited_for() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let slow = ["--floor", "64KiB/s", "--ceiling", "64KiB/s"];
+    place.told(&[&["mirror", "speed", "v0"][..], &slow].concat());
+    let mut client = place.client();
+    for block in 0..400_u64 {
+        assert_eq!(client.write(block << 12, block as u8), 0);
+    }
+    kill(engine);
+    let engine = place.start();
+    let status = || place.told(&["mirror", "status", "v0"]);
+    let shown = status();
+    let resync = &shown["resync"];
+    assert!(resync["of_bytes"].as_u64() > Some(0), "{shown}");
+    assert_eq!(resync["paused"], false, "{shown}");
+    let text = place.ask(&["mirror", "status", "v0"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("\n  resync  "), "{text}");
+    let socket = place.path("c.sock");
+    let words = ["mirror", "status", "v0", "--wait", "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    place.told(&["mirror", "speed", "v0", "--pause"]);
+    let mut waits = Process::start(place.0.path(), &words);
+    waits.notes("resync is paused");
+    place.told(&["mirror", "speed", "v0", "--resume"]);
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1GiB/s"]);
+    assert!(waits.ended().success(), "{}", waits.seen);
+    assert!(status()["resync"].is_null(), "{}", status());
+    end(engine);
+}
+
+#[test]
+fn b6_what_legs_have_no_room_for_is_refused() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    for leg in ["a", "b"] {
+        // As by a newer braid, which keeps more.
+        place.says(leg, |it| {
+            let fits = |length: &usize| it.properties.set("more", &"x".repeat(*length)).is_ok();
+            (0..510).rev().find(fits).unwrap();
+        });
+    }
+    let engine = place.start();
+    for words in [
+        &["mirror", "fail", "v0", "1"][..],
+        &["mirror", "speed", "v0", "--ceiling", "9MiB/s"],
+    ] {
+        let output = place.ask(words);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said(&output).contains("no room"), "{output:?}");
+    }
+    assert_eq!(place.legs(), ["in-sync", "in-sync"], "nothing has changed");
+    let status = place.told(&["mirror", "status", "v0"]);
+    assert!(status["speed"]["ceiling"].is_null(), "{status}");
+    end(engine);
+}
+
+#[test]
+fn of_a_mirror_that_may_only_be_read_no_verb_changes_anything() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    for leg in ["a", "b"] {
+        place.says(leg, |it| it.features.read_only = 1);
+    }
+    let before = ["a", "b"].map(|leg| std::fs::read(place.path(leg)).unwrap());
+    let engine = place.start();
+    let (a, c) = (place.leg("a"), place.leg("c"));
+    for words in [
+        &["check", "v0"][..],
+        &["repair", "v0"],
+        &["fail", "v0", "1"],
+        &["restore", "v0", "1"],
+        &["accept-loss", "v0"],
+        &["add", "v0", &c],
+        &["remove", "v0", "1"],
+        &["replace", "v0", "1", &c],
+        &["grow", "v0"],
+        &["speed", "v0", "--ceiling", "1MiB/s"],
+    ] {
+        let output = place.ask(&[&["mirror"], words].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        assert!(
+            said(&output).contains("newer braid"),
+            "{words:?}: {output:?}"
+        );
+    }
+    let status = place.told(&["mirror", "status", "v0"]);
+    let reasons = status["legs"].as_array().unwrap().iter();
+    let reasons: Vec<&str> = reasons.filter_map(|leg| leg["why"].as_str()).collect();
+    assert!(
+        !reasons.iter().any(|why| why.contains("leaving")),
+        "{a}: {reasons:?}"
+    );
+    end(engine);
+    let after = ["a", "b"].map(|leg| std::fs::read(place.path(leg)).unwrap());
+    assert!(before == after, "something was written");
+}

@@ -1,0 +1,23 @@
+//! What serves until it is told to end, as processes: `braid run` with volumes and mirrors,
+//! `braid target`, and servers of hardware queues.
+
+mod discovery;
+mod explain;
+mod extents;
+mod faults;
+mod hangfs;
+mod hung;
+mod knobs;
+mod mirror;
+mod names;
+mod nbd;
+mod no_io_uring;
+mod places;
+mod process;
+mod queue;
+mod read_only;
+mod reload;
+mod service_manager;
+mod sockets;
+mod target;
+mod volumes;

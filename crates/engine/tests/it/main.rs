@@ -1,0 +1,14 @@
+//! The engine's machines with peers and a network in virtual time. One program, since each one more
+//! is compiled, linked and run by itself; allocations are counted by thread, so that tests beside
+//! one another don't disturb the count.
+#![allow(clippy::unwrap_used, reason = "tests")]
+mod common;
+mod corpus;
+mod discovery;
+mod export;
+mod host;
+mod host_alloc;
+mod mirror;
+mod target_cost;
+mod target_hand;
+mod targets;

@@ -1,0 +1,22 @@
+//! Mirrors over the host's volumes, in virtual time: legs are devices with volatile caches, that
+//! fail, vanish and come back.
+mod again;
+mod cost;
+mod deep;
+mod frozen;
+mod grow;
+mod hang;
+mod holes;
+mod lease;
+mod legs;
+mod life;
+mod numbers;
+mod overlap;
+mod rig;
+mod silent;
+mod sizes;
+mod spare;
+mod start;
+
+use crate::common;
+use crate::export::clients;

@@ -1,0 +1,2 @@
+//! The corpus of the mirror's fuzz target.
+mod corpus;
