@@ -216,6 +216,9 @@ fn run_shell(root: &Path, step: &Step, part: &Part, words: &Words, log: &Path) -
     for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
         println!("{line}");
     }
+    for test in skips::failed(&output) {
+        println!("{}: failed test: {test}", step.name);
+    }
     match result {
         Ok(status) => println!(
             "{}: `{shell}`: {status}; all of it: {}",

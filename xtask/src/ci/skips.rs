@@ -1,4 +1,4 @@
-//! Tests that did not run, as their output says.
+//! Tests that did not run and tests that failed, as their output says.
 
 /// One test that did not run.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +28,20 @@ pub fn allowed(list: &str) -> Vec<String> {
         .collect()
 }
 
+/// Names in the lists of failed tests in `output`: `--no-fail-fast` runs the other programs too, so
+/// that its end shows the last ones only.
+pub fn failed(output: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut is_listed = false;
+    for line in output.lines() {
+        match line.strip_prefix("    ") {
+            Some(name) if is_listed => names.push(name),
+            _ => is_listed = line == "failures:",
+        }
+    }
+    names
+}
+
 /// The harness may have written `test name ... ` on the same line before.
 fn said(line: &str) -> Option<Skip> {
     let from_start = line.strip_prefix("SKIP ");
@@ -52,7 +66,7 @@ fn ignored(line: &str) -> Option<Skip> {
 
 #[cfg(test)]
 mod tests {
-    use super::{allowed, found};
+    use super::{allowed, failed, found};
 
     #[test]
     fn skips_and_ignored_tests_are_found_wherever_the_harness_puts_them() {
@@ -69,6 +83,15 @@ mod tests {
             "d|ignored, no reason given",
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn failed_tests_of_several_programs_are_named() {
+        let output = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n    no name\n\n\
+                      failures:\n    a\n    m::b\n\ntest result: FAILED.\n    no name\n\
+                      failures:\n    c\n\ntest result: FAILED.\n";
+        assert_eq!(failed(output), ["a", "m::b", "c"]);
+        assert!(failed("test a ... ok\n").is_empty());
     }
 
     #[test]

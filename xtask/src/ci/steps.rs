@@ -105,7 +105,8 @@ pub const STEPS: [Step; 16] = [
         "test",
         "tests as README.md has them, with corpora of the fuzz targets and fixed worlds of faults",
         1800,
-        "{test}",
+        // All that fail are shown by one run.
+        "{test} --no-fail-fast",
     ),
     both(
         "doc",
