@@ -184,8 +184,8 @@ impl Machine for Core {
         self.devices.handle_connected(conn, now_ns);
     }
 
-    fn handle_look(&mut self, busy_ns: u64) {
-        self.devices.handle_look(busy_ns);
+    fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+        self.devices.handle_look(busy_ns, now_ns);
     }
 
     #[inline]

@@ -481,7 +481,7 @@ fn writes_by_workers(files: &mut Files) -> bool {
         }
         files.ask();
         files.ring().enter(sys::Wait::No).unwrap();
-        let request = files.requests.iter().flatten().next();
+        let request = files.requests.iter().map(|(_, it)| it).next();
         by_workers |= request.is_some_and(|it| it.by_workers);
     };
     assert!(ended.status.is_success() && files.in_flight == 0);

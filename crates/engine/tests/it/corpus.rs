@@ -46,5 +46,5 @@ fn every_target_is_replayed() {
 
 #[test]
 fn corpora_have_all_seeds() {
-    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
+    replay_corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
 }

@@ -20,5 +20,5 @@ fn checksums_of_the_bodies_are_those_of_the_standard() {
 
 #[test]
 fn corpora_have_all_seeds() {
-    corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
+    replay_corpus::has_seeds(env!("CARGO_MANIFEST_DIR"), &bodies::seeds::all());
 }

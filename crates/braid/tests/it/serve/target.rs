@@ -2,7 +2,7 @@
 mod cache;
 
 use crate::serve::no_io_uring;
-use crate::serve::tmpfs::Tmpfs;
+use crate::tmpfs::Tmpfs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
