@@ -71,7 +71,7 @@ fn both(first: &[u8], second: &[u8]) -> Vec<u8> {
 /// A command in the next slot: opcode, namespace and pointer's form, identifier, pointer, second
 /// pointer, blocks.
 fn command(tape: &mut Vec<u8>, slot: u8, opcode: u8, choice: u8, second: u8, blocks: u8) {
-    let operation = slot % 8 << 4 | slot / 8;
+    let operation = ((slot % 8) << 4) | (slot / 8);
     tape.extend([operation & 0x71, opcode, choice, slot, 8, second, blocks, 0]);
 }
 

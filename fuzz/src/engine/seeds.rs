@@ -57,7 +57,7 @@ fn of_discovery(choice: u8) -> Vec<u8> {
     use discovery::{LIE, OFFER, PASS, REFER};
     let mut tape = vec![choice & 7];
     let lie = [
-        choice % 4 << 1,
+        (choice % 4) << 1,
         choice % 20,
         choice,
         0,

@@ -52,7 +52,7 @@ fn life(choice: u8) -> Vec<u8> {
 }
 
 fn page(choice: u8) -> Vec<u8> {
-    let mut tape = vec![0x80 | choice % 2, 0x20, 0x1c];
+    let mut tape = vec![0x80 | (choice % 2), 0x20, 0x1c];
     for index in 0..3 {
         tape.extend([0x40 | index, 5, index * 15, 0x77, index * 16, 0, 0, 0]);
     }

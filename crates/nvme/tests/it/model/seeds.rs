@@ -39,7 +39,7 @@ pub fn rings(choice: u8) -> Vec<u8> {
     for round in 0..6 {
         let slot = (round % 5) << 4;
         if choice & 1 == 0 {
-            let (opcode, flags) = (choice / 4 + round, choice / 2 & 1 | 0x80);
+            let (opcode, flags) = (choice / 4 + round, ((choice / 2) & 1) | 0x80);
             let blocks = [7, 31, 255][usize::from(round % 3)];
             tape.extend([
                 slot | 1,
@@ -51,7 +51,7 @@ pub fn rings(choice: u8) -> Vec<u8> {
                 choice / 4 + round,
                 3,
             ]);
-            tape.extend([(slot + 0x10) % 0x50 | 2, (slot % 0x50) | 3, 5]);
+            tape.extend([((slot + 0x10) % 0x50) | 2, (slot % 0x50) | 3, 5]);
             // Nothing changes, or the tail, a word that was just read, or one of the list.
             let strike = [0, 0x81, 0x90, 0xa2][usize::from(choice / 8)];
             tape.extend([0, 0, 0, 0, 0, 0, strike, round, 0, 0, 0, 0, 0]);
