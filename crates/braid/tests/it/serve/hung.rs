@@ -147,6 +147,7 @@ fn t52_hung_file_costs_its_own_namespace() {
 /// for nothing of the first to open the second.
 #[test]
 fn t52_hung_file_holds_up_no_path_that_comes_late() {
+    let mut engine; // ends last: it can't while the file hangs
     let Some(place) = Place::new() else { return };
     let of = |name: &str, uri: &str| {
         format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n")
@@ -157,7 +158,7 @@ fn t52_hung_file_holds_up_no_path_that_comes_late() {
         of("v1", &format!("file:{}", late.display())),
     ];
     std::fs::write(place.path("b.toml"), config.concat()).unwrap();
-    let mut engine = process::begun(place.directory.path());
+    engine = process::begun(place.directory.path());
     if engine.says("v0: ready").is_none() {
         engine.notes("io_uring");
         return no_io_uring::skip(&engine.seen);

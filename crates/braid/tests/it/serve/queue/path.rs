@@ -18,11 +18,11 @@ fn text(path: &Path) -> &str {
 
 /// A server of queues to the file, which belongs to the subsystem.
 fn serve(root: &Path) -> Process {
-    serve_at(root, "q.sock")
+    serve_at(root, "q.sock", "65000")
 }
 
-/// The same with a socket of this name.
-fn serve_at(root: &Path, name: &str) -> Process {
+/// The same with a socket of this name, and a controller of this number.
+fn serve_at(root: &Path, name: &str, controller: &str) -> Process {
     let (file, socket) = (
         format!("file:{}", text(&root.join("data"))),
         root.join(name),
@@ -33,6 +33,8 @@ fn serve_at(root: &Path, name: &str) -> Process {
         &file,
         "--subsystem",
         NQN,
+        "--controller",
+        controller,
         "--socket",
         text(&socket),
     ];
@@ -318,15 +320,15 @@ fn t13_paths_that_come_late_after_a_kill_join_together() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     data(root);
-    let Some((target, _)) = target(root) else {
-        return; // no io_uring
+    let Some((_target, uri)) = target(root) else {
+        return;
     };
-    drop(target);
     let sockets = ["q.sock", "r.sock", "s.sock"];
-    configure_queues(root, "", &sockets, &[]);
-    let servers = sockets.map(|name| serve_at(root, name));
+    configure_queues(root, "", &sockets, &[&uri]);
+    let serve_nth = |n: usize| serve_at(root, sockets[n], ["65000", "65001", "65002"][n]);
+    let servers = [0, 1, 2].map(serve_nth);
     let mut engine = engine(root);
-    wait_until(|| (states(root) == ["live"; 3]).then_some(()));
+    wait_until(|| (states(root) == ["live"; 4]).then_some(()));
     assert_eq!(Client::open(&root.join("v0.sock")).write(0, 1), 0);
     engine.signal(Signal::KILL);
     engine.ended();
@@ -334,9 +336,12 @@ fn t13_paths_that_come_late_after_a_kill_join_together() {
     sockets
         .iter()
         .for_each(|name| drop(std::fs::remove_file(root.join(name))));
+    // Without the controller, which has left what holds of the volume.
+    configure_queues(root, "", &sockets, &[]);
     let mut engine = process::begun(root);
+    engine.notes(sockets[2]);
     wait_until(|| root.join("c.sock").exists().then_some(()));
-    let _first = serve_at(root, sockets[0]);
+    let _first = serve_nth(0);
     engine.notes("it waits for");
     let why = why(root, 0);
     assert!(why.contains("r.sock") && why.contains("s.sock"), "{why}");
@@ -357,7 +362,7 @@ fn t13_paths_that_come_late_after_a_kill_join_together() {
     let removed = ask(root, &["path", "remove", "v0", "1", "--force"]);
     assert!(removed.status.success(), "{removed:?}");
     assert_eq!(states(root), ["absent"; 2]);
-    let _last = serve_at(root, sockets[2]);
+    let _last = serve_nth(2);
     assert!(engine.says("v0: ready").is_some());
     wait_until(|| (states(root) == ["live", "live"]).then_some(()));
     assert_eq!(numbers(root), [0, 2]);
