@@ -1,4 +1,4 @@
-//! Layout of a queue's memory; the table is in docs/queues.md.
+//! Layout of a queue's memory; the table is in layout.md.
 use crate::limits::{REGION_SHIFT, REGIONS_MAX};
 use nvme::limits::QUEUE_ENTRIES_MAX;
 use nvme::queue::{Nap, Place};
