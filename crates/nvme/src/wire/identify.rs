@@ -265,8 +265,8 @@ impl Namespace {
 }
 
 structure! {
-    /// Identify Namespace of the NVM command set, CNS 05h: protection information formats, and sizes
-    /// that do not fit CNS 00h.
+    /// Identify Namespace of the NVM command set, CNS 05h: protection information formats, and
+    /// sizes that do not fit CNS 00h.
     pub struct NvmNamespace[IDENTIFY_LEN] {
         /// Logical block storage tag mask.
         lbstm: u64 = 0,

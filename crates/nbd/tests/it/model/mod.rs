@@ -42,7 +42,7 @@ impl Wire {
         self.flip = Some(place);
     }
 
-    /// What arrives of `bytes`, and in pieces of which size.
+    /// Returns the part of `bytes` that arrives, and the size of its pieces.
     pub fn arrive(&mut self, bytes: &[u8]) -> (Vec<u8>, usize) {
         let mut bytes = bytes.to_vec();
         if let Some(place) = self.flip.take_if(|_| !bytes.is_empty()) {

@@ -9,7 +9,7 @@ pub const SUBSYSTEM: &str = "nqn.2026-01.org.example:fuzz";
 /// More outputs than this from one event is a loop without end.
 pub const OUTPUTS_MAX: usize = 10_000;
 
-/// Who the host is in all bodies.
+/// Identity of the host in all models.
 pub fn identity() -> HostIdentity {
     HostIdentity {
         nqn: "nqn.2026-01.org.example:host".to_owned(),
@@ -34,7 +34,7 @@ pub struct CheckedQueue {
 struct Expected {
     data: Data,
     placed: u32,
-    /// What its payload is full of.
+    /// The byte that its payload is full of.
     fill: u8,
 }
 

@@ -1,7 +1,7 @@
 //! Both ends of a queue in shared memory against a side that writes while its words are read.
 //!
 //! The memory changes by the tape at each load: before it, so that what was checked may differ
-//! from what is read next, and after it. What is held: an end reads and writes nothing but what
+//! from what is read next, and after it. The model checks: an end reads and writes nothing but what
 //! its part of the queue says, each word of an entry once; a command that passes the check stays in
 //! its namespace and rights; a data pointer that passes the walk has as many bytes as the command,
 //! and takes a bounded number of words; no command ends twice.
@@ -100,7 +100,7 @@ impl<'a> Memory<'a> {
         self.stores.borrow_mut().push(at);
     }
 
-    /// What was loaded and stored since the last time.
+    /// Places that were loaded and stored since the last call.
     fn did(&self) -> (Vec<usize>, Vec<usize>) {
         (self.loads.take(), self.stores.take())
     }
@@ -295,7 +295,7 @@ fn execute(memory: &Memory<'_>, entry: &Entry, trust: Trust) -> Result<(), Statu
     Ok(())
 }
 
-/// What a list's word says, or data that is taken for one; `None`: no registered memory is there.
+/// The word of a list, or data that is taken for one; `None`: no registered memory is there.
 fn listed(memory: &Memory<'_>, address: u64) -> Option<u64> {
     let offset = address.wrapping_sub(LISTS_ADDRESS);
     if offset <= LISTS.len() as u64 - 8 {

@@ -36,7 +36,7 @@ struct Connection {
     unsent: Vec<u32>,
 }
 
-/// What is known of one command.
+/// Stage of one command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Wanted,

@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
     record(data);
 }
 
-/// What the two ends heard, as tapes for the bodies that have only one of them.
+/// Bytes that the two ends received, as tapes for the models of one of them.
 pub struct Recorded {
     /// For `admin`.
     pub admin: Vec<u8>,
