@@ -260,7 +260,6 @@ fn a_path_whose_io_does_not_end_is_used_again_or_failed_as_was_asked() {
 #[test]
 fn path_gets_a_number_of_its_own_and_others_leave_it_free() {
     let mut fleet = Fleet::new(2, 1, target(5));
-    fleet.load(0);
     let add = |fleet: &mut Fleet, address, numbers| {
         let path = PathConfig {
             numbers,
@@ -276,7 +275,7 @@ fn path_gets_a_number_of_its_own_and_others_leave_it_free() {
     assert_eq!(fleet.remove(PathIndex(2), false), made(PathIndex(2)));
     assert_eq!(fleet.add(4), made(PathIndex(1)));
     assert_eq!(fleet.paths(), [0, 1, 3]);
-    fleet.finish();
+    fleet.at_rest();
 }
 
 /// An engine begins without the first two paths of a volume: the third keeps its number.
