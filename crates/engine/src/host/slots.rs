@@ -1,9 +1,9 @@
-//! The table of I/Os in flight on one core, and the order of those on each path.
+//! The table of I/Os in flight on one core: who holds which, in what order, without allocating.
 //!
 //! # Contract
-//! The I/O in a slot is in one [`Lane`] (of a path, or of those that wait); its links serve that. A
-//! token names a slot *and* its use: a late answer to an earlier use finds nothing (T11). An I/O
-//! that has ended leaves its slot at once; its end is kept until it is reported.
+//! A slot is free, in one [`Lane`] (of a path, or of those that wait), or ended and waiting to be
+//! reported; its links serve the list it is in. A token names a slot *and* its use: a late
+//! answer to an earlier use finds nothing (T11).
 //!
 //! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so
 //! those that still wait are a suffix, and those given are in order of that time as well. The first
@@ -14,13 +14,12 @@
 //! and its copy, the one that ends without being reported is the spare one from then on.
 //!
 //! # Limits
-//! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction. I/Os that have ended and
-//! were not reported count as well.
+//! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
 use super::types::{Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
-use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use block::Covered;
 use block::order::Ticket as Place;
-use block::{Covered, Key, SlotMap};
 use policy::{PathIndex, Ticket};
 use volume::Outcome;
 
@@ -31,7 +30,7 @@ const SPARES_LEFT: u32 = 16;
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
-/// Placeholder of the tables beside this one.
+/// What a slot holds before its first use.
 pub(super) const EMPTY: Io = Io {
     volume: 0,
     op: IoOp::Flush,
@@ -67,8 +66,13 @@ pub(super) struct Slot {
     pub fence: Option<Place>,
     /// What happened to it so far.
     pub course: Course,
+    /// How it ended.
+    done: IoDone,
     /// Its command has expired: what now fails has timed out.
     pub expired: bool,
+    /// Taken, and not ended.
+    active: bool,
+    token: u32,
     prev: u32,
     next: u32,
 }
@@ -148,15 +152,22 @@ impl Course {
 
 /// All slots of one core.
 pub(super) struct Slots {
-    table: SlotMap<Slot>,
-    /// Ends of I/Os, to be reported in this order.
-    ended: VecDeque<IoDone>,
-    /// I/Os that have not ended, and the most of them and of `ended` together.
+    table: Vec<Slot>,
+    free: u32,
+    /// Free ones for copies.
+    spare: u32,
+    /// Ended, to be reported in this order.
+    ended: Queue,
     active: u32,
-    count: u32,
-    /// Spare slots in use, and the most of them.
-    spares_used: u32,
+    /// Spare slots, free or not.
     spares: u32,
+}
+
+/// A first-in first-out list.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
 }
 
 /// The I/Os of one path, in order of submission.
@@ -202,14 +213,43 @@ fn some(index: u32) -> Option<u32> {
 
 impl Slots {
     /// So many slots, and so many spare ones.
-    pub(super) fn new(count: u32, spares: u32) -> Self {
+    pub(super) fn new(count: u32, spare: u32) -> Self {
+        let done = IoDone {
+            cookie: 0,
+            outcome: Outcome::Done,
+            path: NO_PATH,
+            latency_ns: 0,
+        };
+        let slot = |index: u32| Slot {
+            io: EMPTY,
+            started_ns: 0,
+            path: NO_PATH,
+            issued_ns: 0,
+            placed_ns: 0,
+            ticket: Ticket::default(),
+            until_ns: 0,
+            association: 0,
+            covers: Covered::default(),
+            fence: None,
+            course: Course::default(),
+            done,
+            expired: false,
+            active: false,
+            token: index,
+            prev: NONE,
+            next: match index + 1 {
+                next if next == count || next == count + spare => NONE,
+                next => next,
+            },
+        };
+        let table: Vec<_> = (0..count + spare).map(slot).collect();
         Self {
-            table: SlotMap::new(count + spares),
-            ended: VecDeque::with_capacity(count as usize),
+            table,
+            free: if count == 0 { NONE } else { 0 },
+            spare: if spare == 0 { NONE } else { count },
+            ended: Queue::EMPTY,
             active: 0,
-            count,
-            spares_used: 0,
-            spares,
+            spares: spare,
         }
     }
 
@@ -218,22 +258,28 @@ impl Slots {
         self.active
     }
 
-    /// Slots that are neither free nor of an I/O: there should be none, ever.
+    /// Slots that are neither free nor of an I/O: there should be none, ever. Looks at all.
     pub(super) fn leaked(&self) -> usize {
-        self.table.len().saturating_sub(self.active) as usize
+        let chain = |first: u32| {
+            let next = |&at: &u32| some(self.table[at as usize].next);
+            core::iter::successors(some(first), next).count()
+        };
+        let here = chain(self.free) + chain(self.spare) + chain(self.ended.head);
+        self.table.len().saturating_sub(here + self.active as usize)
     }
 
     /// Those of a volume. Looks at all slots.
     pub(super) fn active_of(&self, volume: u16) -> impl Iterator<Item = &Slot> {
-        let all = self.table.iter().map(|(_, slot)| slot);
-        all.filter(move |slot| !slot.course.spare && slot.io.volume == volume)
+        let all = self.table.iter();
+        all.filter(move |slot| slot.active && !slot.course.spare && slot.io.volume == volume)
     }
 
     /// Lets the I/Os of a volume try a path again that they had failed on: it was connected anew.
     /// A read that another volume can do as well asks no path twice. Looks at all slots.
     pub(super) fn forget_failures(&mut self, volume: u16, path: PathIndex) {
-        let repeats = |slot: &&mut Slot| slot.io.volume == volume && !slot.course.elsewhere;
-        for slot in self.table.values_mut().filter(repeats) {
+        let of = |slot: &&mut Slot| slot.active && slot.io.volume == volume;
+        let repeats = |slot: &&mut Slot| of(slot) && !slot.course.elsewhere;
+        for slot in self.table.iter_mut().filter(repeats) {
             slot.course.failed &= !(1 << path.0);
         }
     }
@@ -241,11 +287,19 @@ impl Slots {
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
     #[inline]
     pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
-        if self.active + self.ended.len() as u32 >= self.count {
-            return None;
-        }
+        let index = some(self.free)?;
+        let slot = &mut self.table[index as usize];
+        self.free = slot.next;
+        slot.io = *io;
+        slot.started_ns = now_ns;
+        slot.placed_ns = now_ns;
+        slot.fence = None;
+        slot.course = Course::default();
+        slot.expired = false;
+        slot.active = true;
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
         self.active += 1;
-        Some(self.table.insert(Slot::new(io, now_ns)).index())
+        Some(index)
     }
 
     /// Takes a spare slot for a copy of the I/O in slot `of`, with a course of its own from now on;
@@ -256,9 +310,9 @@ impl Slots {
             started_ns,
             course,
             ..
-        } = self.table[of];
+        } = self.table[of as usize];
         let index = self.take_spare(&io, now_ns)?;
-        let slot = &mut self.table[index];
+        let slot = &mut self.table[index as usize];
         (slot.started_ns, slot.course) = (started_ns, course);
         slot.course.spare = true;
         Some(index)
@@ -266,31 +320,43 @@ impl Slots {
 
     /// Takes a spare slot for something that is no caller's I/O; `None`: none is left.
     pub(super) fn take_spare(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
-        if !self.has_spare() {
-            return None;
-        }
-        self.spares_used += 1;
-        let mut slot = Slot::new(io, now_ns);
-        slot.course.spare = true;
-        Some(self.table.insert(slot).index())
+        let index = some(self.spare)?;
+        let slot = &mut self.table[index as usize];
+        self.spare = slot.next;
+        (slot.io, slot.started_ns, slot.placed_ns) = (*io, now_ns, now_ns);
+        slot.fence = None;
+        slot.course = Course {
+            spare: true,
+            ..Course::default()
+        };
+        slot.expired = false;
+        slot.active = true;
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+        Some(index)
     }
 
     /// Whether there is a spare slot.
     pub(super) fn has_spare(&self) -> bool {
-        self.spares_used < self.spares
+        self.spare != NONE
     }
 
     /// Whether a spare slot may be taken for what is not urgent: a quarter of them, at most
     /// [`SPARES_LEFT`], stays for copies and for paths on probation.
     pub(super) fn has_spares(&self) -> bool {
-        self.spares - self.spares_used > SPARES_LEFT.min(self.spares / 4)
+        let left = SPARES_LEFT.min(self.spares / 4) as usize;
+        let next = |&index: &u32| self.next(index);
+        core::iter::successors(some(self.spare), next)
+            .nth(left)
+            .is_some()
     }
 
     /// Nothing is under way any more in a spare slot.
     pub(super) fn free_spare(&mut self, index: u32) {
-        let slot = self.remove(index);
-        assert!(slot.course.spare, "an I/O that is no copy ends as one");
-        self.spares_used -= 1;
+        let slot = &mut self.table[index as usize];
+        debug_assert!(slot.active && slot.course.spare);
+        slot.active = false;
+        slot.next = self.spare;
+        self.spare = index;
     }
 
     /// Of an I/O and its copy, `index` is the I/O from now on, whichever it was, and `other` the
@@ -301,42 +367,40 @@ impl Slots {
     }
 
     pub(super) fn get(&self, index: u32) -> &Slot {
-        &self.table[index]
+        &self.table[index as usize]
     }
 
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Slot {
-        &mut self.table[index]
-    }
-
-    fn remove(&mut self, index: u32) -> Slot {
-        self.table.remove(self.table.key(index))
+        &mut self.table[index as usize]
     }
 
     /// The name under which a path's queue knows the slot's present use.
     pub(super) fn token(&self, index: u32) -> u32 {
-        token(self.table.key(index))
+        self.table[index as usize].token
     }
 
     /// The I/O goes on under another token: an answer to the old one finds nothing (T11).
     pub(super) fn rename(&mut self, index: u32) {
-        self.table.rename(index);
+        let slot = &mut self.table[index as usize];
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
     }
 
     /// The slot of `token`, if its I/O has not ended.
     #[inline]
-    pub(super) fn find(&self, of: u32) -> Option<u32> {
-        let key = self.table.find(of & INDEX_MASK)?;
-        (token(key) == of).then_some(key.index())
+    pub(super) fn find(&self, token: u32) -> Option<u32> {
+        let index = token & INDEX_MASK;
+        let slot = self.table.get(index as usize)?;
+        (slot.token == token && slot.active).then_some(index)
     }
 
     /// Puts a slot at the end of `lane`; `wait`: the path has no room for it.
     #[inline]
     pub(super) fn push(&mut self, lane: &mut Lane, index: u32, wait: bool) {
-        let slot = &mut self.table[index];
+        let slot = &mut self.table[index as usize];
         slot.prev = lane.tail;
         slot.next = NONE;
         match some(lane.tail) {
-            Some(tail) => self.table[tail].next = index,
+            Some(tail) => self.table[tail as usize].next = index,
             None => lane.head = index,
         }
         lane.tail = index;
@@ -352,19 +416,19 @@ impl Slots {
 
     /// The first waiting I/O of `lane` was given to the queue.
     pub(super) fn issued(&mut self, lane: &mut Lane) {
-        lane.waiting = self.table[lane.waiting].next;
+        lane.waiting = self.table[lane.waiting as usize].next;
     }
 
     /// Takes a slot out of `lane`.
     #[inline]
     pub(super) fn unlink(&mut self, lane: &mut Lane, index: u32) {
-        let Slot { prev, next, .. } = self.table[index];
+        let Slot { prev, next, .. } = self.table[index as usize];
         match some(prev) {
-            Some(prev) => self.table[prev].next = next,
+            Some(prev) => self.table[prev as usize].next = next,
             None => lane.head = next,
         }
         match some(next) {
-            Some(next) => self.table[next].prev = prev,
+            Some(next) => self.table[next as usize].prev = prev,
             None => lane.tail = prev,
         }
         if lane.waiting == index {
@@ -385,60 +449,67 @@ impl Slots {
 
     /// The I/O behind `index` in its lane.
     pub(super) fn next(&self, index: u32) -> Option<u32> {
-        some(self.table[index].next)
+        some(self.table[index as usize].next)
     }
 
-    /// An I/O that is in no lane has ended; that is kept to be reported.
+    /// An I/O that is in no lane has ended; it is kept to be reported.
     #[inline]
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
-        let slot = self.remove(index);
-        self.ended.push_back(IoDone {
+        let slot = &mut self.table[index as usize];
+        debug_assert!(slot.active, "an I/O ends once");
+        slot.done = IoDone {
             cookie: slot.io.cookie,
             outcome,
             path,
             latency_ns: now_ns.saturating_sub(slot.started_ns),
-        });
+        };
+        slot.active = false;
         self.active -= 1;
+        self.ended.push(&mut self.table, index);
     }
 
-    /// Frees a slot whose end is not reported.
+    /// A slot whose end nobody is told of is free again.
     pub(super) fn free(&mut self, index: u32) {
-        self.remove(index);
+        let slot = &mut self.table[index as usize];
+        slot.active = false;
+        slot.next = self.free;
+        self.free = index;
         self.active -= 1;
     }
 
-    /// The next I/O that ended.
+    /// The next I/O that ended; its slot is free again.
     #[inline]
     pub(super) fn report(&mut self) -> Option<IoDone> {
-        self.ended.pop_front()
+        let index = self.ended.pop(&self.table)?;
+        let slot = &mut self.table[index as usize];
+        slot.next = self.free;
+        self.free = index;
+        Some(slot.done)
     }
 }
 
-/// The low bits of the generation, above the slot: the width that queues and devices take.
-fn token(key: Key) -> u32 {
-    key.generation() << INDEX_BITS | key.index()
-}
+impl Queue {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+    };
 
-impl Slot {
-    /// Submitted now, and in no lane.
-    #[inline]
-    fn new(io: &Io, now_ns: u64) -> Self {
-        Self {
-            io: *io,
-            started_ns: now_ns,
-            path: NO_PATH,
-            issued_ns: 0,
-            placed_ns: now_ns,
-            ticket: Ticket::default(),
-            until_ns: 0,
-            association: 0,
-            covers: Covered::default(),
-            fence: None,
-            course: Course::default(),
-            expired: false,
-            prev: NONE,
-            next: NONE,
+    fn push(&mut self, table: &mut [Slot], index: u32) {
+        table[index as usize].next = NONE;
+        match some(self.tail) {
+            Some(tail) => table[tail as usize].next = index,
+            None => self.head = index,
         }
+        self.tail = index;
+    }
+
+    fn pop(&mut self, table: &[Slot]) -> Option<u32> {
+        let index = some(self.head)?;
+        self.head = table[index as usize].next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        Some(index)
     }
 }
 
