@@ -93,7 +93,8 @@ impl ChangeOrder {
         Self {
             segments: Ranges::new(2 * changes),
             nodes: SlotMap::new(changes as u32),
-            links: Vec::with_capacity(changes),
+            // A change may wait for one at each of its ends.
+            links: Vec::with_capacity(2 * changes),
             free_link: NONE,
             ready: VecDeque::with_capacity(changes),
             ended: Vec::with_capacity(changes),

@@ -401,14 +401,15 @@ impl Files {
     /// Begins changes that waited for others. One that was taken back meanwhile has another ticket,
     /// or none.
     pub(super) fn begin_placed(&mut self) {
-        while let Some((slot, ticket)) = self.order.next() {
-            let key = self.requests.find(slot);
+        while let Some(begun) = self.order.next() {
+            let key = self.requests.find(begun.slot);
             if let Some(request) = key.and_then(|key| self.requests.get_mut(key))
                 && request.parked
-                && request.order == Some(ticket)
+                && request.job.namespace == begun.namespace
+                && request.order == Some(begun.ticket)
             {
                 request.parked = false;
-                self.enter(slot);
+                self.enter(begun.slot);
             }
         }
     }

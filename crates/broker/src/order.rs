@@ -17,8 +17,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A change that may begin: its slot on its thread, and its ticket.
-pub type Begun = (u32, Ticket);
+/// A change that may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// Tickets of other namespaces may be the same.
+    pub namespace: usize,
+    /// Its slot on its thread.
+    pub slot: u32,
+    pub ticket: Ticket,
+}
 
 /// The order of all threads.
 #[derive(Clone)]
@@ -98,8 +105,13 @@ impl ThreadOrder {
         how(&mut order);
         while let Some(begun) = order.poll_begun() {
             let (thread, slot) = ((begun.owner >> 32) as u32, begun.owner as u32);
+            let begun = Begun {
+                namespace,
+                slot,
+                ticket: begun.ticket,
+            };
             if thread == self.thread {
-                self.begun.push_back((slot, begun.ticket));
+                self.begun.push_back(begun);
                 continue;
             }
             let posts = lock(&self.orders.posts);
@@ -107,7 +119,7 @@ impl ThreadOrder {
                 continue;
             };
             // A thread that has ended has no changes left.
-            let _ = post.mailbox.send(Message::Begun(slot, begun.ticket));
+            let _ = post.mailbox.send(Message::Begun(begun));
             post.has_mail.store(true, Ordering::Release);
             post.event.raise();
         }

@@ -11,11 +11,10 @@ use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
 use crate::lane::{Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
-use crate::order::Orders;
+use crate::order::{Begun, Orders};
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
-use block::order::Ticket;
 use nvme::queue::Misbehaved;
 use queue::protocol::Request;
 use runtime::RuntimeError;
@@ -42,7 +41,7 @@ pub enum Message {
     /// A request to a volume, by its tag: its bytes, or why not.
     Ended(u64, Result<u32, Errno>),
     /// A change, by its slot and ticket, waits no more for those that it overlaps.
-    Begun(u32, Ticket),
+    Begun(Begun),
     /// Everything ends.
     Stop,
 }
@@ -354,7 +353,7 @@ impl Worker {
                 Message::Add(lane) => self.add(lane),
                 Message::Remove(id) => self.remove(|lane| lane.id == id),
                 Message::Ended(tag, result) => self.files.ended(tag, result),
-                Message::Begun(slot, ticket) => self.files.begun((slot, ticket)),
+                Message::Begun(begun) => self.files.begun(begun),
                 Message::Stop => {
                     self.stopping = true;
                     self.remove(|_| true);

@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    /// What happened since.
+    /// Events in the order in which they happened.
     pub fn poll_event(&mut self) -> Option<ExportEvent> {
         let event = self.events.pop_front();
         event.or_else(|| self.nbd.poll_event())
@@ -156,6 +156,9 @@ impl Core {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices();
             any |= self.nbd.advance(&mut self.devices, memory, now_ns);
+            while let Some(event) = self.nbd.poll_event() {
+                self.events.push_back(event);
+            }
             if !any {
                 break;
             }

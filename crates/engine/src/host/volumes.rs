@@ -6,6 +6,7 @@ use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
 use super::slots::Lane;
 use super::types::{PathConfig, VolumeConfig, VolumeInfo};
+use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -126,7 +127,7 @@ impl Volume {
             marked_as: None,
             opened: false,
             refused: None,
-            fence: ChangeOrder::new(io_max as usize),
+            fence: ChangeOrder::new(CHANGES_READY.min(io_max as usize)),
             totals: HoldStats::default(),
             lost_cache: None,
             is_leg: false,
