@@ -5,11 +5,11 @@
 //! model shows nothing.
 //!
 //! Modelled: the four ends, naps and identifiers of [`nvme::queue`] as they are, over memory laid
-//! out as a queue's (`docs/queues.md`): doorbells and naps are words of four bytes, at their
-//! places; entries have all their words of eight, the phase tag is a bit of its word. Reading a
-//! word in another size than it is written in panics. Both queues have two entries, or three where
-//! two commands are outstanding, at every position: the steps before it run alone, before there are
-//! two threads.
+//! out as a queue's (`crates/queue/src/layout.md`): doorbells and naps are words of four bytes, at
+//! their places; entries have all their words of eight, the phase tag is a bit of its word. Reading
+//! a word in another size than it is written in panics. Both queues have two entries, or three
+//! where two commands are outstanding, at every position: the steps before it run alone, before
+//! there are two threads.
 //!
 //! Not modelled: loads that depend on later stores (loom has no such executions; so the completion
 //! queue's head is shown to free room in time, but not the reason for its own order), memory that

@@ -48,7 +48,7 @@ pub(crate) struct Held {
     pub data: Option<Region>,
 }
 
-/// A queue. See the crate for who may use it, and `docs/queues.md` for how it works.
+/// A queue. See the crate for who may use it, and `layout.md` for its memory.
 #[derive(Debug)]
 pub struct Queue {
     /// Before `held`: let go of before the connection is.

@@ -12,7 +12,7 @@
 //!
 //! # Contract
 //! Bytes in, facts out: nothing here reads or writes a leg. What is read from a leg is hostile
-//! until it was parsed. The format is mirror/format.md; why it is so, docs/mirrors.md.
+//! until it was parsed. The format is mirror/format.md; guarantees are in docs/mirrors.md.
 pub mod assembly;
 pub mod bad;
 pub mod bitmap;

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Offer hardware queues to applications: a software NVMe controller over shared memory
 ///
 /// Applications open queues over the socket and map them; while both sides are awake no I/O costs a
-/// system call. docs/queues.md has the layout and the protocol.
+/// system call. crates/queue/src/layout.md has the layout, protocol.rs the requests on the socket.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArgs {
     /// Namespaces 1, 2, …: mem:SIZE, file:/PATH, null:SIZE (which moves no data at all), or a

@@ -3,7 +3,7 @@
 //! # Contract
 //! Each takes what is said now to what is to be said next, with the next event and sequence. An
 //! event has happened when it is durable on every leg that is in sync in it; only then may the next
-//! one begin, and only then may what depends on it go on (docs/mirrors.md has the orders). `None`:
+//! one begin, and only then may what depends on it go on (`machine::event` has the order). `None`:
 //! it can't be so, and nothing changes; above all the last leg in sync never leaves (T45).
 use super::bad::BadBlocks;
 use super::history::{History, Lineage};

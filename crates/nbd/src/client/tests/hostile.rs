@@ -1,5 +1,5 @@
 //! Arbitrary input from a server: no panic, the session ends, and nothing is placed outside a
-//! buffer. Acts that are nearly right: `tests/hostile`.
+//! buffer. Acts that are nearly right: `tests/it/hostile`.
 use super::*;
 use crate::limits::REPLY_DATA_MAX;
 use proptest::prelude::*;

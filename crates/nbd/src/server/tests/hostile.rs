@@ -1,5 +1,5 @@
 //! Arbitrary input from a client: no panic, the session ends, and memory stays within its bounds.
-//! Acts that are nearly right: `tests/hostile`.
+//! Acts that are nearly right: `tests/it/hostile`.
 use super::*;
 use crate::limits::OPTION_DATA_MAX;
 use proptest::prelude::*;
