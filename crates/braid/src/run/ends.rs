@@ -139,6 +139,14 @@ fn open_end(keys: &PathKeys, access: FileAccess, quiesce_ns: u64) -> Result<End,
     opened.map_err(|error| format!("{}: {error:#}", keys.uri))
 }
 
+/// Resolves or opens where a path of a volume leads, and tells no core; this may block.
+///
+/// # Errors
+/// Why it can't be, with its URI.
+pub fn open_end_of(of: &Volume, keys: &PathKeys) -> Result<End, String> {
+    open_end(keys, late::access(of), of.queue_quiesce_ns())
+}
+
 impl Service {
     /// Resolves or opens where a path leads, and makes it known to all cores; `quiesce_ns`: as of
     /// [`Volume::queue_quiesce_ns`](super::config::Volume::queue_quiesce_ns).
@@ -211,14 +219,6 @@ impl Service {
             }
         }
         Ok(all)
-    }
-
-    /// Resolves or opens where a path of a volume leads, and tells no core; this may block.
-    ///
-    /// # Errors
-    /// Why it can't be, with its URI.
-    pub fn open_end_of(&self, of: &Volume, keys: &PathKeys) -> Result<End, String> {
-        open_end(keys, late::access(of), of.queue_quiesce_ns())
     }
 
     /// A line of the engine about a path: where it says only that I/O fails, and the path's queue

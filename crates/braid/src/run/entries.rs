@@ -2,8 +2,7 @@
 //!
 //! States of an entry ([`Presence`]):
 //! * `There` until the path is removed
-//! * `Absent` → `Opening` → `There`, `Waiting` or `Absent` again
-//! * `Waiting` → `Opening`
+//! * `Absent` or `Waiting` → `Opening` → `There`, `Absent` or `Waiting`
 //!
 //! An entry keeps its number in every state, and may be removed in every state. Only the thread
 //! that made it `Opening` takes it out of that state.
@@ -20,8 +19,8 @@ enum Presence {
     There,
     /// It could not be opened at the start, and is tried again: the last reason.
     Absent(String),
-    /// One thread opens it, or hands it to the engine: the last reason why it was absent.
-    Opening(String),
+    /// One thread opens it, or hands it to the engine: why it was absent, or waited.
+    Opening { why: String, waited: bool },
     /// It can be opened, and waits for other paths of its volume: for which.
     Waiting(String),
 }
@@ -77,7 +76,7 @@ impl PathEntry {
 
     /// Whether a thread opens it.
     pub fn is_opening(&self) -> bool {
-        matches!(self.presence, Presence::Opening(_))
+        matches!(self.presence, Presence::Opening { .. })
     }
 
     /// Whether it can be opened, and waits for other paths.
@@ -89,14 +88,28 @@ impl PathEntry {
     pub fn why(&self) -> Option<&str> {
         match &self.presence {
             Presence::There => None,
-            Presence::Absent(why) | Presence::Opening(why) | Presence::Waiting(why) => Some(why),
+            Presence::Absent(why) | Presence::Opening { why, .. } | Presence::Waiting(why) => {
+                Some(why)
+            }
+        }
+    }
+
+    /// The same in words.
+    pub fn absence(&self) -> Option<String> {
+        match &self.presence {
+            Presence::There => None,
+            Presence::Waiting(why) | Presence::Opening { why, waited: true } => Some(why.clone()),
+            Presence::Absent(why) | Presence::Opening { why, waited: false } => {
+                Some(format!("not there since the start, and tried again: {why}"))
+            }
         }
     }
 
     /// The caller opens it, and no other thread.
     pub fn begin_opening(&mut self) {
         self.presence = match std::mem::replace(&mut self.presence, Presence::There) {
-            Presence::Absent(why) | Presence::Waiting(why) => Presence::Opening(why),
+            Presence::Absent(why) => Presence::Opening { why, waited: false },
+            Presence::Waiting(why) => Presence::Opening { why, waited: true },
             other => panic!("{}: to be opened while {other:?}", self.keys.uri),
         };
     }
@@ -106,18 +119,29 @@ impl PathEntry {
         self.storage = storage;
     }
 
-    /// It could not be opened; whether the reason is news. Without a reason the last one stays.
-    pub fn not_opened(&mut self, why: Option<String>) -> bool {
-        let before = self.end_opening();
-        let is_news = why.as_ref().is_some_and(|why| *why != before);
-        self.presence = Presence::Absent(why.unwrap_or(before));
+    /// It could not be opened, and why; whether that is news.
+    pub fn not_opened(&mut self, why: String) -> bool {
+        let (before, _) = self.end_opening();
+        let is_news = before != why;
+        self.presence = Presence::Absent(why);
         self.storage = None;
         is_news
     }
 
+    /// Nothing came of it: it is what it was before.
+    pub fn let_go(&mut self) {
+        self.presence = match self.end_opening() {
+            (why, true) => Presence::Waiting(why),
+            (why, false) => {
+                self.storage = None;
+                Presence::Absent(why)
+            }
+        };
+    }
+
     /// It can be opened, and waits for others; whether that is news.
     pub fn wait(&mut self, why: String) -> bool {
-        let before = self.end_opening();
+        let (before, _) = self.end_opening();
         let is_news = before != why;
         self.presence = Presence::Waiting(why);
         is_news
@@ -129,9 +153,9 @@ impl PathEntry {
         self.presence = Presence::There;
     }
 
-    fn end_opening(&mut self) -> String {
+    fn end_opening(&mut self) -> (String, bool) {
         match std::mem::replace(&mut self.presence, Presence::There) {
-            Presence::Opening(why) => why,
+            Presence::Opening { why, waited } => (why, waited),
             other => panic!("{}: nobody opens it, it is {other:?}", self.keys.uri),
         }
     }
@@ -268,11 +292,20 @@ mod tests {
         let it = paths.iter_mut().next().unwrap();
         it.begin_opening();
         assert!(it.is_opening() && it.why() == Some("no file"));
-        assert!(!it.not_opened(None) && it.why() == Some("no file"));
+        it.let_go();
+        assert!(!it.is_waiting() && it.why() == Some("no file"));
         it.begin_opening();
-        assert!(it.not_opened(Some("busy".into())));
+        assert!(it.not_opened("busy".into()));
+        assert_eq!(
+            it.absence().unwrap(),
+            "not there since the start, and tried again: busy"
+        );
         it.begin_opening();
         assert!(it.wait("for another".into()) && it.is_waiting());
+        it.begin_opening();
+        assert_eq!(it.absence().unwrap(), "for another");
+        it.let_go();
+        assert!(it.is_waiting() && it.absence().unwrap() == "for another");
         it.begin_opening();
         it.joined();
         assert!(it.is_there() && it.why().is_none());

@@ -12,14 +12,21 @@
 //! start without legs is decided elsewhere.
 //!
 //! After an unclean stop the paths of a volume join together (T13): those that can be opened wait
-//! for the others.
+//! for the others. If the engine takes one and not the next, it parts with that one again.
+//!
+//! One that was failed by hand is not opened before it is restored.
 //!
 //! # Limits
 //! Local files have no identity: a file that appears at the place of a volume's only path is taken,
 //! as it is at a start, once its size and time have not changed for [`SETTLED`]: a copy of it may
 //! be under way. A copy that stalls for longer is not noticed.
+//!
+//! Of paths that join together the first serves until the last has joined, or until it has left
+//! again: a flush in this short time does not reach the others.
 use super::config::{PathKeys, Volume};
+use super::ends::open_end_of;
 use super::entries::PathEntry;
+use super::limited::Limit;
 use super::mirrors;
 use super::paths::Undo;
 use super::service::{Service, State};
@@ -48,6 +55,10 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// Longest wait for the engine to take a path.
 const JOIN_NS: u64 = 10_000_000_000;
+
+/// The same for another one that joins together with one that serves by now, and longest time for
+/// what that one has under way if it is to leave again.
+const JOIN_MORE_NS: u64 = 2_000_000_000;
 
 /// A volume that begins without some of its paths.
 pub struct Absent {
@@ -179,13 +190,15 @@ struct Claimed {
 }
 
 /// Paths of a volume that the caller opens, and no other thread. What is not told of them when this
-/// is dropped is that they are absent still.
+/// is dropped is that they are what they were before.
 struct Claims<'a> {
     service: &'a Service,
     /// The engine's number of the volume.
     volume: u16,
     of: Volume,
     all: Vec<Claimed>,
+    /// [`Running::all_at_once`](super::volumes::Running::all_at_once).
+    all_at_once: bool,
 }
 
 impl Drop for Claims<'_> {
@@ -193,7 +206,7 @@ impl Drop for Claims<'_> {
         for it in &self.all {
             self.with(it.id, |entry| {
                 if entry.is_opening() {
-                    entry.not_opened(None);
+                    entry.let_go();
                 }
             });
         }
@@ -224,12 +237,12 @@ impl<'a> Claims<'a> {
                 .into_iter()
                 .for_each(PathEntry::begin_opening);
         }
-        let of = running.of.clone();
         Some(Self {
             service,
             volume,
-            of,
+            of: running.of.clone(),
             all,
+            all_at_once: running.all_at_once,
         })
     }
 
@@ -241,35 +254,109 @@ impl<'a> Claims<'a> {
 
     /// A path can't be opened; the log names a reason that is new.
     fn failed(&self, id: u64, why: &str) {
-        let is_news = self.with(id, |entry| entry.not_opened(Some(why.to_owned())));
+        let is_news = self.with(id, |entry| entry.not_opened(why.to_owned()));
         if is_news == Some(true) {
             let name = &self.of.name;
             log::say(format!("{name}: not there yet: {why}; it is tried again"));
         }
     }
 
-    /// The engine gets a path that is open.
+    /// The engine gets paths that are open, but for those that were removed; which it has then.
+    /// Where they join together these are all, or none: then all are absent again, or wait.
     ///
     /// # Errors
-    /// It does not take it.
-    fn join(&self, it: &Claimed, end: &End) -> Result<(), String> {
-        let service = self.service;
-        let path = service.register_end(&it.keys, end)?;
+    /// Why it does not take one, nor those after it.
+    fn join<'c>(&self, open: &'c [(&'c Claimed, End)]) -> (Vec<&'c Claimed>, Result<(), String>) {
+        let mut joined: Vec<&Claimed> = Vec::new();
+        let mut became = Ok(());
+        for (it, end) in open {
+            // As they are now: a reload may have changed them since they were claimed.
+            let Some(keys) = self.with(it.id, |entry| entry.keys().clone()) else {
+                continue;
+            };
+            let wait_ns = match joined.is_empty() {
+                true => JOIN_NS,
+                false => JOIN_MORE_NS,
+            };
+            if let Err(why) = self.join_one(it, &keys, end, wait_ns) {
+                self.failed(it.id, &why);
+                if self.all_at_once {
+                    joined.retain(|joined| !self.take_back(joined, &keys));
+                }
+                became = Err(why);
+                break;
+            }
+            joined.push(it);
+        }
+        for it in &joined {
+            self.with(it.id, PathEntry::joined);
+            self.service.put_aside_path(self.volume, it.number);
+        }
+        (joined, became)
+    }
+
+    fn join_one(
+        &self,
+        it: &Claimed,
+        keys: &PathKeys,
+        end: &End,
+        wait_ns: u64,
+    ) -> Result<(), String> {
+        let path = self.service.register_end(keys, end)?;
         let path = PathConfig {
             numbers: 1 << it.number.0,
             ..path
         };
         let change = Change::AddPath(self.volume, Box::new(path));
-        service.ask_or(Undo::Join, change, JOIN_NS, Duration::from_secs(1))?;
-        self.with(it.id, PathEntry::joined);
-        service.put_aside_path(self.volume, it.number);
-        Ok(())
+        let joined = self
+            .service
+            .ask_or(Undo::Join, change, wait_ns, Duration::from_secs(1));
+        joined.map(drop)
+    }
+
+    /// The engine parts with a path that has joined, since `other` has not; whether it did. What it
+    /// wrote meanwhile its controller flushes.
+    fn take_back(&self, it: &Claimed, other: &PathKeys) -> bool {
+        let (name, uri) = (&self.of.name, &it.keys.uri);
+        let left = self
+            .service
+            .ask_to_leave(self.volume, it.number, true, JOIN_MORE_NS);
+        if let Err(why) = left {
+            log::say(format!(
+                "{name}: {uri}: serves without {}, though a flush has to reach both: it could not \
+                 be taken back: {why}",
+                other.uri
+            ));
+            return false;
+        }
+        let why = waits_for(&other.uri.to_string());
+        log::say(format!("{name}: {uri}: was taken back: {why}"));
+        self.with(it.id, |entry| entry.wait(why));
+        true
+    }
+
+    /// Whether one was failed by hand meanwhile.
+    fn is_one_failed(&self) -> bool {
+        let state = self.service.state();
+        let running = state.volumes.get(self.volume);
+        running.is_some_and(|running| {
+            let mut failed = running.entries().iter().filter(|it| running.is_failed(it));
+            failed.any(|entry| self.all.iter().any(|it| it.id == entry.id()))
+        })
     }
 
     /// Whether each was removed.
     fn are_removed(&self) -> bool {
         self.all.iter().all(|it| self.with(it.id, |_| ()).is_none())
     }
+}
+
+/// Why a path that can be opened waits for others.
+fn waits_for(others: &str) -> String {
+    format!(
+        "it is there; the engine before did not stop in order, so the first flush has to reach all \
+         paths, and it waits for {others}: bring that back, or remove it by force"
+    )
 }
 
 /// What shows that a file is being written.
@@ -345,8 +432,10 @@ impl Service {
         let mut pause = PAUSE_MIN;
         let mut settling = Settling::default();
         loop {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = match self.rest(wanted, pause) {
+                true => PAUSE_MIN,
+                false => (pause * 2).min(PAUSE_MAX),
+            };
             if self.state().is_closed() {
                 return;
             }
@@ -354,6 +443,24 @@ impl Service {
                 return;
             }
         }
+    }
+
+    /// Waits for a time, or until the path is restored that was failed by hand; whether it was.
+    fn rest(&self, wanted: Wanted, pause: Duration) -> bool {
+        let is_failed = |state: &State| {
+            let running = state.volumes.get(wanted.volume);
+            running.is_some_and(|running| {
+                let mut failed = running.entries().iter().filter(|it| running.is_failed(it));
+                failed.any(|it| it.id() == wanted.id)
+            })
+        };
+        let state = self.state();
+        let failed = is_failed(&state);
+        let rested = self.news.wait_timeout_while(state, pause, |state| {
+            !state.is_closed() && is_failed(state) == failed
+        });
+        let (state, _) = rested.unwrap_or_else(PoisonError::into_inner);
+        failed && !is_failed(&state)
     }
 
     /// Opens a path, and hands it to the engine; where paths of its volume join together, waits for
@@ -367,24 +474,30 @@ impl Service {
             };
             let others_wait = {
                 let mut others = running.entries().absent().filter(|it| it.id() != id);
-                others.all(PathEntry::is_waiting)
+                others.all(|it| it.is_waiting() && !running.is_failed(it))
             };
+            let mut entries = running.entries().iter();
+            let Some(it) = entries.find(|it| it.id() == id) else {
+                return Tried::Over;
+            };
+            if it.is_there() {
+                return Tried::Over;
+            }
+            // A verb opens it, or it would take I/O before it is failed.
+            let is_kept = it.is_opening() || running.is_failed(it);
+            if is_kept || it.is_waiting() && !others_wait {
+                return Tried::Again;
+            }
             let joins = !running.all_at_once || others_wait;
             // The last one that was missing opens all.
             let joins_others = running.all_at_once && others_wait;
-            match running.entry(id) {
-                None => return Tried::Over,
-                Some(it) if it.is_there() => return Tried::Over,
-                // A verb opens it.
-                Some(it) if it.is_opening() => return Tried::Again,
-                Some(it) if it.is_waiting() && !others_wait => return Tried::Again,
-                Some(_) => {}
-            }
             let is_claimed = |it: &PathEntry| it.id() == id || (joins_others && !it.is_there());
             let claims = Claims::new(self, &mut state, volume, is_claimed);
-            let Some(claims) = claims else {
+            let Some(mut claims) = claims else {
                 unreachable!("volume {volume} was there under this lock");
             };
+            // What failed last is tried first: else the others would join and leave each time.
+            claims.all.sort_by_key(|it| it.id != id);
             (claims, joins)
         };
         let mut open = Vec::new();
@@ -392,7 +505,7 @@ impl Service {
             let leg_of = claims.of.leg_of.as_deref();
             let opened = self
                 .may_be_opened(&it.keys, leg_of, settling)
-                .and_then(|()| self.open_claimed(&claims, it));
+                .and_then(|()| self.open_claimed(&claims, it, Limit::None));
             match opened {
                 Ok(end) => open.push((it, end)),
                 Err(why) => {
@@ -426,17 +539,12 @@ impl Service {
         if claims.are_removed() {
             return Tried::Over;
         }
+        if claims.is_one_failed() {
+            return Tried::Again;
+        }
         self.mark_paths(claims.volume);
-        let mut became = Tried::Over;
-        for (it, end) in open {
-            if claims.with(it.id, |_| ()).is_none() {
-                continue;
-            }
-            if let Err(why) = claims.join(it, end) {
-                claims.failed(it.id, &why);
-                became = Tried::Again;
-                continue;
-            }
+        let (joined, became) = claims.join(open);
+        for it in joined {
             let uri = &it.keys.uri;
             log::say(match claims.of.leg_of {
                 Some(_) => format!(
@@ -446,7 +554,10 @@ impl Service {
                 None => format!("{name}: its path is there now: {uri}"),
             });
         }
-        became
+        match became {
+            Ok(()) => Tried::Over,
+            Err(_) => Tried::Again, // it is noted
+        }
     }
 
     /// A path can be opened, and joins when the other absent ones of its volume can.
@@ -456,13 +567,10 @@ impl Service {
             return;
         };
         let others = running.entries().absent();
-        let others = others.filter(|it| it.id() != id && !it.is_waiting());
+        let comes = |it: &PathEntry| it.is_waiting() && !running.is_failed(it);
+        let others = others.filter(|it| it.id() != id && !comes(it));
         let others: Vec<String> = others.map(|it| it.keys().uri.to_string()).collect();
-        let why = format!(
-            "it is there; the engine before did not stop in order, so the first flush has to reach \
-             all paths, and it waits for {}: bring that back, or remove it by force",
-            others.join(", ")
-        );
+        let why = waits_for(&others.join(", "));
         let Some(entry) = running.entry(id) else {
             return; // it was removed
         };
@@ -478,7 +586,8 @@ impl Service {
     /// volume to itself.
     ///
     /// # Errors
-    /// One can't be opened, is being opened for longer than `wait`, or the engine does not take it.
+    /// One can't be opened, is being opened for longer than `wait`, was failed by hand, or the
+    /// engine does not take it.
     pub fn open_absent(&self, volume: u16, wait: Duration) -> Result<(), String> {
         let is_opening = |state: &mut State| {
             let it = state.volumes.get(volume);
@@ -496,24 +605,26 @@ impl Service {
         let Some(claims) = claims else {
             return Ok(()); // it has left
         };
+        if claims.is_one_failed() {
+            return Err("a path of it was failed by hand: restore that first (braid path)".into());
+        }
         let mut open = Vec::new();
         for it in &claims.all {
-            open.push((it, self.open_claimed(&claims, it)?));
+            open.push((it, self.open_claimed(&claims, it, Limit::Verb)?));
         }
-        for (it, end) in open {
-            claims.join(it, &end)?;
-        }
-        Ok(())
+        claims.join(&open).1
     }
 
-    /// Opens what is at a path now; this may block.
+    /// Opens what is at a path now; this may block for as long as `limit` allows.
     ///
     /// # Errors
     /// Why it can't be, or may not be.
-    fn open_claimed(&self, claims: &Claims<'_>, it: &Claimed) -> Result<End, String> {
+    fn open_claimed(&self, claims: &Claims<'_>, it: &Claimed, limit: Limit) -> Result<End, String> {
         let (of, uri) = (&claims.of, &it.keys.uri);
+        let looked_at = uri.clone();
+        let storage = limit.run(move || mirrors::storage_of(&looked_at))?;
         // By two names it may be what another volume has (T48), which no check at the start saw.
-        if let Some(storage) = mirrors::storage_of(uri) {
+        if let Some(storage) = storage {
             let mut state = self.state();
             state.volumes.ensure_apart(of, uri, &storage)?;
             // Under the same lock: another thread may be about to open the same.
@@ -523,7 +634,8 @@ impl Service {
                 .into_iter()
                 .for_each(|it| it.set_storage(Some(storage.clone())));
         }
-        self.open_end_of(of, &it.keys)
+        let (of, keys) = (of.clone(), it.keys.clone());
+        limit.run(move || open_end_of(&of, &keys))?
     }
 
     /// Whether what is at a path now may be opened.

@@ -32,6 +32,7 @@ mod explain;
 mod exports;
 mod known;
 mod late;
+mod limited;
 mod live;
 mod locks;
 mod marked;

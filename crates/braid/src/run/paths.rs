@@ -133,6 +133,20 @@ impl Changes {
     }
 }
 
+impl Running {
+    /// # Errors
+    /// An absent path leaves by force only: it may hold writes that no other path flushes (T13).
+    pub fn spare_unclean(&self, path: PathIndex, force: bool) -> Result<(), String> {
+        match self.entries().get(path) {
+            Some(it) if self.all_at_once && !it.is_there() && !force => Err(format!(
+                "{}: {UNCLEAN} force it if you mean it",
+                it.keys().uri
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Service {
     /// One of the methods `path.…`.
     pub fn change_path(
@@ -305,25 +319,37 @@ impl Service {
         if self.is_absent(volume, path) {
             return self.forget_absent(volume, path, force);
         }
-        let (wait_ns, more_ns) = {
+        let wait_ns = self.state().configured.drain_timeout.0;
+        self.ask_to_leave(volume, path, force, wait_ns)?;
+        self.path_left(volume, path);
+        Ok(())
+    }
+
+    /// The engine parts with a path that it has; its entry stays.
+    ///
+    /// # Errors
+    /// Why it doesn't.
+    pub fn ask_to_leave(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        force: bool,
+        wait_ns: u64,
+    ) -> Result<(), String> {
+        // A controller has its own time to flush, to close its queue and to shut down; an answer
+        // that nobody awaits would leave a path here that is gone.
+        let more_ns = {
             let state = self.state();
-            let keys = &state.configured;
-            let leave_ns = keys.connect_timeout.0.saturating_mul(3);
-            (
-                keys.drain_timeout.0,
-                keys.io_timeout.0.saturating_add(leave_ns),
-            )
+            let leave_ns = state.configured.connect_timeout.0.saturating_mul(3);
+            state.configured.io_timeout.0.saturating_add(leave_ns)
         };
         let change = Change::RemovePath {
             volume,
             path,
             force,
         };
-        // A controller has its own time to flush, to close its queue and to shut down; an answer
-        // that nobody awaits would leave a path here that is gone.
         let undo = Undo::Leave(volume, path);
         self.ask_or(undo, change, wait_ns, Duration::from_nanos(more_ns))?;
-        self.path_left(volume, path);
         Ok(())
     }
 
@@ -338,19 +364,25 @@ impl Service {
     /// An absent path of a volume is not looked for any more.
     ///
     /// # Errors
-    /// Only by force: it may hold writes that no other path flushes (T13), or is a leg's only path.
+    /// It is a leg's only path; or only by force: it may hold writes that no other path flushes
+    /// (T13), or is the last of its volume.
     fn forget_absent(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
         let mut state = self.state();
         let it = state.volumes.get_mut(volume).ok_or(HAS_LEFT)?;
-        let uri = it.entries().get(path).map(|it| it.keys().uri.to_string());
-        let uri = uri.unwrap_or_default();
-        if it.all_at_once && !force {
-            return Err(format!("{uri}: {UNCLEAN} force it if you mean it"));
-        }
-        if it.of.leg_of.is_some() && it.of.paths.len() == 1 {
-            return Err(format!(
-                "{uri} is all that leads to this leg: braid mirror remove takes the leg out"
-            ));
+        it.spare_unclean(path, force)?;
+        if it.of.paths.len() == 1 {
+            let uri = &it.of.paths[0].uri;
+            if it.of.leg_of.is_some() {
+                return Err(format!(
+                    "{uri} is all that leads to this leg: braid mirror remove takes the leg out"
+                ));
+            }
+            if !force {
+                return Err(format!(
+                    "{uri} is the last path of its volume: its I/O would wait; force it if you \
+                     mean it"
+                ));
+            }
         }
         it.part(path);
         drop(state);
@@ -438,6 +470,8 @@ impl Service {
             // The engine is told when the path joins.
             let word = Some(word).filter(|it| *it != "restored");
             self.note_aside(volume, Some(path), word);
+            // It is looked for again.
+            self.news.notify_all();
             return Ok(());
         }
         let (wait_ns, uri) = {

@@ -30,7 +30,8 @@ enum Done {
     Removed(u16, PathKeys),
 }
 
-/// Applies the file; what was changed, in words. `force`: volumes leave that have clients.
+/// Applies the file; what was changed, in words. `force`: volumes leave that have clients, and
+/// absent paths that may hold writes (T13).
 ///
 /// # Errors
 /// Why nothing was.
@@ -46,6 +47,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     refuse_fixed(&service.state().configured, &new)?;
     let sources = service.find_sources(&new)?;
     let gone = gone(&service.state(), &new);
+    spare_unclean(&service.state(), &new, force)?;
     let mut done = Vec::new();
     let mut changes = Vec::new();
     let mut absent = Vec::new();
@@ -64,7 +66,7 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
         });
     }
     for (volume, path, keys) in absent {
-        // The file says so.
+        // The file says so, and what needs force was refused.
         match service.remove_path(volume, path, true) {
             Ok(()) => changes.push(format!("removed {}", keys.uri)),
             Err(why) => changes.push(format!("not removed: {why}")),
@@ -97,6 +99,20 @@ fn spare_clients(service: &Service, gone: &[u16], force: bool) -> anyhow::Result
                  disconnect them, or say braid reload --force",
                 service.name(number)
             );
+        }
+    }
+    Ok(())
+}
+
+/// Absent paths that may hold writes (T13) don't leave.
+fn spare_unclean(state: &State, new: &Config, force: bool) -> anyhow::Result<()> {
+    for of in &new.volumes {
+        let Ok(volume) = state.volumes.number(&of.name) else {
+            continue; // it is new
+        };
+        for (path, ..) in difference(state, volume, &of.paths).1 {
+            let spared = state.volumes[volume].spare_unclean(path, force);
+            spared.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
         }
     }
     Ok(())

@@ -249,8 +249,9 @@ impl<'a> Report<'a> {
     fn hindrance(&self, volume: u16, path: usize) -> Option<String> {
         let of = &self.state.volumes[volume].of;
         let uri = &of.paths.get(path)?.uri;
-        if let Some(why) = self.entry(volume, path)?.why() {
-            return Some(absent_in_words(why));
+        let entry = self.entry(volume, path)?;
+        if let Some(why) = self.state.volumes[volume].absence(entry) {
+            return Some(why);
         }
         let mut reports = self.reports(volume, path).peekable();
         if reports.peek().is_none() {
@@ -443,11 +444,6 @@ impl<'a> Report<'a> {
         });
         show.collect()
     }
-}
-
-/// Why a path is not used that is looked for since the start.
-fn absent_in_words(why: &str) -> String {
-    format!("not there since the start, and tried again: {why}")
 }
 
 /// What a volume is.

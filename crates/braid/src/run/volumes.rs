@@ -134,6 +134,23 @@ impl Running {
         self.entries.of_id(id)
     }
 
+    /// Whether a path was failed by hand, and not restored.
+    pub fn is_failed(&self, it: &PathEntry) -> bool {
+        let word = self.aside.get(&it.keys().uri.to_string());
+        word.is_some_and(|it| it == "failed")
+    }
+
+    /// Why the engine doesn't have a path, in words; `None`: it has.
+    pub fn absence(&self, it: &PathEntry) -> Option<String> {
+        let why = it.why()?;
+        match self.is_failed(it) {
+            true => Some(format!(
+                "failed by hand, and not looked for until it is restored: {why}"
+            )),
+            false => it.absence(),
+        }
+    }
+
     /// The engine has a path more.
     pub fn join(&mut self, keys: PathKeys, number: PathIndex, storage: Option<Storage>) {
         self.entries.join(keys, number, storage);

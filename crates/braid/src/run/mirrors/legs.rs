@@ -23,6 +23,7 @@ use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
 use crate::run::config::{Export, PathKeys, Volume};
+use crate::run::limited::Limit;
 use crate::run::locks::Alone;
 use crate::run::service::Service;
 use crate::uri::{PathUri, UriKind};
@@ -32,7 +33,6 @@ use engine::mirror::{
 };
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use volume::mirror::copies::{Chosen, NoLeg};
@@ -40,10 +40,6 @@ use volume::mirror::{Named, Superblock};
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);
-/// How long a verb waits for a file to be opened and read, while it keeps other verbs from its
-/// mirror.
-const READ_MAX: Duration = Duration::from_secs(5);
-const HANGS: &str = "it was not read within 5 s: its file system hangs; try again when it answers";
 /// How often it is asked meanwhile.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -94,9 +90,7 @@ impl Service {
         if let UriKind::File(path) = uri.kind() {
             // Before it is locked, for who has it may be the mirror itself, and before anything is
             // forgotten of its place: where it is refused all stays as it was.
-            let read = read_leg(path);
-            let read = read.ok_or_else(|| Failure::refused(format!("{uri}: {HANGS}")))?;
-            let may = read.and_then(|(file, _)| room.may_be_made(&Leg::File(file)));
+            let may = read_leg(path).and_then(|(file, _)| room.may_be_made(&Leg::File(file)));
             may.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
         }
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
@@ -507,7 +501,7 @@ impl Service {
         let (ours, slot) = (mirror.superblock?.mirror, leg.slot?);
         let sizes = paths.iter().map(|keys| match keys.uri.kind() {
             UriKind::File(path) => {
-                let (file, said) = read_leg(path)?.ok()?;
+                let (file, said) = read_leg(path).ok()?;
                 let said = said.ok()?.superblock;
                 if said.mirror != ours || said.slot != slot {
                     return None;
@@ -644,20 +638,18 @@ pub(super) fn left_out_place(left_out: &[Volume], leg: &LegReport) -> Option<usi
     named(Named::Whole).or_else(|| named(Named::Beginning))
 }
 
-/// A file and its superblock; `None`: it was not read within [`READ_MAX`]. The thread that reads it
-/// ends when the file answers (T52).
-fn read_leg(path: &Path) -> Option<anyhow::Result<(LegFile, Result<Chosen, NoLeg>)>> {
+/// A file and its superblock.
+///
+/// # Errors
+/// It can't be read, or not in time (T52).
+fn read_leg(path: &Path) -> anyhow::Result<(LegFile, Result<Chosen, NoLeg>)> {
     let path = path.to_owned();
-    let (to, from) = mpsc::channel();
-    let read = move || {
-        let read = LegFile::open(&path).and_then(|file| {
-            let said = file.read_superblock()?;
-            Ok((file, said))
-        });
-        let _ = to.send(read); // the verb may have given up
-    };
-    let reads = std::thread::Builder::new().name("leg".into()).spawn(read);
-    reads.ok().and_then(|_| from.recv_timeout(READ_MAX).ok())
+    let read = Limit::Verb.run(move || {
+        let file = LegFile::open(&path)?;
+        let said = file.read_superblock()?;
+        Ok((file, said))
+    });
+    read.map_err(anyhow::Error::msg)?
 }
 
 /// Whether a leg that was removed still says that it is one; `failed`: that it could not be
@@ -665,7 +657,7 @@ fn read_leg(path: &Path) -> Option<anyhow::Result<(LegFile, Result<Chosen, NoLeg
 fn still_says(leg: &LegReport, failed: bool) -> bool {
     let uri = leg.name.parse::<PathUri>().ok();
     match uri.as_ref().map(PathUri::kind) {
-        Some(UriKind::File(path)) => !matches!(read_leg(path), Some(Ok((_, Err(NoLeg::Missing))))),
+        Some(UriKind::File(path)) => !matches!(read_leg(path), Ok((_, Err(NoLeg::Missing)))),
         Some(UriKind::Memory(_)) => false,
         _ => failed || leg.volume.is_none() || leg.status == LegStatus::Missing,
     }

@@ -33,7 +33,6 @@ use volume::mirror::assembly::Wishes;
 const ASSEMBLE_WAIT: Duration = super::again::WAIT;
 /// How long it may take to see what a file holds that was opened.
 pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
-/// How long opening a leg's file again may take.
 /// How long a verb waits until a leg that comes late was opened or left alone.
 const OPENING_MAX: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,5 @@
 //! How mirrors and their legs are doing (rows B2, B5).
-use super::{Health, Report, absent_in_words};
+use super::{Health, Report};
 use crate::control::rpc::Failure;
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
@@ -158,8 +158,10 @@ impl Report<'_> {
             .as_deref()
             .map(|why| if unused { NOT_READ } else { why });
         let late = volume.filter(|_| leg.status == LegStatus::Missing);
-        let late = late.and_then(|it| self.state.volumes[it].entries().absent().next()?.why());
-        let late = late.map(absent_in_words);
+        let late = late.and_then(|it| {
+            let it = &self.state.volumes[it];
+            it.absence(it.entries().absent().next()?)
+        });
         let why = late.as_deref().or(why);
         let it = &leg.counters;
         json!({

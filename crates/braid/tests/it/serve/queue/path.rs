@@ -23,6 +23,11 @@ fn serve(root: &Path) -> Process {
 
 /// The same with a socket of this name, and a controller of this number.
 fn serve_at(root: &Path, name: &str, controller: &str) -> Process {
+    serve_of(root, NQN, name, controller)
+}
+
+/// The same of this subsystem.
+fn serve_of(root: &Path, nqn: &str, name: &str, controller: &str) -> Process {
     let (file, socket) = (
         format!("file:{}", text(&root.join("data"))),
         root.join(name),
@@ -32,7 +37,7 @@ fn serve_at(root: &Path, name: &str, controller: &str) -> Process {
         "serve",
         &file,
         "--subsystem",
-        NQN,
+        nqn,
         "--controller",
         controller,
         "--socket",
@@ -168,6 +173,9 @@ fn queue_that_is_not_there_at_the_start_is_tried_again() {
     wait_until(|| root.join("c.sock").exists().then_some(()));
     assert_eq!(states(root), ["absent", "live"]);
     assert!(why(root, 0).starts_with("not there since the start"));
+    let refused = ask(root, &["path", "remove", "v1", "0"]);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(text.contains("is the last path of its volume"), "{text}");
     let mut server = serve(root);
     engine.notes("v0: its path is there now");
     wait_until(|| (states(root) == ["live", "live"]).then_some(()));
@@ -366,6 +374,79 @@ fn t13_paths_that_come_late_after_a_kill_join_together() {
     assert!(engine.says("v0: ready").is_some());
     wait_until(|| (states(root) == ["live", "live"]).then_some(()));
     assert_eq!(numbers(root), [0, 2]);
+}
+
+/// One that does not join leaves none of the others to serve and to flush alone.
+#[test]
+fn t13_paths_that_cannot_all_join_do_not_serve() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    data(root);
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let sockets = ["q.sock", "r.sock"];
+    configure_queues(root, "", &sockets, &[&uri]);
+    let servers = [serve(root), serve_at(root, "r.sock", "65001")];
+    let mut engine = engine(root);
+    wait_until(|| (states(root) == ["live"; 3]).then_some(()));
+    assert_eq!(Client::open(&root.join("v0.sock")).write(0, 1), 0);
+    engine.signal(Signal::KILL);
+    engine.ended();
+    drop(servers);
+    let away = |name: &str| drop(std::fs::remove_file(root.join(name)));
+    sockets.iter().for_each(|name| away(name));
+    configure_queues(root, "", &sockets, &[]);
+    let mut engine = process::begun(root);
+    engine.notes("r.sock");
+    wait_until(|| root.join("c.sock").exists().then_some(()));
+    // Another namespace than the volume's.
+    let another = serve_of(root, "nqn.2026-01.org.example:another", "q.sock", "65000");
+    engine.notes("it waits for");
+    let _other = serve_at(root, "r.sock", "65001");
+    engine.notes("r.sock?nsid=1: was taken back");
+    assert_eq!(states(root), ["absent"; 2]);
+    let it_waits = why(root, 1);
+    assert!(it_waits.starts_with("it is there; "), "{it_waits}");
+    assert!(it_waits.contains("q.sock"), "{it_waits}");
+    // Nor does the file take out what may hold writes.
+    configure_queues(root, "", &sockets[1..], &[]);
+    let refused = ask(root, &["reload"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("did not stop in order"), "{text}");
+    assert_eq!(states(root), ["absent"; 2]);
+    drop(another);
+    away("q.sock");
+    let _right = serve(root);
+    wait_until(|| (states(root) == ["live", "live"]).then_some(()));
+    assert_eq!(numbers(root), [0, 1]);
+    assert_eq!(Client::open(&root.join("v0.sock")).read(0), [1; 4096]);
+}
+
+/// Else it would get I/O before the engine is told.
+#[test]
+fn absent_path_that_was_failed_by_hand_is_not_opened_until_it_is_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    data(root);
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    configure_queues(root, "", &["q.sock", "r.sock"], &[&uri]);
+    let mut engine = engine(root);
+    wait_until(|| root.join("c.sock").exists().then_some(()));
+    let failed = ask(root, &["path", "fail", "v0", "0"]);
+    assert!(failed.status.success(), "{failed:?}");
+    let _server = serve(root);
+    let _other = serve_at(root, "r.sock", "65001");
+    engine.notes("v0: its path is there now");
+    wait_until(|| (states(root) == ["absent", "live", "live"]).then_some(()));
+    assert!(why(root, 0).starts_with("failed by hand"));
+    assert_eq!(queues(root), 0);
+    let restored = ask(root, &["path", "restore", "v0", "0"]);
+    assert!(restored.status.success(), "{restored:?}");
+    wait_until(|| (states(root) == ["live"; 3]).then_some(()));
 }
 
 #[test]
