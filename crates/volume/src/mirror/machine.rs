@@ -2,7 +2,7 @@
 //! moves the bytes.
 //!
 //! * `legs`: sets of legs, and what they were given
-//! * `io`: writes and flushes of users; [`hold`](crate::hold): which of them wait; `read`: reads
+//! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
 //! * `intent`: pages of the bitmap, and when intents are forgotten
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
