@@ -35,12 +35,6 @@ impl Key {
         self.index
     }
 
-    /// How often the slot had other entries before, modulo 2^31.
-    #[inline]
-    pub fn generation(self) -> u32 {
-        self.generation
-    }
-
     /// The key as a number of 63 bits.
     #[inline]
     pub fn to_bits(self) -> u64 {
@@ -159,18 +153,6 @@ impl<T> SlotMap<T> {
         value
     }
 
-    /// Names the entry in slot `index` anew: its old key names nothing from now on (T11).
-    ///
-    /// # Panics
-    /// If the slot is free.
-    pub fn rename(&mut self, index: u32) -> Key {
-        let slot = &mut self.slots[index as usize];
-        assert!(slot.value.is_some(), "{STALE}");
-        slot.generation = next(slot.generation);
-        let generation = slot.generation;
-        Key { index, generation }
-    }
-
     /// The entry of `key`, if it names one.
     #[inline]
     pub fn get(&self, key: Key) -> Option<&T> {
@@ -268,14 +250,12 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(prop::sample::Index),
-        Rename(prop::sample::Index),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             3 => any::<u16>().prop_map(Step::Insert),
             2 => any::<prop::sample::Index>().prop_map(Step::Remove),
-            1 => any::<prop::sample::Index>().prop_map(Step::Rename),
         ]
     }
 
@@ -316,11 +296,6 @@ mod tests {
                         let (key, value) = model.swap_remove(of.index(model.len()));
                         prop_assert_eq!(map.remove(key), value);
                         stale.push(key);
-                    }
-                    Step::Rename(of) if !model.is_empty() => {
-                        let at = of.index(model.len());
-                        stale.push(model[at].0);
-                        model[at].0 = map.rename(model[at].0.index());
                     }
                     _ => {}
                 }
