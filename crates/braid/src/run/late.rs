@@ -339,10 +339,7 @@ impl<'a> Claims<'a> {
     fn is_one_failed(&self) -> bool {
         let state = self.service.state();
         let running = state.volumes.get(self.volume);
-        running.is_some_and(|running| {
-            let mut failed = running.entries().iter().filter(|it| running.is_failed(it));
-            failed.any(|entry| self.all.iter().any(|it| it.id == entry.id()))
-        })
+        running.is_some_and(|running| self.all.iter().any(|it| running.is_failed_id(it.id)))
     }
 
     /// Whether each was removed.
@@ -449,10 +446,7 @@ impl Service {
     fn rest(&self, wanted: Wanted, pause: Duration) -> bool {
         let is_failed = |state: &State| {
             let running = state.volumes.get(wanted.volume);
-            running.is_some_and(|running| {
-                let mut failed = running.entries().iter().filter(|it| running.is_failed(it));
-                failed.any(|it| it.id() == wanted.id)
-            })
+            running.is_some_and(|running| running.is_failed_id(wanted.id))
         };
         let state = self.state();
         let failed = is_failed(&state);

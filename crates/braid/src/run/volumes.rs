@@ -140,6 +140,13 @@ impl Running {
         word.is_some_and(|it| it == "failed")
     }
 
+    /// The same of the path with this identifier; `false`: it was removed.
+    pub fn is_failed_id(&self, id: u64) -> bool {
+        let mut entries = self.entries.iter();
+        let entry = entries.find(|it| it.id() == id);
+        entry.is_some_and(|it| self.is_failed(it))
+    }
+
     /// Why the engine doesn't have a path, in words; `None`: it has.
     pub fn absence(&self, it: &PathEntry) -> Option<String> {
         let why = it.why()?;
