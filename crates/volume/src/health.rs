@@ -418,6 +418,19 @@ impl Health {
         }
     }
 
+    /// A person restored the path by hand: its relapses are forgotten, so that a probation lasts
+    /// only as long as its probes take.
+    pub fn restored(&mut self, now_ns: u64, limits: &Limits) {
+        self.relapses.forget();
+        self.flapped = false;
+        if let Some(it) = &mut self.probation {
+            (it.least_until_ns, it.doubled) = (it.since_ns, 0);
+            if !self.probing {
+                it.due_ns = it.due_ns.min(now_ns.saturating_add(limits.probe_ns));
+            }
+        }
+    }
+
     /// An I/O that was given to the path at `begun_ns` was lost there until now, but for
     /// `others_ns` of this time, for which the path is not to blame. This may come after the
     /// probation that the loss led to: then it counts for the next one, if that is a relapse.

@@ -105,6 +105,7 @@ impl HostEngine {
         match what {
             What::Use => {
                 self.paths[number].flushed_to_leave = false;
+                self.head(number).restored(index, now_ns);
                 self.resume(number, now_ns);
             }
             // It was to leave, was lost meanwhile, and stays.

@@ -240,6 +240,12 @@ impl Head {
         over.inspect(|_| self.show())
     }
 
+    /// As [`Health::restored`](crate::health::Health::restored).
+    pub fn restored(&mut self, path: PathIndex, now_ns: u64) {
+        let health = &mut self.health[usize::from(path.0)];
+        health.restored(now_ns, &self.health_limits);
+    }
+
     /// Why, since when and until what `path` is on probation.
     pub fn probation(&self, path: PathIndex) -> Option<Probation> {
         self.health[usize::from(path.0)].probation()

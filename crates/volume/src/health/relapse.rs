@@ -109,6 +109,12 @@ impl Relapses {
         }
     }
 
+    /// The episodes so far count for nothing any more, nor does what they cost.
+    pub fn forget(&mut self) {
+        (self.row, self.before) = (Row::default(), Row::default());
+        self.took_ns = 0;
+    }
+
     /// How long the present episode lasts at least, ns.
     pub fn least_ns(&self, limits: &Limits) -> u64 {
         if self.row.level == 0 {

@@ -252,6 +252,31 @@ fn relapse_keeps_a_path_out_by_its_cost() {
     assert!(episode(&mut health, &mut now_ns, MS) < SECOND);
 }
 
+#[test]
+fn restored_path_is_out_for_its_probes_only() {
+    let (mut health, mut now_ns) = used();
+    episode(&mut health, &mut now_ns, 2 * SECOND);
+    now_ns += SECOND;
+    health.silent(now_ns, &LIMITS);
+    health.cost(now_ns - 4 * SECOND, 0, now_ns, &LIMITS);
+    let least_ns = |health: &Health| health.probation().map(|it| it.least_until_ns);
+    assert_eq!(least_ns(&health), Some(now_ns + 128 * SECOND), "a relapse");
+    health.restored(now_ns, &LIMITS);
+    assert_eq!(least_ns(&health), Some(now_ns));
+    // Also what an I/O of before is known to have cost later, and the loss that was under way.
+    health.lost(now_ns);
+    health.restored(now_ns, &LIMITS);
+    health.cost(now_ns - 4 * SECOND, 0, now_ns + SECOND, &LIMITS);
+    assert_eq!(least_ns(&health), Some(now_ns));
+    for _ in 0..PROBES {
+        assert!(health.probation().is_some());
+        now_ns += 100 * MS;
+        health.probe();
+        health.probed(true, MS, now_ns, &LIMITS);
+    }
+    assert_eq!(health.probation(), None);
+}
+
 /// Silence, the loss of the path, and a probe that is lost with it once more: one fault.
 #[test]
 fn an_episode_is_one_relapse_whatever_shows_in_it() {

@@ -1,7 +1,7 @@
 //! Paths that do badly get probes instead of I/O, and come back.
 
 use crate::common::*;
-use engine::host::{Hints, HostEvent, IoOp, PathHealth, PathState};
+use engine::host::{Change, Hints, HostControl, HostEvent, IoOp, PathHealth, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use engine::{Machine, Span};
 use nvme::host::AnaState;
@@ -326,6 +326,28 @@ fn a_relapse_keeps_a_path_out_by_what_it_cost() {
     let range = 10 * SECOND..20 * SECOND;
     assert!(range.contains(&second_ns), "{out:?}");
     assert!(range.contains(&third_ns), "{out:?}");
+    clean(&mut rig);
+}
+
+/// The same, restored by hand after the second time: probes suffice.
+#[test]
+fn restored_path_is_trusted_again_after_probes() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    for _ in 0..2 {
+        until_live(&mut rig, 20 * SECOND);
+        load(&mut rig, 8, BLOCK, 100 * MS);
+        stall(&mut rig, 3 * SECOND);
+        load(&mut rig, 8, BLOCK, 4 * SECOND);
+    }
+    assert!(least_ns(&rig) > 10 * SECOND, "it relapsed");
+    let now_ns = rig.world.now_ns;
+    let restore = HostControl::Change {
+        ticket: 1,
+        change: Change::RestorePath(0, P0),
+        wait_ns: 10 * SECOND,
+    };
+    rig.host.borrow_mut().handle_control(restore, now_ns);
+    until_live(&mut rig, 5 * SECOND);
     clean(&mut rig);
 }
 
