@@ -1,7 +1,7 @@
 //! A mirror while it runs: what goes to which leg, and when an I/O is acknowledged; for whoever
 //! moves the bytes.
 //!
-//! * `legs`: sets of legs, and what they were given
+//! * `members`: the state of each leg; `legs`: sets of legs, and what they were given
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
 //! * `intent`: pages of the bitmap, and when intents are forgotten
@@ -67,6 +67,7 @@ mod io;
 mod legs;
 mod life;
 mod loss;
+mod members;
 mod missed;
 mod pace;
 pub(super) mod planted;
@@ -86,7 +87,6 @@ pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use accept::{Acceptance, Accepting};
 use alike::Alike;
-use back::Join;
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
@@ -98,6 +98,7 @@ use io::Slot;
 use legs::{Round, Work};
 use life::Life;
 use loss::Loss;
+use members::{Member, Members, Rebuild};
 use pace::Pace;
 use spare::Spare;
 
@@ -127,7 +128,6 @@ struct Leg {
     rescued: u64,
     /// What it could not write when the record of its bad blocks had no more room.
     bad_full: Option<Range>,
-    join: Join,
     /// Nothing was written to it yet: who it is to be.
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
@@ -147,8 +147,6 @@ struct Leg {
     since_event: u64,
     /// Whose record stood there when it was to return, its sequence, and when.
     other: Option<(Id, u64, u64)>,
-    /// It is flushed for its rebuild.
-    flushing: bool,
     /// Regions that it lacked when it was last away, or lacks. Those that were copied to it since
     /// are still set. `None` while it is in sync, and where only the union of all is known.
     missed: Option<Bitmap>,
@@ -156,12 +154,6 @@ struct Leg {
     spare: Spare,
     /// Its superblocks are being read for that, which a stop does not wait for.
     is_asked: bool,
-    /// Regions that it lacks while it is being rebuilt, and how many.
-    todo: Option<Bitmap>,
-    left: u64,
-    cursor: u64,
-    /// When its position is saved next.
-    save_at_ns: u64,
 }
 
 /// What the user wants to be otherwise, until it is said.
@@ -212,12 +204,7 @@ pub struct Mirror {
     changes: Changes,
     /// Legs that some leg may call in sync: what they lack is not acknowledged.
     required: Legs,
-    /// Legs in sync that have not failed.
-    up: Legs,
-    /// Legs that have left, and somebody may still wait for.
-    departed: Legs,
-    /// Legs that get every write and are not in sync yet.
-    joining: Legs,
+    members: Members,
     /// Legs that get no writes, and whose superblocks were read since they can be reached.
     verified: Legs,
     saying: Option<Saying>,
@@ -293,25 +280,27 @@ impl Mirror {
 
     /// Whether a policy may choose the leg, for some reads at least.
     pub fn may_read(&self, leg: u8) -> bool {
-        self.up.has(leg) || self.joining.has(leg)
+        self.members.in_sync().has(leg) || self.members.rebuilding().has(leg)
     }
 
     /// What is known of a leg.
     pub fn facts(&self, leg: u8) -> Option<LegFacts> {
         let it = self.leg(leg)?;
         Some(LegFacts {
-            in_sync: self.up.has(leg),
-            joining: self.joining.has(leg),
-            returning: self.changes.adding.has(leg)
-                || it.join != Join::Away && !self.joining.has(leg),
-            leaving: self.required.has(leg) && !self.takers().has(leg),
+            in_sync: self.members.in_sync().has(leg),
+            joining: self.members.rebuilding().has(leg),
+            returning: self.changes.adding.has(leg) || self.members.is_returning(leg),
+            leaving: self.required.has(leg) && !self.members.writable().has(leg),
             lapsed: self.lapsed().has(leg),
-            cut_short: it.cut_and_last && self.up == Legs::one(leg),
-            cut_end: it.cut_end.filter(|_| self.up == Legs::one(leg)),
-            accepting: it.acceptance != Acceptance::None && self.up == Legs::one(leg),
+            cut_short: it.cut_and_last && self.members.in_sync() == Legs::one(leg),
+            cut_end: it
+                .cut_end
+                .filter(|_| self.members.in_sync() == Legs::one(leg)),
+            accepting: it.acceptance != Acceptance::None
+                && self.members.in_sync() == Legs::one(leg),
             event: it.said.event,
             since_event: it.since_event,
-            lacks: it.left,
+            lacks: self.members.rebuild(leg).map_or(0, Rebuild::left),
             stuck: self.stuck(leg),
             bad: self.bad_of(leg),
             bad_full: it.bad_full.is_some(),
@@ -474,11 +463,6 @@ impl Mirror {
         self.legs.get_mut(usize::from(leg))?.as_deref_mut()
     }
 
-    /// Legs that get every write.
-    fn takers(&self) -> Legs {
-        self.up.with(self.joining)
-    }
-
     fn at(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         if self.now_ns >= self.lease.end_ns {
@@ -493,9 +477,10 @@ impl Mirror {
             leg.in_flight = leg.in_flight.saturating_sub(1);
             leg.is_asked &= ticket.work != Work::Verify;
             // It may be the last thing that it had when it left.
-            let waits = matches!(leg.join, Join::Waiting(_)) || leg.spare != Spare::Away;
-            let waits = waits && leg.in_flight == 0;
-            self.wake |= waits;
+            let is_quiet = leg.in_flight == 0;
+            let is_spare = leg.spare != Spare::Away;
+            let waits = is_spare || matches!(self.members.get(ticket.leg), Member::Waiting(_));
+            self.wake |= is_quiet && waits;
         }
         ticket.leg
     }

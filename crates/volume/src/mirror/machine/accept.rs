@@ -42,7 +42,7 @@ impl Mirror {
     /// is over without effect if the leg loses more before that.
     pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let last = self.up == Legs::one(leg) && !self.read_only;
+        let last = self.members.in_sync() == Legs::one(leg) && !self.read_only;
         let Some(it) = self.leg_mut(leg).filter(|it| last && it.cut_and_last) else {
             return false;
         };
@@ -55,7 +55,11 @@ impl Mirror {
 
     /// Takes the acceptance of what the last leg has lost a step further.
     pub(super) fn see_to_acceptance(&mut self) {
-        let last = self.up.first().filter(|leg| self.up == Legs::one(*leg));
+        let last = self
+            .members
+            .in_sync()
+            .first()
+            .filter(|leg| self.members.in_sync() == Legs::one(*leg));
         let Some((leg, at)) = last.and_then(|leg| Some((leg, self.leg(leg)?.acceptance))) else {
             return;
         };
@@ -117,7 +121,11 @@ impl Mirror {
 
     /// When an acceptance is tried again, ns.
     pub(super) fn accepts_at(&self) -> u64 {
-        let last = self.up.first().filter(|leg| self.up == Legs::one(*leg));
+        let last = self
+            .members
+            .in_sync()
+            .first()
+            .filter(|leg| self.members.in_sync() == Legs::one(*leg));
         let acceptance = last.and_then(|leg| Some(self.leg(leg)?.acceptance));
         let at_ns = self.accepting.again_at_ns;
         if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.stopping {

@@ -68,7 +68,7 @@ impl Mirror {
     }
 
     fn is_alone(&self) -> bool {
-        let alone = self.up.count() == 1 && self.required == self.up;
+        let alone = self.members.in_sync().count() == 1 && self.required == self.members.in_sync();
         let writes = |job: &Job| matches!(job.kind, Kind::Alike(_)) && !job.is_over();
         let writes = self.jobs.iter().flatten().any(writes);
         self.unalike_count > 0 && alone && !writes
@@ -82,7 +82,7 @@ impl Mirror {
 
     fn begin_alike_flush(&mut self) {
         self.alike.unflushed = false;
-        self.alike.flush = Some(self.flush_all(self.up, Work::Alike));
+        self.alike.flush = Some(self.flush_all(self.members.in_sync(), Work::Alike));
     }
 
     /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and
@@ -90,7 +90,7 @@ impl Mirror {
     fn alone_unflushed(&mut self, outcome: Outcome) {
         self.alike.unflushed = true;
         self.alike.tries = self.alike.tries.saturating_add(1);
-        if self.up.count() > 1 || self.alike.tries < 2 {
+        if self.members.in_sync().count() > 1 || self.alike.tries < 2 {
             return;
         }
         self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
@@ -119,7 +119,10 @@ impl Mirror {
 
     /// Flushes what was copied, if that is enough or somebody waits.
     pub(super) fn flush_alike(&mut self) {
-        if self.alike.copied.is_empty() || self.alike.flush.is_some() || self.up.count() < 2 {
+        if self.alike.copied.is_empty()
+            || self.alike.flush.is_some()
+            || self.members.in_sync().count() < 2
+        {
             return;
         }
         let left = self.unalike_count - self.alike.copied.len() as u64;
@@ -135,7 +138,7 @@ impl Mirror {
         let Some(round) = self.flush_ended(|it| &mut it.alike.flush, leg, outcome) else {
             return;
         };
-        if !self.up.without(round.done).is_empty() {
+        if !self.members.in_sync().without(round.done).is_empty() {
             // Once more; where the last leg can't flush, that is later.
             self.alike.copied.append(&mut self.alike.flushing);
             return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));

@@ -10,6 +10,7 @@ use super::accept::Acceptance;
 use super::beat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
+use super::members::{Member, Rebuild, Step};
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
@@ -17,31 +18,6 @@ use crate::mirror::assembly::{Role, Wishes, assemble};
 use crate::mirror::copies::{Chosen, NoLeg};
 use crate::mirror::superblock::{Lack, LegState};
 use crate::mirror::{Label, Superblock};
-
-/// How far a leg is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Join {
-    /// It is not there, or in sync.
-    Away,
-    /// What it was given before may be executed until then.
-    Waiting(u64),
-    /// Its superblocks are read.
-    Superblocks,
-    /// Its bitmap is read.
-    Pages(Lack),
-    /// It gets every write, and all pages.
-    Sweep(Lack),
-    /// That it is being rebuilt is to be said.
-    Event(Lack),
-    Copying,
-    /// It is flushed; then all below this is said to be copied.
-    Flushing(u64),
-    Position(u64),
-    /// It is flushed for the last time.
-    LastFlush,
-    /// That it is in sync is to be said.
-    Whole,
-}
 
 /// Why a leg that is reachable can't return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +47,7 @@ impl Mirror {
     /// on (T9). It is read, and rebuilt.
     pub fn leg_found(&mut self, leg: u8, fence_ns: u64, now_ns: u64) {
         self.at(now_ns);
-        if self.takers().has(leg) || self.changes.removing.has(leg) || self.read_only {
+        if self.members.writable().has(leg) || self.changes.removing.has(leg) || self.read_only {
             return;
         }
         if self.leg(leg).is_none() {
@@ -86,10 +62,8 @@ impl Mirror {
                 other: Ok(0),
             }));
         }
-        if let Some(it) = self.leg_mut(leg)
-            && matches!(it.join, Join::Away | Join::Waiting(_))
-        {
-            it.join = Join::Waiting(fence_ns);
+        if let Member::Away | Member::Waiting(_) = self.members.get(leg) {
+            self.members.set(leg, Member::Waiting(fence_ns));
         }
         self.spare_found(leg, now_ns);
         self.begin = true;
@@ -100,9 +74,9 @@ impl Mirror {
     /// can't.
     pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
-        if self.takers().has(leg) {
+        if self.members.writable().has(leg) {
             self.lose(leg, Outcome::PathError);
-            if self.up.has(leg) {
+            if self.members.in_sync().has(leg) {
                 self.is_poorer();
             }
             return;
@@ -112,15 +86,17 @@ impl Mirror {
         self.forget_rebuild(leg);
     }
 
-    pub(super) fn set_join(&mut self, leg: u8, join: Join) {
-        if let Some(leg) = self.leg_mut(leg) {
-            leg.join = join;
-        }
+    pub(super) fn set_member(&mut self, leg: u8, next: Member) {
+        self.members.set(leg, next);
         self.wake = true;
     }
 
-    pub(super) fn join(&self, leg: u8) -> Join {
-        self.leg(leg).map_or(Join::Away, |leg| leg.join)
+    /// The rebuild of a leg takes a step.
+    pub(super) fn set_step(&mut self, leg: u8, step: Step) {
+        if let Some(it) = self.members.rebuild_mut(leg) {
+            it.step = step;
+        }
+        self.wake = true;
     }
 
     pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
@@ -129,29 +105,33 @@ impl Mirror {
 
     /// Whether a leg is on its way, so that others wait.
     pub(super) fn returns(&self) -> bool {
-        let on_way = |join| {
-            use Join::{Event, Pages, Superblocks, Sweep};
-            matches!(join, Superblocks | Pages(_) | Sweep(_) | Event(_))
+        let on_way = |leg: u8| match self.members.get(leg) {
+            Member::Superblocks | Member::Bitmap(_) => true,
+            Member::Rebuilding(it) => matches!(it.step, Step::Sweep(_) | Step::Event(_)),
+            Member::Away | Member::Waiting(_) | Member::InSync => false,
         };
-        self.all_slots().any(|leg| on_way(self.join(leg)))
+        self.all_slots().any(on_way)
     }
 
     /// When the next leg may return.
     pub(super) fn return_at(&self) -> u64 {
-        let fences = self.all_slots().filter_map(|leg| match self.join(leg) {
-            Join::Waiting(fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
-            _ => None,
-        });
+        let fences = self
+            .all_slots()
+            .filter_map(|leg| match *self.members.get(leg) {
+                Member::Waiting(fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
+                _ => None,
+            });
         fences.min().unwrap_or(u64::MAX)
     }
 
     /// The next leg returns, if it may.
     pub(super) fn see_to_returns(&mut self) {
-        for leg in self.all_slots() {
-            if let Join::Sweep(lack) = self.join(leg)
+        for leg in self.members.rebuilding().iter() {
+            let step = self.members.rebuild(leg).map(|it| it.step);
+            if let Some(Step::Sweep(lack)) = step
                 && self.sweep.is_none()
             {
-                self.set_join(leg, Join::Event(lack));
+                self.set_step(leg, Step::Event(lack));
             }
         }
         if self.no_leg_may_return() {
@@ -161,11 +141,11 @@ impl Mirror {
         if let Some(leg) = due
             && let Some(lack) = self.blank(leg)
         {
-            self.set_join(leg, Join::Pages(lack));
+            self.set_member(leg, Member::Bitmap(lack));
             self.own_intents_read(leg);
         } else if let Some(leg) = due {
             self.close_spare(leg);
-            self.set_join(leg, Join::Superblocks);
+            self.set_member(leg, Member::Superblocks);
             let now_ns = self.now_ns;
             if let Some(it) = self.leg_mut(leg) {
                 it.beat = Beat::asked(now_ns);
@@ -187,7 +167,7 @@ impl Mirror {
 
     /// Whether a leg may return as soon as it has nothing under way.
     pub(super) fn is_due(&self, leg: u8) -> bool {
-        let Join::Waiting(fence_ns) = self.join(leg) else {
+        let Member::Waiting(fence_ns) = *self.members.get(leg) else {
             return false;
         };
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
@@ -201,8 +181,8 @@ impl Mirror {
     }
 
     fn turn_away(&mut self, leg: u8, why: Unfit) {
-        if self.join(leg) != Join::Away {
-            self.set_join(leg, Join::Away);
+        if self.members.is_returning(leg) {
+            self.set_member(leg, Member::Away);
             // Copies that read from it go on without it.
             self.spare_lost(leg);
             self.news(News::Unfit(leg, why));
@@ -211,7 +191,7 @@ impl Mirror {
 
     /// What a leg says that returns.
     pub(super) fn returned(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
-        if self.join(leg) != Join::Superblocks {
+        if !matches!(self.members.get(leg), Member::Superblocks) {
             return; // lost meanwhile
         }
         let found = match found {
@@ -235,7 +215,7 @@ impl Mirror {
                     (it.confirmed, it.marked_from) = (0, 0);
                 }
                 self.found_ours(leg);
-                self.set_join(leg, Join::Pages(lack));
+                self.set_member(leg, Member::Bitmap(lack));
                 // All of it is copied anyhow, or it got nothing that we don't know of.
                 match lack.position == 0 || known {
                     true => self.own_intents_read(leg),
@@ -264,10 +244,12 @@ impl Mirror {
                 self.turn_away(leg, Unfit::Owned(other.label));
             }
             Some((.., at_ns)) if now_ns >= at_ns.saturating_add(look_ns) => return false,
-            Some((.., at_ns)) => self.set_join(leg, Join::Waiting(at_ns.saturating_add(look_ns))),
+            Some((.., at_ns)) => {
+                self.set_member(leg, Member::Waiting(at_ns.saturating_add(look_ns)));
+            }
             None => {
                 it.other = Some((run, sequence, now_ns));
-                self.set_join(leg, Join::Waiting(now_ns.saturating_add(look_ns)));
+                self.set_member(leg, Member::Waiting(now_ns.saturating_add(look_ns)));
             }
         }
         true
@@ -287,7 +269,7 @@ impl Mirror {
         if superblock.sequence.saturating_sub(AHEAD_MAX) > self.sequence {
             return Err(Unfit::Ahead);
         }
-        let us = self.up.first().and_then(|leg| self.leg(leg));
+        let us = self.members.in_sync().first().and_then(|leg| self.leg(leg));
         let us = us.ok_or(Unfit::Parted)?;
         let now = Superblock {
             sequence: self.sequence,
@@ -312,68 +294,62 @@ impl Mirror {
 
     /// All is known that may differ on the leg: from now on it gets every write.
     pub(super) fn own_intents_read(&mut self, leg: u8) {
-        let Join::Pages(lack) = self.join(leg) else {
+        let Member::Bitmap(lack) = *self.members.get(leg) else {
             return; // lost meanwhile
         };
         if !self.bad_returns(leg, lack.position == 0) {
             return self.return_failed(leg, Outcome::NoSpace);
         }
-        let mut todo = self.lacks_when_back(leg, &lack);
+        let mut lacking = self.lacks_when_back(leg, &lack);
         for region in self.bad_regions(leg) {
-            todo.set(region);
+            lacking.set(region);
         }
         let now_ns = self.now_ns;
-        let (left, save_at_ns) = (todo.count(), self.now_ns + self.config.position_ns);
+        let save_at_ns = now_ns + self.config.position_ns;
         if let Some(it) = self.leg_mut(leg) {
             // It is fenced by now (T9).
             it.late_until_ns = it.late_until_ns.min(now_ns);
-            it.left = left;
-            it.todo = Some(todo);
-            it.cursor = 0;
-            it.save_at_ns = save_at_ns;
             // It gets everything anew, also what it had lost.
             (it.cut_and_last, it.cut_end, it.acceptance) = (false, None, Acceptance::None);
         }
-        self.joining.add(leg);
+        let rebuild = Rebuild::new(lack, lacking, save_at_ns);
+        self.set_member(leg, Member::Rebuilding(rebuild));
         self.try_skipped_on(leg);
-        self.set_join(leg, Join::Sweep(lack));
         self.begin_sweep();
     }
 
     /// An event says that it is being rebuilt, or how far it is.
     pub(super) fn is_joining(&mut self, leg: u8) {
-        match self.join(leg) {
-            Join::Event(_) if is_rebuilding(&self.state, leg) => {
-                self.set_join(leg, Join::Copying);
+        match self.members.rebuild(leg).map(|it| it.step) {
+            Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
+                self.set_step(leg, Step::Copying);
                 self.news(News::Joining(leg));
             }
-            Join::Position(to) if self.position(leg) == Some(to) => {
-                self.set_join(leg, Join::Copying);
+            Some(Step::Position(to)) if self.position(leg) == Some(to) => {
+                self.set_step(leg, Step::Copying);
             }
             _ => {}
         }
     }
 
     /// It is in sync, durably.
-    pub(super) fn has_joined(&mut self, leg: u8) {
+    pub(super) fn has_joined(&mut self, leg: u8, rebuild: &Rebuild) {
         // What failed on the others while that was being said.
-        let todo = self.leg_mut(leg).and_then(|leg| leg.todo.take());
-        let mut next = todo.as_ref().and_then(|todo| todo.next(0));
+        let mut next = rebuild.next(0);
         while let Some(region) = next {
             let more = u64::from(self.unalike.set(region));
             self.count_unalike(more);
-            next = todo.as_ref().and_then(|todo| todo.next(region + 1));
+            next = rebuild.next(region + 1);
         }
         let since_event = self.state.event;
         if let Some(it) = self.leg_mut(leg) {
             it.missed = None;
-            it.left = 0;
             it.errors = 0;
             it.bad_full = None;
             (it.discarded, it.cut_short) = (false, false);
             it.since_event = since_event;
         }
-        self.set_join(leg, Join::Away);
+        self.wake = true;
         // An old flush covers all of what it has.
         for slot in self.slots.values_mut().flatten() {
             let waits = slot.round.waits.has(leg);
@@ -389,13 +365,8 @@ impl Mirror {
 
     /// A leg leaves, or is not coming after all.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
-        self.joining.remove(leg);
         self.close_spare(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            it.todo = None;
-            it.left = 0;
-            it.join = Join::Away;
-        }
+        self.members.set(leg, Member::Away);
     }
 
     /// Up to where a leg was said to have been copied.

@@ -133,7 +133,9 @@ impl Mirror {
         let run = self.owner.run;
         let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.said.owner);
         let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
-        self.up.with(self.joining.iter().filter(ours).collect())
+        self.members
+            .in_sync()
+            .with(self.members.rebuilding().iter().filter(ours).collect())
     }
 
     /// What the mirror was got on.
@@ -147,7 +149,7 @@ impl Mirror {
         self.lease.end_ns = u64::MAX;
         let now_ns = self.now_ns;
         let patience_ns = now_ns.saturating_add(self.lease_ns());
-        for leg in self.up.iter() {
+        for leg in self.members.in_sync().iter() {
             if let Some(it) = self.leg_mut(leg) {
                 (it.beat.at_ns, it.beat.patience_ns) = (now_ns, patience_ns);
                 it.beat.first = terms.written_ns;
@@ -157,7 +159,7 @@ impl Mirror {
             }
         }
         if self.lease.on {
-            self.lease.lapsed = self.up;
+            self.lease.lapsed = self.members.in_sync();
         }
     }
 
@@ -179,12 +181,13 @@ impl Mirror {
 
     /// Legs whose lease is over, of those that take part.
     pub fn lapsed(&self) -> Legs {
-        self.lease.lapsed.both(self.takers())
+        self.lease.lapsed.both(self.members.writable())
     }
 
     /// Whether nothing may be given out, nor acknowledged.
     pub(super) fn stands_still(&self) -> bool {
-        !self.lease.lapsed.is_empty() && self.up.without(self.lease.lapsed).is_empty()
+        !self.lease.lapsed.is_empty()
+            && self.members.in_sync().without(self.lease.lapsed).is_empty()
     }
 
     /// Whether changes wait for what the owner before us has left (T9).
@@ -208,7 +211,7 @@ impl Mirror {
             return asked_ns.saturating_add(self.lease_ns());
         }
         // It was given that before it left.
-        let has_left = !self.takers().has(ticket.leg) && until_ns(ticket.leg) > 0;
+        let has_left = !self.members.writable().has(ticket.leg) && until_ns(ticket.leg) > 0;
         if has_left || self.ours().has(ticket.leg) {
             return until_ns(ticket.leg);
         }
@@ -222,7 +225,12 @@ impl Mirror {
             return u64::MAX;
         }
         let until_ns = |leg: u8| self.leg(leg).map_or(0, |it| it.beat.until_ns);
-        self.up.iter().map(until_ns).max().unwrap_or(0)
+        self.members
+            .in_sync()
+            .iter()
+            .map(until_ns)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Leases that have ended by now.
@@ -585,7 +593,7 @@ impl Mirror {
     /// A leg that shows an older record than it once did was put back to an older state: it leaves,
     /// and all of it is copied when it returns (T50). The last one in sync stays.
     pub(super) fn see_to_put_back(&mut self, leg: u8, found: &Superblock) {
-        let last = self.up == Legs::one(leg);
+        let last = self.members.in_sync() == Legs::one(leg);
         let Some(it) = self.leg_mut(leg) else {
             return;
         };
@@ -593,7 +601,7 @@ impl Mirror {
             return;
         }
         it.cut_short = true;
-        if self.takers().has(leg) {
+        if self.members.writable().has(leg) {
             self.lose(leg, Outcome::MediaError);
         }
     }

@@ -5,8 +5,8 @@
 //! superblocks are written for the first time when it is said to be. One that is removed gets
 //! nothing any more, as one that left, and nobody waits for it; its superblocks are the caller's to
 //! overwrite, and until then it is refused wherever it is given.
-use super::back::Join;
 use super::legs::Legs;
+use super::members::Member;
 use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::copies::Chosen;
@@ -115,11 +115,11 @@ impl Mirror {
         if !self.state.entries().any(|(slot, _)| slot == leg) {
             return Err(ChangeError::Known);
         }
-        if self.up == Legs::one(leg) {
+        if self.members.in_sync() == Legs::one(leg) {
             return Err(ChangeError::Last);
         }
         self.changes.removing.add(leg);
-        match self.takers().has(leg) {
+        match self.members.writable().has(leg) {
             true => self.lose(leg, Outcome::Stopped),
             false => {
                 self.spare_lost(leg);
@@ -185,7 +185,7 @@ impl Mirror {
         }
         for leg in self.changes.adding.both(said).iter() {
             self.changes.adding.remove(leg);
-            self.set_join(leg, Join::Waiting(0));
+            self.set_member(leg, Member::Waiting(0));
             self.news(News::Added(leg));
         }
     }

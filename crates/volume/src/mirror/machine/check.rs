@@ -86,7 +86,7 @@ impl Mirror {
     /// sync.
     pub fn repair_from(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        if !self.up.has(leg) || self.read_only {
+        if !self.members.in_sync().has(leg) || self.read_only {
             return false;
         }
         self.check(true, now_ns);
@@ -155,7 +155,7 @@ impl Mirror {
     /// What the job of this number compares next: first what the one before it has given up, so
     /// that nothing comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
-        let (regions, up) = (self.happened.geometry.regions(), self.up);
+        let (regions, up) = (self.happened.geometry.regions(), self.members.in_sync());
         let check = self.check.as_mut().filter(|check| !check.paused)?;
         if up.count() < 2 {
             check.report.alone = true;
@@ -193,7 +193,7 @@ impl Mirror {
 
     /// A region was compared.
     pub(super) fn checked(&mut self, range: Range) {
-        let compared = self.up.count() > 1;
+        let compared = self.members.in_sync().count() > 1;
         if let Some(check) = self.check.as_mut().filter(|_| compared) {
             check.report.bytes += range.end - range.start;
         }
@@ -210,7 +210,10 @@ impl Mirror {
     pub(super) fn mend_unreadable(&mut self, piece: Range) {
         let repairs = self.check.is_some_and(|check| check.repair);
         if repairs && !self.spares(piece, Legs::default()).is_empty() {
-            self.up.iter().for_each(|leg| self.mend(leg, piece));
+            self.members
+                .in_sync()
+                .iter()
+                .for_each(|leg| self.mend(leg, piece));
         }
     }
 
@@ -226,7 +229,7 @@ impl Mirror {
 
     /// No leg in sync could write a piece.
     pub(super) fn check_skips_all(&mut self) {
-        let legs = self.up.count();
+        let legs = self.members.in_sync().count();
         if let Some(check) = &mut self.check {
             check.report.skipped += u64::from(legs);
         }
@@ -242,7 +245,7 @@ impl Mirror {
         let Some(it) = self.jobs[number] else {
             return;
         };
-        let (mut piece, up) = (self.regions(it.piece), self.up);
+        let (mut piece, up) = (self.regions(it.piece), self.members.in_sync());
         let known = piece.any(|region| self.unalike.is_set(region));
         // Who has left may differ, and is rebuilt.
         let gone = !up.has(leg) || !up.has(it.source);
@@ -281,7 +284,8 @@ impl Mirror {
     pub(super) fn compared_all(&mut self, job: u8) {
         let mut targets = Legs::default();
         if let Some(check) = &mut self.check {
-            targets = core::mem::take(&mut check.differ[usize::from(job)]).both(self.up);
+            targets =
+                core::mem::take(&mut check.differ[usize::from(job)]).both(self.members.in_sync());
             if !check.repair {
                 targets = Legs::default();
             }

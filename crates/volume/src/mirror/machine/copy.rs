@@ -167,7 +167,7 @@ impl Mirror {
             alike = self.unalike.next(region + 1);
         }
         let (kind, range) = match alike {
-            Some(_) if self.up.count() < 2 => {
+            Some(_) if self.members.in_sync().count() < 2 => {
                 self.idle = true;
                 return None;
             }
@@ -191,7 +191,8 @@ impl Mirror {
 
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
-        let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
+        let idle =
+            self.unalike_count == 0 && self.members.rebuilding().is_empty() && !self.checks();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
             return self.copy_pause_ns;
@@ -206,7 +207,7 @@ impl Mirror {
 
     /// A region that a read waits for, and nobody copies yet.
     fn waited_for(&self) -> Option<u64> {
-        if self.unalike_count == 0 || self.up.count() < 2 {
+        if self.unalike_count == 0 || self.members.in_sync().count() < 2 {
             return None;
         }
         let held = |slot: &super::Slot| match slot.request {
@@ -235,16 +236,16 @@ impl Mirror {
     /// Legs that are being rebuilt and lack the region.
     fn lacking(&self, region: u64) -> Legs {
         let lacks = |leg: &u8| {
-            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
-            todo.is_some_and(|todo| todo.is_set(region))
+            let rebuild = self.members.rebuild(*leg);
+            rebuild.is_some_and(|it| it.lacks(region))
         };
-        self.joining.iter().filter(lacks).collect()
+        self.members.rebuilding().iter().filter(lacks).collect()
     }
 
     /// What `leg` could not read is to be rewritten.
     pub(super) fn mend(&mut self, leg: u8, range: Range) {
         let known = self.mends.contains(&(leg, range));
-        if self.up.has(leg) && self.begun && !known && self.mends.len() < MENDS_MAX {
+        if self.members.in_sync().has(leg) && self.begun && !known && self.mends.len() < MENDS_MAX {
             self.mends.push_back((leg, range));
             self.wake = true;
         }
@@ -253,8 +254,8 @@ impl Mirror {
     /// Whether the leg is to be mended, and another one may have what it can't read.
     fn may_mend(&self, leg: u8, range: Range) -> bool {
         let spares = || !self.spares(range, Legs::default()).is_empty();
-        let others = || self.up != Legs::one(leg) || spares();
-        self.up.has(leg) && others()
+        let others = || self.members.in_sync() != Legs::one(leg) || spares();
+        self.members.in_sync().has(leg) && others()
     }
 
     /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
@@ -301,7 +302,7 @@ impl Mirror {
         };
         let from = job.piece.end;
         let useless = match job.kind {
-            Kind::Alike(_) => job.anew || self.up.count() < 2,
+            Kind::Alike(_) => job.anew || self.members.in_sync().count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
             Kind::Mend(leg) => !self.may_mend(leg, job.range),
             Kind::Check => self.check.is_none(),
@@ -358,7 +359,7 @@ impl Mirror {
     }
 
     fn read_piece(&mut self, number: u8) {
-        let (up, counts) = (self.up, self.checked_from());
+        let (up, counts) = (self.members.in_sync(), self.checked_from());
         let Some(job) = self.jobs[usize::from(number)] else {
             return;
         };
@@ -506,7 +507,8 @@ impl Mirror {
         let foreign = self.foreign;
         // What one gives that has left may be older than what was acknowledged.
         let job = self.jobs[usize::from(number)];
-        let gone = !self.up.has(leg) && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
+        let gone = !self.members.in_sync().has(leg)
+            && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
         if self.is_late(number, leg) {
             return;
         }
@@ -533,7 +535,7 @@ impl Mirror {
                 job.unreachable |= !bad;
                 // A check takes its time: who is slow under it is not counted for that.
                 let counts = bad || job.kind != Kind::Check;
-                if counts && self.up != Legs::one(leg) {
+                if counts && self.members.in_sync() != Legs::one(leg) {
                     self.count_error(leg, outcome);
                 }
                 self.read_piece(number);
@@ -569,7 +571,7 @@ impl Mirror {
 
     /// The piece was read from `source`: to whom it goes.
     fn write_piece(&mut self, number: u8, source: u8) {
-        let (up, joining) = (self.up, self.joining);
+        let (up, joining) = (self.members.in_sync(), self.members.rebuilding());
         let Some(job) = self.job(number) else {
             return;
         };
@@ -621,7 +623,7 @@ impl Mirror {
 
     /// The next leg is compared with what was read, or all were.
     pub(super) fn compare_next(&mut self, number: u8) {
-        let up = self.up;
+        let up = self.members.in_sync();
         let Some(job) = self.job(number) else {
             return;
         };
@@ -659,7 +661,7 @@ impl Mirror {
         match job.kind {
             Kind::Alike(region) => self.alike.copied.push(region),
             Kind::Rebuild(region) if !job.lossy => {
-                for leg in job.targets.both(self.joining).iter() {
+                for leg in job.targets.both(self.members.rebuilding()).iter() {
                     self.has_region(leg, region);
                 }
             }

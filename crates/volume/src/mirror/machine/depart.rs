@@ -23,8 +23,7 @@ use block::Range;
 impl Mirror {
     /// Whoever waits for legs that have left goes on without them.
     pub(super) fn go_on_without(&mut self) {
-        while let Some(leg) = self.departed.first() {
-            self.departed.remove(leg);
+        while let Some(leg) = self.members.pop_left() {
             self.go_on_without_leg(leg);
         }
     }
@@ -50,7 +49,7 @@ impl Mirror {
                 self.io_done(id, leg, gone);
             }
         }
-        debug_assert!(!self.takers().has(leg));
+        debug_assert!(!self.members.writable().has(leg));
     }
 
     /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
@@ -72,7 +71,7 @@ impl Mirror {
         round.end(ticket.leg, outcome);
         if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
             self.lose(ticket.leg, outcome);
-            if self.up.has(ticket.leg) {
+            if self.members.in_sync().has(ticket.leg) {
                 self.tells(ticket, outcome);
             }
         }
@@ -82,7 +81,7 @@ impl Mirror {
     /// the last one in sync, and has nothing when it returns. What was written to it could make the
     /// file as long again, with zeroes in the hole that nothing tells from data.
     pub(super) fn is_cut_short(&mut self, leg: u8) {
-        let last = self.up == Legs::one(leg);
+        let last = self.members.in_sync() == Legs::one(leg);
         if let Some(it) = self.leg_mut(leg) {
             let is_nothing = !last && !has(Bug::ShrunkUnlike);
             (it.cut_short, it.cut_and_last) = (it.cut_short || is_nothing, last);
@@ -90,7 +89,7 @@ impl Mirror {
         if last {
             return; // nothing else has what it has
         }
-        match self.takers().has(leg) {
+        match self.members.writable().has(leg) {
             true => self.lose(leg, Outcome::CutShort),
             false => self.wake = true,
         }
@@ -100,13 +99,13 @@ impl Mirror {
     /// last one in sync stays, and all I/O on it fails until a user accepts the loss: when the
     /// sanitize operation is over, nothing tells its zeroes from data.
     pub(super) fn is_erased(&mut self, leg: u8) {
-        if self.up == Legs::one(leg) {
+        if self.members.in_sync() == Legs::one(leg) {
             return self.last_was_cut(leg, 0);
         }
         if let Some(it) = self.leg_mut(leg) {
             it.cut_short = true;
         }
-        match self.takers().has(leg) {
+        match self.members.writable().has(leg) {
             true => self.lose(leg, Outcome::Erased),
             false => self.wake = true,
         }
@@ -125,10 +124,10 @@ impl Mirror {
         if end >= mirror_bytes || self.read_only {
             return;
         }
-        if self.up == Legs::one(leg) {
+        if self.members.in_sync() == Legs::one(leg) {
             self.last_was_cut(leg, end);
         }
-        let takes_part = self.takers().has(leg);
+        let takes_part = self.members.writable().has(leg);
         self.is_cut_short(leg);
         if !takes_part {
             self.spare_lost(leg);
@@ -165,7 +164,7 @@ impl Mirror {
         let last = self.happened.geometry.bytes.saturating_sub(1);
         let it = self
             .leg(leg)
-            .filter(|it| self.up.has(leg) && it.acceptance != Acceptance::Marked);
+            .filter(|it| self.members.in_sync().has(leg) && it.acceptance != Acceptance::Marked);
         let end = it.and_then(|it| it.cut_end);
         end.map_or(0, |end| end.max(1).min(last))
     }
@@ -173,12 +172,15 @@ impl Mirror {
     /// Whether a leg says something else of that.
     pub(super) fn has_cut_to_say(&self) -> bool {
         let says = |leg: u8| self.leg(leg).map_or(0, |it| it.said.cut_at);
-        self.up.iter().any(|leg| says(leg) != self.cut_at(leg))
+        self.members
+            .in_sync()
+            .iter()
+            .any(|leg| says(leg) != self.cut_at(leg))
     }
 
     /// Superblocks were written: what they say of cuts holds.
     pub(super) fn cut_was_said(&mut self) {
-        for leg in self.up.iter() {
+        for leg in self.members.in_sync().iter() {
             let is_said =
                 |it: &&mut super::Leg| it.acceptance == Acceptance::Marked && it.said.cut_at == 0;
             let Some(it) = self.leg_mut(leg).filter(is_said) else {
@@ -194,9 +196,9 @@ impl Mirror {
     /// Whether the last leg in sync has lost some of a range: it was smaller for a moment, or
     /// sanitized.
     pub(super) fn has_lost(&self, range: Range) -> bool {
-        let last = self.up.first().and_then(|leg| self.leg(leg));
+        let last = self.members.in_sync().first().and_then(|leg| self.leg(leg));
         let cut_end = last.and_then(|it| it.cut_end);
-        self.up.count() == 1 && cut_end.is_some_and(|end| range.end > end)
+        self.members.in_sync().count() == 1 && cut_end.is_some_and(|end| range.end > end)
     }
 
     /// Whether a ticket asks for no bytes of the leg, or is for a beat.
@@ -236,8 +238,8 @@ impl Mirror {
     /// then it may be as long again, with zeroes.
     pub(super) fn leave_cut(&mut self) {
         let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.cut_and_last);
-        if self.up.count() > 1
-            && let Some(leg) = self.up.iter().find(cut)
+        if self.members.in_sync().count() > 1
+            && let Some(leg) = self.members.in_sync().iter().find(cut)
         {
             self.is_cut_short(leg);
         }

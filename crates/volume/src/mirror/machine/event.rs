@@ -7,9 +7,9 @@
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
 //! until an event without it has happened. On each leg a superblock waits for the beat under way
 //! there, and for its lease (`beat`).
-use super::back::Join;
 use super::legs::{Legs, Round, Work};
 use super::life::{Life, is_rebuilding};
+use super::members::{Member, Step};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Outcome;
@@ -45,9 +45,9 @@ enum Stage {
 impl Mirror {
     /// Legs that are told of events: in sync, or being rebuilt by what is said.
     fn told(&self) -> Legs {
-        let joining = self.joining.iter();
+        let joining = self.members.rebuilding().iter();
         let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
-        self.up.with(told.collect())
+        self.members.in_sync().with(told.collect())
     }
 
     /// Begins to say what is not said yet, if nothing is being said.
@@ -68,7 +68,7 @@ impl Mirror {
         self.says_record();
         self.begun = true;
         self.required = self.required.with(self.state.in_sync().collect());
-        self.write_state(self.up, Stage::First);
+        self.write_state(self.members.in_sync(), Stage::First);
     }
 
     /// The state after all that has changed since the last event that happened; `None` if nothing
@@ -85,9 +85,9 @@ impl Mirror {
             next = next.grown_to(bytes).unwrap_or(next);
         }
         for (slot, entry) in now.entries() {
-            let there = self.takers().has(slot);
+            let there = self.members.writable().has(slot);
             let seen = self.leg(slot).map_or(0, |leg| leg.said.event);
-            let join = self.leg(slot).map_or(Join::Away, |leg| leg.join);
+            let step = self.members.rebuild(slot).map(|it| it.step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
                 LegState::InSync | LegState::Rebuilding(_) if !there => {
@@ -97,15 +97,17 @@ impl Mirror {
                 LegState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
                     next.emptied(slot)
                 }
-                LegState::Stale(_) if let Join::Event(lack) = join => {
+                LegState::Stale(_) if let Some(Step::Event(lack)) = step => {
                     let mut stale = next;
                     stale.put(slot, LegState::Stale(lack));
                     stale.rebuilding(slot)
                 }
-                LegState::Rebuilding(_) if let Join::Position(to) = join => {
+                LegState::Rebuilding(_) if let Some(Step::Position(to)) = step => {
                     next.rebuilt_to(slot, to, seen)
                 }
-                LegState::Rebuilding(_) if join == Join::Whole && !failed => next.rejoined(slot),
+                LegState::Rebuilding(_) if step == Some(Step::Whole) && !failed => {
+                    next.rejoined(slot)
+                }
                 _ => None,
             };
             next = changed.unwrap_or(next);
@@ -183,7 +185,7 @@ impl Mirror {
     /// Gives out what is pending, where nothing is in its way.
     pub(super) fn give_due(&mut self) {
         for leg in self.lease.due.iter() {
-            if !self.takers().has(leg) || !self.may_say(leg) {
+            if !self.members.writable().has(leg) || !self.may_say(leg) {
                 continue;
             }
             self.lease.due.remove(leg);
@@ -196,8 +198,8 @@ impl Mirror {
 
     /// The same; those that have left get nothing any more.
     pub(super) fn see_to_due(&mut self) {
-        let gone = self.lease.due.without(self.takers());
-        self.lease.due = self.lease.due.both(self.takers());
+        let gone = self.lease.due.without(self.members.writable());
+        self.lease.due = self.lease.due.both(self.members.writable());
         for leg in gone.iter() {
             self.saying_done(leg, Outcome::PathError);
         }
@@ -236,7 +238,11 @@ impl Mirror {
                 self.lagging = Legs::default();
                 self.leave_but_last(round);
                 self.life = Life::Beginning;
-                if round.failed.iter().any(|leg| self.up.has(leg)) {
+                if round
+                    .failed
+                    .iter()
+                    .any(|leg| self.members.in_sync().has(leg))
+                {
                     self.is_broken(Round::default());
                 }
             }
@@ -262,14 +268,14 @@ impl Mirror {
             return self.leave(round);
         }
         let in_sync: Legs = self.state.in_sync().collect();
-        let joined = in_sync.both(self.joining);
+        let joined = in_sync.both(self.members.rebuilding());
         if stage == Stage::First && !joined.is_empty() {
             return self.write_state(joined, Stage::Join);
         }
         self.has_happened(in_sync, joined);
-        let others = self.told().without(self.up);
+        let others = self.told().without(self.members.in_sync());
         let (legs, stage) = match others.is_empty() {
-            true => (self.up, Stage::Second),
+            true => (self.members.in_sync(), Stage::Second),
             false => (others, Stage::Others),
         };
         self.write_state(legs, stage);
@@ -286,11 +292,12 @@ impl Mirror {
             self.news(News::Restored);
         }
         for leg in joined.iter() {
-            self.joining.remove(leg);
-            self.up.add(leg);
-            self.has_joined(leg);
+            let Member::Rebuilding(rebuild) = self.members.set(leg, Member::InSync) else {
+                unreachable!("leg {leg} was being rebuilt");
+            };
+            self.has_joined(leg, &rebuild);
         }
-        for leg in self.joining.iter() {
+        for leg in self.members.rebuilding().iter() {
             self.is_joining(leg);
         }
         self.cut_was_said();
@@ -318,7 +325,7 @@ impl Mirror {
 
     /// Before the first event: the newest state goes to legs in sync that lag.
     pub(super) fn catch_up(&mut self) {
-        let lagging = self.lagging.both(self.up);
+        let lagging = self.lagging.both(self.members.in_sync());
         if lagging.is_empty() {
             self.life = Life::Beginning;
             self.wake = true;

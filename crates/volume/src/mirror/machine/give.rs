@@ -61,7 +61,7 @@ impl Mirror {
             }
         }
         // Nothing is left of who has left.
-        self.lease.lapsed = self.lease.lapsed.both(self.takers());
+        self.lease.lapsed = self.lease.lapsed.both(self.members.writable());
         self.legs
             .iter_mut()
             .flatten()
@@ -72,8 +72,13 @@ impl Mirror {
     fn fate(&self, output: &Output) -> Fate {
         let still = self.stands_still();
         let failed = |leg: u8| self.leg(leg).and_then(|it| it.beat.failed);
-        let all_failed = || match self.up.iter().all(|leg| failed(leg).is_some()) {
-            true => self.up.first().and_then(failed),
+        let all_failed = || match self
+            .members
+            .in_sync()
+            .iter()
+            .all(|leg| failed(leg).is_some())
+        {
+            true => self.members.in_sync().first().and_then(failed),
             false => None,
         };
         let end = |outcome: Option<Outcome>| outcome.map_or(Fate::Wait, Fate::End);
@@ -99,7 +104,7 @@ impl Mirror {
             return Fate::Go;
         };
         match self.lease.lapsed.has(ticket.leg) {
-            true if !self.takers().has(ticket.leg) => Fate::End(Outcome::PathError),
+            true if !self.members.writable().has(ticket.leg) => Fate::End(Outcome::PathError),
             true => end(failed(ticket.leg)),
             false if still => end(all_failed()),
             false => Fate::Go,
@@ -129,7 +134,7 @@ impl Mirror {
     #[cold]
     pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
-        let over = self.foreign || self.lease.given_up || !self.takers().has(leg);
+        let over = self.foreign || self.lease.given_up || !self.members.writable().has(leg);
         let Some(it) = self
             .leg(leg)
             .filter(|_| self.lease.lapsed.has(leg) && !over)

@@ -96,11 +96,15 @@ impl Mirror {
         if self.read_only || self.foreign || busy {
             return Err(GrowError::Refused);
         }
-        if let Some((slot, _)) = self.state.entries().find(|it| !self.up.has(it.0)) {
+        if let Some((slot, _)) = self
+            .state
+            .entries()
+            .find(|it| !self.members.in_sync().has(it.0))
+        {
             return Err(GrowError::Leg(slot));
         }
         let (mut bytes, mut most) = (u64::MAX, u64::MAX);
-        for slot in self.up.iter() {
+        for slot in self.members.in_sync().iter() {
             let (place, leg_bytes) = (self.place(slot), sizes[usize::from(slot)]);
             let Some(place) = place.filter(|_| leg_bytes > 0) else {
                 return Err(GrowError::Leg(slot));
@@ -153,7 +157,9 @@ impl Mirror {
         let all: Legs = self.state.entries().map(|it| it.0).collect();
         let quiet = self.saying.is_none() && self.sweep.is_none() && self.relaxing.is_none();
         match growth.step {
-            Step::Wait if self.stopping || all != self.up => self.end_growth(News::NotGrown),
+            Step::Wait if self.stopping || all != self.members.in_sync() => {
+                self.end_growth(News::NotGrown)
+            }
             Step::Bits if self.stopping => self.end_growth(News::NotGrown),
             Step::Wait if self.life == Life::Running && quiet => {
                 self.make_room(&growth);
@@ -216,7 +222,7 @@ impl Mirror {
     /// Bits for a mirror of so many bytes: those of new regions are set, and go to all legs.
     fn make_room(&mut self, growth: &Growth) {
         // Nothing is being said: else that would put the old sizes back.
-        for slot in self.up.iter() {
+        for slot in self.members.in_sync().iter() {
             if let Some(leg) = self.leg_mut(slot) {
                 leg.said.place.leg_bytes = growth.sizes[usize::from(slot)];
             }

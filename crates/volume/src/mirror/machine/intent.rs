@@ -105,7 +105,7 @@ impl Mirror {
                 from = region + 1;
             }
         }
-        let takers = self.takers();
+        let takers = self.members.writable();
         let round = Round::of(takers);
         self.pages.push(PageRound { pages, round });
         for leg in takers.iter() {
@@ -176,7 +176,11 @@ impl Mirror {
         round.failed = round.failed.with(round.refused);
         self.leave(round);
         // Who failed it and stays is the last one in sync: then the page is not on it.
-        let written = !round.done.is_empty() && !round.failed.iter().any(|leg| self.up.has(leg));
+        let written = !round.done.is_empty()
+            && !round
+                .failed
+                .iter()
+                .any(|leg| self.members.in_sync().has(leg));
         self.accepting.page_failed |= !written;
         for page in pages.first..pages.first + pages.count {
             let mut from = 0;
@@ -284,16 +288,16 @@ impl Mirror {
             }
         }
         if self.quiet.next(0).is_some() {
-            self.relaxing = Some(self.flush_all(self.takers(), Work::Relax));
+            self.relaxing = Some(self.flush_all(self.members.writable(), Work::Relax));
         }
     }
 
     /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
     pub(super) fn may_forget(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
-        let whole = in_sync == self.up && !self.state.keeps_intents();
+        let whole = in_sync == self.members.in_sync() && !self.state.keeps_intents();
         let said = self.saying.is_none() && !self.is_growing();
-        let well = !self.broken && said && self.joining.is_empty();
+        let well = !self.broken && said && self.members.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
 
@@ -360,8 +364,8 @@ impl Mirror {
 
     /// A leg's bitmap could not be read for the path's sake.
     fn read_failed(&mut self, leg: u8, outcome: Outcome) {
-        match self.up.has(leg) {
-            true if self.up == Legs::one(leg) => {
+        match self.members.in_sync().has(leg) {
+            true if self.members.in_sync() == Legs::one(leg) => {
                 // Nobody knows what it says: all.
                 (0..self.intents.pages()).for_each(|page| self.intents.suspect(page));
                 self.pages_of(leg, None);

@@ -155,11 +155,11 @@ impl Mirror {
             }
             (Phase::Held, Request::Read(_)) => self.wake = true,
             (Phase::Held, Request::Flush) if has(Bug::FlushOnOne) => {
-                let first = self.takers().first();
+                let first = self.members.writable().first();
                 self.send(id, first.into_iter().collect());
             }
             (Phase::Held, Request::Flush) if self.holds_changes() => {}
-            (Phase::Held, Request::Flush) => self.send(id, self.takers()),
+            (Phase::Held, Request::Flush) => self.send(id, self.members.writable()),
             (Phase::Held, _) if self.broken => self.finish(id, Outcome::PathError),
             (Phase::Held, _) if self.is_in_doubt() => {}
             (Phase::Held, _) if self.life != Life::Running => {
@@ -204,7 +204,7 @@ impl Mirror {
             if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
                 match self.without_legs(slot.request) {
                     Some(outcome) => self.finish(id, outcome),
-                    None => self.send(id, self.takers()),
+                    None => self.send(id, self.members.writable()),
                 }
             }
         }
@@ -292,19 +292,23 @@ impl Mirror {
         let round = slot.round;
         let done = match slot.request {
             // What a leg that has left has flushed is perhaps not all that was acknowledged.
-            Request::Flush => round.done.both(self.takers()),
+            Request::Flush => round.done.both(self.members.writable()),
             _ => round
                 .done
                 .with(self.recorded_on(slot.recorded, slot.request)),
         };
         // Who has it must not have left before that was recorded.
-        let alone = !slot.recorded.is_empty() && round.done.both(self.up).is_empty();
+        let alone = !slot.recorded.is_empty() && round.done.both(self.members.in_sync()).is_empty();
         let missed = match has(Bug::AckBeforeStale) {
-            true => self.up.without(done),
+            true => self.members.in_sync().without(done),
             false => self.required.without(done),
         };
         // Who failed it and stays is the last one in sync: its errors go to the caller.
-        if round.failed.iter().any(|leg| self.up.has(leg)) {
+        if round
+            .failed
+            .iter()
+            .any(|leg| self.members.in_sync().has(leg))
+        {
             // Who is being rebuilt may have it all the same.
             if let Some(range) = slot.request.changes() {
                 self.differ(range);
@@ -399,8 +403,8 @@ impl Mirror {
     /// Whoever failed something leaves; of all legs in sync the first one stays.
     pub(super) fn leave(&mut self, round: Round) {
         let outcome = round.outcome.unwrap_or(Outcome::PathError);
-        let nobody = round.done.both(self.up).is_empty();
-        let first = round.failed.both(self.up).first();
+        let nobody = round.done.both(self.members.in_sync()).is_empty();
+        let first = round.failed.both(self.members.in_sync()).first();
         for leg in round.failed.iter() {
             let stays = nobody && Some(leg) == first;
             match stays {
@@ -433,15 +437,13 @@ impl Mirror {
     }
 
     fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
-        if self.up == Legs::one(leg) {
+        if self.members.in_sync() == Legs::one(leg) {
             return self.stays(leg);
         }
-        if !self.takers().has(leg) {
+        if !self.members.writable().has(leg) {
             return;
         }
         self.begin_missed(leg);
-        self.up.remove(leg);
-        self.departed.add(leg);
         if let Some(it) = self.leg_mut(leg) {
             it.gave_up = false;
         }

@@ -37,6 +37,15 @@ impl Legs {
         self.0 &= !(1 << leg);
     }
 
+    /// Takes `leg` in or out.
+    pub fn put(&mut self, leg: u8, is_in: bool) {
+        if is_in {
+            self.add(leg);
+        } else {
+            self.remove(leg);
+        }
+    }
+
     /// The one with the lowest number.
     pub fn first(self) -> Option<u8> {
         (!self.is_empty()).then(|| self.0.trailing_zeros() as u8)

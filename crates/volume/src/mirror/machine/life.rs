@@ -8,11 +8,11 @@
 //! as they may, an event, no owner.
 use super::accept::{Acceptance, Accepting};
 use super::alike::Alike;
-use super::back::Join;
 use super::bad::Bad;
 use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
+use super::members::{Member, Members};
 use super::pace::Pace;
 use super::planted;
 use super::spare::Spare;
@@ -68,7 +68,6 @@ impl Leg {
             mended: 0,
             rescued: 0,
             bad_full: None,
-            join: Join::Away,
             fresh: None,
             discarded: false,
             cut_short: false,
@@ -77,14 +76,9 @@ impl Leg {
             acceptance: Acceptance::None,
             since_event: found.superblock.event,
             other: None,
-            flushing: false,
             missed: None,
             spare: Spare::Away,
             is_asked: false,
-            todo: None,
-            left: 0,
-            cursor: 0,
-            save_at_ns: 0,
         })
     }
 }
@@ -122,9 +116,7 @@ impl Mirror {
             lagging: Legs::default(),
             changes: Changes::default(),
             required: Legs::default(),
-            up: Legs::default(),
-            departed: Legs::default(),
-            joining: Legs::default(),
+            members: Members::new(),
             verified: Legs::default(),
             saying: None,
             sequence: state.sequence,
@@ -186,9 +178,9 @@ impl Mirror {
             leg.discarded = matches!(role, Role::Behind { why: it, .. } if *it == why);
             match role {
                 // Without writing nothing is made alike: one of them speaks for all.
-                Role::InSync if self.read_only && !self.up.is_empty() => {}
+                Role::InSync if self.read_only && !self.members.in_sync().is_empty() => {}
                 Role::InSync => {
-                    self.up.add(slot);
+                    self.members.set(slot, Member::InSync);
                     leg.since_event = self.state.event;
                     let cut_at = found.superblock.cut_at;
                     if cut_at > 0 && !planted::has(planted::Bug::CutForgotten) {
@@ -197,7 +189,8 @@ impl Mirror {
                 }
                 Role::Behind { .. } if !self.read_only => {
                     let late_until_ns = start.late_until_ns.get(at).copied();
-                    leg.join = Join::Waiting(late_until_ns.unwrap_or(NO_FENCE));
+                    let late_until_ns = late_until_ns.unwrap_or(NO_FENCE);
+                    self.members.set(slot, Member::Waiting(late_until_ns));
                 }
                 Role::Behind { .. } | Role::Unusable(_) => {}
             }
@@ -223,8 +216,8 @@ impl Mirror {
         let legs = self.state.entries().count();
         self.pages.reserve(ios.max(self.intents.pages()));
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
-        self.reading = self.up;
-        for leg in self.up.iter() {
+        self.reading = self.members.in_sync();
+        for leg in self.members.in_sync().iter() {
             self.read_pages(leg, 0);
         }
         self
@@ -233,7 +226,7 @@ impl Mirror {
     /// Pages of a leg's bitmap were read; from `next` on there are more.
     pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
         match next {
-            Some(first) if self.up.has(leg) || self.life == Life::Running => {
+            Some(first) if self.members.in_sync().has(leg) || self.life == Life::Running => {
                 self.read_pages(leg, first);
             }
             _ if self.life == Life::Reading => {
@@ -444,7 +437,7 @@ impl Mirror {
             };
         }
         match self.stop_flush {
-            None => self.stop_flush = Some(self.flush_all(self.takers(), Work::Stop)),
+            None => self.stop_flush = Some(self.flush_all(self.members.writable(), Work::Stop)),
             Some(round) if !round.waits.is_empty() => {}
             Some(_) if !self.forgot => {
                 self.forgot = true;
@@ -472,7 +465,7 @@ impl Mirror {
             // Once more, with those that stay; who can't flush alone stops unclean.
             self.stop_flush = None;
             self.leave(round);
-            self.broken |= round.done.both(self.up).is_empty();
+            self.broken |= round.done.both(self.members.in_sync()).is_empty();
         } else {
             self.all_flushed(round.done);
         }
@@ -485,8 +478,8 @@ impl Mirror {
 
     /// Whether a leg waits to return.
     fn is_waited_for(&self) -> bool {
-        let waits = |leg: &Leg| matches!(leg.join, Join::Waiting(_));
-        self.legs.iter().flatten().any(|leg| waits(leg))
+        let waits = |leg: u8| matches!(self.members.get(leg), Member::Waiting(_));
+        self.all_slots().any(waits)
     }
 }
 

@@ -68,7 +68,7 @@ impl Mirror {
         }
         self.bad_again(ticket.leg);
         // Who is being rebuilt may have what that one has not any more.
-        for leg in self.joining.iter() {
+        for leg in self.members.rebuilding().iter() {
             self.lose(leg, outcome);
         }
         self.do_again(ticket.leg);
@@ -115,12 +115,12 @@ impl Mirror {
 
     /// An event has happened.
     pub(super) fn see_to_loss(&mut self) {
-        self.loss.poorer &= !self.required.without(self.up).is_empty();
+        self.loss.poorer &= !self.required.without(self.members.in_sync()).is_empty();
     }
 
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
-        let others = !self.required.without(self.up).is_empty() && !self.read_only;
+        let others = !self.required.without(self.members.in_sync()).is_empty() && !self.read_only;
         self.loss.poorer && others && self.regions(range).any(|it| self.intents.is_set(it))
     }
 

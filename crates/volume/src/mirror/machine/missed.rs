@@ -17,6 +17,7 @@
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
 use super::legs::Legs;
 use super::life::Life;
+use super::members::Rebuild;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
 use crate::mirror::Superblock;
@@ -36,7 +37,7 @@ impl Mirror {
     /// Notes a change of `region` for legs that don't get it.
     pub(super) fn note_missed(&mut self, region: u64) {
         self.unflushed.set(region);
-        let takers = self.takers();
+        let takers = self.members.writable();
         for (slot, leg) in self.legs.iter_mut().enumerate() {
             if let Some(leg) = leg
                 && let Some(missed) = &mut leg.missed
@@ -49,7 +50,7 @@ impl Mirror {
 
     /// A leg that got writes leaves: what it may lack from now on.
     pub(super) fn begin_missed(&mut self, leg: u8) {
-        let was_in_sync = self.up.has(leg);
+        let was_in_sync = self.members.in_sync().has(leg);
         let known = self.life == Life::Running;
         let regions = self.intents.regions();
         let before = self.leg_mut(leg).and_then(|it| it.missed.take());
@@ -123,19 +124,19 @@ impl Mirror {
     /// Legs that are being rebuilt and have all of a range.
     pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
         let has_all = |leg: &u8| {
-            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
-            let lacks = |todo: &Bitmap| self.regions(range).any(|it| todo.is_set(it));
-            todo.is_some_and(|todo| !lacks(todo)) || has(Bug::SpareLacks)
+            let rebuild = self.members.rebuild(*leg);
+            let lacks = |it: &Rebuild| self.regions(range).any(|region| it.lacks(region));
+            rebuild.is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
         };
-        self.joining.iter().filter(has_all).collect()
+        self.members.rebuilding().iter().filter(has_all).collect()
     }
 
     /// A leg gets every write again: what no other could read it may have.
     pub(super) fn try_skipped_on(&mut self, leg: u8) {
         let mut next = self.skipped.next(0);
         while let Some(region) = next {
-            let todo = self.leg(leg).and_then(|it| it.todo.as_ref());
-            if todo.is_some_and(|todo| !todo.is_set(region)) {
+            let rebuild = self.members.rebuild(leg);
+            if rebuild.is_some_and(|it| !it.lacks(region)) {
                 self.skipped.clear(region);
             }
             next = self.skipped.next(region + 1);

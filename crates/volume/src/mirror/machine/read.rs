@@ -99,9 +99,13 @@ impl Mirror {
             && !self.foreign
             && !self.has_lost(range)
             && !self.regions(range).any(|region| self.lost.is_set(region))
-            && self.lease.lapsed.both(self.up).is_empty()
-            && self.bad_on(self.up, range).is_empty();
-        if is_certain { self.up } else { Legs::default() }
+            && self.lease.lapsed.both(self.members.in_sync()).is_empty()
+            && self.bad_on(self.members.in_sync(), range).is_empty();
+        if is_certain {
+            self.members.in_sync()
+        } else {
+            Legs::default()
+        }
     }
 
     pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
@@ -116,14 +120,14 @@ impl Mirror {
         };
         let range = slot.piece;
         let but = slot.round.failed.with(slot.round.refused);
-        if self.joining.is_empty() && self.verified.is_empty() {
-            return self.up.without(but);
+        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
+            return self.members.in_sync().without(but);
         }
         let spares = match has(Bug::LackingRead) {
-            true => self.joining,
+            true => self.members.rebuilding(),
             false => self.rebuilt_spares(range),
         };
-        let legs = match self.up.without(but) {
+        let legs = match self.members.in_sync().without(but) {
             up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
             up => up,
         };
@@ -138,7 +142,8 @@ impl Mirror {
     /// Whether a spare was the last resort of what was read.
     fn is_last_resort(&self, slot: &Slot, leg: u8) -> bool {
         let but = slot.round.failed.with(slot.round.refused);
-        let in_sync = self.up.has(leg) || !self.up.without(but).is_empty();
+        let in_sync =
+            self.members.in_sync().has(leg) || !self.members.in_sync().without(but).is_empty();
         !in_sync && (!slot.unreadable.is_empty() || self.is_verified(leg))
     }
 
@@ -195,7 +200,7 @@ impl Mirror {
 
     /// Whether there is one again that may be asked: who was not waited for, as others were there.
     fn once_more(&mut self, id: u32) -> bool {
-        let up = self.up;
+        let up = self.members.in_sync();
         let Some(slot) = self.io_mut(id) else {
             return false;
         };
@@ -266,7 +271,7 @@ impl Mirror {
 
     /// Whether a leg that is not in sync has some region of a range.
     fn has_spares_in(&self, range: Range) -> bool {
-        if self.joining.is_empty() && self.verified.is_empty() {
+        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
             return false;
         }
         self.regions(range).any(|region| {

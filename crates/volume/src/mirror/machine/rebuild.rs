@@ -5,8 +5,8 @@
 //! on. What was copied is not relied on before that leg has flushed it: its position
 //! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
 //! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
-use super::back::Join;
 use super::legs::{Round, Work};
+use super::members::Step;
 use super::planted::{Bug, has};
 use super::{Mirror, Output};
 use crate::Outcome;
@@ -18,30 +18,29 @@ impl Mirror {
         if self.stopping || self.broken {
             return;
         }
-        for leg in self.joining.iter() {
-            let flushing = self.leg(leg).is_some_and(|leg| leg.flushing);
-            if self.join(leg) != Join::Copying || flushing {
+        for leg in self.members.rebuilding().iter() {
+            let it = self.members.rebuild(leg);
+            let Some(it) = it.filter(|it| it.step == Step::Copying && !it.flushing) else {
                 continue;
-            }
-            let whole = self.leg(leg).is_some_and(|leg| leg.left == 0);
-            if whole {
-                self.flush_rebuilt(leg, Join::LastFlush, Join::Whole);
+            };
+            if it.left() == 0 {
+                self.flush_rebuilt(leg, Step::LastFlush, Step::Whole);
             } else if let Some(to) = self.position_due(leg) {
-                self.flush_rebuilt(leg, Join::Flushing(to), Join::Position(to));
+                self.flush_rebuilt(leg, Step::Flushing(to), Step::Position(to));
             }
         }
     }
 
-    fn flush_rebuilt(&mut self, leg: u8, flushing: Join, flushed: Join) {
+    fn flush_rebuilt(&mut self, leg: u8, flushing: Step, flushed: Step) {
         let skip = match flushing {
-            Join::LastFlush => has(Bug::JoinedUnflushed),
+            Step::LastFlush => has(Bug::JoinedUnflushed),
             _ => has(Bug::PositionUnflushed),
         };
         if skip {
-            return self.set_join(leg, flushed);
+            return self.set_step(leg, flushed);
         }
-        self.set_join(leg, flushing);
-        if let Some(it) = self.leg_mut(leg) {
+        self.set_step(leg, flushing);
+        if let Some(it) = self.members.rebuild_mut(leg) {
             it.flushing = true;
         }
         let ticket = self.ticket(leg, Work::Rebuilt);
@@ -50,13 +49,13 @@ impl Mirror {
 
     /// The position that is to be saved now, if one is.
     fn position_due(&self, leg: u8) -> Option<u64> {
-        let (was, it) = (self.position(leg)?, self.leg(leg)?);
+        let (was, it) = (self.position(leg)?, self.members.rebuild(leg)?);
         let bytes = self.state.geometry.bytes;
         let shift = self.state.geometry.region_shift;
         if was >= bytes {
             return None; // its intents say it all
         }
-        let next = it.todo.as_ref()?.next(was >> shift);
+        let next = it.next(was >> shift);
         let to = next.map_or(bytes, |region| region << shift).min(bytes);
         let far = to.saturating_sub(was) >= self.config.position_bytes;
         (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
@@ -64,56 +63,51 @@ impl Mirror {
 
     /// When a position is to be saved next.
     pub(super) fn rebuild_at(&self) -> u64 {
-        let saves = self.joining.iter().filter_map(|leg| {
-            let it = self.leg(leg).filter(|it| it.join == Join::Copying)?;
+        let saves = self.members.rebuilding().iter().filter_map(|leg| {
+            let it = self.members.rebuild(leg);
+            let it = it.filter(|it| it.step == Step::Copying)?;
             (it.save_at_ns > self.now_ns).then_some(it.save_at_ns)
         });
         saves.min().unwrap_or(u64::MAX)
     }
 
     pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let join = self.join(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            it.flushing = false;
-        }
-        if !self.joining.has(leg) {
-            return;
-        }
+        let save_at_ns = self.now_ns + self.config.position_ns;
+        let Some(it) = self.members.rebuild_mut(leg) else {
+            return; // it has left meanwhile
+        };
+        it.flushing = false;
         let mut round = Round::default();
         round.end(leg, outcome);
         if !round.failed.is_empty() {
             return self.lose(leg, outcome);
         }
-        let save_at_ns = self.now_ns + self.config.position_ns;
-        if let Some(it) = self.leg_mut(leg) {
-            it.save_at_ns = save_at_ns;
-        }
-        let next = match join {
-            _ if !outcome.is_done() => Join::Copying,
-            Join::Flushing(to) => Join::Position(to),
-            Join::LastFlush => Join::Whole,
-            join => join,
+        it.save_at_ns = save_at_ns;
+        it.step = match it.step {
+            _ if !outcome.is_done() => Step::Copying,
+            Step::Flushing(to) => Step::Position(to),
+            Step::LastFlush => Step::Whole,
+            step => step,
         };
-        self.set_join(leg, next);
+        self.wake = true;
     }
 
     /// The next region to be copied, and to whom.
     pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
-        let legs = self.joining;
+        let legs = self.members.rebuilding();
         let nexts = legs.iter().filter_map(|leg| {
-            let it = self.leg(leg)?;
+            let it = self.members.rebuild(leg)?;
             if !matches!(
-                it.join,
-                Join::Copying | Join::Flushing(_) | Join::Position(_)
+                it.step,
+                Step::Copying | Step::Flushing(_) | Step::Position(_)
             ) {
                 return None;
             }
-            let todo = it.todo.as_ref()?;
-            let mut region = todo.next(it.cursor);
+            let mut region = it.next(it.cursor);
             while let Some(at) = region
                 && (self.skipped.is_set(at) || self.is_copied_now(at))
             {
-                region = todo.next(at + 1);
+                region = it.next(at + 1);
             }
             region
         });
@@ -121,7 +115,7 @@ impl Mirror {
         if next.is_none() {
             // What was passed over is looked at again.
             for leg in legs.iter() {
-                if let Some(it) = self.leg_mut(leg) {
+                if let Some(it) = self.members.rebuild_mut(leg) {
                     it.cursor = 0;
                 }
             }
@@ -131,14 +125,14 @@ impl Mirror {
 
     /// How many regions a leg lacks that nobody can give it now.
     pub(super) fn stuck(&self, leg: u8) -> u64 {
-        let todo = self.leg(leg).and_then(|it| it.todo.as_ref());
-        let Some(todo) = todo.filter(|_| self.skipped_until_ns < u64::MAX) else {
+        let it = self.members.rebuild(leg);
+        let Some(it) = it.filter(|_| self.skipped_until_ns < u64::MAX) else {
             return 0;
         };
         let mut count = 0;
         let mut next = self.skipped.next(0);
         while let Some(region) = next {
-            count += u64::from(todo.is_set(region));
+            count += u64::from(it.lacks(region));
             next = self.skipped.next(region + 1);
         }
         count
@@ -146,12 +140,8 @@ impl Mirror {
 
     /// A region was copied to a leg, all of it.
     pub(super) fn has_region(&mut self, leg: u8, region: u64) {
-        if let Some(it) = self.leg_mut(leg)
-            && let Some(todo) = &mut it.todo
-            && todo.clear(region)
-        {
-            it.left -= 1;
-            it.cursor = it.cursor.max(region);
+        if let Some(it) = self.members.rebuild_mut(leg) {
+            it.has_region(region);
         }
         self.wake = true;
     }
@@ -159,24 +149,18 @@ impl Mirror {
     /// Legs may have these bytes differently, although no crash was between.
     pub(super) fn differ(&mut self, range: Range) {
         for region in self.regions(range) {
-            if self.up.count() > 1 && self.unalike.set(region) {
+            if self.members.in_sync().count() > 1 && self.unalike.set(region) {
                 self.count_unalike(1);
             }
             self.alike.copied.retain(|it| *it != region);
             self.alike.flushing.retain(|it| *it != region);
-            for leg in self.joining.iter() {
+            for leg in self.members.rebuilding().iter() {
                 let it = self.leg_mut(leg);
                 if let Some(missed) = it.and_then(|it| it.missed.as_mut()) {
                     missed.set(region);
                 }
-                if let Some(it) = self.leg_mut(leg)
-                    && let Some(todo) = &mut it.todo
-                    && todo.set(region)
-                {
-                    it.left += 1;
-                    if matches!(it.join, Join::LastFlush | Join::Whole) {
-                        it.join = Join::Copying;
-                    }
+                if let Some(it) = self.members.rebuild_mut(leg) {
+                    it.lacks_again(region);
                 }
             }
         }

@@ -15,9 +15,9 @@
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
 //! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
 //! count.
-use super::back::Join;
 use super::legs::{Legs, Ticket, Work};
 use super::life::Life;
+use super::members::Member;
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, Output};
 use crate::Outcome;
@@ -64,7 +64,7 @@ impl Mirror {
     /// A leg that is away can be reached, whether or not it is to return; whether that is news.
     pub fn spare_found(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let takes = self.takers().has(leg);
+        let takes = self.members.writable().has(leg);
         let now_ns = self.now_ns;
         if let Some(it) = self.leg_mut(leg).filter(|_| !takes)
             && it.spare == Spare::Away
@@ -80,7 +80,7 @@ impl Mirror {
     /// that is news.
     pub fn spare_lost(&mut self, leg: u8) -> bool {
         let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Away);
-        if !is_spare || self.takers().has(leg) {
+        if !is_spare || self.members.writable().has(leg) {
             return false;
         }
         self.close_spare(leg);
@@ -106,7 +106,8 @@ impl Mirror {
     /// it is read there soon.
     pub(super) fn returns_with(&self, range: Range, but: Legs) -> bool {
         let is_coming = |leg: u8| {
-            let has_begun = matches!(self.join(leg), Join::Superblocks | Join::Pages(_));
+            let member = self.members.get(leg);
+            let has_begun = matches!(member, Member::Superblocks | Member::Bitmap(_));
             has_begun || self.is_closing(leg)
         };
         let mut legs = self.all_slots().filter(|&leg| !but.has(leg));
@@ -116,7 +117,10 @@ impl Mirror {
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
         let runs = self.life == Life::Running && !self.stopping && !self.foreign;
-        let Some(it) = self.leg(leg).filter(|_| runs && !self.takers().has(leg)) else {
+        let Some(it) = self
+            .leg(leg)
+            .filter(|_| runs && !self.members.writable().has(leg))
+        else {
             return false;
         };
         let has_nothing = it.cut_short || it.discarded || it.fresh.is_some();
@@ -261,7 +265,7 @@ impl Mirror {
     /// were asked for counts.
     pub(super) fn verified_spares(&self, range: Range) -> Legs {
         let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.cut_and_last);
-        if self.verified.is_empty() || self.up.iter().any(is_cut) {
+        if self.verified.is_empty() || self.members.in_sync().iter().any(is_cut) {
             return Legs::default();
         }
         let has_all = |leg: &u8| self.is_verified(*leg) && self.has_missed_none(*leg, range);

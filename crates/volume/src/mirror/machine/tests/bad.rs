@@ -230,7 +230,7 @@ impl Rig {
 
     /// What each leg says is what the mirror goes by.
     fn is_said(&self) {
-        for leg in self.mirror.up.iter() {
+        for leg in self.mirror.members.in_sync().iter() {
             let bytes = self.mirror.leg(leg).unwrap().said.encode(0, crc32_iscsi);
             let read = Superblock::parse(&bytes, 0, crc32_iscsi).unwrap();
             assert_eq!(read.bad, self.mirror.happened.bad);
@@ -464,7 +464,7 @@ fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
     rig.silent = Some(1);
     rig.refuses.insert((1, BAD));
     let (mut write, mut answered) = (None, 0);
-    while !rig.mirror.up.has(1) {
+    while !rig.mirror.members.in_sync().has(1) {
         rig.pass(1);
         let has_all = rig.mirror.rebuilt_spares(Range::new(0, 2 << 20)).has(1);
         if has_all && write.is_none() && answered >= answers {
@@ -694,7 +694,7 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
         mirror: next,
         ..rig
     };
-    assert_eq!(next.mirror.up, Legs::one(0), "leg 1 lags");
+    assert_eq!(next.mirror.members.in_sync(), Legs::one(0), "leg 1 lags");
     next.mirror.lineage += 1;
     // Its region was written by the owner before.
     next.mirror.intents.set(0);
@@ -790,7 +790,7 @@ fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
     rig.mirror.leg_found(1, 0, now_ns);
     rig.mirror.spare_found(2, now_ns);
     rig.pass(1000);
-    assert!(rig.mirror.joining.has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
+    assert!(rig.mirror.members.rebuilding().has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
     let spares = |range| rig.mirror.spares(range, Legs::default());
     assert!(spares(at(BAD, 1)).has(2) && !spares(at(BAD + 1, 1)).has(2));
 }

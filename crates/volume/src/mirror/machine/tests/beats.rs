@@ -119,7 +119,10 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
         mirror.handle_done(given[0], Outcome::PathError, now_ns + MS);
         let times = (now_ns + 100 * MS, now_ns + 3 * BEAT);
         pass(&mut mirror, times, Legs::default(), &mut kept);
-        assert_eq!((mirror.up, mirror.lapsed()), (Legs(3), Legs::default()));
+        assert_eq!(
+            (mirror.members.in_sync(), mirror.lapsed()),
+            (Legs(3), Legs::default())
+        );
         // One that can't be read either has no path: it leaves.
         mirror.handle_timeout(times.1 + BEAT);
         let mut given = Vec::new();
@@ -130,7 +133,7 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
             }
         }
         mirror.handle_done(given[0], Outcome::PathError, times.1 + BEAT);
-        assert_eq!(mirror.up, Legs::one(1 - lost));
+        assert_eq!(mirror.members.in_sync(), Legs::one(1 - lost));
     }
 }
 
@@ -182,7 +185,7 @@ fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     let mut all = [io, late, again];
     all.sort();
     assert_eq!(ended, all.map(|io| (io, Outcome::Done)));
-    assert_eq!(mirror.up, Legs(3), "nobody has left");
+    assert_eq!(mirror.members.in_sync(), Legs(3), "nobody has left");
 }
 
 /// What a leg would say if it was another owner's.
@@ -296,10 +299,13 @@ fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
         hangs,
         &mut kept,
     );
-    assert!(ended.is_empty() && mirror.up == Legs(3));
+    assert!(ended.is_empty() && mirror.members.in_sync() == Legs(3));
     let before = kept.len();
     let ended = pass(&mut mirror, (3 * BEAT, 4 * BEAT), hangs, &mut kept);
-    assert_eq!((mirror.up, kept.len()), (Legs::one(0), before));
+    assert_eq!(
+        (mirror.members.in_sync(), kept.len()),
+        (Legs::one(0), before)
+    );
     // What it has is still under way; the write ends when that has.
     assert!(ended.iter().all(|it| *it == (io, Outcome::Done)));
 }
@@ -513,5 +519,5 @@ fn t48_a_beat_that_was_taken_back_when_its_lease_ended_fails_nothing_that_waits(
     }
     let ended = pass(&mut mirror, (now_ns, 6 * BEAT), none, &mut kept);
     assert_eq!(ended, [(io, Outcome::Done)]);
-    assert_eq!(mirror.up, Legs(3), "nobody has left");
+    assert_eq!(mirror.members.in_sync(), Legs(3), "nobody has left");
 }

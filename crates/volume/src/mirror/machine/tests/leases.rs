@@ -94,7 +94,7 @@ fn t48_a_stop_ends_where_no_leg_has_a_lease() {
     pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs(3), &mut kept);
     end_beats(&mut mirror, &mut kept, Outcome::PathError, 4 * BEAT);
     run(&mut mirror, 4 * BEAT, &mut well);
-    assert!(!mirror.up.is_empty() && mirror.lapsed() == mirror.up);
+    assert!(!mirror.members.in_sync().is_empty() && mirror.lapsed() == mirror.members.in_sync());
     mirror.stop(4 * BEAT);
     let stopped = stops(&mut mirror, (4 * BEAT, 4 * BEAT), Legs(3));
     assert_eq!(stopped, Some(false));
@@ -277,7 +277,7 @@ fn t48_what_was_taken_back_from_legs_without_a_lease_waits_for_it_and_nobody_lea
     let mut want: Vec<_> = ios.iter().map(|&io| (io, Outcome::Done)).collect();
     want.sort_by_key(|it| it.0);
     assert_eq!(ended, want);
-    assert_eq!(mirror.up, Legs(3));
+    assert_eq!(mirror.members.in_sync(), Legs(3));
 }
 
 #[test]

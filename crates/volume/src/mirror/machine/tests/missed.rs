@@ -92,8 +92,7 @@ fn a_blink_with_a_write_lacks_that_region() {
     });
     let facts = mirror.facts(2).unwrap();
     assert!(facts.joining && facts.lacks == 1, "{facts:?}");
-    let todo = mirror.leg(2).unwrap().todo.as_ref().unwrap();
-    assert!(todo.is_set(2));
+    assert!(mirror.members.rebuild(2).unwrap().lacks(2));
 }
 
 /// It may lose them with its cache (T13).
@@ -102,8 +101,8 @@ fn t13_a_leg_that_leaves_lacks_what_it_has_not_flushed() {
     let (mut mirror, _) = one_is_rebuilt();
     write(&mut mirror, 3, 7 * SECOND);
     blink(&mut mirror, 2, 7 * SECOND + MS, |_| {});
-    let todo = mirror.leg(2).unwrap().todo.as_ref().unwrap();
-    assert!(todo.is_set(3) && todo.count() == 1, "{todo:?}");
+    let rebuild = mirror.members.rebuild(2).unwrap();
+    assert!(rebuild.lacks(3) && rebuild.left() == 1, "{rebuild:?}");
 }
 
 /// What was copied to it is in no set until it is in sync.
@@ -213,7 +212,7 @@ fn a_leg_that_waits_is_the_source_of_a_rebuild() {
     assert!(!seen.news.iter().any(lost), "{:?}", seen.news);
     let rescued = |it: &News| matches!(it, News::Rescued(2, _));
     assert!(seen.news.iter().any(rescued), "{:?}", seen.news);
-    assert!(seen.written.contains(&(1, 0)) && !mirror.takers().has(2));
+    assert!(seen.written.contains(&(1, 0)) && !mirror.members.writable().has(2));
     assert!(mirror.facts(1).unwrap().in_sync);
 }
 
@@ -292,7 +291,7 @@ fn a_spare_that_is_read_all_the_time_returns() {
         let _ = mirror.submit(Request::Read(region(1)), now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
-                Output::Read(io, _, from) if from.has(1) && !mirror.takers().has(1) => {
+                Output::Read(io, _, from) if from.has(1) && !mirror.members.writable().has(1) => {
                     let ticket = mirror.take(io, 1, Wait::Long);
                     given.push(io);
                     if let Some(ended) = core::mem::replace(&mut before, ticket) {
@@ -346,7 +345,7 @@ fn one_waits_and_is_copied_from() -> (Mirror, Ticket) {
 fn a_copy_from_a_spare_that_may_return_is_used() {
     let (mut mirror, asked) = one_waits_and_is_copied_from();
     rest(&mut mirror, 10 * SECOND, 11 * SECOND);
-    assert!(!mirror.takers().has(2));
+    assert!(!mirror.members.writable().has(2));
     assert!(
         !mirror.spare_found(2, 11 * SECOND),
         "that it is there is no news"
@@ -408,7 +407,7 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
         |mirror| assert!(mirror.spare_lost(2)),
         |mirror| {
             // It is only there to be read.
-            mirror.set_join(2, back::Join::Away);
+            mirror.set_member(2, members::Member::Away);
             mirror.leg_resized(2, REGION, 9 * SECOND);
         },
     ];
@@ -517,8 +516,8 @@ fn a_leg_that_was_away_at_the_start_lacks_the_union() {
     let copies = rest(&mut mirror, 2 * MS, 3 * SECOND);
     assert!(!copies.is_empty());
     for leg in [1, 2] {
-        let todo = mirror.leg(leg).unwrap().todo.as_ref();
-        assert!(todo.is_none_or(|todo| todo.is_set(3)), "leg {leg}");
+        let rebuild = mirror.members.rebuild(leg);
+        assert!(rebuild.is_none_or(|it| it.lacks(3)), "leg {leg}");
     }
 }
 
@@ -600,7 +599,7 @@ fn two_are_rebuilt() -> (Mirror, Vec<Output>) {
 #[test]
 fn a_read_of_a_bad_block_is_served_by_a_leg_that_missed_nothing_there() {
     let (mut mirror, copies) = two_are_rebuilt();
-    assert_eq!(mirror.up, Legs::one(0));
+    assert_eq!(mirror.members.in_sync(), Legs::one(0));
     mirror.submit(Request::Read(region(0)), 9 * SECOND).unwrap();
     let seen = with_a_bad_leg_0(&mut mirror, (9 * SECOND, 9 * SECOND), 0, copies);
     assert_eq!(seen.ended, [Outcome::Done]);

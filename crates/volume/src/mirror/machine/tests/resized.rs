@@ -107,8 +107,14 @@ fn t50_a_leg_that_answers_past_its_end_has_nothing() {
                 Output::Leg(ticket, Request::Write(..)) if ticket.leg == 1 => {
                     mirror.handle_done(ticket, Outcome::PastEnd, 2 * MS);
                 }
-                Output::Read(io, ..) if !mirror.up.without(Legs::one(1)).is_empty() => {
-                    let leg = if mirror.up.has(1) { 1 } else { 0 };
+                Output::Read(io, ..)
+                    if !mirror.members.in_sync().without(Legs::one(1)).is_empty() =>
+                {
+                    let leg = if mirror.members.in_sync().has(1) {
+                        1
+                    } else {
+                        0
+                    };
                     let ticket = mirror.take(io, leg, Wait::Long).unwrap();
                     let outcome = [Outcome::Done, Outcome::PastEnd][usize::from(leg)];
                     mirror.handle_done(ticket, outcome, 2 * MS);
