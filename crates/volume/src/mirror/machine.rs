@@ -8,7 +8,8 @@
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
-//! * `accept`: what the last leg in sync has lost, once a user accepts that
+//! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
+//!   a user accepts that
 //! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
 //!   `spare`: legs that wait, and are read as the last resort
 //! * `change`: legs that are added and removed
@@ -56,6 +57,7 @@ mod bad;
 mod beat;
 mod change;
 mod check;
+mod contents;
 mod copy;
 mod depart;
 mod doubt;
@@ -90,6 +92,7 @@ use alike::Alike;
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
+use contents::Contents;
 use copy::Job;
 use event::Saying;
 use grow::Growth;
@@ -132,17 +135,7 @@ struct Leg {
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
     discarded: bool,
-    /// Its file was cut short, its controller destroys its data, or it was put back to an older
-    /// state: whatever it has counts for nothing.
-    cut_short: bool,
-    /// The same while it was the last one in sync, which stays.
-    cut_and_last: bool,
-    /// As the last one in sync it was smaller than the mirror needs, or was sanitized (0): what
-    /// lies behind this byte of the mirror is lost, however large it is by now.
-    cut_end: Option<u64>,
-    /// Whether a user takes what it shows there by now for what is there; said on it, that is
-    /// forgotten.
-    acceptance: Acceptance,
+    contents: Contents,
     /// The event by which it was in sync, as far as this run knows.
     since_event: u64,
     /// Whose record stood there when it was to return, its sequence, and when.
@@ -286,18 +279,17 @@ impl Mirror {
     /// What is known of a leg.
     pub fn facts(&self, leg: u8) -> Option<LegFacts> {
         let it = self.leg(leg)?;
+        let is_last = self.members.in_sync() == Legs::one(leg);
+        let cut = it.contents.cut().filter(|_| is_last);
         Some(LegFacts {
             in_sync: self.members.in_sync().has(leg),
             joining: self.members.rebuilding().has(leg),
             returning: self.changes.adding.has(leg) || self.members.is_returning(leg),
             leaving: self.required.has(leg) && !self.members.writable().has(leg),
             lapsed: self.lapsed().has(leg),
-            cut_short: it.cut_and_last && self.members.in_sync() == Legs::one(leg),
-            cut_end: it
-                .cut_end
-                .filter(|_| self.members.in_sync() == Legs::one(leg)),
-            accepting: it.acceptance != Acceptance::None
-                && self.members.in_sync() == Legs::one(leg),
+            cut_short: cut.is_some(),
+            cut_end: cut.and_then(|cut| cut.end),
+            accepting: cut.is_some_and(|cut| cut.acceptance != Acceptance::None),
             event: it.said.event,
             since_event: it.since_event,
             lacks: self.members.rebuild(leg).map_or(0, Rebuild::left),

@@ -6,6 +6,7 @@
 //! copied to those that are being rebuilt. The bitmap on the leg has them before its superblock
 //! says that it is cut no more. The bitmap is written once before that, as it is: a leg that can't
 //! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
+use super::contents::{Contents, Cut};
 use super::legs::Legs;
 use super::life::Life;
 use super::{Mirror, event::RETRY_NS};
@@ -43,11 +44,12 @@ impl Mirror {
     pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
         let last = self.members.in_sync() == Legs::one(leg) && !self.read_only;
-        let Some(it) = self.leg_mut(leg).filter(|it| last && it.cut_and_last) else {
+        let it = self.leg_mut(leg).filter(|_| last);
+        let Some(Contents::Cut(cut)) = it.map(|it| &mut it.contents) else {
             return false;
         };
-        if it.acceptance == Acceptance::None {
-            it.acceptance = Acceptance::Asked;
+        if cut.acceptance == Acceptance::None {
+            cut.acceptance = Acceptance::Asked;
         }
         self.wake = true;
         true
@@ -60,7 +62,8 @@ impl Mirror {
             .in_sync()
             .first()
             .filter(|leg| self.members.in_sync() == Legs::one(*leg));
-        let Some((leg, at)) = last.and_then(|leg| Some((leg, self.leg(leg)?.acceptance))) else {
+        let cut = last.and_then(|leg| Some((leg, self.leg(leg)?.contents.cut()?)));
+        let Some((leg, cut)) = cut else {
             return;
         };
         let ready = self.life == Life::Running && self.sweep.is_none() && !self.stopping;
@@ -68,7 +71,7 @@ impl Mirror {
             return;
         }
         let failed = core::mem::take(&mut self.accepting.page_failed);
-        let next = match at {
+        let next = match cut.acceptance {
             Acceptance::None | Acceptance::Marked => return,
             Acceptance::Asked => Acceptance::Trying,
             Acceptance::Trying | Acceptance::Marking if failed => Acceptance::Asked,
@@ -76,7 +79,8 @@ impl Mirror {
             Acceptance::Marking => Acceptance::Marked,
         };
         if let Some(it) = self.leg_mut(leg) {
-            it.acceptance = next;
+            let acceptance = next;
+            it.contents = Contents::Cut(Cut { acceptance, ..cut });
         }
         match next {
             Acceptance::None => {}
@@ -96,7 +100,7 @@ impl Mirror {
 
     /// All regions behind the cut of the last leg in sync are missed by every other one.
     fn mark_cut(&mut self, leg: u8) {
-        let cut_end = self.leg(leg).and_then(|it| it.cut_end);
+        let cut_end = self.leg(leg).and_then(|it| it.contents.end());
         let range = Range {
             start: cut_end.unwrap_or(0), // it may have lost all
             end: self.happened.geometry.bytes,
@@ -126,7 +130,8 @@ impl Mirror {
             .in_sync()
             .first()
             .filter(|leg| self.members.in_sync() == Legs::one(*leg));
-        let acceptance = last.and_then(|leg| Some(self.leg(leg)?.acceptance));
+        let cut = last.and_then(|leg| self.leg(leg)?.contents.cut());
+        let acceptance = cut.map(|cut| cut.acceptance);
         let at_ns = self.accepting.again_at_ns;
         if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.stopping {
             at_ns

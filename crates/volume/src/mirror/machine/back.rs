@@ -6,8 +6,8 @@
 //! before what is said now. Where this engine does not know what it got (`missed`), its own intents
 //! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
 //! all pages of the bitmap; then an event says that it is being rebuilt.
-use super::accept::Acceptance;
 use super::beat::Beat;
+use super::contents::Contents;
 use super::legs::Work;
 use super::life::is_rebuilding;
 use super::members::{Member, Rebuild, Step};
@@ -284,7 +284,7 @@ impl Mirror {
         match (both.newest, both.roles[1], both.next.state(leg)) {
             (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
             (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => {
-                let nothing = self.leg(leg).is_some_and(|leg| leg.cut_short);
+                let nothing = self.leg(leg).is_some_and(|leg| leg.contents.is_void());
                 let position = if nothing { 0 } else { lack.position };
                 Ok(Lack { position, ..lack })
             }
@@ -309,8 +309,7 @@ impl Mirror {
         if let Some(it) = self.leg_mut(leg) {
             // It is fenced by now (T9).
             it.late_until_ns = it.late_until_ns.min(now_ns);
-            // It gets everything anew, also what it had lost.
-            (it.cut_and_last, it.cut_end, it.acceptance) = (false, None, Acceptance::None);
+            it.contents.begin_anew();
         }
         let rebuild = Rebuild::new(lack, lacking, save_at_ns);
         self.set_member(leg, Member::Rebuilding(rebuild));
@@ -346,7 +345,8 @@ impl Mirror {
             it.missed = None;
             it.errors = 0;
             it.bad_full = None;
-            (it.discarded, it.cut_short) = (false, false);
+            it.discarded = false;
+            it.contents = Contents::Kept;
             it.since_event = since_event;
         }
         self.wake = true;

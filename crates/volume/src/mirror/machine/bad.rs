@@ -538,7 +538,7 @@ impl Mirror {
         let in_sync: Legs = next.in_sync().collect();
         let is_leg = |slot: u8| next.legs[usize::from(slot)].is_some();
         let counts = |slot: u8| {
-            let lost = |it: &super::Leg| it.cut_short || it.discarded;
+            let lost = |it: &super::Leg| it.contents.is_void() || it.discarded;
             is_leg(slot) && !self.leg(slot).is_some_and(lost)
         };
         let mut record = self.bad.kept.retained(|it| match it.kind {

@@ -600,7 +600,7 @@ impl Mirror {
         if last || found.sequence >= it.confirmed {
             return;
         }
-        it.cut_short = true;
+        it.contents.lose_all();
         if self.members.writable().has(leg) {
             self.lose(leg, Outcome::MediaError);
         }

@@ -12,6 +12,7 @@
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
 //! one that hangs may take that too: then what waits for a copy waits for it.
 use super::accept::Acceptance;
+use super::contents::Contents;
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
 use super::legs::{Legs, Round, Ticket, Work};
@@ -83,8 +84,13 @@ impl Mirror {
     pub(super) fn is_cut_short(&mut self, leg: u8) {
         let last = self.members.in_sync() == Legs::one(leg);
         if let Some(it) = self.leg_mut(leg) {
-            let is_nothing = !last && !has(Bug::ShrunkUnlike);
-            (it.cut_short, it.cut_and_last) = (it.cut_short || is_nothing, last);
+            if last {
+                it.contents.cut_as_last();
+            } else if !has(Bug::ShrunkUnlike) {
+                it.contents.lose_all();
+            } else if !it.contents.is_void() {
+                it.contents = Contents::Kept;
+            }
         }
         if last {
             return; // nothing else has what it has
@@ -103,7 +109,7 @@ impl Mirror {
             return self.last_was_cut(leg, 0);
         }
         if let Some(it) = self.leg_mut(leg) {
-            it.cut_short = true;
+            it.contents.lose_all();
         }
         match self.members.writable().has(leg) {
             true => self.lose(leg, Outcome::Erased),
@@ -142,10 +148,7 @@ impl Mirror {
         let Some(it) = self.leg_mut(leg) else {
             return;
         };
-        let is_news = it.cut_end.is_none_or(|before| end < before);
-        it.cut_end = it.cut_end.filter(|_| !is_news).or(Some(end));
-        (it.cut_and_last, it.acceptance) = (true, Acceptance::None);
-        if is_news {
+        if it.contents.cut_at(end) {
             self.news(News::Cut(leg, end));
         }
         // It is to be on the leg, for the next start.
@@ -155,17 +158,17 @@ impl Mirror {
     /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
     /// that.
     pub fn was_cut(&self, leg: u8) -> bool {
-        let was_cut = |it: &super::Leg| it.cut_end.is_some() && it.acceptance == Acceptance::None;
-        self.leg(leg).is_some_and(was_cut)
+        let end = self.leg(leg).and_then(|it| it.contents.unaccepted_end());
+        end.is_some()
     }
 
     /// What a leg is to say of where it was cut: only one that is in sync does.
     pub(super) fn cut_at(&self, leg: u8) -> u64 {
         let last = self.happened.geometry.bytes.saturating_sub(1);
-        let it = self
-            .leg(leg)
-            .filter(|it| self.members.in_sync().has(leg) && it.acceptance != Acceptance::Marked);
-        let end = it.and_then(|it| it.cut_end);
+        let it = self.leg(leg).filter(|_| self.members.in_sync().has(leg));
+        let cut = it.and_then(|it| it.contents.cut());
+        let cut = cut.filter(|cut| cut.acceptance != Acceptance::Marked);
+        let end = cut.and_then(|cut| cut.end);
         end.map_or(0, |end| end.max(1).min(last))
     }
 
@@ -181,12 +184,14 @@ impl Mirror {
     /// Superblocks were written: what they say of cuts holds.
     pub(super) fn cut_was_said(&mut self) {
         for leg in self.members.in_sync().iter() {
-            let is_said =
-                |it: &&mut super::Leg| it.acceptance == Acceptance::Marked && it.said.cut_at == 0;
+            let is_said = |it: &&mut super::Leg| {
+                let acceptance = it.contents.cut().map(|cut| cut.acceptance);
+                acceptance == Some(Acceptance::Marked) && it.said.cut_at == 0
+            };
             let Some(it) = self.leg_mut(leg).filter(is_said) else {
                 continue;
             };
-            (it.cut_and_last, it.cut_end, it.acceptance) = (false, None, Acceptance::None);
+            it.contents = Contents::Kept;
             // What could not be read is tried again.
             self.skipped_until_ns = self.now_ns;
             self.copies_anew();
@@ -197,7 +202,7 @@ impl Mirror {
     /// sanitized.
     pub(super) fn has_lost(&self, range: Range) -> bool {
         let last = self.members.in_sync().first().and_then(|leg| self.leg(leg));
-        let cut_end = last.and_then(|it| it.cut_end);
+        let cut_end = last.and_then(|it| it.contents.end());
         self.members.in_sync().count() == 1 && cut_end.is_some_and(|end| range.end > end)
     }
 
@@ -217,7 +222,7 @@ impl Mirror {
 
     /// Whether a leg was asked for something that it has lost.
     pub(super) fn is_behind_cut(&self, ticket: Ticket) -> bool {
-        let Some(end) = self.leg(ticket.leg).and_then(|it| it.cut_end) else {
+        let Some(end) = self.leg(ticket.leg).and_then(|it| it.contents.end()) else {
             return false;
         };
         let range = match ticket.work {
@@ -237,7 +242,7 @@ impl Mirror {
     /// A leg that was cut short while it was the last one in sync leaves as soon as it is not: by
     /// then it may be as long again, with zeroes.
     pub(super) fn leave_cut(&mut self) {
-        let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.cut_and_last);
+        let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.contents.cut().is_some());
         if self.members.in_sync().count() > 1
             && let Some(leg) = self.members.in_sync().iter().find(cut)
         {

@@ -135,7 +135,7 @@ impl Mirror {
 
     /// Whether nothing that a leg has counts any more.
     fn is_nothing(&self, slot: u8) -> bool {
-        self.leg(slot).is_some_and(|leg| leg.cut_short)
+        self.leg(slot).is_some_and(|leg| leg.contents.is_void())
     }
 
     /// What is said when a leg leaves: one that was cut short lacks everything.

@@ -445,6 +445,10 @@ impl Mirror {
         }
         self.begin_missed(leg);
         if let Some(it) = self.leg_mut(leg) {
+            // Another one is in sync: what it lost as the last one it is to get anew.
+            if it.contents.cut().is_some() {
+                it.contents.lose_all();
+            }
             it.gave_up = false;
         }
         self.forget_rebuild(leg);

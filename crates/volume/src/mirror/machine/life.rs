@@ -6,10 +6,11 @@
 //! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
-use super::accept::{Acceptance, Accepting};
+use super::accept::Accepting;
 use super::alike::Alike;
 use super::bad::Bad;
 use super::beat::{Beat, Lease};
+use super::contents::Contents;
 use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::members::{Member, Members};
@@ -70,10 +71,7 @@ impl Leg {
             bad_full: None,
             fresh: None,
             discarded: false,
-            cut_short: false,
-            cut_and_last: false,
-            cut_end: None,
-            acceptance: Acceptance::None,
+            contents: Contents::Kept,
             since_event: found.superblock.event,
             other: None,
             missed: None,
@@ -184,7 +182,7 @@ impl Mirror {
                     leg.since_event = self.state.event;
                     let cut_at = found.superblock.cut_at;
                     if cut_at > 0 && !planted::has(planted::Bug::CutForgotten) {
-                        (leg.cut_end, leg.cut_and_last) = (Some(cut_at), true);
+                        leg.contents.cut_at(cut_at);
                     }
                 }
                 Role::Behind { .. } if !self.read_only => {

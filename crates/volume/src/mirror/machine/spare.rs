@@ -123,7 +123,7 @@ impl Mirror {
         else {
             return false;
         };
-        let has_nothing = it.cut_short || it.discarded || it.fresh.is_some();
+        let has_nothing = it.contents.is_void() || it.discarded || it.fresh.is_some();
         let known = it.missed.is_some() && self.is_stale(leg);
         known && !has_nothing && !self.changes.removing.has(leg)
     }
@@ -264,7 +264,7 @@ impl Mirror {
     /// The same, and those that are about to return: they are not asked any more, and what they
     /// were asked for counts.
     pub(super) fn verified_spares(&self, range: Range) -> Legs {
-        let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.cut_and_last);
+        let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.contents.cut().is_some());
         if self.verified.is_empty() || self.members.in_sync().iter().any(is_cut) {
             return Legs::default();
         }
