@@ -72,6 +72,21 @@ fn t50_the_last_leg_serves_what_was_never_cut() {
     assert!(mirror.facts(0).unwrap().cut_short);
 }
 
+/// It was cut as the last one in sync, another leg has joined it, and before the next turn it fails
+/// a write.
+#[test]
+fn t50_cut_leg_that_leaves_has_nothing() {
+    let mut mirror = begun();
+    mirror.leg_mut(0).unwrap().contents.cut_as_last();
+    mirror.lose(0, Outcome::PathError);
+    run(&mut mirror, 2 * MS, &mut well);
+    let state = mirror.superblock().state(0);
+    assert!(
+        matches!(state, Some(LegState::Stale(lack)) if lack.position == 0),
+        "{state:?}"
+    );
+}
+
 /// The leg answers that it is smaller before the engine is told of its size: the request is no
 /// wrong one.
 #[test]
