@@ -54,7 +54,7 @@ impl Mirrored {
     /// # Errors
     /// As [`Self::bound_with`].
     pub(super) fn bound(&self, host: &HostEngine) -> Result<u32, String> {
-        let there = |leg: &&Leg| leg.info.is_some() && !leg.removed;
+        let there = |leg: &&Leg| leg.info.is_some() && !leg.is_gone();
         let mut longest_ms = None;
         for leg in self.legs.iter().filter(there) {
             let bound_ms = self.bound_with(leg.config.volume, &leg.config.name, host)?;
@@ -91,7 +91,7 @@ impl Mirrored {
         let slots = self
             .legs
             .iter()
-            .filter(|leg| leg.slot.is_some() && !leg.removed);
+            .filter(|leg| leg.slot.is_some() && !leg.is_gone());
         let bounds = slots.map(|leg| self.bound_of(leg.config.volume, host));
         if let Some(bound_ms) = bounds.max() {
             self.say_bound(bound_ms, now_ns);

@@ -10,13 +10,11 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
-use super::depth::Depth;
 use super::drive::Running;
 use super::names::slot_of;
-use super::one::{Kit, Leg, Mirrored, Phase};
-use super::sizes::LegSize;
+use super::one::{Kit, Leg, Mirrored, Phase, Seat};
 use super::table::{Entry, Task};
-use super::types::{LegCounters, NewLeg, Pending};
+use super::types::{NewLeg, Pending};
 use super::words;
 use crate::host::{HostEngine, HostEvent, IoOp};
 use alloc::format;
@@ -80,7 +78,7 @@ impl Mirrored {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
-        let unused = self.legs.iter().position(|leg| leg.removed);
+        let unused = self.legs.iter().position(Leg::is_gone);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
         let place = Place {
@@ -91,7 +89,10 @@ impl Mirrored {
         let label = Label::of_uri(uri);
         // Its superblocks are still being overwritten, or hang: the slot of such a one would be the
         // new one's, and with that what ends there.
-        let wiped = self.legs.iter().filter(|leg| leg.wiping > 0);
+        let wiped = self
+            .legs
+            .iter()
+            .filter(|leg| matches!(leg.seat, Seat::Wiping(_)));
         let wiped = wiped.filter_map(|leg| leg.slot).collect();
         let slot = it.machine.add_leg(new.id, label, place, wiped, now_ns);
         let slot = slot.map_err(|error| error.to_string())?;
@@ -99,41 +100,16 @@ impl Mirrored {
         it.reads
             .set_leg(slot, new.config.distance, new.config.throughput);
         let leg = Leg {
-            config: new.config.clone(),
             info: Some(new.info),
-            look: None,
-            look_at_ns: 0,
-            dated: false,
             found: Some(Ok(Chosen {
                 superblock: state.on(slot, place),
                 copy: 1,
                 other: Ok(0),
             })),
-            last: None,
             slot: Some(slot),
-            away: None,
-            aside: false,
-            cut_short: false,
-            size: LegSize::Enough,
             smallest: new.info.bytes,
-            file_end: None,
-            is_cut_file: false,
-            full: false,
-            stuck: false,
-            unfit: None,
-            unwritten: None,
-            counters: LegCounters::default(),
-            rebuild: None,
             replaces: new.replaces,
-            wiping: 0,
-            removed: false,
-            leaves: None,
-            cut: false,
-            lost_caches: 0,
-            given_up: 0,
-            hangs_ns: None,
-            depth: Depth::default(),
-            refuses_holes: false,
+            ..Leg::new(new.config.clone())
         };
         if let Some(there) = self.legs.get_mut(usize::from(at)) {
             // Nothing waits for a leg that was removed; if it did, it would never end.
@@ -165,7 +141,7 @@ impl Mirrored {
             .remove_leg(slot, now_ns)
             .map_err(|error| error.to_string())?;
         if let Some(at) = absent {
-            self.legs[at].leaves = Some(slot);
+            self.legs[at].seat = Seat::LeavesWith(slot);
         }
         self.again = true;
         self.unwiped &= !(1 << (slot & 15));
@@ -177,7 +153,7 @@ impl Mirrored {
         let slot = match pending {
             Pending::Remove(slot) => Some(slot),
             Pending::Add(volume) => {
-                let mut legs = self.legs.iter().filter(|leg| !leg.removed);
+                let mut legs = self.legs.iter().filter(|leg| !leg.is_gone());
                 let leg = legs.find(|leg| leg.config.volume == volume);
                 leg.and_then(|leg| leg.slot)
             }
@@ -198,18 +174,18 @@ impl Mirrored {
                 let taken = it.machine.take_back_removal(slot, now_ns);
                 if taken {
                     let legs = self.legs.iter_mut();
-                    let leaves = legs.filter(|leg| leg.leaves == Some(slot));
-                    leaves.for_each(|leg| leg.leaves = None);
+                    let leaves = legs.filter(|leg| leg.seat == Seat::LeavesWith(slot));
+                    leaves.for_each(|leg| leg.seat = Seat::Taken);
                 }
                 taken
             }
             (Pending::Add(volume), Some(slot)) => {
                 let taken = it.machine.take_back_addition(slot, now_ns);
-                let mut legs = self.legs.iter_mut().filter(|leg| !leg.removed);
+                let mut legs = self.legs.iter_mut().filter(|leg| !leg.is_gone());
                 let leg = legs.find(|leg| leg.config.volume == volume);
                 if let Some(leg) = leg.filter(|_| taken) {
                     it.places[usize::from(slot)] = None;
-                    (leg.removed, leg.info, leg.away) = (true, None, None);
+                    leg.leave();
                     (leg.slot, leg.found, leg.replaces) = (None, None, None);
                 }
                 taken
@@ -224,12 +200,12 @@ impl Mirrored {
     /// The leg of a slot is none any more, and was not there: nor is its place.
     pub(super) fn leave_with(&mut self, slot: u8) {
         for leg in &mut self.legs {
-            if leg.leaves != Some(slot) {
+            if leg.seat != Seat::LeavesWith(slot) {
                 continue;
             }
-            leg.leaves = None;
+            leg.seat = Seat::Taken;
             if leg.is_absent() && leg.look.is_none() {
-                (leg.removed, leg.info, leg.away) = (true, None, None);
+                leg.leave();
             }
         }
     }
@@ -239,11 +215,11 @@ impl Mirrored {
     /// # Errors
     /// It is one, or is just being looked at.
     pub(super) fn forget(&mut self, volume: u16) -> Result<(), String> {
-        let mut legs = self.legs.iter_mut().filter(|leg| !leg.removed);
+        let mut legs = self.legs.iter_mut().filter(|leg| !leg.is_gone());
         let leg = legs.find(|leg| leg.config.volume == volume);
         match leg.filter(|leg| leg.slot.is_none() && leg.look.is_none()) {
             Some(leg) => {
-                (leg.removed, leg.info, leg.away) = (true, None, None);
+                leg.leave();
                 (leg.found, leg.unfit) = (None, None);
                 Ok(())
             }
@@ -264,18 +240,21 @@ impl Mirrored {
 
     /// It was said that this leg is none any more: its superblocks are overwritten.
     pub(super) fn wipe(&mut self, at: usize, kit: &mut Kit<'_>) {
+        let mut wiping = 0;
         for copy in 0..2_u8 {
             let Some(span) = self.scratch.take(BLOCK) else {
                 continue;
             };
             kit.memory.bytes_mut(span).fill(0);
-            self.legs[at].wiping += 1;
+            wiping += 1;
+            self.legs[at].seat = Seat::Wiping(wiping);
             let entry = Entry::new(kit.index, at as u8, Task::Wipe, span);
             let offset = COPIES_AT[usize::from(copy)];
             let io = self.io(at, IoOp::Write { fua: true }, offset, span);
             self.give_first(entry, io, kit);
         }
-        if self.legs[at].wiping == 0 {
+        if wiping == 0 {
+            self.legs[at].seat = Seat::Wiping(1);
             self.wiped(at, Outcome::PathError, kit);
         }
     }
@@ -283,7 +262,10 @@ impl Mirrored {
     /// One of them was, or could not be.
     pub(super) fn wiped(&mut self, at: usize, outcome: Outcome, kit: &mut Kit<'_>) {
         let leg = &mut self.legs[at];
-        leg.wiping = leg.wiping.saturating_sub(1);
+        let Seat::Wiping(wiping) = leg.seat else {
+            unreachable!("{}: superblocks of a leg that stays", leg.config.name);
+        };
+        leg.seat = Seat::Wiping(wiping - 1);
         if !outcome.is_done() {
             self.unwiped |= leg.slot.map_or(0, |slot| 1 << (slot & 15));
             let line = format!(
@@ -293,10 +275,10 @@ impl Mirrored {
             );
             kit.events.push_back(HostEvent::Warning(kit.number, line));
         }
-        if leg.wiping > 0 {
+        if wiping > 1 {
             return;
         }
-        (leg.removed, leg.info, leg.away) = (true, None, None);
+        leg.leave();
         let slot = leg.slot.take();
         if let (Some(slot), Phase::Running(it)) = (slot, &mut self.phase)
             && it.places[usize::from(slot)] == Some(at as u8)
@@ -311,7 +293,7 @@ fn absent(it: &Running, legs: &[Leg], slot: u8) -> Option<usize> {
     if it.places.get(usize::from(slot))?.is_some() {
         return None;
     }
-    let there: Vec<(usize, &Leg)> = (0..).zip(legs).filter(|it| !it.1.removed).collect();
+    let there: Vec<(usize, &Leg)> = (0..).zip(legs).filter(|it| !it.1.is_gone()).collect();
     let uris = || there.iter().map(|it| it.1.config.uris.as_slice());
     let is_it = |at: usize| slot_of(it.machine.superblock(), uris(), at) == Some(slot);
     let mut absent = (0..).zip(&there).filter(|it| it.1.1.is_absent());

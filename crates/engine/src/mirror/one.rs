@@ -141,10 +141,7 @@ pub(super) struct Leg {
     pub file_end: Option<u64>,
     /// The runtime has said of its file that it was cut short, since it was last told to return.
     pub is_cut_file: bool,
-    /// It could not write more blocks than can be recorded, and was not in sync since.
-    pub full: bool,
-    /// The same once more when it was rebuilt: it returns only when told to.
-    pub stuck: bool,
+    pub bad_room: BadRoom,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
     /// It refused the owner's record when that was written last, and is left out for it.
@@ -154,12 +151,7 @@ pub(super) struct Leg {
     pub rebuild: Option<(u64, u64)>,
     /// The slot of the leg that goes when this one is in sync.
     pub replaces: Option<u8>,
-    /// Copies of its superblock that are being overwritten.
-    pub wiping: u8,
-    /// It is no leg any more; its place may be taken.
-    pub removed: bool,
-    /// It was not there yet, and the leg of this slot, which it was to be, is being removed.
-    pub leaves: Option<u8>,
+    pub seat: Seat,
     /// Another host may take it over: it gets nothing but beats (T48).
     pub cut: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
@@ -172,6 +164,29 @@ pub(super) struct Leg {
     pub depth: Depth,
     /// It has refused or denied to make a hole since it returned.
     pub refuses_holes: bool,
+}
+
+/// Whether a place among the legs is a leg's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// A leg of the mirror, or a volume that may be one.
+    Taken,
+    /// It was not there yet, and the leg of this slot, which it was to be, is being removed.
+    LeavesWith(u8),
+    /// It is no leg any more: so many copies of its superblock are being overwritten.
+    Wiping(u8),
+    /// Nothing is there any more: another leg may take the place.
+    Free,
+}
+
+/// Whether the blocks that a leg could not write can be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadRoom {
+    Enough,
+    /// There were more, and it was not in sync since.
+    Full,
+    /// The same once more when it was rebuilt: it returns only when told to.
+    Stuck,
 }
 
 /// A leg that the mirror goes on without.
@@ -203,20 +218,65 @@ impl Away {
 }
 
 impl Leg {
+    /// One that nothing is known of yet.
+    pub fn new(config: LegConfig) -> Self {
+        Self {
+            config,
+            info: None,
+            look: None,
+            look_at_ns: 0,
+            dated: false,
+            found: None,
+            last: None,
+            slot: None,
+            away: None,
+            aside: false,
+            cut_short: false,
+            size: LegSize::Enough,
+            smallest: u64::MAX,
+            file_end: None,
+            is_cut_file: false,
+            bad_room: BadRoom::Enough,
+            unfit: None,
+            unwritten: None,
+            counters: LegCounters::default(),
+            rebuild: None,
+            replaces: None,
+            seat: Seat::Taken,
+            cut: false,
+            lost_caches: 0,
+            given_up: 0,
+            hangs_ns: None,
+            depth: Depth::default(),
+            refuses_holes: false,
+        }
+    }
+
+    /// Whether nothing is in its place any more.
+    pub fn is_gone(&self) -> bool {
+        self.seat == Seat::Free
+    }
+
+    /// Its place is free.
+    pub fn leave(&mut self) {
+        (self.seat, self.info, self.away) = (Seat::Free, None, None);
+    }
+
     /// Whether it returns only when told to, or not before it is large enough.
     pub fn stays_away(&self) -> bool {
-        self.aside || self.cut_short || self.stuck || self.size == LegSize::Small
+        let is_stuck = self.bad_room == BadRoom::Stuck;
+        self.aside || self.cut_short || is_stuck || self.size == LegSize::Small
     }
 
     /// Whether it was told to return, and was not looked at since.
     pub fn is_due(&self) -> bool {
-        let stays = self.stays_away() || self.removed;
+        let stays = self.stays_away() || self.is_gone();
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
     }
 
     /// Whether it was given, and was not there since.
     pub fn is_absent(&self) -> bool {
-        self.slot.is_none() && self.found.is_none() && !self.removed
+        self.slot.is_none() && self.found.is_none() && !self.is_gone()
     }
 
     /// Whether its answer is waited for.
@@ -240,41 +300,8 @@ impl Leg {
 
 impl Mirrored {
     pub fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
-        let leg = |config: &LegConfig| Leg {
-            config: config.clone(),
-            info: None,
-            look: None,
-            look_at_ns: 0,
-            dated: false,
-            found: None,
-            last: None,
-            slot: None,
-            away: None,
-            aside: false,
-            cut_short: false,
-            size: LegSize::Enough,
-            smallest: u64::MAX,
-            file_end: None,
-            is_cut_file: false,
-            full: false,
-            stuck: false,
-            unfit: None,
-            unwritten: None,
-            counters: LegCounters::default(),
-            rebuild: None,
-            replaces: None,
-            wiping: 0,
-            removed: false,
-            leaves: None,
-            cut: false,
-            lost_caches: 0,
-            given_up: 0,
-            hangs_ns: None,
-            depth: Depth::default(),
-            refuses_holes: false,
-        };
         Self {
-            legs: config.legs.iter().map(leg).collect(),
+            legs: config.legs.iter().cloned().map(Leg::new).collect(),
             config,
             phase: Phase::Gathering,
             state: MirrorState::Gathering,
@@ -358,7 +385,7 @@ impl Mirrored {
     /// and maybe another one has its place.
     pub fn is_led_by(&self, at: usize, volume: u16) -> bool {
         let leg = self.legs.get(at);
-        leg.is_some_and(|leg| !leg.removed && leg.config.volume == volume)
+        leg.is_some_and(|leg| !leg.is_gone() && leg.config.volume == volume)
     }
 
     /// The host's volume of a leg is ready, or has another size.

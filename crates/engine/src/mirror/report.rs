@@ -1,6 +1,6 @@
 //! How a mirror is doing, and what is asked of it by hand.
 use super::names::slot_of;
-use super::one::{Away, Leg, Mirrored, Phase};
+use super::one::{Away, BadRoom, Leg, Mirrored, Phase, Seat};
 use super::reads::for_mirror;
 use super::sizes::LegSize;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
@@ -118,7 +118,7 @@ impl Mirrored {
 
     /// Its legs alone.
     pub fn report_legs(&self, host: &HostEngine) -> Vec<LegReport> {
-        let there = self.legs.iter().filter(|leg| !leg.removed);
+        let there = self.legs.iter().filter(|leg| !leg.is_gone());
         let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
         if let Phase::Running(it) = &self.phase {
             let state = it.machine.superblock();
@@ -197,7 +197,9 @@ impl Mirrored {
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
             _ if status == LegStatus::Stale && leg.size != LegSize::Enough => self.why_small(leg),
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
-            _ if leg.full && !facts.is_some_and(|it| it.in_sync || it.joining) => {
+            _ if leg.bad_room != BadRoom::Enough
+                && !facts.is_some_and(|it| it.in_sync || it.joining) =>
+            {
                 Some(self.full(leg))
             }
             (Some(why), ..) => Some(why.clone()),
@@ -223,21 +225,22 @@ impl Mirrored {
         };
         // Before it runs, which one it is by what it says itself.
         let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
+        let leaves = match leg.seat {
+            Seat::LeavesWith(slot) => Some(slot),
+            Seat::Taken | Seat::Wiping(_) | Seat::Free => None,
+        };
         LegReport {
             name: leg.config.name.clone(),
             uris: leg.config.uris.clone(),
             volume: Some(leg.config.volume),
             id: None,
-            slot: leg
-                .slot
-                .or(leg.leaves)
-                .or(says.filter(|_| running.is_none())),
+            slot: leg.slot.or(leaves).or(says.filter(|_| running.is_none())),
             status,
             reachable,
             aside: leg.aside,
             cut_short: leg.cut_short,
             small: leg.size == LegSize::Small,
-            stuck: leg.stuck,
+            stuck: leg.bad_room == BadRoom::Stuck,
             due: leg.is_due(),
             why,
             facts,
@@ -359,7 +362,9 @@ impl Mirrored {
             return;
         };
         (leg.aside, leg.cut_short) = (aside, leg.cut_short && aside);
-        (leg.full, leg.stuck) = (leg.full && aside, leg.stuck && aside);
+        if !aside {
+            leg.bad_room = BadRoom::Enough;
+        }
         if aside {
             return;
         }

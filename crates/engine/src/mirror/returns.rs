@@ -6,7 +6,7 @@
 //! it was given before has ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
 //! something, changes wait as long.
-use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
+use super::one::{Away, BadRoom, Kit, Leg, Mirrored, Phase, Purpose, Seat};
 use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
@@ -34,7 +34,7 @@ impl Leg {
             return false;
         }
         let has_nothing = self.cut_short || self.size != LegSize::Enough || self.is_too_small();
-        let is_barred = has_nothing || self.cut || self.removed || self.unfit.is_some();
+        let is_barred = has_nothing || self.cut || self.is_gone() || self.unfit.is_some();
         let is_there = self.info.is_some() && host.usability(self.config.volume).0;
         match is_there && !is_barred {
             true => machine.spare_found(slot, now_ns),
@@ -254,7 +254,10 @@ impl Mirrored {
                         };
                         format!("{leg} has left: {why}")
                     }
-                    false if self.legs[at].full && outcome == Outcome::MediaError => {
+                    false
+                        if self.legs[at].bad_room != BadRoom::Enough
+                            && outcome == Outcome::MediaError =>
+                    {
                         format!("{leg} has left: {}", self.full(&self.legs[at]))
                     }
                     false if outcome == Outcome::Stopped => format!("{leg} is being removed"),
@@ -275,7 +278,7 @@ impl Mirrored {
                 if facts.is_some_and(|it| it.in_sync) {
                     self.legs[at].size = LegSize::Enough;
                 }
-                (self.legs[at].full, self.legs[at].stuck) = (false, false);
+                self.legs[at].bad_room = BadRoom::Enough;
                 let copied = self.copied(at, now_ns);
                 format!("{leg} is in sync{copied}")
             }
@@ -328,7 +331,10 @@ impl Mirrored {
             _ => None,
         };
         let facts = machine.zip(leg.slot).and_then(|(it, slot)| it.facts(slot));
-        words::full(facts.and_then(|it| it.bad_more), leg.stuck)
+        words::full(
+            facts.and_then(|it| it.bad_more),
+            leg.bad_room == BadRoom::Stuck,
+        )
     }
 
     /// The mirror goes on without a leg.
@@ -342,8 +348,10 @@ impl Mirrored {
         leg.cut_short |= is_cut && leg.is_cut_file;
         if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
             // It was tried once more since then.
-            leg.stuck = leg.full;
-            leg.full = true;
+            leg.bad_room = match leg.bad_room {
+                BadRoom::Enough => BadRoom::Full,
+                BadRoom::Full | BadRoom::Stuck => BadRoom::Stuck,
+            };
         }
         let before = leg.away.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
@@ -444,7 +452,7 @@ impl Mirrored {
                 if let Some(it) = self.running() {
                     it.reads.set_leg(leg.slot, distance, throughput);
                 }
-                (self.legs[at].slot, self.legs[at].leaves) = (Some(leg.slot), None);
+                (self.legs[at].slot, self.legs[at].seat) = (Some(leg.slot), Seat::Taken);
                 self.legs[at].aside = self.is_aside(leg.slot);
                 None
             }

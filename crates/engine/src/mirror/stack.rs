@@ -25,7 +25,7 @@ impl Leg {
     /// Whether it gets what users ask, or may as soon as the machine wants it.
     fn counts(&self) -> bool {
         let gone = self.away.is_some_and(|away| !away.told);
-        !self.removed && !gone && self.slot.is_some()
+        !self.is_gone() && !gone && self.slot.is_some()
     }
 }
 
@@ -55,7 +55,7 @@ impl Mirrored {
             return false;
         }
         let mut sizes = [0; LEGS_MAX];
-        for leg in self.legs.iter().filter(|leg| !leg.removed) {
+        for leg in self.legs.iter().filter(|leg| !leg.is_gone()) {
             if let (Some(slot), Some(info)) = (leg.slot, leg.info) {
                 sizes[usize::from(slot)] = info.bytes;
             }
