@@ -4,7 +4,7 @@
 //! * `members`: the state of each leg; `legs`: sets of legs, and what they were given
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
-//! * `intent`: pages of the bitmap, and when intents are forgotten
+//! * `dirty_log`: pages of the bitmap, and when intents are forgotten
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
@@ -64,7 +64,7 @@ mod doubt;
 mod event;
 mod give;
 mod grow;
-mod intent;
+mod dirty_log;
 mod io;
 mod legs;
 mod life;
@@ -96,7 +96,7 @@ use contents::Contents;
 use copy::Job;
 use event::Saying;
 use grow::Growth;
-use intent::PageRound;
+use dirty_log::PageRound;
 use io::Slot;
 use legs::{Round, Work};
 use life::Life;
