@@ -60,11 +60,11 @@ mod check;
 mod contents;
 mod copy;
 mod depart;
+mod dirty_log;
 mod doubt;
 mod event;
 mod give;
 mod grow;
-mod dirty_log;
 mod io;
 mod legs;
 mod life;
@@ -94,9 +94,9 @@ use beat::{Beat, Lease};
 use check::Check;
 use contents::Contents;
 use copy::Job;
+use dirty_log::DirtyLog;
 use event::Saying;
 use grow::Growth;
-use dirty_log::PageRound;
 use io::Slot;
 use legs::{Round, Work};
 use life::Life;
@@ -203,21 +203,7 @@ pub struct Mirror {
     saying: Option<Saying>,
     sequence: u64,
     lease: Lease,
-    intents: Bitmap,
-    durable: Bitmap,
-    /// Bits that were set since their page is being written.
-    late: Bitmap,
-    /// Pages that are being written.
-    pages: Vec<PageRound>,
-    /// Up to here all pages have been written to all legs, if that is being done.
-    sweep: Option<u32>,
-    relaxing: Option<Round>,
-    /// Regions that were changed since all legs that get writes have flushed.
-    unflushed: Bitmap,
-    /// Regions that may be forgotten when that flush is over; those that were written lately.
-    quiet: Bitmap,
-    recent: Bitmap,
-    relax_at_ns: Option<u64>,
+    log: DirtyLog,
     /// By number; `None`: it has ended, which its user was not told yet.
     slots: SlotMap<Option<Slot>>,
     /// Of changes and of pieces that jobs copy.
@@ -325,7 +311,7 @@ impl Mirror {
         let numbers = pages.first..pages.first + pages.count;
         for (index, page) in numbers.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
             let index = index as usize;
-            page.copy_from_slice(&self.intents.encode(index, self.state.mirror, crc32c));
+            page.copy_from_slice(&self.log.dirty().encode(index, self.state.mirror, crc32c));
         }
     }
 

@@ -66,7 +66,7 @@ impl Mirror {
         let Some((leg, cut)) = cut else {
             return;
         };
-        let ready = self.life == Life::Running && self.sweep.is_none() && !self.stopping;
+        let ready = self.life == Life::Running && !self.log.is_writing_all() && !self.stopping;
         if !ready || self.now_ns < self.accepting.again_at_ns {
             return;
         }
@@ -85,10 +85,10 @@ impl Mirror {
         match next {
             Acceptance::None => {}
             Acceptance::Asked => self.accepting.again_at_ns = self.now_ns.saturating_add(RETRY_NS),
-            Acceptance::Trying => self.begin_sweep(),
+            Acceptance::Trying => self.begin_write_all(),
             Acceptance::Marking => {
                 self.mark_cut(leg);
-                self.begin_sweep();
+                self.begin_write_all();
             }
             Acceptance::Marked => {
                 self.cut_was_said(); // where nothing of it stands on the leg
@@ -110,16 +110,10 @@ impl Mirror {
         }
         for region in self.regions(range) {
             self.note_missed(region);
-            self.intents.set(region);
-            self.quiet.clear(region);
-            self.recent.set(region);
-            if !self.durable.is_set(region) {
-                self.late.set(region);
-            }
+            self.log.set_dirty(region);
         }
-        if self.relax_at_ns.is_none() {
-            self.relax_at_ns = Some(self.now_ns.saturating_add(self.config.relax_ns));
-        }
+        let clear_at_ns = self.now_ns.saturating_add(self.config.relax_ns);
+        self.log.clear_by(clear_at_ns);
         self.differ(range);
     }
 

@@ -129,7 +129,7 @@ impl Mirror {
         for leg in self.members.rebuilding().iter() {
             let step = self.members.rebuild(leg).map(|it| it.step);
             if let Some(Step::Sweep(lack)) = step
-                && self.sweep.is_none()
+                && !self.log.is_writing_all()
             {
                 self.set_step(leg, Step::Event(lack));
             }
@@ -314,7 +314,7 @@ impl Mirror {
         let rebuild = Rebuild::new(lack, lacking, save_at_ns);
         self.set_member(leg, Member::Rebuilding(rebuild));
         self.try_skipped_on(leg);
-        self.begin_sweep();
+        self.begin_write_all();
     }
 
     /// An event says that it is being rebuilt, or how far it is.

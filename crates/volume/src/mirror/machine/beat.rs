@@ -300,7 +300,7 @@ impl Mirror {
     /// Whether the last is being said, or is about to be: a beat would find that nobody has the
     /// mirror.
     fn is_released(&self) -> bool {
-        let last = self.stopping && self.forgot && self.pages.is_empty();
+        let last = self.stopping && self.forgot && self.log.is_written();
         last || self.state.owner.is_none() || self.is_disowning()
     }
 

@@ -306,7 +306,7 @@ impl Mirror {
         self.has_grown(bytes);
         if self.life == Life::Beginning {
             self.life = Life::Sweeping;
-            self.begin_sweep();
+            self.begin_write_all();
         }
         self.wake = true;
     }

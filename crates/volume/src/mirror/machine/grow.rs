@@ -155,7 +155,7 @@ impl Mirror {
             return;
         };
         let all: Legs = self.state.entries().map(|it| it.0).collect();
-        let quiet = self.saying.is_none() && self.sweep.is_none() && self.relaxing.is_none();
+        let quiet = self.saying.is_none() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
             Step::Wait if self.stopping || all != self.members.in_sync() => {
                 self.end_growth(News::NotGrown)
@@ -168,13 +168,13 @@ impl Mirror {
                     ..growth
                 });
             }
-            Step::Bits if self.sweep.is_none() || has(Bug::GrownBeforeBits) => {
+            Step::Bits if !self.log.is_writing_all() || has(Bug::GrownBeforeBits) => {
                 let mut new = self.new_regions(growth.bytes);
-                let durable = new.all(|region| self.durable.is_set(region));
+                let durable = new.all(|region| self.log.is_durable(region));
                 if durable || has(Bug::GrownBeforeBits) {
                     let step = Step::Event;
                     self.changes.growth = Some(Growth { step, ..growth });
-                } else if self.pages.is_empty() {
+                } else if self.log.is_written() {
                     // They could not be written on the last leg.
                     self.end_growth(News::NotGrown);
                 }
@@ -188,27 +188,20 @@ impl Mirror {
         self.wake = true;
         // Bits of regions that there are not mean nothing, and nobody may find them.
         let regions = self.happened.geometry.regions();
-        self.maps(|map| map.resize(regions));
+        self.resize_maps(regions);
         self.news(news);
     }
 
-    /// Does something to all maps of regions. A leg may have left since the growth began: then it
+    /// Bits for so many regions in all maps. A leg may have left since the growth began: then it
     /// has one too.
-    fn maps(&mut self, what: impl Fn(&mut Bitmap)) {
+    fn resize_maps(&mut self, regions: u64) {
         let missed = self.legs.iter_mut().flatten();
-        missed.filter_map(|leg| leg.missed.as_mut()).for_each(&what);
-        let maps = [
-            &mut self.intents,
-            &mut self.durable,
-            &mut self.late,
-            &mut self.unflushed,
-            &mut self.quiet,
-            &mut self.recent,
-            &mut self.unalike,
-            &mut self.lost,
-            &mut self.skipped,
-        ];
-        maps.into_iter().for_each(&what);
+        let missed = missed.filter_map(|leg| leg.missed.as_mut());
+        let maps = [&mut self.unalike, &mut self.lost, &mut self.skipped];
+        maps.into_iter()
+            .chain(missed)
+            .for_each(|map| map.resize(regions));
+        self.log.resize(regions);
     }
 
     /// Regions of a mirror of so many bytes that are not of what is said now, and the one that ends
@@ -228,16 +221,11 @@ impl Mirror {
             }
         }
         let new = self.new_regions(growth.bytes);
-        self.maps(|map| map.resize(new.end));
-        self.pages.reserve(self.intents.pages());
+        self.resize_maps(new.end);
+        self.log.reserve(0);
         let first = Bitmap::page_of(new.start) as u32;
-        for region in new {
-            self.intents.set(region);
-            self.unflushed.set(region);
-            self.durable.clear(region);
-            self.late.set(region);
-        }
-        self.begin_sweep_at(first);
+        new.for_each(|region| self.log.add_region(region));
+        self.begin_write_all_at(first);
     }
 
     /// The size that is to be said.
@@ -258,9 +246,7 @@ impl Mirror {
                 end: bytes,
             });
         }
-        if self.relax_at_ns.is_none() {
-            self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
-        }
+        self.log.clear_by(self.now_ns + self.config.relax_ns);
         self.end_growth(News::Grown(bytes));
     }
 }

@@ -185,7 +185,7 @@ impl Mirror {
         }
         let unknown = self.unclean && self.life == Life::Reading;
         // What the owner before us was writing may yet come.
-        let late = |region| self.intents.is_set(region);
+        let late = |region| self.log.is_dirty(region);
         let reading = self.life == Life::Reading;
         if self.holds_changes() && (reading || self.regions(range).any(late)) {
             return false;
@@ -200,7 +200,7 @@ impl Mirror {
             && slot.phase == Phase::Intent
             && let Some(range) = slot.request.changes()
         {
-            let durable = |region| self.durable.is_set(region);
+            let durable = |region| self.log.is_durable(region);
             if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
                 match self.without_legs(slot.request) {
                     Some(outcome) => self.finish(id, outcome),

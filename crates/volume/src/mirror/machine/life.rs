@@ -11,6 +11,7 @@ use super::alike::Alike;
 use super::bad::Bad;
 use super::beat::{Beat, Lease};
 use super::contents::Contents;
+use super::dirty_log::DirtyLog;
 use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::members::{Member, Members};
@@ -27,7 +28,7 @@ use crate::mirror::superblock::LegState;
 use crate::mirror::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+
 use block::SlotMap;
 use block::order::ChangeOrder;
 
@@ -119,16 +120,7 @@ impl Mirror {
             saying: None,
             sequence: state.sequence,
             lease: Lease::default(),
-            intents: bits(),
-            durable: bits(),
-            late: bits(),
-            pages: Vec::new(),
-            sweep: None,
-            relaxing: None,
-            unflushed: bits(),
-            quiet: bits(),
-            recent: bits(),
-            relax_at_ns: None,
+            log: DirtyLog::new(state.geometry.regions()),
             slots: SlotMap::new(ios as u32),
             order: ChangeOrder::new(ios + jobs),
             job_places: alloc::vec![None; jobs],
@@ -212,7 +204,7 @@ impl Mirror {
         // What can be asked of all legs at once.
         let (ios, jobs) = (self.config.ios, self.jobs.len());
         let legs = self.state.entries().count();
-        self.pages.reserve(ios.max(self.intents.pages()));
+        self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
         self.reading = self.members.in_sync();
         for leg in self.members.in_sync().iter() {
@@ -243,7 +235,7 @@ impl Mirror {
         self.wake = true;
         self.begin_unflushed();
         if self.unclean && !self.read_only {
-            self.unalike.copy_from(&self.intents);
+            self.unalike.copy_from(self.log.dirty());
             self.unalike_count = 0;
             self.count_unalike(self.unalike.count());
             if self.unalike_count == 0 {
@@ -281,9 +273,9 @@ impl Mirror {
             // A newer braid has said things of it that this one would not write down again.
             Life::Looking if self.holds_changes() || self.read_only => {}
             Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
-            Life::Sweeping if self.sweep.is_none() => {
+            Life::Sweeping if !self.log.is_writing_all() => {
                 self.life = Life::Running;
-                self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
+                self.log.clear_at(self.now_ns + self.config.relax_ns);
                 self.look_again();
             }
             _ => {}
@@ -304,7 +296,7 @@ impl Mirror {
         self.see_to_due();
         self.beat();
         if self.life == Life::Running {
-            if !self.stopping && self.relax_at_ns.is_some_and(|at| now_ns >= at) {
+            if !self.stopping && self.log.clears_at().is_some_and(|at| now_ns >= at) {
                 self.relax();
             }
             self.give_copies();
@@ -319,7 +311,7 @@ impl Mirror {
         if self.wake {
             return Some(self.now_ns);
         }
-        let relax = self.relax_at_ns.filter(|_| !self.stopping);
+        let relax = self.log.clears_at().filter(|_| !self.stopping);
         let retry = match self.broken {
             // Who stops has nothing to say again.
             true if self.saying.is_none() && self.retry_at_ns > self.now_ns => self.retry_at_ns,
@@ -395,7 +387,7 @@ impl Mirror {
             && self.begun
             && self.life == Life::Running
             && self.forgot
-            && self.pages.is_empty()
+            && self.log.is_written()
             && !self.legs.iter().flatten().any(|leg| leg.is_busy())
             && self.unalike_count == 0
     }
@@ -411,9 +403,9 @@ impl Mirror {
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
             || self.saying.is_some()
             || self.is_in_doubt() && !self.broken
-            || self.relaxing.is_some()
+            || self.log.is_clearing()
             || self.alike.flush.is_some()
-            || !self.pages.is_empty()
+            || !self.log.is_written()
             || self.life == Life::Reading
             || begins && !self.broken
             || self.returns() && !self.broken;

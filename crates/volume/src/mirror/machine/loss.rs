@@ -121,7 +121,7 @@ impl Mirror {
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
         let others = !self.required.without(self.members.in_sync()).is_empty() && !self.read_only;
-        self.loss.poorer && others && self.regions(range).any(|it| self.intents.is_set(it))
+        self.loss.poorer && others && self.regions(range).any(|it| self.log.is_dirty(it))
     }
 
     /// All of a read is there: it ends, or is kept back.

@@ -31,12 +31,12 @@ const SAID_NS: u64 = 1_000_000_000;
 impl Mirror {
     /// All bitmaps were read: what they have set may not be flushed.
     pub(super) fn begin_unflushed(&mut self) {
-        self.unflushed.copy_from(&self.intents);
+        self.log.begin_unflushed();
     }
 
     /// Notes a change of `region` for legs that don't get it.
     pub(super) fn note_missed(&mut self, region: u64) {
-        self.unflushed.set(region);
+        self.log.note_unflushed(region);
         let takers = self.members.writable();
         for (slot, leg) in self.legs.iter_mut().enumerate() {
             if let Some(leg) = leg
@@ -52,7 +52,7 @@ impl Mirror {
     pub(super) fn begin_missed(&mut self, leg: u8) {
         let was_in_sync = self.members.in_sync().has(leg);
         let known = self.life == Life::Running;
-        let regions = self.intents.regions();
+        let regions = self.log.dirty().regions();
         let before = self.leg_mut(leg).and_then(|it| it.missed.take());
         // One that was being rebuilt without a set lacks the union.
         let missed = match before {
@@ -64,7 +64,7 @@ impl Mirror {
             return;
         };
         if !has(Bug::LeftWithoutUnflushed) {
-            missed.merge(&self.unflushed);
+            missed.merge(self.log.unflushed());
         }
         missed.merge(&self.unalike);
         missed.merge(&self.lost);
@@ -95,9 +95,9 @@ impl Mirror {
 
     /// What a leg is to be given that returns, from when it gets every write.
     pub(super) fn lacks_when_back(&mut self, leg: u8, lack: &Lack) -> Bitmap {
-        let regions = self.intents.regions();
+        let regions = self.log.dirty().regions();
         let known = self.leg_mut(leg).and_then(|it| it.missed.take());
-        let missed = known.unwrap_or_else(|| self.intents.clone());
+        let missed = known.unwrap_or_else(|| self.log.dirty().clone());
         let mut todo = missed.clone();
         if let Some(it) = self.leg_mut(leg) {
             it.missed = Some(missed);
@@ -156,7 +156,7 @@ impl Mirror {
 
     /// What was quiet when all legs were asked to flush is on all of them, for good.
     pub(super) fn is_flushed(&mut self) {
-        self.unflushed.remove(&self.quiet);
+        self.log.settle_cold();
     }
 
     /// Whether that can be told at all: nothing may be executed late, and no region comes.

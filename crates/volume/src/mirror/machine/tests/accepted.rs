@@ -80,7 +80,7 @@ fn t50_accepted_loss_is_marked_before_it_is_said() {
         if let Output::Superblock(ticket, _) = &output {
             let leg = mirror.leg(ticket.leg).unwrap();
             said |= leg.pending.cut_at == 0;
-            let marked = [2, 3].map(|region| mirror.durable.is_set(region));
+            let marked = [2, 3].map(|region| mirror.log.is_durable(region));
             assert!(leg.pending.cut_at > 0 || marked == [true; 2]);
         }
         assert!(said || mirror.facts(0).unwrap().accepting);

@@ -697,7 +697,7 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     assert_eq!(next.mirror.members.in_sync(), Legs::one(0), "leg 1 lags");
     next.mirror.lineage += 1;
     // Its region was written by the owner before.
-    next.mirror.intents.set(0);
+    next.mirror.log.set_dirty(0);
     next.now_ns = MS;
     next.pass(3000);
     assert_eq!((next.in_sync(), next.bad(1)), (2, vec![]));

@@ -90,7 +90,7 @@ fn a_size_that_could_not_be_said_leaves_nothing_behind_and_a_leg_is_added_before
         .submit(Request::Write(Range::new(0, BLOCK), false), MS)
         .unwrap();
     traced(&mut mirror, MS);
-    let (regions, place) = (mirror.intents.regions(), mirror.place(0).unwrap());
+    let (regions, place) = (mirror.log.dirty().regions(), mirror.place(0).unwrap());
     let larger = sizes(&mirror, 64 * DATA_ALIGN);
     let (id, label) = (Id([0x33; 16]), Label::default());
     mirror.grow(&larger, 2 * MS).unwrap();
@@ -103,8 +103,8 @@ fn a_size_that_could_not_be_said_leaves_nothing_behind_and_a_leg_is_added_before
     };
     run(&mut mirror, 2 * MS, &mut bad);
     assert_eq!(mirror.superblock().geometry.bytes, 4 * DATA_ALIGN);
-    assert_eq!(mirror.intents.regions(), regions);
-    assert!(mirror.intents.count() <= regions);
+    assert_eq!(mirror.log.dirty().regions(), regions);
+    assert!(mirror.log.dirty().count() <= regions);
     let added = mirror.add_leg(id, label, place, Legs::default(), 3 * MS);
     assert!(added.is_ok(), "{added:?}");
     assert_eq!(mirror.grow(&larger, 3 * MS), Err(GrowError::Refused));

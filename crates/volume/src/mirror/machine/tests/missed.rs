@@ -81,7 +81,7 @@ fn a_blink_without_writes_lacks_nothing_of_another() {
     assert!(facts.in_sync && facts.lacks == 0, "{facts:?}");
     assert!(mirror.facts(1).unwrap().joining, "the other goes on");
     // What leg 1 lacks stays marked on the legs.
-    assert!(mirror.intents.is_set(0));
+    assert!(mirror.log.is_dirty(0));
 }
 
 #[test]

@@ -218,7 +218,7 @@ impl World {
             };
             for block in 0..self.blocks {
                 let region = (block / REGION_BLOCKS) as u64;
-                let marked = mirror.intents.is_set(region) || mirror.lost.is_set(region);
+                let marked = mirror.log.is_dirty(region) || mirror.lost.is_set(region);
                 let lacks = missed.is_set(region) || block as u64 * BLOCK >= position;
                 let same = self.disks[leg].block(block) == self.disks[first].block(block);
                 let noted = marked || !missed.is_set(region);
@@ -457,7 +457,7 @@ impl World {
                 let unwritten = [first as u8, leg as u8]
                     .iter()
                     .any(|leg| mirror.is_bad(*leg, range));
-                let marked = mirror.intents.is_set((block / REGION_BLOCKS) as u64) && lost;
+                let marked = mirror.log.is_dirty((block / REGION_BLOCKS) as u64) && lost;
                 let known = unwritten || marked;
                 self.claim(same || bad || known, "legs differ at rest");
             }
