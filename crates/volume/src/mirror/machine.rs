@@ -51,7 +51,7 @@ use block::order::ChangeOrder;
 use block::{Range, SlotMap};
 
 mod accept;
-mod alike;
+mod resync;
 mod back;
 mod bad;
 mod beat;
@@ -88,7 +88,7 @@ pub use read::Wait;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use accept::{Acceptance, Accepting};
-use alike::Alike;
+use resync::Alike;
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;

@@ -7,7 +7,7 @@
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
 use super::accept::Accepting;
-use super::alike::Alike;
+use super::resync::Alike;
 use super::bad::Bad;
 use super::beat::{Beat, Lease};
 use super::contents::Contents;
