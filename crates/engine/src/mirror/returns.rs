@@ -62,7 +62,7 @@ impl Mirrored {
                 self.go_on_with_legs(slot, news, kit);
                 line
             }
-            News::Alike => "all legs in sync are alike".into(),
+            News::Resynced => "all legs in sync are alike".into(),
             News::Lost(range) => format!(
                 "no leg can read {} bytes at {}: {}",
                 range.end - range.start,

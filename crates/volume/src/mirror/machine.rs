@@ -51,7 +51,6 @@ use block::order::ChangeOrder;
 use block::{Range, SlotMap};
 
 mod accept;
-mod resync;
 mod back;
 mod bad;
 mod beat;
@@ -75,8 +74,10 @@ mod pace;
 pub(super) mod planted;
 mod read;
 mod rebuild;
+mod resync;
 mod spare;
 mod types;
+mod unreadable;
 
 pub use back::Unfit;
 pub use change::ChangeError;
@@ -88,7 +89,6 @@ pub use read::Wait;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use accept::{Acceptance, Accepting};
-use resync::Alike;
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
@@ -103,7 +103,9 @@ use life::Life;
 use loss::Loss;
 use members::{Member, Members, Rebuild};
 use pace::Pace;
+use resync::Diverged;
 use spare::Spare;
+use unreadable::Unreadable;
 
 /// One leg.
 #[derive(Debug)]
@@ -212,19 +214,13 @@ pub struct Mirror {
     job_places: Vec<Option<block::order::Ticket>>,
     is_releasing: bool,
     /// Regions that legs in sync may have differently.
-    unalike: Bitmap,
-    unalike_count: u64,
-    alike: Alike,
+    diverged: Diverged,
     jobs: Vec<Option<Job>>,
     mends: VecDeque<(u8, Range)>,
-    /// Regions that nobody can read all of.
-    lost: Bitmap,
+    unreadable: Unreadable,
     /// Until then it is not said again that a spare was read.
     rescue_said_until_ns: u64,
     bad: Bad,
-    /// Those that are not tried again before this time.
-    skipped: Bitmap,
-    skipped_until_ns: u64,
     /// There is nothing to be copied, until something wakes it.
     idle: bool,
     copy_pause_ns: u64,
@@ -302,8 +298,8 @@ impl Mirror {
     }
 
     /// Regions that legs in sync may have differently, and are made alike.
-    pub fn unalike(&self) -> u64 {
-        self.unalike_count
+    pub fn diverged(&self) -> u64 {
+        self.diverged.len()
     }
 
     /// Fills `bytes` with these pages of the intents.
@@ -371,7 +367,7 @@ impl Mirror {
             Work::Pages(first) => self.pages_done(first, leg, outcome),
             Work::Saying => self.saying_done(leg, outcome),
             Work::Relax => self.relax_done(leg, outcome),
-            Work::Alike => self.alike_flushed(leg, outcome),
+            Work::Resync => self.resync_flushed(leg, outcome),
             Work::Heal => self.heal_flushed(leg, outcome),
             Work::Rebuilt => self.rebuilt_flushed(leg, outcome),
             Work::Stop => self.stop_flushed(leg, outcome),

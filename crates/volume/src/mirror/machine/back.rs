@@ -336,8 +336,7 @@ impl Mirror {
         // What failed on the others while that was being said.
         let mut next = rebuild.next(0);
         while let Some(region) = next {
-            let more = u64::from(self.unalike.set(region));
-            self.count_unalike(more);
+            self.diverged.mark(region, self.now_ns);
             next = rebuild.next(region + 1);
         }
         let since_event = self.state.event;

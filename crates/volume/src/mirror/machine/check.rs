@@ -246,7 +246,7 @@ impl Mirror {
             return;
         };
         let (mut piece, up) = (self.regions(it.piece), self.members.in_sync());
-        let known = piece.any(|region| self.unalike.is_set(region));
+        let known = piece.any(|region| self.diverged.has(region));
         // Who has left may differ, and is rebuilt.
         let gone = !up.has(leg) || !up.has(it.source);
         let mut bad = false;

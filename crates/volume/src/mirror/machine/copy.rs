@@ -36,7 +36,7 @@ const CUTS_MAX: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Alike(u64),
+    Resync(u64),
     Rebuild(u64),
     /// On this leg.
     Mend(u8),
@@ -101,7 +101,7 @@ impl Job {
 impl Mirror {
     /// Gives out the copies that may begin now.
     pub(super) fn give_copies(&mut self) {
-        self.flush_alike();
+        self.see_to_resync_flush();
         self.idle = false;
         // Reads that wait end before a stop.
         while !self.broken && !self.is_in_doubt() && (!self.stopping || self.waited_for().is_some())
@@ -150,7 +150,7 @@ impl Mirror {
     /// What the job of this number does.
     fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
-            return Some((Kind::Alike(region), self.bytes_of(region)));
+            return Some((Kind::Resync(region), self.bytes_of(region)));
         }
         if let Some((leg, range)) = self.mends.pop_front() {
             return Some((Kind::Mend(leg), range));
@@ -160,19 +160,19 @@ impl Mirror {
         if self.now_ns < self.copy_pause_ns || !self.pace.allows(self.now_ns, running) {
             return None;
         }
-        let mut alike = self.unalike.next(0);
-        while let Some(region) = alike
-            && (self.is_copied_now(region) || self.is_copied(region))
+        let mut diverged = self.diverged.next_uncopied(0);
+        while let Some(region) = diverged
+            && self.is_copied_now(region)
         {
-            alike = self.unalike.next(region + 1);
+            diverged = self.diverged.next_uncopied(region + 1);
         }
-        let (kind, range) = match alike {
+        let (kind, range) = match diverged {
             Some(_) if self.members.in_sync().count() < 2 => {
                 self.idle = true;
                 return None;
             }
-            Some(region) => (Kind::Alike(region), self.bytes_of(region)),
-            None if self.unalike_count > 0 => {
+            Some(region) => (Kind::Resync(region), self.bytes_of(region)),
+            None if !self.diverged.is_empty() => {
                 self.idle = true;
                 return None;
             }
@@ -192,7 +192,7 @@ impl Mirror {
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
         let idle =
-            self.unalike_count == 0 && self.members.rebuilding().is_empty() && !self.checks();
+            self.diverged.is_empty() && self.members.rebuilding().is_empty() && !self.checks();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
             return self.copy_pause_ns;
@@ -207,7 +207,7 @@ impl Mirror {
 
     /// A region that a read waits for, and nobody copies yet.
     fn waited_for(&self) -> Option<u64> {
-        if self.unalike_count == 0 || self.members.in_sync().count() < 2 {
+        if self.diverged.is_empty() || self.members.in_sync().count() < 2 {
             return None;
         }
         let held = |slot: &super::Slot| match slot.request {
@@ -217,20 +217,15 @@ impl Mirror {
         let ranges = self.ios().filter_map(held);
         let mut regions = ranges.flat_map(|range| self.regions(range));
         regions.find(|&region| {
-            let done = self.is_copied_now(region) || self.is_copied(region);
-            self.unalike.is_set(region) && !done
+            let done = self.is_copied_now(region) || self.diverged.is_copied(region);
+            self.diverged.has(region) && !done
         })
     }
 
     /// Whether a job has the region.
     pub(super) fn is_copied_now(&self, region: u64) -> bool {
         let mut jobs = self.jobs.iter().flatten().filter(|job| !job.is_over());
-        jobs.any(|job| matches!(job.kind, Kind::Alike(it) | Kind::Rebuild(it) if it == region))
-    }
-
-    /// Whether the region was copied, and waits for a flush.
-    fn is_copied(&self, region: u64) -> bool {
-        self.alike.copied.contains(&region) || self.alike.flushing.contains(&region)
+        jobs.any(|job| matches!(job.kind, Kind::Resync(it) | Kind::Rebuild(it) if it == region))
     }
 
     /// Legs that are being rebuilt and lack the region.
@@ -263,7 +258,7 @@ impl Mirror {
     fn spares_of(&self, job: &Job, but: Legs) -> Legs {
         match job.kind {
             Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece, but),
-            Kind::Alike(_) | Kind::Check => Legs::default(),
+            Kind::Resync(_) | Kind::Check => Legs::default(),
         }
     }
 
@@ -281,7 +276,7 @@ impl Mirror {
     /// flushed before it counts, and is no sector that is rewritten for its own sake.
     pub fn may_leave_holes(&self, copy: u8) -> bool {
         let job = self.jobs.get(usize::from(copy)).and_then(Option::as_ref);
-        job.is_some_and(|job| matches!(job.kind, Kind::Alike(_) | Kind::Rebuild(_)))
+        job.is_some_and(|job| matches!(job.kind, Kind::Resync(_) | Kind::Rebuild(_)))
     }
 
     /// Gives up the place of a job's piece, if it has one.
@@ -302,12 +297,12 @@ impl Mirror {
         };
         let from = job.piece.end;
         let useless = match job.kind {
-            Kind::Alike(_) => job.anew || self.members.in_sync().count() < 2,
+            Kind::Resync(_) => job.anew || self.members.in_sync().count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
             Kind::Mend(leg) => !self.may_mend(leg, job.range),
             Kind::Check => self.check.is_none(),
         };
-        let waits = matches!(job.kind, Kind::Alike(_)) && self.ios().next().is_some();
+        let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
         if useless || self.stopping && !waits || self.foreign {
             return self.end_job(number);
         }
@@ -338,7 +333,7 @@ impl Mirror {
         let unlocked = match job.kind {
             Kind::Mend(_) => has(Bug::MendWithoutLock),
             Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
-            Kind::Alike(_) | Kind::Check => false,
+            Kind::Resync(_) | Kind::Check => false,
         };
         if unlocked {
             return self.read_piece(number);
@@ -417,7 +412,7 @@ impl Mirror {
         match job.kind {
             Kind::Rebuild(_) => self.copy_has_no_source(&job),
             Kind::Check => self.check_skips_all(),
-            Kind::Alike(_) | Kind::Mend(_) => {}
+            Kind::Resync(_) | Kind::Mend(_) => {}
         }
         self.piece_over(number);
     }
@@ -493,14 +488,11 @@ impl Mirror {
     /// to return that is no news: the region is tried again then.
     fn is_lost(&mut self, piece: Range, returns: bool) {
         for region in self.regions(piece) {
-            if self.skipped.set(region) {
-                self.lost.set(region);
-                if !returns {
-                    self.news(News::Lost(piece));
-                }
+            if self.unreadable.note(region) && !returns {
+                self.news(News::Lost(piece));
             }
         }
-        self.skipped_until_ns = self.now_ns + LOST_PAUSE_NS;
+        self.unreadable.retry_at(self.now_ns + LOST_PAUSE_NS);
     }
 
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
@@ -556,7 +548,9 @@ impl Mirror {
         let mut round = job.round;
         job.wrote |= !round.done.is_empty();
         let repairs = job.kind == Kind::Check;
-        self.alike.unflushed |= matches!(job.kind, Kind::Alike(_)) && !round.done.is_empty();
+        if matches!(job.kind, Kind::Resync(_)) && !round.done.is_empty() {
+            self.diverged.note_unflushed();
+        }
         let smaller = self.copy_spoiled(number, &mut round);
         round.failed = round.failed.with(round.refused);
         self.leave_but_last(round);
@@ -577,13 +571,13 @@ impl Mirror {
         };
         let (bad, piece) = (job.tried, job.piece);
         let (is_alike, is_rebuild) = match job.kind {
-            Kind::Alike(_) => (true, false),
+            Kind::Resync(_) => (true, false),
             Kind::Rebuild(_) => (false, true),
             Kind::Mend(_) | Kind::Check => (false, false),
         };
         job.source = source;
         let targets = match job.kind {
-            Kind::Alike(_) => up.without(Legs::one(source)),
+            Kind::Resync(_) => up.without(Legs::one(source)),
             Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
             Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
@@ -659,7 +653,7 @@ impl Mirror {
     fn job_over(&mut self, job: &Job) {
         self.wake = true;
         match job.kind {
-            Kind::Alike(region) => self.alike.copied.push(region),
+            Kind::Resync(region) => self.diverged.has_copied(region),
             Kind::Rebuild(region) if !job.lossy => {
                 for leg in job.targets.both(self.members.rebuilding()).iter() {
                     self.has_region(leg, region);

@@ -41,7 +41,7 @@ impl Mirror {
         }
         self.relax_done(leg, gone);
         self.heal_flushed(leg, gone);
-        self.alike_flushed(leg, gone);
+        self.resync_flushed(leg, gone);
         self.stop_flushed(leg, gone);
         self.copy_without(leg);
         for id in 0..self.config.ios as u32 {
@@ -65,7 +65,7 @@ impl Mirror {
                 let slot = self.io(id);
                 slot.is_some_and(|slot| slot.request == Request::Flush)
             }
-            Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt => true,
+            Work::Relax | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt => true,
             _ => false,
         };
         let mut round = Round::of(Legs::one(ticket.leg));
@@ -193,7 +193,7 @@ impl Mirror {
             };
             it.contents = Contents::Kept;
             // What could not be read is tried again.
-            self.skipped_until_ns = self.now_ns;
+            self.unreadable.retry_at(self.now_ns);
             self.copies_anew();
         }
     }
@@ -213,7 +213,7 @@ impl Mirror {
                 let slot = self.io(id);
                 slot.is_none_or(|slot| slot.request == Request::Flush)
             }
-            Work::Relax | Work::Alike | Work::Heal | Work::Stop | Work::Rebuilt | Work::Beat => {
+            Work::Relax | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt | Work::Beat => {
                 true
             }
             _ => false,

@@ -186,9 +186,8 @@ impl Mirror {
             self.log.cold.clear(region);
             self.log.recent.set(region);
             self.note_missed(region);
-            self.lost.clear(region);
             // It may be copied again.
-            self.wake |= self.skipped.clear(region);
+            self.wake |= self.unreadable.has_written(region);
             let was_clear = self.log.dirty.set(region);
             self.log.clear_by(self.now_ns + self.config.relax_ns);
             if self.log.durable.is_set(region) {
@@ -346,8 +345,8 @@ impl Mirror {
     /// Forgets all: everything is flushed, nothing is under way.
     pub(super) fn forget_all(&mut self) {
         self.log.cold.copy_from(&self.log.dirty);
-        self.log.cold.remove(&self.unalike);
-        self.log.cold.remove(&self.lost);
+        self.log.cold.remove(self.diverged.regions());
+        self.log.cold.remove(self.unreadable.regions());
         self.forget_quiet();
     }
 
@@ -418,8 +417,8 @@ impl Mirror {
             false => &self.log.unflushed,
         });
         self.log.cold.remove(&self.log.recent);
-        self.log.cold.remove(&self.unalike);
-        self.log.cold.remove(&self.lost);
+        self.log.cold.remove(self.diverged.regions());
+        self.log.cold.remove(self.unreadable.regions());
         self.log.recent.clear_all();
         for id in 0..self.config.ios as u32 {
             if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {

@@ -197,11 +197,10 @@ impl Mirror {
     fn resize_maps(&mut self, regions: u64) {
         let missed = self.legs.iter_mut().flatten();
         let missed = missed.filter_map(|leg| leg.missed.as_mut());
-        let maps = [&mut self.unalike, &mut self.lost, &mut self.skipped];
-        maps.into_iter()
-            .chain(missed)
-            .for_each(|map| map.resize(regions));
+        missed.for_each(|map| map.resize(regions));
         self.log.resize(regions);
+        self.diverged.resize(regions);
+        self.unreadable.resize(regions);
     }
 
     /// Regions of a mirror of so many bytes that are not of what is said now, and the one that ends

@@ -190,8 +190,8 @@ impl Mirror {
         if self.holds_changes() && (reading || self.regions(range).any(late)) {
             return false;
         }
-        let differs = |region| self.unalike.is_set(region);
-        !unknown && (self.unalike_count == 0 || !self.regions(range).any(differs))
+        let differs = |region| self.diverged.has(region);
+        !unknown && (self.diverged.is_empty() || !self.regions(range).any(differs))
     }
 
     /// The data may go if the intents are on the legs.

@@ -129,7 +129,7 @@ pub(super) enum Work {
     /// A flush before intents are forgotten.
     Relax,
     /// A flush before regions count as alike.
-    Alike,
+    Resync,
     /// A flush of what was bad and was rewritten.
     Heal,
     /// A flush of a leg that is being rebuilt.

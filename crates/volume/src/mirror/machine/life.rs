@@ -7,7 +7,6 @@
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
 use super::accept::Accepting;
-use super::resync::Alike;
 use super::bad::Bad;
 use super::beat::{Beat, Lease};
 use super::contents::Contents;
@@ -17,12 +16,13 @@ use super::loss::Loss;
 use super::members::{Member, Members};
 use super::pace::Pace;
 use super::planted;
+use super::resync::Diverged;
 use super::spare::Spare;
+use super::unreadable::Unreadable;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::Outcome;
 use crate::limits::LEGS_MAX;
 use crate::mirror::assembly::{Role, Why};
-use crate::mirror::bitmap::Bitmap;
 use crate::mirror::copies::Chosen;
 use crate::mirror::superblock::LegState;
 use crate::mirror::{Name, Properties, Superblock};
@@ -86,7 +86,6 @@ impl Mirror {
     /// Begins to run what was assembled.
     pub fn start(start: &Start<'_>, config: Config, now_ns: u64) -> Self {
         let (assembly, state) = (start.assembly, start.assembly.next);
-        let bits = || Bitmap::new(state.geometry.regions());
         let (jobs, ios) = (config.copies.into(), config.ios);
         Self {
             config,
@@ -125,16 +124,12 @@ impl Mirror {
             order: ChangeOrder::new(ios + jobs),
             job_places: alloc::vec![None; jobs],
             is_releasing: false,
-            unalike: bits(),
-            unalike_count: 0,
-            alike: Alike::default(),
+            diverged: Diverged::new(state.geometry.regions()),
             jobs: (0..jobs).map(|_| None).collect(),
             mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
-            lost: bits(),
             rescue_said_until_ns: 0,
             bad: Bad::default(),
-            skipped: bits(),
-            skipped_until_ns: u64::MAX,
+            unreadable: Unreadable::new(state.geometry.regions()),
             idle: false,
             copy_pause_ns: 0,
             pace: Pace::new(config.speed, now_ns),
@@ -235,11 +230,9 @@ impl Mirror {
         self.wake = true;
         self.begin_unflushed();
         if self.unclean && !self.read_only {
-            self.unalike.copy_from(self.log.dirty());
-            self.unalike_count = 0;
-            self.count_unalike(self.unalike.count());
-            if self.unalike_count == 0 {
-                self.news(News::Alike);
+            self.diverged.mark_only(self.log.dirty(), self.now_ns);
+            if self.diverged.is_empty() {
+                self.news(News::Resynced);
             }
         }
         self.look_again();
@@ -260,10 +253,7 @@ impl Mirror {
                 leg.errors /= 2;
             }
         }
-        if now_ns >= self.skipped_until_ns {
-            self.skipped_until_ns = u64::MAX;
-            self.skipped.clear_all();
-        }
+        self.unreadable.handle_time(now_ns);
         if self.lease.hold_until_ns > 0 && now_ns >= self.lease.hold_until_ns {
             self.lease.hold_until_ns = 0;
             self.look_again();
@@ -322,7 +312,7 @@ impl Mirror {
         let held = when(self.lease.hold_until_ns).min(when(self.lease.doubt_until_ns));
         let times = [
             retry,
-            self.skipped_until_ns,
+            self.unreadable.retries_at(),
             self.beats_at(),
             held,
             relax.unwrap_or(u64::MAX),
@@ -389,7 +379,7 @@ impl Mirror {
             && self.forgot
             && self.log.is_written()
             && !self.legs.iter().flatten().any(|leg| leg.is_busy())
-            && self.unalike_count == 0
+            && self.diverged.is_empty()
     }
 
     /// The next step of a stop, when all before it is over.
@@ -404,7 +394,7 @@ impl Mirror {
             || self.saying.is_some()
             || self.is_in_doubt() && !self.broken
             || self.log.is_clearing()
-            || self.alike.flush.is_some()
+            || self.diverged.is_flushing()
             || !self.log.is_written()
             || self.life == Life::Reading
             || begins && !self.broken

@@ -66,8 +66,8 @@ impl Mirror {
         if !has(Bug::LeftWithoutUnflushed) {
             missed.merge(self.log.unflushed());
         }
-        missed.merge(&self.unalike);
-        missed.merge(&self.lost);
+        missed.merge(self.diverged.regions());
+        missed.merge(self.unreadable.regions());
         if let Some(it) = self.leg_mut(leg) {
             it.missed = Some(missed);
         }
@@ -133,13 +133,13 @@ impl Mirror {
 
     /// A leg gets every write again: what no other could read it may have.
     pub(super) fn try_skipped_on(&mut self, leg: u8) {
-        let mut next = self.skipped.next(0);
+        let mut next = self.unreadable.next_paused(0);
         while let Some(region) = next {
             let rebuild = self.members.rebuild(leg);
             if rebuild.is_some_and(|it| !it.lacks(region)) {
-                self.skipped.clear(region);
+                self.unreadable.retry(region);
             }
-            next = self.skipped.next(region + 1);
+            next = self.unreadable.next_paused(region + 1);
         }
     }
 

@@ -98,7 +98,9 @@ impl Mirror {
         let is_certain = self.may_be_read(range)
             && !self.foreign
             && !self.has_lost(range)
-            && !self.regions(range).any(|region| self.lost.is_set(region))
+            && !self
+                .regions(range)
+                .any(|region| self.unreadable.has(region))
             && self.lease.lapsed.both(self.members.in_sync()).is_empty()
             && self.bad_on(self.members.in_sync(), range).is_empty();
         if is_certain {

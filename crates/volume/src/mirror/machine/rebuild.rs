@@ -105,7 +105,7 @@ impl Mirror {
             }
             let mut region = it.next(it.cursor);
             while let Some(at) = region
-                && (self.skipped.is_set(at) || self.is_copied_now(at))
+                && (self.unreadable.is_paused(at) || self.is_copied_now(at))
             {
                 region = it.next(at + 1);
             }
@@ -126,14 +126,14 @@ impl Mirror {
     /// How many regions a leg lacks that nobody can give it now.
     pub(super) fn stuck(&self, leg: u8) -> u64 {
         let it = self.members.rebuild(leg);
-        let Some(it) = it.filter(|_| self.skipped_until_ns < u64::MAX) else {
+        let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
             return 0;
         };
         let mut count = 0;
-        let mut next = self.skipped.next(0);
+        let mut next = self.unreadable.next_paused(0);
         while let Some(region) = next {
             count += u64::from(it.lacks(region));
-            next = self.skipped.next(region + 1);
+            next = self.unreadable.next_paused(region + 1);
         }
         count
     }
@@ -149,11 +149,10 @@ impl Mirror {
     /// Legs may have these bytes differently, although no crash was between.
     pub(super) fn differ(&mut self, range: Range) {
         for region in self.regions(range) {
-            if self.members.in_sync().count() > 1 && self.unalike.set(region) {
-                self.count_unalike(1);
+            if self.members.in_sync().count() > 1 {
+                self.diverged.mark(region, self.now_ns);
             }
-            self.alike.copied.retain(|it| *it != region);
-            self.alike.flushing.retain(|it| *it != region);
+            self.diverged.copy_again(region);
             for leg in self.members.rebuilding().iter() {
                 let it = self.leg_mut(leg);
                 if let Some(missed) = it.and_then(|it| it.missed.as_mut()) {

@@ -236,12 +236,12 @@ impl Mirror {
     /// Forgets which regions no leg could read, of those that a leg has which may be read from now
     /// on: they are tried again.
     fn try_skipped_of(&mut self, leg: u8) {
-        let mut next = self.skipped.next(0);
+        let mut next = self.unreadable.next_paused(0);
         while let Some(region) = next {
             if self.waiting_spares(self.bytes_of(region)).has(leg) {
-                self.skipped.clear(region);
+                self.unreadable.retry(region);
             }
-            next = self.skipped.next(region + 1);
+            next = self.unreadable.next_paused(region + 1);
         }
     }
 

@@ -113,7 +113,7 @@ pub enum News {
     /// It is reachable, and can't return.
     Unfit(u8, Unfit),
     /// What an unclean stop left different is alike.
-    Alike,
+    Resynced,
     /// It has so many bytes.
     Grown(u64),
     /// It stays as large as it is: a leg has left, or it stops.

@@ -42,7 +42,7 @@ fn t14_a_leg_that_can_not_be_made_alike_leaves() {
             stay,
             "that is said"
         );
-        assert_eq!(mirror.unalike(), 0);
+        assert_eq!(mirror.diverged(), 0);
     }
 }
 

@@ -203,7 +203,7 @@ fn reads_of_what_may_differ_fail_while_the_last_leg_cannot_be_written() {
         _ => None,
     };
     run(&mut mirror, 2 * MS, &mut refuses);
-    assert_eq!(mirror.unalike(), 1);
+    assert_eq!(mirror.diverged(), 1);
     mirror
         .submit(Request::Read(Range::new(0, BLOCK)), 3 * MS)
         .unwrap();

@@ -52,13 +52,13 @@ fn it_grows_when_all_legs_have_and_bits_of_the_new_part_come_before_its_size() {
     mirror.submit(Request::Read(far), 3 * MS).unwrap();
     let mut copied = traced(&mut mirror, 3 * MS);
     for ms in 4..60_000 {
-        if mirror.unalike() == 0 {
+        if mirror.diverged() == 0 {
             break;
         }
         mirror.handle_timeout(ms * MS);
         copied.extend(traced(&mut mirror, ms * MS));
     }
-    assert_eq!(mirror.unalike(), 0);
+    assert_eq!(mirror.diverged(), 0);
     assert!(copied.contains(&"copy"), "{copied:?}");
     mirror
         .submit(Request::Write(far, true), 60_000 * MS)
@@ -137,5 +137,5 @@ fn t14_a_leg_that_leaves_while_it_grows_is_stale_in_the_new_size() {
     let state = *mirror.superblock();
     assert_eq!(state.geometry.bytes, bytes);
     assert_eq!(state.in_sync().collect::<Vec<_>>(), [0]);
-    assert_eq!(mirror.unalike(), 0, "nobody differs from the only one");
+    assert_eq!(mirror.diverged(), 0, "nobody differs from the only one");
 }

@@ -101,7 +101,7 @@ fn t05_piece_with_other_bad_sectors_on_each_leg_is_copied() {
         run(&mut mirror, now_ns, &mut answer);
     }
     assert!(mirror.facts(2).unwrap().in_sync, "{:?}", mirror.facts(2));
-    assert!(mirror.lost.next(0).is_none());
+    assert!(mirror.unreadable.regions().next(0).is_none());
     // Behind these it goes on with larger ones.
     assert!(small < 64, "{small}");
 }

@@ -261,7 +261,7 @@ fn t35_a_reservation_on_one_leg_fails_the_write_and_what_differs_is_made_alike()
     let ended = run(&mut mirror, MS, &mut refuses);
     assert_eq!(ended, [(0, Outcome::Reservation)]);
     assert_eq!(
-        (mirror.superblock().in_sync().count(), mirror.unalike()),
+        (mirror.superblock().in_sync().count(), mirror.diverged()),
         (2, 0)
     );
     assert_eq!(copied, [(1, 0, 512 << 10), (1, 512 << 10, 1 << 20)]);

@@ -407,7 +407,7 @@ impl World {
                 "removed"
             }
             News::Added(_) => "added",
-            News::Alike => "alike",
+            News::Resynced => "alike",
             News::Mended(..) => "mended",
             News::Rescued(..) => "rescued",
             News::Unwritable(..) => "unwritable",

@@ -218,7 +218,7 @@ impl World {
             };
             for block in 0..self.blocks {
                 let region = (block / REGION_BLOCKS) as u64;
-                let marked = mirror.log.is_dirty(region) || mirror.lost.is_set(region);
+                let marked = mirror.log.is_dirty(region) || mirror.unreadable.has(region);
                 let lacks = missed.is_set(region) || block as u64 * BLOCK >= position;
                 let same = self.disks[leg].block(block) == self.disks[first].block(block);
                 let noted = marked || !missed.is_set(region);
@@ -425,7 +425,7 @@ impl World {
             }
             self.poll(mirror);
             self.look_after(mirror);
-            let calm = self.given.is_empty() && self.asked.is_empty() && mirror.unalike() == 0;
+            let calm = self.given.is_empty() && self.asked.is_empty() && mirror.diverged() == 0;
             if step > 20 && calm && mirror.members.in_sync().count() as usize == self.disks.len() {
                 break;
             }
