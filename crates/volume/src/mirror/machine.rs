@@ -5,7 +5,7 @@
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
 //! * `dirty_log`: pages of the bitmap, and when intents are forgotten
-//! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
+//! * `commit`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
 //! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
@@ -56,12 +56,12 @@ mod bad;
 mod beat;
 mod change;
 mod check;
+mod commit;
 mod contents;
 mod copy;
 mod depart;
 mod dirty_log;
 mod doubt;
-mod event;
 mod give;
 mod grow;
 mod io;
@@ -92,10 +92,10 @@ use accept::{Acceptance, Accepting};
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
+use commit::Saying;
 use contents::Contents;
 use copy::Job;
 use dirty_log::DirtyLog;
-use event::Saying;
 use grow::Growth;
 use io::Slot;
 use legs::{Round, Work};

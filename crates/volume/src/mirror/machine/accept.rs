@@ -9,7 +9,7 @@
 use super::contents::{Contents, Cut};
 use super::legs::Legs;
 use super::life::Life;
-use super::{Mirror, event::RETRY_NS};
+use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 
 /// How far it is that a user has accepted what a leg lost.
