@@ -196,7 +196,7 @@ impl Mirrored {
     /// its legs.
     fn give_up(&mut self) -> bool {
         let over = match &self.phase {
-            Phase::Running(it) if self.stopping && it.machine.is_foreign() => {
+            Phase::Running(it) if self.stopping && it.machine.has_lost_ownership() => {
                 it.users.iter().all(Option::is_none)
             }
             _ => false,

@@ -410,7 +410,7 @@ impl Mirrored {
     pub fn has_stopped(&self) -> bool {
         match &self.phase {
             // Whose mirror it is not any more has nothing to write.
-            Phase::Running(it) => it.frozen || it.machine.is_foreign(),
+            Phase::Running(it) => it.frozen || it.machine.has_lost_ownership(),
             Phase::Gathering | Phase::Claiming(_) | Phase::Over => true,
         }
     }

@@ -86,7 +86,7 @@ impl Mirrored {
                 let found = found.unwrap_or_default();
                 format!("checked: {found}")
             }
-            News::Foreign => {
+            News::LostOwnership => {
                 let owner = self.running().and_then(|it| it.machine.foreign_owner());
                 let whose = owner.map_or("somebody else".into(), |it| format!("{}", it.label));
                 let line = format!("{whose} has the mirror now: all I/O fails from now on");

@@ -92,7 +92,7 @@ use accept::{Acceptance, Accepting};
 use bad::Bad;
 use beat::{Beat, Lease};
 use check::Check;
-use commit::Saying;
+use commit::Update;
 use contents::Contents;
 use copy::Job;
 use dirty_log::DirtyLog;
@@ -110,9 +110,9 @@ use unreadable::Unreadable;
 /// One leg.
 #[derive(Debug)]
 struct Leg {
-    /// What it says for certain, and what is being written to it.
-    said: Superblock,
-    pending: Superblock,
+    /// Its superblock as it is for certain, and as it is being written.
+    committed: Superblock,
+    proposed: Superblock,
     /// The copy that holds.
     copy: u8,
     /// Both of its copies had this sequence or a higher one when they were read last, and nothing
@@ -179,8 +179,8 @@ pub struct Mirror {
     stopping: bool,
     unclean: bool,
     read_only: bool,
-    foreign: bool,
-    other: Option<Owner>,
+    lost_ownership: bool,
+    other_owner: Option<Owner>,
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
@@ -189,10 +189,10 @@ pub struct Mirror {
     /// Something besides users' I/O may be due.
     wake: bool,
     legs: Vec<Option<Box<Leg>>>,
-    /// What is said, or is just being said.
+    /// The latest proposal; the committed state if there is none.
     state: Superblock,
-    /// What was said by the last event that happened.
-    happened: Box<Superblock>,
+    /// The state by the last event that was committed.
+    committed: Box<Superblock>,
     /// What the newest leg said at the start, and legs which that has not reached.
     newest: Box<Superblock>,
     lagging: Legs,
@@ -202,7 +202,7 @@ pub struct Mirror {
     members: Members,
     /// Legs that get no writes, and whose superblocks were read since they can be reached.
     verified: Legs,
-    saying: Option<Saying>,
+    update: Option<Update>,
     sequence: u64,
     lease: Lease,
     log: DirtyLog,
@@ -234,22 +234,22 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// What is said now, or is just being said.
+    /// The latest proposal; the committed state if there is none.
     pub fn superblock(&self) -> &Superblock {
         &self.state
     }
 
     /// Where the mirror lies on a leg.
     pub fn place(&self, leg: u8) -> Option<Place> {
-        Some(self.leg(leg)?.said.place)
+        Some(self.leg(leg)?.committed.place)
     }
 
     /// How large a leg must be to have all of the mirror.
     pub fn leg_needs(&self, leg: u8) -> Option<u64> {
-        let place = self.leg(leg)?.said.place;
+        let place = self.leg(leg)?.committed.place;
         let end = place
             .data_offset
-            .checked_add(self.happened.geometry.bytes)?;
+            .checked_add(self.committed.geometry.bytes)?;
         Some(end)
     }
 
@@ -272,7 +272,7 @@ impl Mirror {
             cut_short: cut.is_some(),
             cut_end: cut.and_then(|cut| cut.end),
             accepting: cut.is_some_and(|cut| cut.acceptance != Acceptance::None),
-            event: it.said.event,
+            event: it.committed.event,
             since_event: it.since_event,
             lacks: self.members.rebuild(leg).map_or(0, Rebuild::left),
             stuck: self.stuck(leg),
@@ -288,13 +288,13 @@ impl Mirror {
     }
 
     /// Whether somebody else has the mirror, or has had it since we last looked.
-    pub fn is_foreign(&self) -> bool {
-        self.foreign
+    pub fn has_lost_ownership(&self) -> bool {
+        self.lost_ownership
     }
 
     /// Who has the mirror instead of us, where that is known.
     pub fn foreign_owner(&self) -> Option<Owner> {
-        self.other
+        self.other_owner
     }
 
     /// Regions that legs in sync may have differently, and are made alike.
@@ -365,8 +365,8 @@ impl Mirror {
         match ticket.work {
             Work::Io(id) => self.io_done(id, leg, outcome),
             Work::Pages(first) => self.pages_done(first, leg, outcome),
-            Work::Saying => self.saying_done(leg, outcome),
-            Work::Relax => self.relax_done(leg, outcome),
+            Work::Update => self.update_written(leg, outcome),
+            Work::ClearCold => self.cold_flushed(leg, outcome),
             Work::Resync => self.resync_flushed(leg, outcome),
             Work::Heal => self.heal_flushed(leg, outcome),
             Work::Rebuilt => self.rebuilt_flushed(leg, outcome),
@@ -507,7 +507,7 @@ impl Mirror {
     /// The bytes of a region.
     fn bytes_of(&self, region: u64) -> Range {
         // A larger size that is just being said is nobody's yet.
-        let geometry = &self.happened.geometry;
+        let geometry = &self.committed.geometry;
         let start = region << geometry.region_shift;
         let end = start.saturating_add(1 << geometry.region_shift);
         let end = end.min(geometry.bytes);

@@ -91,7 +91,7 @@ impl Mirror {
                 self.begin_write_all();
             }
             Acceptance::Marked => {
-                self.cut_was_said(); // where nothing of it stands on the leg
+                self.cut_committed(); // where nothing of it stands on the leg
                 self.begin = true;
             }
         }
@@ -103,7 +103,7 @@ impl Mirror {
         let cut_end = self.leg(leg).and_then(|it| it.contents.end());
         let range = Range {
             start: cut_end.unwrap_or(0), // it may have lost all
-            end: self.happened.geometry.bytes,
+            end: self.committed.geometry.bytes,
         };
         if range.start >= range.end {
             return;
@@ -112,7 +112,7 @@ impl Mirror {
             self.note_missed(region);
             self.log.set_dirty(region);
         }
-        let clear_at_ns = self.now_ns.saturating_add(self.config.relax_ns);
+        let clear_at_ns = self.now_ns.saturating_add(self.config.clear_after_ns);
         self.log.clear_by(clear_at_ns);
         self.differ(range);
     }

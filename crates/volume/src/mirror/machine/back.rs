@@ -173,7 +173,7 @@ impl Mirror {
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
         // One that is about to be removed, and was while its adding was being said, stays away.
         let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
-        fenced && ours && !self.required.has(leg) && self.saying.is_none()
+        fenced && ours && !self.required.has(leg) && self.update.is_none()
     }
 
     pub(super) fn return_failed(&mut self, leg: u8, outcome: Outcome) {
@@ -209,9 +209,9 @@ impl Mirror {
                 let known = self.knows_missed(leg);
                 self.lease.lapsed.remove(leg);
                 if let Some(it) = self.leg_mut(leg) {
-                    it.said = found.superblock;
+                    it.committed = found.superblock;
                     it.copy = found.copy;
-                    it.said.confirmed = 0; // who was in sync then may have been another one
+                    it.committed.confirmed = 0; // who was in sync then may have been another one
                     (it.confirmed, it.marked_from) = (0, 0);
                 }
                 self.found_ours(leg);
@@ -274,7 +274,7 @@ impl Mirror {
         let now = Superblock {
             sequence: self.sequence,
             confirmed: 0,
-            ..self.state.on(us.said.slot, us.said.place)
+            ..self.state.on(us.committed.slot, us.committed.place)
         };
         let wishes = Wishes {
             without: true,

@@ -60,8 +60,8 @@ pub(super) struct Bad {
     heals: u64,
     flushing: u64,
     cleared: u64,
-    saying: u64,
-    said: u64,
+    update: u64,
+    committed: u64,
 }
 
 /// What became of a range that a leg could not write.
@@ -308,7 +308,7 @@ impl Mirror {
             slot.flushes |= !all.is_empty();
         }
         if !bad.is_empty() {
-            self.say();
+            self.propose();
         }
         Some(round)
     }
@@ -317,7 +317,7 @@ impl Mirror {
     fn is_recorded(&self, leg: u8, range: Range) -> bool {
         let (first, end) = self.touched(range);
         let covers = |it: &Superblock| it.bad.covers(leg, Unwritten, first, end);
-        covers(&self.happened) && covers(&self.state)
+        covers(&self.committed) && covers(&self.state)
     }
 
     /// Those of `legs` whose record of a change is durable.
@@ -344,11 +344,11 @@ impl Mirror {
     }
 
     fn waits_for_heals(&self, heals: u64) -> bool {
-        heals > self.bad.said && (heals > self.bad.cleared || self.is_record_due())
+        heals > self.bad.committed && (heals > self.bad.cleared || self.is_record_due())
     }
 
     fn is_last_copy_said(&self, range: Range) -> bool {
-        let (happened, state) = (&self.happened.bad, &self.state.bad);
+        let (happened, state) = (&self.committed.bad, &self.state.bad);
         if happened.is_empty() && state.is_empty() {
             return false;
         }
@@ -375,7 +375,7 @@ impl Mirror {
         if self.bad.kept != before {
             self.begin = true;
             self.wake = true;
-            self.say();
+            self.propose();
         }
     }
 
@@ -425,7 +425,7 @@ impl Mirror {
 
     /// Whether the record is other than what was said last.
     fn is_record_due(&self) -> bool {
-        self.record_of(&self.happened, &self.happened) != self.happened.bad
+        self.record_of(&self.committed, &self.committed) != self.committed.bad
     }
 
     pub(super) fn heal_flushed(&mut self, leg: u8, outcome: Outcome) {
@@ -448,7 +448,7 @@ impl Mirror {
             self.bad.pause_ns = self.now_ns.saturating_add(PAUSE_NS);
             self.end_healing(round.outcome.unwrap_or(Outcome::PathError));
         }
-        self.say();
+        self.propose();
         self.look_again();
     }
 
@@ -467,7 +467,7 @@ impl Mirror {
         }
         self.bad.fresh = fresh.unwrap_or_default();
         if !self.is_record_due() {
-            self.bad.said = self.bad.cleared;
+            self.bad.committed = self.bad.cleared;
         }
     }
 
@@ -716,14 +716,14 @@ impl Mirror {
     }
 
     /// An event is about to be said, with this record.
-    pub(super) fn says_record(&mut self) {
+    pub(super) fn propose_record(&mut self) {
         self.bad.kept = self.state.bad;
-        self.bad.saying = self.bad.cleared;
+        self.bad.update = self.bad.cleared;
     }
 
     /// It has happened.
-    pub(super) fn has_said_record(&mut self) {
-        self.bad.said = self.bad.saying;
+    pub(super) fn record_committed(&mut self) {
+        self.bad.committed = self.bad.update;
     }
 
     /// A piece was written to some legs, and others failed it: those that need not leave are taken

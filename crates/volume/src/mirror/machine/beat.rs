@@ -73,7 +73,7 @@ pub(super) struct Beat {
     /// At most that bound is being written, ms.
     bound_ms: u32,
     /// A superblock of an event is under way since.
-    saying_ns: Option<u64>,
+    writing_ns: Option<u64>,
     /// The lease ends then; and who has none, and another leg has one, leaves then.
     until_ns: u64,
     patience_ns: u64,
@@ -95,8 +95,8 @@ impl Beat {
     }
 
     /// The superblock of an event is not under way after all.
-    pub fn say_later(&mut self) {
-        self.saying_ns = None;
+    pub fn put_back(&mut self) {
+        self.writing_ns = None;
     }
 }
 
@@ -104,7 +104,7 @@ impl Leg {
     /// A superblock of ours is durable on it.
     pub(super) fn is_marked(&mut self) {
         if self.marked_from == 0 {
-            self.marked_from = self.said.sequence;
+            self.marked_from = self.committed.sequence;
         }
     }
 }
@@ -131,7 +131,7 @@ impl Mirror {
     /// Legs that say that they are ours.
     pub(super) fn ours(&self) -> Legs {
         let run = self.owner.run;
-        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.said.owner);
+        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.committed.owner);
         let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
         self.members
             .in_sync()
@@ -154,7 +154,7 @@ impl Mirror {
                 (it.beat.at_ns, it.beat.patience_ns) = (now_ns, patience_ns);
                 it.beat.first = terms.written_ns;
                 if terms.hold_until_ns > 0 {
-                    it.beat.from = it.said.sequence;
+                    it.beat.from = it.committed.sequence;
                 }
             }
         }
@@ -293,7 +293,7 @@ impl Mirror {
         let ends = legs
             .iter()
             .filter_map(|leg| Some(self.leg(leg)?.beat.until_ns));
-        let end_ns = ends.min().filter(|_| self.lease.on && !self.foreign);
+        let end_ns = ends.min().filter(|_| self.lease.on && !self.lost_ownership);
         self.lease.end_ns = end_ns.unwrap_or(u64::MAX);
     }
 
@@ -301,7 +301,7 @@ impl Mirror {
     /// mirror.
     fn is_released(&self) -> bool {
         let last = self.stopping && self.forgot && self.log.is_written();
-        last || self.state.owner.is_none() || self.is_disowning()
+        last || self.state.owner.is_none() || self.is_releasing_ownership()
     }
 
     /// A leg whose lease has ended and that is to be cut off, before anything else is polled: for
@@ -329,7 +329,7 @@ impl Mirror {
     /// When a beat is due, or a lease ends.
     pub(super) fn beats_at(&self) -> u64 {
         let legs = self.beaten();
-        let idle = |it: &&Leg| it.beat.step == Step::Idle && it.beat.saying_ns.is_none();
+        let idle = |it: &&Leg| it.beat.step == Step::Idle && it.beat.writing_ns.is_none();
         let beats = legs.iter().filter_map(|leg| self.leg(leg).filter(idle));
         let first = beats.map(|it| it.beat.at_ns).min();
         first.unwrap_or(u64::MAX).min(self.lease.end_ns)
@@ -343,7 +343,7 @@ impl Mirror {
             let Some(it) = self.leg_mut(leg) else {
                 continue;
             };
-            let idle = it.beat.step == Step::Idle && it.beat.saying_ns.is_none();
+            let idle = it.beat.step == Step::Idle && it.beat.writing_ns.is_none();
             if !idle || now_ns < it.beat.at_ns {
                 continue;
             }
@@ -359,7 +359,7 @@ impl Mirror {
     pub(super) fn beat_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
         let mirror = self.state.mirror;
         let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
-        let Some(ours) = self.leg(leg).map(|leg| id(&leg.said)) else {
+        let Some(ours) = self.leg(leg).map(|leg| id(&leg.committed)) else {
             return;
         };
         let Ok(found) = found else {
@@ -371,14 +371,14 @@ impl Mirror {
         let came_late = self.came_late(leg, &found.superblock);
         if !(is_ours || came_late) || id(&found.superblock) != ours {
             let other = other.filter(|_| found.superblock.mirror == mirror);
-            self.become_foreign(other);
+            self.lose_ownership(other);
         }
-        if is_ours && !self.foreign {
+        if is_ours && !self.lost_ownership {
             self.see_to_put_back(leg, &found.superblock);
             self.confirm(leg, found);
         }
         let now_ns = self.now_ns;
-        let goes_on = !self.foreign && self.beaten().has(leg);
+        let goes_on = !self.lost_ownership && self.beaten().has(leg);
         self.sequence += 1;
         let (sequence, bound_ms) = (self.sequence, self.owner_now().bound_ms);
         let Some(it) = self.leg_mut(leg) else {
@@ -386,7 +386,7 @@ impl Mirror {
         };
         it.beat.read_ns = it.beat.asked_ns;
         // The superblock of an event is as good.
-        it.beat.step = match goes_on && it.beat.saying_ns.is_none() {
+        it.beat.step = match goes_on && it.beat.writing_ns.is_none() {
             true => Step::Write,
             false => Step::Idle,
         };
@@ -419,10 +419,10 @@ impl Mirror {
         let wrote = it.beat.step == Step::Write;
         if wrote && outcome.is_done() {
             it.beat.step = Step::Idle;
-            it.said.sequence = it.beat.sequence;
+            it.committed.sequence = it.beat.sequence;
             it.is_marked();
             let bound_ms = it.beat.bound_ms;
-            it.said.owner = Some(Owner { bound_ms, ..owner });
+            it.committed.owner = Some(Owner { bound_ms, ..owner });
             it.copy = 1 - it.copy;
             let asked_ns = it.beat.asked_ns;
             self.renew(leg, asked_ns);
@@ -457,7 +457,7 @@ impl Mirror {
             // An event that waits for the leg fails with what waits there besides.
             if lapsed && self.lease.due.has(leg) {
                 self.lease.due.remove(leg);
-                self.saying_done(leg, outcome);
+                self.update_written(leg, outcome);
             }
         }
         self.wake = true;
@@ -509,29 +509,29 @@ impl Mirror {
     }
 
     /// The superblock of an event is given to a leg.
-    pub(super) fn say_now(&mut self, leg: u8) -> Option<u8> {
+    pub(super) fn write_record_now(&mut self, leg: u8) -> Option<u8> {
         let now_ns = self.now_ns;
         let sequence = self.sequence + 1;
         let it = self.leg_mut(leg)?;
-        it.beat.saying_ns = Some(now_ns);
-        let later = it.pending.sequence <= it.said.sequence;
+        it.beat.writing_ns = Some(now_ns);
+        let later = it.proposed.sequence <= it.committed.sequence;
         let copy = 1 - it.copy;
         if later {
-            it.pending.sequence = sequence;
+            it.proposed.sequence = sequence;
             self.sequence = sequence;
         }
         Some(copy)
     }
 
     /// Whether the superblock of an event has to wait on a leg: for a beat, or for its lease.
-    pub(super) fn may_say(&self, leg: u8) -> bool {
+    pub(super) fn may_write_record(&self, leg: u8) -> bool {
         let writes = self.leg(leg).is_some_and(|it| it.beat.step == Step::Write);
         !writes && !self.lease.lapsed.has(leg) && !self.stands_still()
     }
 
     /// The superblock of an event has ended on a leg: that was a beat too, and the first one of a
     /// leg that says for the first time that it is ours.
-    pub(super) fn said_on(&mut self, leg: u8, outcome: Outcome) {
+    pub(super) fn record_ended(&mut self, leg: u8, outcome: Outcome) {
         let interval_ns = self.interval_ns();
         let now_ns = self.now_ns;
         let lapsed = self.lease.lapsed.has(leg);
@@ -539,7 +539,7 @@ impl Mirror {
             return;
         };
         let beat = &mut it.beat;
-        let Some(began_ns) = beat.saying_ns.take() else {
+        let Some(began_ns) = beat.writing_ns.take() else {
             return;
         };
         let read_ns = beat.read_ns;
@@ -562,12 +562,12 @@ impl Mirror {
                 sequence: leg.beat.sequence,
                 mark: leg.beat.sequence,
                 owner: Some(self.owner_now()),
-                confirmed: self.confirmed_by(leg, &leg.said),
-                ..leg.said
+                confirmed: self.confirmed_by(leg, &leg.committed),
+                ..leg.committed
             },
             _ => Superblock {
-                mark: leg.pending.sequence,
-                ..leg.pending
+                mark: leg.proposed.sequence,
+                ..leg.proposed
             },
         }
     }
@@ -577,13 +577,13 @@ impl Mirror {
     /// same legs stays true: who begins anew has read nothing yet, and must not forget it.
     pub(super) fn confirmed_by(&self, leg: &Leg, next: &Superblock) -> u64 {
         let id = |of: &Superblock, slot: u8| of.legs[usize::from(slot)].map(|it| it.id);
-        let others = || next.in_sync().filter(|&it| it != leg.said.slot);
+        let others = || next.in_sync().filter(|&it| it != leg.committed.slot);
         let was_in_sync = |slot: u8| {
-            let same = id(&leg.said, slot) == id(next, slot);
-            same && leg.said.state(slot) == Some(LegState::InSync)
+            let same = id(&leg.committed, slot) == id(next, slot);
+            same && leg.committed.state(slot) == Some(LegState::InSync)
         };
         let before = match others().all(was_in_sync) {
-            true => leg.said.confirmed,
+            true => leg.committed.confirmed,
             false => 0,
         };
         let confirmed = others().map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
@@ -617,7 +617,7 @@ impl Mirror {
         if it.beat.asked_ns < it.late_until_ns.max(hold_until_ns) {
             return;
         }
-        let sequence = found.superblock.sequence.min(it.said.sequence);
+        let sequence = found.superblock.sequence.min(it.committed.sequence);
         let both = found.other.map_or(0, |other| sequence.min(other));
         it.confirmed = match it.marked_from > 0 && both >= it.marked_from {
             true => both,
@@ -643,7 +643,7 @@ impl Mirror {
 
     /// What we leave behind, as every leg says for certain that says who we are, ms.
     pub fn said_bound_ms(&self) -> u32 {
-        let said = |leg: u8| Some(self.leg(leg)?.said.owner?.bound_ms);
+        let said = |leg: u8| Some(self.leg(leg)?.committed.owner?.bound_ms);
         self.ours().iter().filter_map(said).min().unwrap_or(0)
     }
 

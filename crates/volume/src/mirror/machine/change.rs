@@ -78,7 +78,7 @@ impl Mirror {
         }
         let unused = |slot: &u8| {
             let entry = |it: &Superblock| it.legs[usize::from(*slot)];
-            let none = entry(&self.state).is_none() && entry(&self.happened).is_none();
+            let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
             let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
             let changes = self.changes.adding.with(self.changes.removing);
             // Else that would be heard of the new leg.
@@ -155,7 +155,7 @@ impl Mirror {
     pub fn take_back_addition(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
         let entry = |it: &Superblock| it.legs.get(usize::from(leg)).copied().flatten();
-        let said = entry(&self.state).or(entry(&self.happened)).is_some();
+        let said = entry(&self.state).or(entry(&self.committed)).is_some();
         let may = self.changes.adding.has(leg) && !said;
         if may {
             self.changes.adding.remove(leg);
@@ -166,7 +166,7 @@ impl Mirror {
     }
 
     fn may_change(&self) -> Result<(), ChangeError> {
-        match self.read_only || self.foreign || self.stopping {
+        match self.read_only || self.lost_ownership || self.stopping {
             true => Err(ChangeError::Refused),
             false => Ok(()),
         }

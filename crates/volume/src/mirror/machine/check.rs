@@ -155,7 +155,7 @@ impl Mirror {
     /// What the job of this number compares next: first what the one before it has given up, so
     /// that nothing comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
-        let (regions, up) = (self.happened.geometry.regions(), self.members.in_sync());
+        let (regions, up) = (self.committed.geometry.regions(), self.members.in_sync());
         let check = self.check.as_mut().filter(|check| !check.paused)?;
         if up.count() < 2 {
             check.report.alone = true;

@@ -1,12 +1,12 @@
-//! What is said of the mirror: superblocks, one round of them after the other.
+//! Superblocks: changes of the mirror are proposed, written in stages, and committed.
 //!
 //! # Contract
-//! An event goes to the legs that were in sync and stay so, then to the one that becomes it; then
-//! it has happened. Then it goes to legs that are being rebuilt, and to the other copy of each.
-//! Only then the next one begins, which says all that has changed meanwhile: so nobody who takes
+//! A proposal (the next event) goes to the legs that were in sync and stay so, then to the leg that
+//! becomes it; then it is committed. Then it goes to legs that are being rebuilt, and to the other
+//! copy of each. Only then the next proposal begins, with all changes since: so no leg that takes
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
-//! until an event without it has happened. On each leg a superblock waits for the beat under way
-//! there, and for its lease (`beat`).
+//! until an event without it is committed. On each leg a superblock waits for the heartbeat under
+//! way there, and for its lease (`beat`).
 use super::legs::{Legs, Round, Work};
 use super::life::{Life, is_rebuilding};
 use super::members::{Member, Step};
@@ -16,67 +16,66 @@ use crate::Outcome;
 use crate::mirror::Superblock;
 use crate::mirror::superblock::{LegState, Owner};
 
-/// When what nobody could take is said again.
+/// When a proposal that no leg could take is written again.
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
 /// A round of superblocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Saying {
+pub(super) struct Update {
     stage: Stage,
     pub round: Round,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The newest state, to who has it not.
+    /// The newest state, to legs that lag.
     Lag,
-    /// An event, to who was in sync.
+    /// A proposal, to the legs that were in sync.
     First,
-    /// To who becomes it.
+    /// To the leg that becomes it.
     Join,
-    /// To who is being rebuilt.
+    /// To those that are being rebuilt.
     Others,
     /// To the other copies.
     Second,
-    /// Nobody has it any more.
-    Disown,
+    /// The owner is cleared.
+    Release,
 }
 
 impl Mirror {
-    /// Legs that are told of events: in sync, or being rebuilt by what is said.
-    fn told(&self) -> Legs {
+    /// Legs that get updates: in sync, or being rebuilt by the latest proposal.
+    fn updated_legs(&self) -> Legs {
         let joining = self.members.rebuilding().iter();
         let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
         self.members.in_sync().with(told.collect())
     }
 
-    /// Begins to say what is not said yet, if nothing is being said.
-    pub(super) fn say(&mut self) {
+    /// Proposes all changes since the last event, if no update is under way.
+    pub(super) fn propose(&mut self) {
         let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
         debug_assert!(
             !may || !self.read_only,
-            "nothing is said of what can only be read"
+            "nothing is written to a mirror that can only be read"
         );
         let early = self.broken && self.now_ns < self.retry_at_ns || self.is_in_doubt();
-        if self.saying.is_some() || early || self.foreign || !may {
+        if self.update.is_some() || early || self.lost_ownership || !may {
             return;
         }
         let Some(next) = self.next_state() else {
             return;
         };
         self.state = next;
-        self.says_record();
+        self.propose_record();
         self.begun = true;
         self.required = self.required.with(self.state.in_sync().collect());
         self.write_state(self.members.in_sync(), Stage::First);
     }
 
-    /// The state after all that has changed since the last event that happened; `None` if nothing
-    /// has.
+    /// The state after all changes since the last committed event; `None` if there are none.
     fn next_state(&self) -> Option<Superblock> {
-        let now = &*self.happened;
+        let now = &*self.committed;
         let mut next = *now;
-        // One after an event that did not happen has nobody join: that leg would be two behind.
+        // After an event that was not committed no leg joins: it would be two behind.
         let failed = now.event != self.state.event;
         if now.history.current().id != self.lineage {
             next = next.begun(self.lineage);
@@ -86,7 +85,7 @@ impl Mirror {
         }
         for (slot, entry) in now.entries() {
             let there = self.members.writable().has(slot);
-            let seen = self.leg(slot).map_or(0, |leg| leg.said.event);
+            let seen = self.leg(slot).map_or(0, |leg| leg.committed.event);
             let step = self.members.rebuild(slot).map(|it| it.step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
@@ -128,17 +127,17 @@ impl Mirror {
             next = next.stopped();
         }
         let changed = next.event != now.event || failed;
-        let changed = changed || self.has_cut_to_say() || next.bad != now.bad;
+        let changed = changed || self.has_cut_to_commit() || next.bad != now.bad;
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
     }
 
-    /// Whether nothing that a leg has counts any more.
+    /// Whether the contents of a leg are void.
     fn is_nothing(&self, slot: u8) -> bool {
         self.leg(slot).is_some_and(|leg| leg.contents.is_void())
     }
 
-    /// What is said when a leg leaves: one that was cut short lacks everything.
+    /// The state of a leg that leaves: one whose contents are void lacks everything.
     fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
         let emptied = self.is_nothing(slot).then(|| left.emptied(slot)).flatten();
         emptied.map_or(left, |emptied| Superblock {
@@ -153,44 +152,44 @@ impl Mirror {
         let state = self.state;
         for leg in legs.iter() {
             if let Some(leg) = self.leg_mut(leg) {
-                leg.pending = state;
+                leg.proposed = state;
             }
         }
-        self.write_pending(legs, stage);
+        self.write_proposed(legs, stage);
     }
 
-    /// Writes what is pending for `legs`: the copy that does not hold.
-    fn write_pending(&mut self, legs: Legs, stage: Stage) {
+    /// Writes the proposal to `legs`: over the copy that does not hold.
+    fn write_proposed(&mut self, legs: Legs, stage: Stage) {
         self.sequence += 1;
         let (sequence, owner) = (self.sequence, self.owner_now());
         for slot in legs.iter() {
             let leg = self.leg(slot);
-            let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.pending));
+            let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.proposed));
             let cut_at = self.cut_at(slot);
             if let Some(leg) = self.leg_mut(slot) {
-                leg.pending.confirmed = confirmed.unwrap_or(0);
-                leg.pending.cut_at = cut_at;
-                leg.pending.sequence = sequence;
-                leg.pending.slot = slot;
-                leg.pending.place = leg.said.place;
-                leg.pending.owner = leg.pending.owner.and(Some(owner));
+                leg.proposed.confirmed = confirmed.unwrap_or(0);
+                leg.proposed.cut_at = cut_at;
+                leg.proposed.sequence = sequence;
+                leg.proposed.slot = slot;
+                leg.proposed.place = leg.committed.place;
+                leg.proposed.owner = leg.proposed.owner.and(Some(owner));
             }
         }
         let round = Round::of(legs);
-        self.saying = Some(Saying { stage, round });
+        self.update = Some(Update { stage, round });
         self.lease.due = legs;
         self.give_due();
     }
 
-    /// Gives out what is pending, where nothing is in its way.
+    /// Gives out superblocks that are due, where no heartbeat is in their way.
     pub(super) fn give_due(&mut self) {
         for leg in self.lease.due.iter() {
-            if !self.members.writable().has(leg) || !self.may_say(leg) {
+            if !self.members.writable().has(leg) || !self.may_write_record(leg) {
                 continue;
             }
             self.lease.due.remove(leg);
-            if let Some(copy) = self.say_now(leg) {
-                let ticket = self.ticket(leg, Work::Saying);
+            if let Some(copy) = self.write_record_now(leg) {
+                let ticket = self.ticket(leg, Work::Update);
                 self.outputs.push_back(Output::Superblock(ticket, copy));
             }
         }
@@ -201,36 +200,36 @@ impl Mirror {
         let gone = self.lease.due.without(self.members.writable());
         self.lease.due = self.lease.due.both(self.members.writable());
         for leg in gone.iter() {
-            self.saying_done(leg, Outcome::PathError);
+            self.update_written(leg, Outcome::PathError);
         }
         self.give_due();
     }
 
-    pub(super) fn saying_done(&mut self, leg: u8, outcome: Outcome) {
-        let Some(mut saying) = self.saying.filter(|it| it.round.waits.has(leg)) else {
+    pub(super) fn update_written(&mut self, leg: u8, outcome: Outcome) {
+        let Some(mut update) = self.update.filter(|it| it.round.waits.has(leg)) else {
             // It has left, or somebody else is not there any more.
-            return self.said_on(leg, Outcome::PathError);
+            return self.record_ended(leg, Outcome::PathError);
         };
         if outcome.is_done()
             && let Some(it) = self.leg_mut(leg)
         {
-            it.said = it.pending;
+            it.committed = it.proposed;
             it.is_marked();
             it.fresh = None;
             it.copy = 1 - it.copy;
         }
-        self.said_on(leg, outcome);
-        let over = saying.round.end(leg, outcome);
+        self.record_ended(leg, outcome);
+        let over = update.round.end(leg, outcome);
         // A superblock that was refused is as bad as one that failed.
-        saying.round.failed = saying.round.failed.with(saying.round.refused);
-        self.saying = Some(saying);
+        update.round.failed = update.round.failed.with(update.round.refused);
+        self.update = Some(update);
         if over {
-            self.saying_over(saying);
+            self.update_over(update);
         }
     }
 
-    fn saying_over(&mut self, Saying { stage, round }: Saying) {
-        self.saying = None;
+    fn update_over(&mut self, Update { stage, round }: Update) {
+        self.update = None;
         self.wake = true;
         let well = round.failed.is_empty();
         match stage {
@@ -246,21 +245,21 @@ impl Mirror {
                     self.is_broken(Round::default());
                 }
             }
-            Stage::First | Stage::Join => self.said(stage, round),
+            Stage::First | Stage::Join => self.stage_written(stage, round),
             Stage::Others | Stage::Second => {
                 // What was accepted after the first copies were written is on the others.
-                self.cut_was_said();
+                self.cut_committed();
                 self.leave(round);
                 if well && stage == Stage::Others {
-                    self.write_state(self.told(), Stage::Second);
+                    self.write_state(self.updated_legs(), Stage::Second);
                 }
             }
-            Stage::Disown => self.stopped(self.state.clean && !self.lease.given_up),
+            Stage::Release => self.stopped(self.state.clean && !self.lease.given_up),
         }
     }
 
-    /// An event is on the legs that were in sync, or on the ones that become it.
-    fn said(&mut self, stage: Stage, round: Round) {
+    /// A stage was written: to the legs that were in sync, or to those that become it.
+    fn stage_written(&mut self, stage: Stage, round: Round) {
         if stage == Stage::First && round.done.is_empty() {
             return self.is_broken(round);
         }
@@ -272,8 +271,8 @@ impl Mirror {
         if stage == Stage::First && !joined.is_empty() {
             return self.write_state(joined, Stage::Join);
         }
-        self.has_happened(in_sync, joined);
-        let others = self.told().without(self.members.in_sync());
+        self.has_committed(in_sync, joined);
+        let others = self.updated_legs().without(self.members.in_sync());
         let (legs, stage) = match others.is_empty() {
             true => (self.members.in_sync(), Stage::Second),
             false => (others, Stage::Others),
@@ -282,12 +281,12 @@ impl Mirror {
         self.look_again();
     }
 
-    /// An event has happened: what waited for it goes on.
-    fn has_happened(&mut self, in_sync: Legs, joined: Legs) {
+    /// Commits the event: what waited for it goes on.
+    fn has_committed(&mut self, in_sync: Legs, joined: Legs) {
         self.required = in_sync;
-        let bytes = self.happened.geometry.bytes;
-        *self.happened = self.state;
-        self.has_said_record();
+        let bytes = self.committed.geometry.bytes;
+        *self.committed = self.state;
+        self.record_committed();
         if core::mem::take(&mut self.broken) {
             self.news(News::Restored);
         }
@@ -300,7 +299,7 @@ impl Mirror {
         for leg in self.members.rebuilding().iter() {
             self.is_joining(leg);
         }
-        self.cut_was_said();
+        self.cut_committed();
         self.see_to_loss();
         self.legs_changed();
         self.has_grown(bytes);
@@ -311,7 +310,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Nobody could take the last event: changes fail until somebody can.
+    /// No leg could take the proposal: changes fail until one can.
     fn is_broken(&mut self, round: Round) {
         self.retry_at_ns = self.now_ns + RETRY_NS;
         self.loss.tries = self.loss.tries.wrapping_add(1);
@@ -335,33 +334,33 @@ impl Mirror {
         let (newest, owner) = (*self.newest, Some(self.owner));
         for leg in lagging.iter() {
             if let Some(leg) = self.leg_mut(leg) {
-                leg.pending = Superblock { owner, ..newest };
+                leg.proposed = Superblock { owner, ..newest };
             }
         }
-        self.write_pending(lagging, Stage::Lag);
+        self.write_proposed(lagging, Stage::Lag);
     }
 
-    pub(super) fn is_disowning(&self) -> bool {
-        self.saying.is_some_and(|it| it.stage == Stage::Disown)
+    pub(super) fn is_releasing_ownership(&self) -> bool {
+        self.update.is_some_and(|it| it.stage == Stage::Release)
     }
 
-    /// Nobody has it any more: the last thing that is said.
-    pub(super) fn disown(&mut self) {
+    /// Clears the owner record on all legs: the last update.
+    pub(super) fn release_ownership(&mut self) {
         let legs = self.ours();
         for leg in legs.iter() {
             if let Some(leg) = self.leg_mut(leg) {
-                leg.pending = leg.said;
-                leg.pending.owner = None;
+                leg.proposed = leg.committed;
+                leg.proposed.owner = None;
             }
         }
-        self.write_pending(legs, Stage::Disown);
+        self.write_proposed(legs, Stage::Release);
     }
 
-    pub(super) fn become_foreign(&mut self, other: Option<Owner>) {
-        if !self.foreign {
-            (self.foreign, self.other) = (true, other);
+    pub(super) fn lose_ownership(&mut self, other: Option<Owner>) {
+        if !self.lost_ownership {
+            (self.lost_ownership, self.other_owner) = (true, other);
             self.lease.end_ns = u64::MAX;
-            self.news(News::Foreign);
+            self.news(News::LostOwnership);
             self.end_all();
         }
     }

@@ -303,7 +303,7 @@ impl Mirror {
             Kind::Check => self.check.is_none(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
-        if useless || self.stopping && !waits || self.foreign {
+        if useless || self.stopping && !waits || self.lost_ownership {
             return self.end_job(number);
         }
         if from >= job.range.end {
@@ -496,7 +496,7 @@ impl Mirror {
     }
 
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
-        let foreign = self.foreign;
+        let foreign = self.lost_ownership;
         // What one gives that has left may be older than what was acknowledged.
         let job = self.jobs[usize::from(number)];
         let gone = !self.members.in_sync().has(leg)
@@ -644,7 +644,7 @@ impl Mirror {
     /// The piece is done: its lock is free, and the next one begins.
     pub(super) fn piece_over(&mut self, number: u8) {
         self.release_piece(number);
-        match self.foreign {
+        match self.lost_ownership {
             true => self.end_job(number),
             false => self.next_piece(number),
         }

@@ -34,12 +34,12 @@ impl Mirror {
         if self.reading.has(leg) {
             self.pages_of(leg, None);
         }
-        self.saying_done(leg, gone);
+        self.update_written(leg, gone);
         let first = |it: &Self| it.pages_on(leg).next();
         while let Some(pages) = first(self) {
             self.pages_done(pages.first, leg, gone);
         }
-        self.relax_done(leg, gone);
+        self.cold_flushed(leg, gone);
         self.heal_flushed(leg, gone);
         self.resync_flushed(leg, gone);
         self.stop_flushed(leg, gone);
@@ -65,7 +65,7 @@ impl Mirror {
                 let slot = self.io(id);
                 slot.is_some_and(|slot| slot.request == Request::Flush)
             }
-            Work::Relax | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt => true,
+            Work::ClearCold | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt => true,
             _ => false,
         };
         let mut round = Round::of(Legs::one(ticket.leg));
@@ -122,8 +122,8 @@ impl Mirror {
     /// sync stays, and serves what lies below the smallest size that was seen.
     pub fn leg_resized(&mut self, leg: u8, leg_bytes: u64, now_ns: u64) {
         self.at(now_ns);
-        let mirror_bytes = self.happened.geometry.bytes;
-        let Some(place) = self.leg(leg).map(|it| it.said.place) else {
+        let mirror_bytes = self.committed.geometry.bytes;
+        let Some(place) = self.leg(leg).map(|it| it.committed.place) else {
             return;
         };
         let end = leg_bytes.saturating_sub(place.data_offset);
@@ -164,7 +164,7 @@ impl Mirror {
 
     /// What a leg is to say of where it was cut: only one that is in sync does.
     pub(super) fn cut_at(&self, leg: u8) -> u64 {
-        let last = self.happened.geometry.bytes.saturating_sub(1);
+        let last = self.committed.geometry.bytes.saturating_sub(1);
         let it = self.leg(leg).filter(|_| self.members.in_sync().has(leg));
         let cut = it.and_then(|it| it.contents.cut());
         let cut = cut.filter(|cut| cut.acceptance != Acceptance::Marked);
@@ -173,8 +173,8 @@ impl Mirror {
     }
 
     /// Whether a leg says something else of that.
-    pub(super) fn has_cut_to_say(&self) -> bool {
-        let says = |leg: u8| self.leg(leg).map_or(0, |it| it.said.cut_at);
+    pub(super) fn has_cut_to_commit(&self) -> bool {
+        let says = |leg: u8| self.leg(leg).map_or(0, |it| it.committed.cut_at);
         self.members
             .in_sync()
             .iter()
@@ -182,11 +182,11 @@ impl Mirror {
     }
 
     /// Superblocks were written: what they say of cuts holds.
-    pub(super) fn cut_was_said(&mut self) {
+    pub(super) fn cut_committed(&mut self) {
         for leg in self.members.in_sync().iter() {
             let is_said = |it: &&mut super::Leg| {
                 let acceptance = it.contents.cut().map(|cut| cut.acceptance);
-                acceptance == Some(Acceptance::Marked) && it.said.cut_at == 0
+                acceptance == Some(Acceptance::Marked) && it.committed.cut_at == 0
             };
             let Some(it) = self.leg_mut(leg).filter(is_said) else {
                 continue;
@@ -213,9 +213,12 @@ impl Mirror {
                 let slot = self.io(id);
                 slot.is_none_or(|slot| slot.request == Request::Flush)
             }
-            Work::Relax | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt | Work::Beat => {
-                true
-            }
+            Work::ClearCold
+            | Work::Resync
+            | Work::Heal
+            | Work::Stop
+            | Work::Rebuilt
+            | Work::Beat => true,
             _ => false,
         }
     }

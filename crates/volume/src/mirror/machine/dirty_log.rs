@@ -181,7 +181,7 @@ impl Pages {
 
 impl Mirror {
     /// Sets the bits of a change, and sees to it that they get to the legs.
-    pub(super) fn intend(&mut self, range: Option<Range>) {
+    pub(super) fn mark_dirty(&mut self, range: Option<Range>) {
         for region in range.map_or(0..0, |range| self.regions(range)) {
             self.log.cold.clear(region);
             self.log.recent.set(region);
@@ -189,7 +189,7 @@ impl Mirror {
             // It may be copied again.
             self.wake |= self.unreadable.has_written(region);
             let was_clear = self.log.dirty.set(region);
-            self.log.clear_by(self.now_ns + self.config.relax_ns);
+            self.log.clear_by(self.now_ns + self.config.clear_after_ns);
             if self.log.durable.is_set(region) {
                 continue;
             }
@@ -343,16 +343,16 @@ impl Mirror {
     }
 
     /// Forgets all: everything is flushed, nothing is under way.
-    pub(super) fn forget_all(&mut self) {
+    pub(super) fn clear_all_dirty(&mut self) {
         self.log.cold.copy_from(&self.log.dirty);
         self.log.cold.remove(self.diverged.regions());
         self.log.cold.remove(self.unreadable.regions());
-        self.forget_quiet();
+        self.clear_cold_bits();
     }
 
     /// Forgets the regions that are quiet. Each group of pages is written once, and has all of
     /// them, since pages are taken when they are written.
-    fn forget_quiet(&mut self) {
+    fn clear_cold_bits(&mut self) {
         let (mut from, mut group_end) = (0, 0);
         while let Some(region) = self.log.cold.next(from) {
             self.log.dirty.clear(region);
@@ -383,7 +383,7 @@ impl Mirror {
             let Some(range) = slot.request.changes() else {
                 continue;
             };
-            if slot.phase != super::io::Phase::Intent {
+            if slot.phase != super::io::Phase::Dirtying {
                 continue;
             }
             let lacks = |region: u64| {
@@ -394,17 +394,17 @@ impl Mirror {
                 Some(outcome) if !written && self.regions(range).any(lacks) => {
                     self.finish(id, outcome);
                 }
-                _ => self.intended(id),
+                _ => self.send_if_durable(id),
             }
         }
     }
 
     /// Flushes what was not written lately: then its intents may be forgotten, or at least no leg
     /// that leaves later lacks it.
-    pub(super) fn relax(&mut self) {
-        self.log.clear_at_ns = Some(self.now_ns + self.config.relax_ns);
-        let may_forget = self.may_forget();
-        let useless = !may_forget && !self.may_settle();
+    pub(super) fn clear_cold(&mut self) {
+        self.log.clear_at_ns = Some(self.now_ns + self.config.clear_after_ns);
+        let may_clear = self.may_clear();
+        let useless = !may_clear && !self.may_settle();
         if self.log.clearing.is_some() || self.log.write_all_from.is_some() || useless {
             return;
         }
@@ -412,7 +412,7 @@ impl Mirror {
             self.log.clear_at_ns = None;
             return;
         }
-        self.log.cold.copy_from(match may_forget {
+        self.log.cold.copy_from(match may_clear {
             true => &self.log.dirty,
             false => &self.log.unflushed,
         });
@@ -429,25 +429,25 @@ impl Mirror {
             }
         }
         if self.log.cold.next(0).is_some() {
-            self.log.clearing = Some(self.flush_all(self.members.writable(), Work::Relax));
+            self.log.clearing = Some(self.flush_all(self.members.writable(), Work::ClearCold));
         }
     }
 
     /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
-    pub(super) fn may_forget(&self) -> bool {
+    pub(super) fn may_clear(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
         let whole = in_sync == self.members.in_sync() && !self.state.keeps_intents();
-        let said = self.saying.is_none() && !self.is_growing();
+        let said = self.update.is_none() && !self.is_growing();
         let well = !self.broken && said && self.members.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
 
-    pub(super) fn relax_done(&mut self, leg: u8, outcome: Outcome) {
+    pub(super) fn cold_flushed(&mut self, leg: u8, outcome: Outcome) {
         let Some(round) = self.flush_ended(|it| &mut it.log.clearing, leg, outcome) else {
             return;
         };
         match round.outcome {
-            None if self.may_forget() => self.forget_quiet(),
+            None if self.may_clear() => self.clear_cold_bits(),
             None if self.may_settle() => self.is_flushed(),
             _ => {}
         }

@@ -27,7 +27,7 @@ impl Mirror {
 
     /// What is to be done next, of what may be.
     pub(super) fn next_output(&mut self) -> Option<Output> {
-        match self.lease.lapsed.is_empty() && !self.foreign {
+        match self.lease.lapsed.is_empty() && !self.lost_ownership {
             true => self.outputs.pop_front(),
             false => self.next_allowed(),
         }
@@ -51,7 +51,7 @@ impl Mirror {
                 }
                 Fate::Back => {
                     self.outputs.remove(at);
-                    self.say_later(&output);
+                    self.put_back(&output);
                 }
                 Fate::End(outcome) => {
                     self.outputs.remove(at);
@@ -85,7 +85,9 @@ impl Mirror {
         match output {
             Output::News(_) => return Fate::Go,
             Output::Done(_, outcome) if !outcome.is_done() => return Fate::Go,
-            _ if self.foreign || self.lease.given_up => return Fate::End(Outcome::Reservation),
+            _ if self.lost_ownership || self.lease.given_up => {
+                return Fate::End(Outcome::Reservation);
+            }
             Output::Done(..) if still => return end(all_failed()),
             Output::Done(..) => return Fate::Go,
             Output::Read(_, _, legs) if still || legs.without(self.lease.lapsed).is_empty() => {
@@ -121,7 +123,7 @@ impl Mirror {
         let Some(ticket) = output.ticket() else {
             return;
         };
-        let nobody_asks = self.foreign || self.lease.given_up;
+        let nobody_asks = self.lost_ownership || self.lease.given_up;
         self.ended(ticket, self.now_ns);
         if !nobody_asks || ticket.io().is_some() {
             self.ended_so(ticket, outcome);
@@ -134,7 +136,7 @@ impl Mirror {
     #[cold]
     pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
-        let over = self.foreign || self.lease.given_up || !self.members.writable().has(leg);
+        let over = self.lost_ownership || self.lease.given_up || !self.members.writable().has(leg);
         let Some(it) = self
             .leg(leg)
             .filter(|_| self.lease.lapsed.has(leg) && !over)
@@ -148,7 +150,7 @@ impl Mirror {
         match ticket.work {
             Work::Io(id) => self.io_again(id, leg, gave_up),
             Work::Pages(first) => self.pages_again(first, leg),
-            Work::Saying => self.say_again(leg),
+            Work::Update => self.write_again(leg),
             Work::Heal if !gave_up && self.heal_waits_for(leg) => {
                 let ticket = self.ticket(leg, Work::Heal);
                 self.outputs.push_back(Output::Flush(ticket));
@@ -169,7 +171,7 @@ impl Mirror {
     }
 
     /// The superblock of an event was not given to a leg, whose lease is over: it waits for that.
-    fn say_later(&mut self, output: &Output) {
+    fn put_back(&mut self, output: &Output) {
         if let Output::Superblock(ticket, _) = *output {
             self.ended(ticket, self.now_ns);
             self.put_due(ticket.leg);
@@ -177,8 +179,8 @@ impl Mirror {
     }
 
     /// The same of one that was taken back.
-    fn say_again(&mut self, leg: u8) -> bool {
-        let waits = self.saying.is_some_and(|it| it.round.waits.has(leg));
+    fn write_again(&mut self, leg: u8) -> bool {
+        let waits = self.update.is_some_and(|it| it.round.waits.has(leg));
         if waits {
             self.put_due(leg);
         }
@@ -188,7 +190,7 @@ impl Mirror {
     fn put_due(&mut self, leg: u8) {
         self.lease.due.add(leg);
         if let Some(it) = self.leg_mut(leg) {
-            it.beat.say_later();
+            it.beat.put_back();
         }
     }
 

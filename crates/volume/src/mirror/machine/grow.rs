@@ -93,7 +93,7 @@ impl Mirror {
         self.at(now_ns);
         let busy =
             self.stopping || self.changes.growth.is_some() || !self.changes.adding.is_empty();
-        if self.read_only || self.foreign || busy {
+        if self.read_only || self.lost_ownership || busy {
             return Err(GrowError::Refused);
         }
         if let Some((slot, _)) = self
@@ -155,7 +155,7 @@ impl Mirror {
             return;
         };
         let all: Legs = self.state.entries().map(|it| it.0).collect();
-        let quiet = self.saying.is_none() && !self.log.is_writing_all() && !self.log.is_clearing();
+        let quiet = self.update.is_none() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
             Step::Wait if self.stopping || all != self.members.in_sync() => {
                 self.end_growth(News::NotGrown)
@@ -187,7 +187,7 @@ impl Mirror {
         self.changes.growth = None;
         self.wake = true;
         // Bits of regions that there are not mean nothing, and nobody may find them.
-        let regions = self.happened.geometry.regions();
+        let regions = self.committed.geometry.regions();
         self.resize_maps(regions);
         self.news(news);
     }
@@ -206,7 +206,7 @@ impl Mirror {
     /// Regions of a mirror of so many bytes that are not of what is said now, and the one that ends
     /// there.
     fn new_regions(&self, bytes: u64) -> core::ops::Range<u64> {
-        let now = self.happened.geometry;
+        let now = self.committed.geometry;
         let first = now.bytes >> now.region_shift;
         first..Geometry { bytes, ..now }.regions()
     }
@@ -216,7 +216,7 @@ impl Mirror {
         // Nothing is being said: else that would put the old sizes back.
         for slot in self.members.in_sync().iter() {
             if let Some(leg) = self.leg_mut(slot) {
-                leg.said.place.leg_bytes = growth.sizes[usize::from(slot)];
+                leg.committed.place.leg_bytes = growth.sizes[usize::from(slot)];
             }
         }
         let new = self.new_regions(growth.bytes);
@@ -245,7 +245,7 @@ impl Mirror {
                 end: bytes,
             });
         }
-        self.log.clear_by(self.now_ns + self.config.relax_ns);
+        self.log.clear_by(self.now_ns + self.config.clear_after_ns);
         self.end_growth(News::Grown(bytes));
     }
 }

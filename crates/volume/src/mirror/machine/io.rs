@@ -19,7 +19,7 @@ use block::{Full, Range};
 pub(super) enum Phase {
     /// For an overlapping write, for the first change, for a region to be made alike.
     Held,
-    Intent,
+    Dirtying,
     /// For who chooses the leg.
     Choosing,
     Legs,
@@ -92,7 +92,7 @@ impl Mirror {
         };
         let id = self.slots.insert(Some(slot)).index();
         let without = self.without_legs(request);
-        if self.foreign {
+        if self.lost_ownership {
             self.finish(id, Outcome::Reservation);
         } else if request.changes().is_some() && self.read_only {
             self.finish(id, Outcome::ReadOnly);
@@ -167,11 +167,11 @@ impl Mirror {
                 self.wake = true;
             }
             (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
-                self.phase(id, Phase::Intent);
-                self.intend(request.changes());
-                self.intended(id);
+                self.phase(id, Phase::Dirtying);
+                self.mark_dirty(request.changes());
+                self.send_if_durable(id);
             }
-            (Phase::Intent, _) => self.intended(id),
+            (Phase::Dirtying, _) => self.send_if_durable(id),
             (Phase::Leaving, Request::Read(_)) => self.may_be_told(id),
             (Phase::Leaving, _) => self.has_left(id),
             _ => {}
@@ -195,9 +195,9 @@ impl Mirror {
     }
 
     /// The data may go if the intents are on the legs.
-    pub(super) fn intended(&mut self, id: u32) {
+    pub(super) fn send_if_durable(&mut self, id: u32) {
         if let Some(slot) = self.io(id)
-            && slot.phase == Phase::Intent
+            && slot.phase == Phase::Dirtying
             && let Some(range) = slot.request.changes()
         {
             let durable = |region| self.log.is_durable(region);
@@ -238,7 +238,7 @@ impl Mirror {
             return;
         }
         let slot = *slot;
-        if self.foreign {
+        if self.lost_ownership {
             return self.finish(id, Outcome::Reservation);
         }
         if let Request::Read(range) = slot.request {
@@ -414,7 +414,7 @@ impl Mirror {
         }
         // Of all of them in one event: one more may not call any of the others in sync.
         if !round.failed.is_empty() {
-            self.say();
+            self.propose();
         }
     }
 
@@ -426,14 +426,14 @@ impl Mirror {
             self.drop_leg(leg, outcome);
         }
         if !round.failed.is_empty() {
-            self.say();
+            self.propose();
         }
     }
 
     /// A leg leaves, unless it is the last one in sync.
     pub(super) fn lose(&mut self, leg: u8, outcome: Outcome) {
         self.drop_leg(leg, outcome);
-        self.say();
+        self.propose();
     }
 
     fn drop_leg(&mut self, leg: u8, outcome: Outcome) {

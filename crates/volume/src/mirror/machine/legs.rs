@@ -123,11 +123,11 @@ pub(super) enum Work {
     /// Pages from this one on.
     Pages(u32),
     /// The superblock of an event is written.
-    Saying,
+    Update,
     /// A superblock is read, or written, since the owner lives.
     Beat,
     /// A flush before intents are forgotten.
-    Relax,
+    ClearCold,
     /// A flush before regions count as alike.
     Resync,
     /// A flush of what was bad and was rewritten.

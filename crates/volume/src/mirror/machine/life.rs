@@ -57,8 +57,8 @@ const NO_FENCE: u64 = 0;
 impl Leg {
     pub(super) fn new(found: &Chosen) -> Box<Self> {
         Box::new(Self {
-            said: found.superblock,
-            pending: found.superblock,
+            committed: found.superblock,
+            proposed: found.superblock,
             copy: found.copy,
             confirmed: 0,
             marked_from: 0,
@@ -100,14 +100,14 @@ impl Mirror {
             stopping: false,
             unclean: assembly.unclean,
             read_only: assembly.read_only,
-            foreign: false,
-            other: None,
+            lost_ownership: false,
+            other_owner: None,
             broken: false,
             loss: Loss::default(),
             wake: true,
             legs: (0..LEGS_MAX).map(|_| None).collect(),
             state,
-            happened: Box::new(state),
+            committed: Box::new(state),
             retry_at_ns: 0,
             accepting: Accepting::default(),
             newest: Box::new(state),
@@ -116,7 +116,7 @@ impl Mirror {
             required: Legs::default(),
             members: Members::new(),
             verified: Legs::default(),
-            saying: None,
+            update: None,
             sequence: state.sequence,
             lease: Lease::default(),
             log: DirtyLog::new(state.geometry.regions()),
@@ -145,7 +145,7 @@ impl Mirror {
 
     fn with_legs(mut self, start: &Start<'_>) -> Self {
         self.state.owner = Some(start.owner);
-        (*self.happened, *self.newest) = (self.state, self.state);
+        (*self.committed, *self.newest) = (self.state, self.state);
         let assembly = start.assembly;
         // What others may be forced to go on with counts until it is durable that we go on without.
         let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
@@ -243,7 +243,7 @@ impl Mirror {
         self.at(now_ns);
         self.wake = false;
         self.go_on_without();
-        if self.foreign || self.life == Life::Stopped || self.gives_up() {
+        if self.lost_ownership || self.life == Life::Stopped || self.gives_up() {
             return;
         }
         self.leave_cut();
@@ -262,10 +262,10 @@ impl Mirror {
         match self.life {
             // A newer braid has said things of it that this one would not write down again.
             Life::Looking if self.holds_changes() || self.read_only => {}
-            Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
+            Life::Looking if self.begin && self.update.is_none() => self.catch_up(),
             Life::Sweeping if !self.log.is_writing_all() => {
                 self.life = Life::Running;
-                self.log.clear_at(self.now_ns + self.config.relax_ns);
+                self.log.clear_at(self.now_ns + self.config.clear_after_ns);
                 self.look_again();
             }
             _ => {}
@@ -279,7 +279,7 @@ impl Mirror {
         }
         self.grow_on();
         self.see_to_heals();
-        self.say();
+        self.propose();
         if self.stopping {
             self.stop_on();
         }
@@ -287,7 +287,7 @@ impl Mirror {
         self.beat();
         if self.life == Life::Running {
             if !self.stopping && self.log.clears_at().is_some_and(|at| now_ns >= at) {
-                self.relax();
+                self.clear_cold();
             }
             self.give_copies();
         }
@@ -295,7 +295,7 @@ impl Mirror {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        if self.foreign || self.life == Life::Stopped {
+        if self.lost_ownership || self.life == Life::Stopped {
             return None;
         }
         if self.wake {
@@ -304,7 +304,7 @@ impl Mirror {
         let relax = self.log.clears_at().filter(|_| !self.stopping);
         let retry = match self.broken {
             // Who stops has nothing to say again.
-            true if self.saying.is_none() && self.retry_at_ns > self.now_ns => self.retry_at_ns,
+            true if self.update.is_none() && self.retry_at_ns > self.now_ns => self.retry_at_ns,
             _ => u64::MAX,
         };
         // Also when it is over, until a turn has seen that.
@@ -340,7 +340,7 @@ impl Mirror {
 
     /// Whether the legs say what the mirror is set to, durably.
     pub fn has_kept_properties(&self) -> bool {
-        self.properties() == self.happened.properties
+        self.properties() == self.committed.properties
     }
 
     /// What all legs can do that are there, or are about to be: see [`Config`]. Called before a leg
@@ -391,7 +391,7 @@ impl Mirror {
         let busy = self.ios().next().is_some()
             || self.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
-            || self.saying.is_some()
+            || self.update.is_some()
             || self.is_in_doubt() && !self.broken
             || self.log.is_clearing()
             || self.diverged.is_flushing()
@@ -412,7 +412,7 @@ impl Mirror {
         if !self.begun || self.broken {
             // Who has no lease says nothing, and there is nothing that it would have to wait for.
             return match self.lapsed().is_empty() {
-                true => self.disown(),
+                true => self.release_ownership(),
                 false => self.stopped(false),
             };
         }
@@ -422,13 +422,13 @@ impl Mirror {
             Some(_) if !self.forgot => {
                 self.forgot = true;
                 self.wake = true;
-                if self.may_forget() {
-                    self.forget_all();
+                if self.may_clear() {
+                    self.clear_all_dirty();
                 }
             }
             // Nothing is left to be said.
             Some(_) if self.state.clean => self.stopped(true),
-            Some(_) => self.disown(),
+            Some(_) => self.release_ownership(),
         }
     }
 

@@ -83,7 +83,7 @@ impl Mirror {
         // What is older than what it had acknowledged may have come late over it (T9), or the leg
         // was put back; another owner may have given it writes.
         let ours = found.owner.is_some_and(|owner| owner.run == run);
-        if !ours || found.sequence < it.said.sequence {
+        if !ours || found.sequence < it.committed.sequence {
             it.missed = None;
         }
     }

@@ -96,7 +96,7 @@ impl Mirror {
     /// is alike on them.
     pub fn hole_witnesses(&self, range: Range) -> Legs {
         let is_certain = self.may_be_read(range)
-            && !self.foreign
+            && !self.lost_ownership
             && !self.has_lost(range)
             && !self
                 .regions(range)

@@ -116,7 +116,7 @@ impl Mirror {
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
-        let runs = self.life == Life::Running && !self.stopping && !self.foreign;
+        let runs = self.life == Life::Running && !self.stopping && !self.lost_ownership;
         let Some(it) = self
             .leg(leg)
             .filter(|_| runs && !self.members.writable().has(leg))
@@ -182,7 +182,7 @@ impl Mirror {
             _ => return, // lost meanwhile, or about to return
         };
         let run = self.owner.run;
-        let said = self.leg(leg).map_or(u64::MAX, |it| it.said.sequence);
+        let said = self.leg(leg).map_or(u64::MAX, |it| it.committed.sequence);
         let same = |it: &&Chosen| {
             let found = it.superblock;
             let is_ours = found.owner.is_some_and(|owner| owner.run == run);
@@ -313,6 +313,6 @@ impl Mirror {
             _ => false,
         };
         let may_go = self.may_read(leg) || reads && self.is_verified(leg);
-        self.foreign || !may_go
+        self.lost_ownership || !may_go
     }
 }

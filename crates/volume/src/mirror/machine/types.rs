@@ -135,7 +135,7 @@ pub enum News {
     Checked,
     /// Somebody else has the mirror ([`Mirror::foreign_owner`](super::Mirror::foreign_owner)): all
     /// I/O fails from now on.
-    Foreign,
+    LostOwnership,
     /// The last leg can't be told what is said: all changes fail until it can.
     Broken,
     /// It can again.
@@ -181,7 +181,7 @@ pub struct Config {
     /// See there.
     pub bad_bytes: u64,
     /// How long a region is left alone before its intent is forgotten.
-    pub relax_ns: u64,
+    pub clear_after_ns: u64,
 }
 
 impl Config {
@@ -199,7 +199,7 @@ impl Config {
             position_ns: 10_000_000_000,
             bad_ranges: 16,
             bad_bytes: 16 << 20,
-            relax_ns: 5_000_000_000,
+            clear_after_ns: 5_000_000_000,
         }
     }
 }

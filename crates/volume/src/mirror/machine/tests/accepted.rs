@@ -21,7 +21,7 @@ fn cut(missed: u64) -> Mirror {
     }
     mirror.leg_resized(0, PLACE.data_offset + CUT_AT, 3 * MS);
     run(&mut mirror, 3 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().said.cut_at, CUT_AT);
+    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, CUT_AT);
     mirror
 }
 
@@ -51,7 +51,7 @@ fn t50_accepted_loss_is_copied_to_a_leg_that_returns() {
     let mut mirror = cut(0);
     assert!(mirror.accept_cut(0, 4 * MS));
     run(&mut mirror, 4 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().said.cut_at, 0);
+    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 0);
     mirror.leg_found(1, 0, 5 * MS);
     assert!(is_copied(&mut mirror, 5));
 }
@@ -79,9 +79,9 @@ fn t50_accepted_loss_is_marked_before_it_is_said() {
     while let Some(output) = mirror.poll_output(4 * MS) {
         if let Output::Superblock(ticket, _) = &output {
             let leg = mirror.leg(ticket.leg).unwrap();
-            said |= leg.pending.cut_at == 0;
+            said |= leg.proposed.cut_at == 0;
             let marked = [2, 3].map(|region| mirror.log.is_durable(region));
-            assert!(leg.pending.cut_at > 0 || marked == [true; 2]);
+            assert!(leg.proposed.cut_at > 0 || marked == [true; 2]);
         }
         assert!(said || mirror.facts(0).unwrap().accepting);
         end(&mut mirror, output, 4 * MS, &mut well);
@@ -105,7 +105,7 @@ fn t50_leg_that_loses_more_is_not_accepted() {
     let missed = mirror.leg(1).unwrap().missed.as_ref().unwrap();
     assert!(!missed.is_set(2) && !missed.is_set(3));
     run(&mut mirror, 5 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().said.cut_at, 1);
+    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 1);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn t50_acceptance_goes_on_when_the_bitmap_can_be_written() {
     }
     mirror.handle_timeout(2200 * MS);
     run(&mut mirror, 2200 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().said.cut_at, 0);
+    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 0);
     mirror.leg_found(1, 0, 2300 * MS);
     assert!(is_copied(&mut mirror, 2300));
 }

@@ -209,7 +209,7 @@ impl Rig {
 
     /// A flush that was kept; superblocks that were are written.
     fn kept_flush(&mut self, work: legs::Work) -> Option<Ticket> {
-        while let Some(at) = (self.kept.iter()).position(|it| it.work == legs::Work::Saying) {
+        while let Some(at) = (self.kept.iter()).position(|it| it.work == legs::Work::Update) {
             let said = self.kept.remove(at);
             self.mirror.handle_done(said, Outcome::Done, self.now_ns);
             self.run();
@@ -223,7 +223,7 @@ impl Rig {
     }
 
     fn bad(&self, leg: u8) -> Vec<(u64, u64)> {
-        let record = self.mirror.happened.bad;
+        let record = self.mirror.committed.bad;
         let of = record.of(leg, Unwritten);
         of.map(|it| (it.first, it.end())).collect()
     }
@@ -231,9 +231,14 @@ impl Rig {
     /// What each leg says is what the mirror goes by.
     fn is_said(&self) {
         for leg in self.mirror.members.in_sync().iter() {
-            let bytes = self.mirror.leg(leg).unwrap().said.encode(0, crc32_iscsi);
+            let bytes = self
+                .mirror
+                .leg(leg)
+                .unwrap()
+                .committed
+                .encode(0, crc32_iscsi);
             let read = Superblock::parse(&bytes, 0, crc32_iscsi).unwrap();
-            assert_eq!(read.bad, self.mirror.happened.bad);
+            assert_eq!(read.bad, self.mirror.committed.bad);
         }
     }
 }
@@ -318,7 +323,7 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     rig.pass(5000);
     assert_eq!(rig.write(at(BAD, 1)), Outcome::CutShort);
     assert_eq!(rig.read(at(0, 1)), Err(Outcome::CutShort));
-    assert_eq!(rig.mirror.leg(0).unwrap().said.cut_at, 1);
+    assert_eq!(rig.mirror.leg(0).unwrap().committed.cut_at, 1);
     // Nothing is copied from there.
     rig.mirror.leg_found(1, 0, rig.now_ns);
     rig.pass(5000);
@@ -329,7 +334,7 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
     rig.pass(5000);
     assert_eq!(
-        (rig.in_sync(), rig.mirror.leg(0).unwrap().said.cut_at),
+        (rig.in_sync(), rig.mirror.leg(0).unwrap().committed.cut_at),
         (2, 0)
     );
 }
@@ -533,7 +538,7 @@ fn last_copy_comes_back_with_the_leg_that_has_it() {
     assert_eq!(rig.mirror.last_copy_on(1), None);
     rig.mirror.leg_lost(0, rig.now_ns);
     rig.run();
-    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 1);
+    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 1);
     assert_eq!(rig.mirror.last_copy_on(0), Some(at(BAD, 1)));
     // Its region is written meanwhile.
     assert!(rig.write(at(BAD + 1, 1)).is_done());
@@ -544,7 +549,7 @@ fn last_copy_comes_back_with_the_leg_that_has_it() {
     assert_eq!(rig.in_sync(), 2);
     let over = |it: &(u8, Range)| it.0 == 0 && units(it.1).contains(&BAD);
     assert!(!rig.written.iter().any(over), "{:?}", rig.written);
-    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 0);
     assert_eq!(rig.read(at(BAD, 2)), Ok(vec![good, good + 1]));
     assert_eq!(rig.bad(1), [blocks(&rig, BAD)]);
     rig.is_said();
@@ -560,7 +565,7 @@ fn last_copy_that_was_written_over_counts_no_more() {
     rig.refuses.clear();
     assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
     let newer = rig.version;
-    assert_eq!(rig.mirror.happened.bad.of(0, LastCopy).count(), 0);
+    assert_eq!(rig.mirror.committed.bad.of(0, LastCopy).count(), 0);
     assert_eq!(rig.read(at(BAD, 1)), Ok(vec![newer]));
     assert_eq!(rig.request(Request::Flush), Outcome::Done);
     assert!(
@@ -662,7 +667,9 @@ fn record_is_heeded_by_the_next_owner() {
     let mut rig = Rig::of(2);
     rig.refuses.insert((0, BAD));
     assert!(rig.write(at(BAD, 1)).is_done());
-    let said: Vec<_> = [0, 1].map(|leg| rig.mirror.leg(leg).unwrap().said).to_vec();
+    let said: Vec<_> = [0, 1]
+        .map(|leg| rig.mirror.leg(leg).unwrap().committed)
+        .to_vec();
     let next = started_with(said, &[], Config::new(6), Default::default(), 0);
     let mut next = Rig {
         mirror: next,
@@ -682,11 +689,11 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     let mut rig = Rig::of(2);
     rig.refuses.insert((0, BAD));
     assert!(rig.write(at(BAD, 1)).is_done());
-    let (good, lags) = (rig.version, rig.mirror.leg(1).unwrap().said);
+    let (good, lags) = (rig.version, rig.mirror.leg(1).unwrap().committed);
     let name = Name::new("other").unwrap();
     rig.mirror.rename(name, rig.now_ns);
     rig.run();
-    let newest = rig.mirror.leg(0).unwrap().said;
+    let newest = rig.mirror.leg(0).unwrap().committed;
     assert!(newest.event == lags.event + 1 && lags.bad == newest.bad);
     let given = vec![newest, lags];
     let next = started_with(given, &[], Config::new(6), Default::default(), 0);
@@ -702,7 +709,7 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     next.pass(3000);
     assert_eq!((next.in_sync(), next.bad(1)), (2, vec![]));
     assert_eq!(next.read(at(BAD, 1)), Ok(vec![good]));
-    assert_eq!(next.mirror.happened.bad.of(1, LastCopy).count(), 0);
+    assert_eq!(next.mirror.committed.bad.of(1, LastCopy).count(), 0);
     next.is_said();
 }
 

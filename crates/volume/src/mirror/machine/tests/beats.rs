@@ -85,7 +85,7 @@ fn t48_a_leg_that_does_not_answer_keeps_no_other_from_its_beats() {
         let mut kept = Vec::new();
         pass(&mut mirror, (MS, BEAT), Legs::default(), &mut kept);
         let other = 1 - hangs;
-        let said = |mirror: &Mirror| mirror.leg(other).unwrap().said.sequence;
+        let said = |mirror: &Mirror| mirror.leg(other).unwrap().committed.sequence;
         let mut before = said(&mirror);
         for beat in 1..6 {
             let times = (beat * BEAT, (beat + 1) * BEAT);
@@ -190,7 +190,7 @@ fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
 
 /// What a leg would say if it was another owner's.
 fn of_another(mirror: &Mirror, leg: u8) -> Chosen {
-    let mut superblock = mirror.leg(leg).unwrap().said;
+    let mut superblock = mirror.leg(leg).unwrap().committed;
     if let Some(owner) = &mut superblock.owner {
         owner.run = Id([77; 16]);
     }
@@ -230,7 +230,7 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     let mut both = [done, held];
     both.sort();
     assert_eq!(ended, both.map(|io| (io, Outcome::Reservation)));
-    assert!(given == 0 && mirror.is_foreign());
+    assert!(given == 0 && mirror.has_lost_ownership());
 }
 
 /// The beat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is the
@@ -252,7 +252,7 @@ fn finds(mirror: &mut Mirror, sequence: u64, now_ns: u64) -> (bool, Vec<u8>) {
             other => end(mirror, other, now_ns, &mut well),
         }
     }
-    (mirror.is_foreign(), copies)
+    (mirror.has_lost_ownership(), copies)
 }
 
 #[test]
@@ -271,10 +271,10 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
     };
     let (mut mirror, from) = taken_over(20 * BEAT);
     assert!(from > 0, "it was taken over");
-    let sequence = mirror.leg(1).unwrap().said.sequence;
+    let sequence = mirror.leg(1).unwrap().committed.sequence;
     let (foreign, copies) = finds(&mut mirror, from - 1, 3 * BEAT);
     assert!(!foreign && copies.len() == 1, "{copies:?}");
-    assert!(mirror.leg(1).unwrap().said.sequence > sequence);
+    assert!(mirror.leg(1).unwrap().committed.sequence > sequence);
     // Whoever has read ours comes after us.
     assert!(finds(&mut mirror, from, 4 * BEAT).0);
     // Nobody has anything on its way any more, or ever had.
@@ -370,7 +370,7 @@ fn t09_who_stops_while_it_waits_leaves_its_record_for_the_next() {
         stopped |= output == Output::News(News::Stopped(false));
         end(&mut mirror, output, BEAT, &mut well);
     }
-    let owned = |leg: u8| mirror.leg(leg).unwrap().said.owner.is_some();
+    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
     assert!(stopped && owned(0) && owned(1));
 }
 
@@ -453,7 +453,7 @@ fn a_mirror_that_only_this_host_reaches_has_no_lease() {
 
 /// What the records of both legs say that we leave behind, ms.
 fn bounds(mirror: &Mirror) -> [u32; 2] {
-    [0, 1].map(|leg| mirror.leg(leg).unwrap().said.owner.unwrap().bound_ms)
+    [0, 1].map(|leg| mirror.leg(leg).unwrap().committed.owner.unwrap().bound_ms)
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn t48_a_stop_ends_where_no_leg_has_a_lease() {
     mirror.stop(4 * BEAT);
     let stopped = stops(&mut mirror, (4 * BEAT, 4 * BEAT), Legs(3));
     assert_eq!(stopped, Some(false));
-    let owned = |leg: u8| mirror.leg(leg).unwrap().said.owner.is_some();
+    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
     assert!(owned(0) && owned(1), "the next one looks at the record");
 }
 
@@ -207,8 +207,8 @@ fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
     }
     let mut kept = Vec::new();
     pass(&mut mirror, (now_ns, 7 * BEAT), Legs::default(), &mut kept);
-    assert_eq!(mirror.leg(0).unwrap().said.properties, properties);
-    assert_eq!(mirror.leg(1).unwrap().said.properties, properties);
+    assert_eq!(mirror.leg(0).unwrap().committed.properties, properties);
+    assert_eq!(mirror.leg(1).unwrap().committed.properties, properties);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn config() -> Config {
     Config {
         copies: 6,
         copy_bytes: REGION as u32,
-        relax_ns: SECOND,
+        clear_after_ns: SECOND,
         ..Config::new(6)
     }
 }
@@ -263,7 +263,7 @@ fn t50_a_leg_that_waits_is_not_read_before_its_superblock() {
             }
         }
         assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::MediaError);
-        let mut superblock = mirror.leg(1).unwrap().said;
+        let mut superblock = mirror.leg(1).unwrap().committed;
         superblock.owner = Some(mirror.owner);
         change(&mut superblock);
         let found = Chosen {
@@ -527,7 +527,7 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     let (mut mirror, _) = one_is_rebuilt();
     mirror.leg_lost(2, 7 * SECOND);
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
-    let mut found = mirror.leg(2).unwrap().said;
+    let mut found = mirror.leg(2).unwrap().committed;
     found.owner = Some(mirror.owner);
     mirror.see_to_missed(2, &found);
     assert!(mirror.knows_missed(2));

@@ -92,7 +92,7 @@ fn beats(mirror: &mut Mirror, until_ns: u64, found: &mut dyn FnMut(&Mirror, u8) 
 
 /// What a leg says that is as it should be.
 fn as_said(mirror: &Mirror, leg: u8) -> Chosen {
-    let said = mirror.leg(leg).unwrap().said;
+    let said = mirror.leg(leg).unwrap().committed;
     Chosen {
         superblock: said,
         copy: 0,
@@ -111,20 +111,20 @@ fn begun() -> Mirror {
 #[test]
 fn t50_beats_confirm_the_records_of_the_others() {
     let mut mirror = begun();
-    let before = mirror.leg(1).unwrap().said.sequence;
+    let before = mirror.leg(1).unwrap().committed.sequence;
     beats(&mut mirror, 12_000 * MS, &mut as_said);
     let said = mirror.encode_superblock(0, 0, crc32_iscsi);
     let said = Superblock::parse(&said, 0, crc32_iscsi).unwrap();
     assert!(mirror.leg(1).unwrap().confirmed > before);
     let leg = mirror.leg(0).unwrap();
     let confirmed = mirror.confirmed_by(leg, &said);
-    assert!(confirmed > before && confirmed < mirror.leg(1).unwrap().said.sequence);
+    assert!(confirmed > before && confirmed < mirror.leg(1).unwrap().committed.sequence);
     // Who begins anew has read nothing yet, and says the same of the same legs.
     mirror.leg_mut(1).unwrap().confirmed = 0;
-    mirror.leg_mut(0).unwrap().said.confirmed = confirmed;
+    mirror.leg_mut(0).unwrap().committed.confirmed = confirmed;
     let leg = mirror.leg(0).unwrap();
-    assert_eq!(mirror.confirmed_by(leg, &leg.said), confirmed);
-    let mut other = leg.said;
+    assert_eq!(mirror.confirmed_by(leg, &leg.committed), confirmed);
+    let mut other = leg.committed;
     other.legs[1].as_mut().unwrap().id = crate::mirror::Id([99; 16]);
     assert_eq!(mirror.confirmed_by(leg, &other), 0);
 }

@@ -176,7 +176,7 @@ fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
 
 /// What a leg's superblock says, as it is written.
 fn said(mirror: &Mirror, slot: u8) -> Superblock {
-    mirror.leg(slot).unwrap().said
+    mirror.leg(slot).unwrap().committed
 }
 
 /// One whose leg 1 is away, and leg 0 was cut at 2 MiB.

@@ -39,7 +39,7 @@ fn pass(
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
                 Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_beat() => {
-                    let mut superblock = mirror.leg(1).unwrap().said;
+                    let mut superblock = mirror.leg(1).unwrap().committed;
                     said(now_ns, &mut superblock);
                     let found = Chosen {
                         superblock,

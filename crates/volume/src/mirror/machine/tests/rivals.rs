@@ -271,9 +271,9 @@ impl Rivals {
 
     fn poll_mirror(&mut self, host: usize, mut mirror: Box<Mirror>) {
         while let Some(output) = mirror.poll_output(self.now_ns) {
-            let event = mirror.happened.event;
+            let event = mirror.committed.event;
             let (ticket, asked) = match output {
-                Output::News(News::Foreign) => return,
+                Output::News(News::LostOwnership) => return,
                 Output::News(_) => continue,
                 Output::Done(_, outcome) => {
                     if outcome.is_done() {

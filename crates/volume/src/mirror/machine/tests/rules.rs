@@ -101,7 +101,7 @@ pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>)
             return mirror.handle_pages(ticket, &page, crc32_iscsi, now_ns);
         }
         Output::ReadSuperblocks(ticket) => {
-            let said = mirror.leg(ticket.leg).unwrap().said;
+            let said = mirror.leg(ticket.leg).unwrap().committed;
             let owner = Some(mirror.owner);
             let found = Ok(Chosen {
                 superblock: Superblock { owner, ..said },
@@ -123,7 +123,7 @@ pub fn well(_: &Output, _: u8) -> Option<Outcome> {
 #[test]
 fn no_io_allocates() {
     let config = Config {
-        relax_ns: MS,
+        clear_after_ns: MS,
         ..Config::new(6)
     };
     let mut mirror = started(2, config);
@@ -148,7 +148,7 @@ fn no_io_allocates() {
                         mirror.handle_done(ticket, Outcome::Done, now_ns);
                     }
                     Output::ReadSuperblocks(ticket) => {
-                        let said = mirror.leg(ticket.leg).unwrap().said;
+                        let said = mirror.leg(ticket.leg).unwrap().committed;
                         let owner = Some(mirror.owner);
                         let found = Ok(Chosen {
                             superblock: Superblock { owner, ..said },
@@ -331,7 +331,7 @@ fn t48_a_foreign_owner_stops_all_at_the_next_beat() {
     while let Some(output) = mirror.poll_output(now_ns) {
         match output {
             Output::ReadSuperblocks(ticket) => {
-                let mut superblock = mirror.leg(ticket.leg).unwrap().said;
+                let mut superblock = mirror.leg(ticket.leg).unwrap().committed;
                 if let Some(owner) = &mut superblock.owner {
                     owner.run = Id([77; 16]);
                 }
@@ -343,7 +343,7 @@ fn t48_a_foreign_owner_stops_all_at_the_next_beat() {
                 };
                 mirror.handle_superblocks(ticket, &Ok(found), now_ns);
             }
-            Output::News(News::Foreign) => foreign = true,
+            Output::News(News::LostOwnership) => foreign = true,
             Output::Flush(ticket) | Output::Pages(ticket, _) => {
                 mirror.handle_done(ticket, Outcome::Done, now_ns);
             }
@@ -538,7 +538,7 @@ fn t14_legs_that_fail_an_event_together_leave_by_one_event() {
                 continue;
             }
             Output::ReadSuperblocks(ticket) => {
-                let said = mirror.leg(ticket.leg).unwrap().said;
+                let said = mirror.leg(ticket.leg).unwrap().committed;
                 let owner = Some(mirror.owner);
                 let found = Chosen {
                     superblock: Superblock { owner, ..said },

@@ -229,7 +229,7 @@ impl World {
             copies: 3,
             position_bytes: 1 << 20,
             position_ns: SECOND_NS,
-            relax_ns: SECOND_NS,
+            clear_after_ns: SECOND_NS,
             errors_max: 4,
             bad_ranges: 5,
             bad_bytes: 12 * BLOCK,
@@ -420,7 +420,7 @@ impl World {
                 "grown"
             }
             News::NotGrown => "not grown",
-            News::Foreign => {
+            News::LostOwnership => {
                 self.claim(false, "there is no other owner");
                 "foreign"
             }
