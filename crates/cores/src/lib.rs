@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 use engine::Core;
-use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
     Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
@@ -18,6 +17,7 @@ use engine::host::{
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
 use engine::mirror::{MIRRORS_FROM, MirrorReport};
+use engine::{Around, Machine};
 use nbd::server::CloseReason;
 use paths::board::Board;
 use policy::{Group, PathIndex, PathStats};
@@ -372,8 +372,16 @@ impl RunMachine {
     }
 }
 
-impl Machine for RunMachine {
+impl Around for RunMachine {
+    type Inner = Core;
     type Control = RunControl;
+
+    fn inner(&self) -> &Core {
+        &self.engine
+    }
+    fn inner_mut(&mut self) -> &mut Core {
+        &mut self.engine
+    }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.board.read(self.core, self.engine.host_mut());
@@ -407,11 +415,6 @@ impl Machine for RunMachine {
         let both = [self.engine.poll_timeout(), self.offer_again_ns];
         both.into_iter().flatten().min()
     }
-    fn handle_timeout(&mut self, now_ns: u64) {
-        self.engine.handle_timeout(now_ns);
-    }
-
-    engine::pass_on!(engine);
 }
 
 /// A session of an export ended for a reason worth a line, which is of `count` of them.

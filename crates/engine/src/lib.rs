@@ -27,4 +27,4 @@ pub mod seldom;
 pub mod target;
 
 pub use self::core::Core;
-pub use machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+pub use machine::{Around, ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};

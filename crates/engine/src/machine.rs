@@ -288,85 +288,107 @@ pub trait Machine {
     fn handle_timeout(&mut self, now_ns: u64);
 }
 
-/// Passes on to the machine in field `$inner` everything of [`Machine`] but its messages, turns and
-/// time-outs: for machines that add something of their own around it. Stands inside the `impl`.
-#[macro_export]
-macro_rules! pass_on {
-    ($inner:ident) => {
-        fn connections_max(&self) -> u32 {
-            self.$inner.connections_max()
-        }
-        fn handle_accepted(
-            &mut self,
-            listener: u32,
-            now_ns: u64,
-        ) -> Option<$crate::machine::ConnId> {
-            self.$inner.handle_accepted(listener, now_ns)
-        }
-        fn handle_connected(&mut self, conn: $crate::machine::ConnId, now_ns: u64) {
-            self.$inner.handle_connected(conn, now_ns);
-        }
-        fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
-            self.$inner.handle_look(busy_ns, now_ns);
-        }
-        fn handle_bytes(
-            &mut self,
-            conn: $crate::machine::ConnId,
-            bytes: &[u8],
-            now_ns: u64,
-        ) -> usize {
-            self.$inner.handle_bytes(conn, bytes, now_ns)
-        }
-        fn placement(&mut self, conn: $crate::machine::ConnId) -> Option<$crate::machine::Place> {
-            self.$inner.placement(conn)
-        }
-        fn handle_payload(
-            &mut self,
-            conn: $crate::machine::ConnId,
-            len: u32,
-            crc: u32,
-            now_ns: u64,
-        ) {
-            self.$inner.handle_payload(conn, len, crc, now_ns);
-        }
-        fn poll_transmit(
-            &mut self,
-            conn: $crate::machine::ConnId,
-            out: &mut Vec<u8>,
-            now_ns: u64,
-        ) -> Option<Option<$crate::machine::Send>> {
-            self.$inner.poll_transmit(conn, out, now_ns)
-        }
-        fn handle_sent(&mut self, conn: $crate::machine::ConnId, cookie: u32, now_ns: u64) {
-            self.$inner.handle_sent(conn, cookie, now_ns);
-        }
-        fn handle_closed(
-            &mut self,
-            conn: $crate::machine::ConnId,
-            why: $crate::machine::Closed,
-            now_ns: u64,
-        ) {
-            self.$inner.handle_closed(conn, why, now_ns);
-        }
-        fn handle_device(
-            &mut self,
-            id: u32,
-            result: Result<(), $crate::machine::DeviceError>,
-            now_ns: u64,
-        ) {
-            self.$inner.handle_device(id, result, now_ns);
-        }
-        fn start_before_ns(&self, id: u32) -> u64 {
-            self.$inner.start_before_ns(id)
-        }
-        fn handle_cut(&mut self, device: $crate::machine::DeviceId, end: u64, now_ns: u64) {
-            self.$inner.handle_cut(device, end, now_ns);
-        }
-        fn handle_extent(&mut self, id: u32, extent: $crate::machine::DeviceExtent, now_ns: u64) {
-            self.$inner.handle_extent(id, extent, now_ns);
-        }
-        fn poll_output(&mut self) -> Option<$crate::machine::Output> {
-            self.$inner.poll_output()
-        }
-    };
+/// A machine that adds something of its own around another one: controls, what happens in a turn,
+/// times. All else is the inner machine's.
+pub trait Around {
+    /// The machine inside.
+    type Inner: Machine;
+    /// As [`Machine::Control`].
+    type Control;
+
+    /// The machine inside.
+    fn inner(&self) -> &Self::Inner;
+    /// The same, to be driven.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+    /// As [`Machine::handle_control`].
+    fn handle_control(&mut self, message: Self::Control, now_ns: u64);
+    /// As [`Machine::turn`].
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64);
+
+    /// As [`Machine::poll_timeout`].
+    fn poll_timeout(&self) -> Option<u64> {
+        self.inner().poll_timeout()
+    }
+    /// As [`Machine::handle_timeout`].
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.inner_mut().handle_timeout(now_ns);
+    }
+}
+
+impl<M: Around> Machine for M {
+    type Control = M::Control;
+
+    fn connections_max(&self) -> u32 {
+        self.inner().connections_max()
+    }
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.inner_mut().handle_accepted(listener, now_ns)
+    }
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.inner_mut().handle_connected(conn, now_ns);
+    }
+    fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+        self.inner_mut().handle_look(busy_ns, now_ns);
+    }
+    #[inline]
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.inner_mut().handle_bytes(conn, bytes, now_ns)
+    }
+    #[inline]
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        self.inner_mut().placement(conn)
+    }
+    #[inline]
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.inner_mut().handle_payload(conn, len, crc, now_ns);
+    }
+    #[inline]
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        self.inner_mut().poll_transmit(conn, out, now_ns)
+    }
+    #[inline]
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.inner_mut().handle_sent(conn, cookie, now_ns);
+    }
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        self.inner_mut().handle_closed(conn, why, now_ns);
+    }
+    #[inline]
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.inner_mut().handle_device(id, result, now_ns);
+    }
+    #[inline]
+    fn start_before_ns(&self, id: u32) -> u64 {
+        self.inner().start_before_ns(id)
+    }
+    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
+        self.inner_mut().handle_cut(device, end, now_ns);
+    }
+    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, now_ns: u64) {
+        self.inner_mut().handle_extent(id, extent, now_ns);
+    }
+    fn handle_control(&mut self, message: Self::Control, now_ns: u64) {
+        Around::handle_control(self, message, now_ns);
+    }
+    #[inline]
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        Around::turn(self, memory, now_ns);
+    }
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        self.inner_mut().poll_output()
+    }
+    #[inline]
+    fn poll_timeout(&self) -> Option<u64> {
+        Around::poll_timeout(self)
+    }
+    #[inline]
+    fn handle_timeout(&mut self, now_ns: u64) {
+        Around::handle_timeout(self, now_ns);
+    }
 }

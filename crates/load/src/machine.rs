@@ -7,9 +7,9 @@
 //! here is shown to the others after the worker's turn: between an end and the I/O that replaces it
 //! the count would always be too low (trap T47).
 use super::worker::{Finished, Task, Worker};
-use engine::Machine;
 use engine::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use engine::machine::Memory;
+use engine::{Around, Machine};
 use paths::board::Board;
 use paths::ends::{Known, What};
 use runtime::QueueDevice;
@@ -204,8 +204,16 @@ impl LoadMachine {
     }
 }
 
-impl Machine for LoadMachine {
+impl Around for LoadMachine {
+    type Inner = HostEngine;
     type Control = LoadControl;
+
+    fn inner(&self) -> &HostEngine {
+        &self.engine
+    }
+    fn inner_mut(&mut self) -> &mut HostEngine {
+        &mut self.engine
+    }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.engine.turn(memory, now_ns);
@@ -253,8 +261,6 @@ impl Machine for LoadMachine {
             self.engine.handle_timeout(now_ns);
         }
     }
-
-    engine::pass_on!(engine);
 }
 
 #[cfg(test)]
@@ -349,7 +355,7 @@ mod tests {
 
     /// One loop turn; the device requests that came of it.
     fn turn(machine: &mut LoadMachine, arena: &mut Arena, now_ns: u64) -> Vec<u32> {
-        machine.turn(arena, now_ns);
+        Machine::turn(machine, arena, now_ns);
         let outputs = std::iter::from_fn(|| machine.poll_output());
         let device = |output| match output {
             Output::Device(request) => Some(request.id),
@@ -369,14 +375,14 @@ mod tests {
         let arena = &mut Arena(vec![0; 4096]);
         assert!(turn(&mut machine, arena, 0).is_empty());
         assert!(matches!(events.try_recv(), Ok(LoadEvent::Ready(0, _))));
-        machine.handle_control(LoadControl::Start(Box::new(task())), 1);
+        Machine::handle_control(&mut machine, LoadControl::Start(Box::new(task())), 1);
         let mut requests = turn(&mut machine, arena, 1);
         for now_ns in 2..10 {
             assert_eq!((requests.len(), board.elsewhere(1, 0)), (1, 1));
             machine.handle_device(requests[0], Ok(()), now_ns);
             requests = turn(&mut machine, arena, now_ns);
         }
-        machine.handle_control(LoadControl::Interrupt, 10);
+        Machine::handle_control(&mut machine, LoadControl::Interrupt, 10);
         machine.handle_device(requests[0], Ok(()), 10);
         assert!(turn(&mut machine, arena, 10).is_empty());
         assert_eq!(board.elsewhere(1, 0), 0);

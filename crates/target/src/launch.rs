@@ -8,7 +8,7 @@ use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
-use engine::machine::{Machine, Memory};
+use engine::machine::{Around, Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
 use paths::uri::zone;
@@ -58,10 +58,16 @@ pub struct Watched {
     faulty: bool,
 }
 
-impl Machine for Watched {
+impl Around for Watched {
+    type Inner = TargetEngine;
     type Control = TargetControl;
 
-    engine::pass_on!(engine);
+    fn inner(&self) -> &TargetEngine {
+        &self.engine
+    }
+    fn inner_mut(&mut self) -> &mut TargetEngine {
+        &mut self.engine
+    }
 
     fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
         self.faulty |= matches!(message, TargetControl::Faults(..));
@@ -77,14 +83,6 @@ impl Machine for Watched {
                 waker.wake();
             }
         }
-    }
-
-    fn poll_timeout(&self) -> Option<u64> {
-        self.engine.poll_timeout()
-    }
-
-    fn handle_timeout(&mut self, now_ns: u64) {
-        self.engine.handle_timeout(now_ns);
     }
 }
 

@@ -8,11 +8,11 @@
 //! [`EVENTS_MAX`] events wait; while there is no room the reactor waits too, and so do the
 //! controllers that tell more. It has nothing else to do.
 use anyhow::{Context, bail};
-use engine::Machine;
 use engine::discovery::{
     DiscoveryConfig, DiscoveryControl, DiscoveryEngine, DiscoveryEvent, Endpoint, Offer,
 };
 use engine::machine::Memory;
+use engine::{Around, Machine};
 use nvme::host::{Digests, DiscoveryLog, HostIdentity};
 use runtime::{Handle, ReactorConfig, Sender};
 use std::collections::BTreeSet;
@@ -34,8 +34,16 @@ pub struct Seeker {
     events: SyncSender<DiscoveryEvent>,
 }
 
-impl Machine for Seeker {
+impl Around for Seeker {
+    type Inner = DiscoveryEngine;
     type Control = DiscoveryControl;
+
+    fn inner(&self) -> &DiscoveryEngine {
+        &self.engine
+    }
+    fn inner_mut(&mut self) -> &mut DiscoveryEngine {
+        &mut self.engine
+    }
 
     fn handle_control(&mut self, message: DiscoveryControl, now_ns: u64) {
         self.engine.handle_control(message, now_ns);
@@ -48,16 +56,6 @@ impl Machine for Seeker {
             let _ = self.events.send(event);
         }
     }
-
-    fn poll_timeout(&self) -> Option<u64> {
-        self.engine.poll_timeout()
-    }
-
-    fn handle_timeout(&mut self, now_ns: u64) {
-        self.engine.handle_timeout(now_ns);
-    }
-
-    engine::pass_on!(engine);
 }
 
 /// Starts a reactor with the machine.

@@ -12,7 +12,7 @@ use anyhow::{anyhow, bail};
 use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoOp, VolumeInfo};
 use engine::limits::SCRATCH_BYTES;
 use engine::machine::Memory;
-use engine::{Machine, Span};
+use engine::{Around, Machine, Span};
 use nvme::host::{DIGESTS_DIFFER, Digests};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::ReactorConfig;
@@ -118,8 +118,16 @@ impl FarMachine {
     }
 }
 
-impl Machine for FarMachine {
+impl Around for FarMachine {
+    type Inner = HostEngine;
     type Control = Control;
+
+    fn inner(&self) -> &HostEngine {
+        &self.engine
+    }
+    fn inner_mut(&mut self) -> &mut HostEngine {
+        &mut self.engine
+    }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.again = false;
@@ -149,8 +157,6 @@ impl Machine for FarMachine {
             self.engine.handle_timeout(now_ns);
         }
     }
-
-    engine::pass_on!(engine);
 }
 
 /// A namespace that is open.
