@@ -57,6 +57,7 @@ fn config() -> SubsystemConfig {
         c2h_success: true,
         cqt_ms: 0,
         volatile_write_cache: false,
+        compare: true,
         connections_max: 2,
     }
 }

@@ -324,6 +324,7 @@ fn subsystem(
         volatile_write_cache: backends
             .iter()
             .any(|backend| matches!(backend.device, runtime::Device::File(_))),
+        compare: true,
         connections_max: config.connections,
     })
 }

@@ -46,7 +46,14 @@ pub(super) struct GroupAna {
 /// State shared by every controller of the subsystem.
 pub(super) struct Shared {
     pub config: SubsystemConfig,
-    /// ANA groups in ascending order, each once: those that have a namespace.
+    /// Namespaces whose NSID is inactive.
+    pub inactive: Vec<NamespaceConfig>,
+    /// Namespaces, those that are inactive included (MNAN).
+    pub namespaces_max: u32,
+    /// Largest NSID that can be valid (NN).
+    pub nsid_max: u32,
+    /// ANA groups in ascending order, each once: those that have a namespace,
+    /// perhaps an inactive one.
     pub groups: Vec<u32>,
     /// By port index.
     pub ana: Vec<PortAna>,
@@ -79,6 +86,9 @@ impl Shared {
             discovery: Discovery::new(config.ports.len()),
             groups,
             alignment: 4,
+            inactive: Vec::with_capacity(config.namespaces.len()),
+            namespaces_max: config.namespaces.len() as u32,
+            nsid_max: config.namespaces.last().map_or(0, |it| it.nsid),
             config,
         })
     }
@@ -96,14 +106,6 @@ impl Shared {
                     .ok()?],
             ),
         }
-    }
-
-    /// Largest NSID that can be valid (NN).
-    pub fn nsid_max(&self) -> u32 {
-        self.config
-            .namespaces
-            .last()
-            .map_or(0, |namespace| namespace.nsid)
     }
 
     /// Largest transfer, bytes.
@@ -230,21 +232,22 @@ fn check_namespaces(config: &SubsystemConfig) -> Result<(), ConfigError> {
         if namespace.nsid == 0 || namespace.nsid >= 0xffff_fffe {
             return wrong("nsid", "must be 1 to FFFFFFFDh");
         }
-        // Also what makes the bytes of 2^16 blocks fit 32 bits (io.rs, `blocks`).
-        if !matches!(namespace.block_shift, 9 | 12) {
-            return wrong("block_shift", "must be 9 (512 bytes) or 12 (4096 bytes)");
-        }
         if namespace.ana_group == 0 {
             return wrong("ana_group", "must be at least 1");
         }
-        check_blocks(namespace, namespace.blocks)?;
+        check_blocks(namespace.block_shift, namespace.blocks)?;
     }
     Ok(())
 }
 
-/// Whether a namespace can have this many blocks: at least one, and each at an offset in bytes.
-pub(super) fn check_blocks(namespace: &NamespaceConfig, blocks: u64) -> Result<(), ConfigError> {
-    if blocks == 0 || blocks > (i64::MAX as u64) >> namespace.block_shift {
+/// Whether a namespace can have this many blocks of this size: at least one, and each at an offset
+/// in bytes.
+pub(super) fn check_blocks(block_shift: u8, blocks: u64) -> Result<(), ConfigError> {
+    // Also what makes the bytes of 2^16 blocks fit 32 bits (io.rs, `blocks`).
+    if !matches!(block_shift, 9 | 12) {
+        return wrong("block_shift", "must be 9 (512 bytes) or 12 (4096 bytes)");
+    }
+    if blocks == 0 || blocks > (i64::MAX as u64) >> block_shift {
         return wrong("blocks", "must be at least 1 and below 2^63 bytes in all");
     }
     Ok(())

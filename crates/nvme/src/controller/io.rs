@@ -40,7 +40,7 @@ pub(super) fn check(
 ) -> Result<Way, Status> {
     (command.nsid, command.slba) = (sqe.nsid(), sqe.slba());
     let opcode = sqe.opcode();
-    if !is_supported(opcode) {
+    if !is_supported(opcode) || !shared.config.has_command(opcode) {
         return Err(Status::INVALID_OPCODE.with_dnr());
     }
     // SGLs alone over fabrics (Base 2.0, 4.3.2); fused pairs and separate metadata aren't offered.

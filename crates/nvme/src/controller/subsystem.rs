@@ -27,7 +27,8 @@ use super::config::{ConfigError, GroupAna, Shared, check_blocks};
 use super::connection::{Connection, Events, Phase, Purpose, Sent, State, Step, Terms};
 use super::io::ranges_of;
 use super::{
-    CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, SubsystemConfig,
+    CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, NamespaceConfig,
+    SubsystemConfig,
 };
 use crate::host::AnaState;
 use crate::wire::Status;
@@ -351,7 +352,7 @@ impl Subsystem {
                 why: "there is no such namespace",
             });
         };
-        check_blocks(namespace, blocks)?;
+        check_blocks(namespace.block_shift, blocks)?;
         if namespace.blocks != blocks {
             namespace.blocks = blocks;
             self.notify(|controller| controller.note_changed(nsid));
@@ -359,7 +360,52 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The present configuration: namespaces in ascending order, with their present sizes. ANA
+    /// Makes an NSID inactive until [`Self::activate`]: no command reaches the namespace, which
+    /// keeps its NSID and its ANA group. Commands that the driver has end as usual. Hosts get the
+    /// event. Does nothing where the NSID is not active.
+    pub fn deactivate(&mut self, nsid: u32) {
+        let all = &mut self.shared.config.namespaces;
+        if let Some(at) = all.iter().position(|it| it.nsid == nsid) {
+            let namespace = all.remove(at);
+            self.shared.inactive.push(namespace);
+            self.notify(|controller| controller.note_changed(nsid));
+        }
+    }
+
+    /// Makes an inactive NSID active, with this size; write protected, if it was configured so or
+    /// is now. Hosts get the event.
+    ///
+    /// # Errors
+    /// There is no such inactive NSID, or the size is invalid; then nothing has changed.
+    pub fn activate(
+        &mut self,
+        nsid: u32,
+        blocks: u64,
+        block_shift: u8,
+        read_only: bool,
+    ) -> Result<(), ConfigError> {
+        let mut inactive = self.shared.inactive.iter();
+        let Some(at) = inactive.position(|it| it.nsid == nsid) else {
+            return Err(ConfigError {
+                field: "nsid",
+                why: "there is no such inactive namespace",
+            });
+        };
+        check_blocks(block_shift, blocks)?;
+        let inactive = self.shared.inactive.swap_remove(at);
+        let namespace = NamespaceConfig {
+            blocks,
+            block_shift,
+            read_only: read_only || inactive.read_only,
+            ..inactive
+        };
+        let all = &mut self.shared.config.namespaces;
+        all.insert(all.partition_point(|it| it.nsid < nsid), namespace);
+        self.notify(|controller| controller.note_changed(nsid));
+        Ok(())
+    }
+
+    /// The present configuration: active namespaces in ascending order, with their present sizes. ANA
     /// states: see [`Self::ana`].
     pub fn config(&self) -> &SubsystemConfig {
         &self.shared.config

@@ -3,6 +3,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::host::AnaState;
+use crate::wire::sqe::nvm;
 
 /// One connection, as the driver numbers it (dense, reused only after `handle_closed`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,8 +80,18 @@ pub struct SubsystemConfig {
     pub cqt_ms: u16,
     /// Volatile write cache reported.
     pub volatile_write_cache: bool,
+    /// Compare is offered.
+    pub compare: bool,
     /// Most connections.
     pub connections_max: u32,
+}
+
+impl SubsystemConfig {
+    /// Whether an I/O command of the NVM command set is one that this configuration offers.
+    #[inline]
+    pub(super) fn has_command(&self, opcode: u8) -> bool {
+        self.compare || opcode != nvm::COMPARE
+    }
 }
 
 /// Use of a port.

@@ -174,6 +174,7 @@ impl Rig {
                 c2h_success: true,
                 cqt_ms: layout.more.cqt_ms,
                 volatile_write_cache: layout.caches,
+                compare: true,
                 connections_max,
             },
             shapes: alloc::vec![shape::Config::default(); usize::from(layout.ports)],

@@ -63,6 +63,7 @@ pub fn target_config(ports: u16) -> TargetConfig {
             c2h_success: true,
             cqt_ms: 0,
             volatile_write_cache: false,
+            compare: true,
             connections_max: 16,
         },
         shapes: vec![shape::Config::default(); usize::from(ports)],

@@ -49,6 +49,7 @@ pub fn config(shapes: &[shape::Config]) -> TargetConfig {
             c2h_success: true,
             cqt_ms: 0,
             volatile_write_cache: true,
+            compare: true,
             connections_max: 16,
         },
         shapes: shapes.to_vec(),

@@ -38,7 +38,7 @@ pub(super) fn execute(
         cns::CONTROLLER => {}
         // Without namespace management there are no common properties of all namespaces.
         cns::NAMESPACE | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
-            if nsid == 0 || nsid > shared.nsid_max() {
+            if nsid == 0 || nsid > shared.nsid_max {
                 return Err(Status::INVALID_NAMESPACE);
             }
         }
@@ -125,6 +125,7 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         };
     }
     let groups = &shared.groups;
+    let compare = if config.compare { oncs::COMPARE } else { 0 };
     id::Controller {
         cntrltype: cntrltype::IO,
         cmic: cmic::MULTI_PORT | cmic::MULTI_CONTROLLER | cmic::ANA,
@@ -134,9 +135,9 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         nanagrpid: groups.len() as u32,
         sqes: 0x66,
         cqes: 0x44,
-        nn: shared.nsid_max(),
-        mnan: config.namespaces.len() as u32,
-        oncs: oncs::COMPARE | oncs::DSM | oncs::WRITE_ZEROES,
+        nn: shared.nsid_max,
+        mnan: shared.namespaces_max,
+        oncs: oncs::DSM | oncs::WRITE_ZEROES | compare,
         vwc: u8::from(config.volatile_write_cache) | 0b110,
         subnqn: terminated(&config.nqn),
         // The capsule is the entry of 64 bytes and the data behind it.

@@ -134,7 +134,11 @@ pub(super) fn page(shared: &Shared, controller: &Controller, request: &Request, 
         lid::CHANGED_NAMESPACES => {
             out.extend_from_slice(&emit_nsids(controller.changed.iter().copied()));
         }
-        lid::EFFECTS => out.extend_from_slice(&emit_effects(ADMIN_EFFECTS, IO_EFFECTS)),
+        lid::EFFECTS => {
+            let io = IO_EFFECTS.iter().copied();
+            let io = io.filter(|(opcode, _)| shared.config.has_command(*opcode));
+            out.extend_from_slice(&emit_effects(ADMIN_EFFECTS, &io.collect::<Vec<_>>()));
+        }
         lid::ANA => ana(shared, controller, request.lsp & ANA_GROUPS_ONLY != 0, out),
         _ => discovery::page(shared, controller, out),
     }

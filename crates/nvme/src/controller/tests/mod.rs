@@ -9,6 +9,7 @@ mod framing;
 mod hostile;
 mod io;
 mod lifetime;
+mod namespaces;
 mod room;
 
 use super::*;
@@ -70,6 +71,7 @@ pub fn config() -> SubsystemConfig {
         c2h_success: true,
         cqt_ms: 250,
         volatile_write_cache: true,
+        compare: true,
         connections_max: 12,
     }
 }

@@ -92,6 +92,7 @@ impl CheckedTarget {
             c2h_success: choice & 2 != 0,
             cqt_ms: 0,
             volatile_write_cache: true,
+            compare: true,
             connections_max: CONNECTIONS,
         };
         let subsystem = Subsystem::new(config).expect("a legal configuration");

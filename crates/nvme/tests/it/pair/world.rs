@@ -73,6 +73,7 @@ pub fn config() -> SubsystemConfig {
         c2h_success: true,
         cqt_ms: 400,
         volatile_write_cache: true,
+        compare: true,
         connections_max: 8,
     }
 }

@@ -1,0 +1,98 @@
+//! Namespaces that come and go, and commands that a configuration leaves out.
+use super::admin::{bench, identify};
+use super::io::read;
+use super::*;
+use crate::wire::features::AsyncEvent;
+use crate::wire::identify::{self as id, cns, oncs};
+use crate::wire::log::{AnaLog, Request, io_effects, lid};
+use crate::wire::sqe::{admin, nvm};
+
+fn active(bench: &mut Bench) -> Vec<u32> {
+    id::nsids(&bench.page(cns::ACTIVE_NAMESPACES, 0)).collect()
+}
+
+fn ana_groups(bench: &mut Bench) -> Vec<(u32, Vec<u32>)> {
+    let page = bench.log_page(Request {
+        lid: lid::ANA,
+        len: 1024,
+        ..Request::default()
+    });
+    let log = AnaLog::new(&page).unwrap();
+    let groups = log.groups().map(Result::unwrap);
+    groups.map(|of| (of.id, of.nsids().collect())).collect()
+}
+
+#[test]
+fn inactive_namespace_keeps_its_number_and_its_group() {
+    let mut bench = bench();
+    bench.target.deactivate(2);
+    assert_eq!(active(&mut bench), [1, 5]);
+    assert!(bench.page(cns::NAMESPACE, 2).iter().all(|it| *it == 0));
+    let refused = bench.refusal(identify(cns::DESCRIPTORS, 2), 4096);
+    assert_eq!(refused, Status::INVALID_NAMESPACE);
+    assert_eq!(
+        bench.ask(1, read(2, 0, 1, 4096)).status.code(),
+        Status::INVALID_NAMESPACE
+    );
+    bench.target.deactivate(5);
+    // What a host sizes its tables by stays.
+    let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
+    assert_eq!((c.nn, c.mnan, c.anagrpmax, c.nanagrpid), (5, 3, 2, 2));
+    assert_eq!(ana_groups(&mut bench), [(1, vec![1]), (2, vec![])]);
+    bench.target.deactivate(5);
+    assert_eq!(active(&mut bench), [1]);
+}
+
+#[test]
+fn namespace_is_activated_with_another_size_and_hosts_hear_of_it() {
+    let mut bench = bench();
+    let set = SqeBuilder::new(admin::SET_FEATURES)
+        .cdw(10, 0x0b)
+        .cdw(11, crate::wire::features::events::NAMESPACE_ATTRIBUTE);
+    assert!(bench.ask(0, set).status.is_success());
+    bench.send(0, SqeBuilder::new(admin::ASYNC_EVENT_REQUEST), &[]);
+    bench.target.deactivate(2);
+    bench.settle();
+    let [Got::Response(cqe)] = bench.receive(0)[..] else {
+        panic!("no event")
+    };
+    let event = AsyncEvent::parse(cqe.result as u32);
+    assert_eq!(event, AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert!(
+        bench.target.activate(1, 9, 9, false).is_err(),
+        "it is active"
+    );
+    assert!(bench.target.activate(2, 9, 13, false).is_err());
+    assert!(bench.target.activate(2, 0, 12, false).is_err());
+    assert_eq!(active(&mut bench), [1, 5]);
+    bench.target.activate(2, 77, 9, true).unwrap();
+    assert_eq!(active(&mut bench), [1, 2, 5]);
+    let n = id::Namespace::parse(&bench.page(cns::NAMESPACE, 2)).unwrap();
+    assert_eq!((n.nsze, n.format().unwrap().block_shift), (77, 9));
+    assert_eq!((n.nsattr, n.anagrpid, n.nguid), (1, 2, [102; 16]));
+    assert_eq!(ana_groups(&mut bench), [(1, vec![1]), (2, vec![2, 5])]);
+    // Write protected as configured, whatever is said at its activation.
+    bench.target.deactivate(5);
+    bench.target.activate(5, 9, 9, false).unwrap();
+    let n = id::Namespace::parse(&bench.page(cns::NAMESPACE, 5)).unwrap();
+    assert_eq!(n.nsattr, 1);
+}
+
+#[test]
+fn compare_that_is_not_offered_is_an_invalid_opcode() {
+    let mut config = config();
+    config.compare = false;
+    let mut bench = Bench::ready(config, &Options::default());
+    let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
+    assert_eq!(c.oncs, oncs::DSM | oncs::WRITE_ZEROES);
+    let effects = bench.log_page(Request {
+        lid: lid::EFFECTS,
+        len: 4096,
+        ..Request::default()
+    });
+    assert_eq!(io_effects(&effects, nvm::COMPARE), Ok(0));
+    assert_ne!(io_effects(&effects, nvm::READ), Ok(0));
+    let compare = super::io::rw(nvm::COMPARE, 1, 0, 1, Sgl::Transport { len: 512 });
+    let status = bench.ask(1, compare).status;
+    assert!(status.code() == Status::INVALID_OPCODE && status.dnr());
+}
