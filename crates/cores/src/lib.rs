@@ -255,6 +255,12 @@ impl RunMachine {
                     | HostEvent::Freed(..)
                     | HostEvent::Removed(_),
                 ) => {}
+                ExportEvent::Unfit { volume, nsid, why } => {
+                    let what = format!(
+                        "volume {volume} is not namespace {nsid} of its NVMe/TCP export: {why}"
+                    );
+                    self.tell(RunEvent::Note(what));
+                }
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
                 ExportEvent::Client {
                     export,

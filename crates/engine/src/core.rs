@@ -2,23 +2,34 @@
 //! connection.
 //!
 //! Responsible for the routing of connections, device requests, timers and events between them. The
-//! NBD server ([`export`](crate::export)) is a front end; the block devices ([`Devices`]) are
-//! multipath volumes, and mirrors over them.
+//! NBD server ([`export`](crate::export)) is a front end, and so is each NVMe/TCP server; the block
+//! devices ([`Devices`]) are multipath volumes, and mirrors over them.
 //!
 //! # Contract
 //! `impl Machine for Core`. The owner of a connection is set when the engine is made and never
-//! changes: each path has two connections, each place of a client has one.
+//! changes: each path has two connections, each place of a client has one. Listeners below
+//! [`EXPORTS_MAX`] are exports of the NBD server; those from there on are the ports of the NVMe/TCP
+//! servers, in the order in which these were added.
 //!
-//! The end: [`ExportControl::Stop`] ends the clients first, then stops the devices, which say
+//! A cookie of an I/O, and the owner of a change, have the number of their front end above bit 32: 0
+//! is the NBD server.
+//!
+//! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
-use crate::host::{HostControl, HostEngine, HostEvent};
+use crate::host::{HostControl, HostEngine, HostEvent, IoDone, VolumeInfo};
+use crate::limits::{CHANGES_READY, EXPORTS_MAX};
 use crate::machine::{
     Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
 };
 use crate::mirror::{Devices, LegReport, MirrorReport};
+use crate::nvme_server::{NvmeConfig, NvmeServer};
+use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use block::Key;
+use block::order::ChangeOrder;
+use nvme::controller::ConfigError;
 
 /// The part of the engine that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +38,19 @@ enum Owner {
     Path,
     /// A client of the NBD server, by its place.
     Client(u16),
+    /// A host of an NVMe/TCP server, by the server's place.
+    Host(u16),
 }
 
 /// The engine of one core. See the module's contract.
 pub struct Core {
     devices: Devices,
     nbd: NbdServer,
+    nvme: Vec<NvmeServer>,
+    /// Server and port of each listener of an NVMe/TCP server.
+    ports: Vec<(u16, u16)>,
+    /// Front end that memory of a loan is of, by the loan's place.
+    loans: Vec<u32>,
     /// By connection.
     owners: Vec<Owner>,
     events: VecDeque<ExportEvent>,
@@ -48,18 +66,53 @@ impl Core {
     /// # Panics
     /// If the configuration is out of its limits; configurations are checked before.
     pub fn new(devices: impl Into<Devices>, volumes: usize, config: ExportConfig) -> Self {
-        let devices = devices.into();
+        let mut devices = devices.into();
         let paths = devices.connections_max();
         let owners = (0..paths).map(|_| Owner::Path);
         let owners = owners.chain((0..config.clients_max).map(Owner::Client));
+        let nbd = NbdServer::new(paths, volumes, config);
+        devices.order = ChangeOrder::new(nbd.requests_max().min(CHANGES_READY));
         Self {
             owners: owners.collect(),
-            nbd: NbdServer::new(paths, volumes, config),
+            nbd,
+            nvme: Vec::new(),
+            ports: Vec::new(),
+            loans: Vec::new(),
             devices,
             events: VecDeque::new(),
             stopping: false,
             again: false,
         }
+    }
+
+    /// Adds an NVMe/TCP server, before the first turn. Returns the listener of its first port; those
+    /// of the others follow.
+    ///
+    /// # Errors
+    /// The field of its configuration that can't be; then nothing was added.
+    pub fn add_nvme_server(&mut self, config: NvmeConfig) -> Result<u32, ConfigError> {
+        let place = self.nvme.len() as u16;
+        let front_end = u64::from(place) + 1;
+        let ports = config.target.shapes.len() as u16;
+        let server = NvmeServer::new(config, front_end, self.owners.len() as u32)?;
+        let listener = EXPORTS_MAX + self.ports.len() as u32;
+        self.ports.extend((0..ports).map(|port| (place, port)));
+        let hosts = server.target().connections_max();
+        self.owners.extend((0..hosts).map(|_| Owner::Host(place)));
+        self.nvme.push(server);
+        Ok(listener)
+    }
+
+    /// The targets of the NVMe/TCP servers, in the order in which these were added.
+    pub fn targets(&self) -> impl Iterator<Item = &TargetEngine> {
+        self.nvme.iter().map(NvmeServer::target)
+    }
+
+    /// Counters of a port of an NVMe/TCP server, by its listener; `None`: there is none.
+    pub fn port_stats(&self, listener: u32) -> Option<PortStats> {
+        let at = listener.checked_sub(EXPORTS_MAX)?;
+        let (server, port) = *self.ports.get(at as usize)?;
+        Some(self.nvme[usize::from(server)].target().port_stats(port))
     }
 
     /// Events in the order in which they happened.
@@ -68,14 +121,16 @@ impl Core {
         event.or_else(|| self.nbd.poll_event())
     }
 
-    /// Bytes of the NBD server's arena.
+    /// Bytes of the front ends' arenas.
     pub fn buffers(&self) -> u64 {
-        self.nbd.buffers()
+        let hosts: u64 = self.targets().map(TargetEngine::buffers).sum();
+        self.nbd.buffers() + hosts
     }
 
     /// Of these, in no request; perhaps not in one piece.
     pub fn buffers_free(&self) -> u64 {
-        self.nbd.buffers_free()
+        let hosts: u64 = self.targets().map(TargetEngine::buffers_free).sum();
+        self.nbd.buffers_free() + hosts
     }
 
     /// The multipath volumes, for their counters.
@@ -117,31 +172,110 @@ impl Core {
         let host = HostControl::Drain(drain_ns);
         self.devices.handle_control(host, now_ns);
         self.nbd.drain(drain_ns, now_ns);
+        for server in &mut self.nvme {
+            server.stop(now_ns);
+        }
+    }
+
+    /// The server of a host's connection, and the connection's number there.
+    fn host_of(&mut self, server: u16, conn: ConnId) -> (&mut TargetEngine, ConnId) {
+        let server = &mut self.nvme[usize::from(server)];
+        let conn = server.local(conn);
+        (server.target_mut(), conn)
+    }
+
+    /// An I/O of a front end has ended.
+    #[inline]
+    fn io_done(&mut self, done: &IoDone, now_ns: u64) {
+        match done.cookie >> 32 {
+            0 => {
+                self.nbd.io_done(&mut self.devices, done);
+                self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
+            }
+            front_end => self.io_of_host_done(front_end, done, now_ns),
+        }
+    }
+
+    fn io_of_host_done(&mut self, front_end: u64, done: &IoDone, now_ns: u64) {
+        self.nbd.slot_freed();
+        self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
+        self.nvme[front_end as usize - 1].io_done(&mut self.devices, done, now_ns);
+    }
+
+    /// A leg has memory of an I/O that ends next.
+    fn lent(&mut self, cookie: u64, loan: Key) {
+        let (front_end, request) = ((cookie >> 32) as u32, cookie as u32);
+        let at = loan.index() as usize;
+        if at >= self.loans.len() {
+            self.loans.resize(at + 1, 0);
+        }
+        self.loans[at] = front_end;
+        match front_end {
+            0 => self.nbd.lent(request, loan),
+            front_end => self.nvme[front_end as usize - 1].lent(request, loan),
+        }
+    }
+
+    /// No leg has the memory of that loan any more.
+    fn came_back(&mut self, loan: Key, now_ns: u64) {
+        match self.loans[loan.index() as usize] {
+            0 => self.nbd.came_back(loan),
+            front_end => self.nvme[front_end as usize - 1].came_back(loan, now_ns),
+        }
+    }
+
+    /// Begins changes that no other is in the way of any more; whether there were any.
+    fn begin_changes(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(begun) = self.devices.order.poll_begun() {
+            any = true;
+            let (front_end, request) = (begun.owner >> 32, begun.owner as u32);
+            match front_end {
+                0 => self.nbd.start(&mut self.devices, request),
+                front_end => {
+                    let server = &mut self.nvme[front_end as usize - 1];
+                    server.begun(&mut self.devices, request, now_ns);
+                }
+            }
+        }
+        any
     }
 
     /// Takes the events of the devices; whether there were any.
-    fn drain_devices(&mut self) -> bool {
-        let Self { devices, nbd, .. } = self;
+    fn drain_devices(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        while let Some(event) = devices.poll_event() {
+        while let Some(event) = self.devices.poll_event() {
             any = true;
             match event {
                 HostEvent::Done(done) => {
-                    nbd.io_done(devices, &done);
+                    self.io_done(&done, now_ns);
                     continue;
                 }
                 HostEvent::Lent(cookie, loan) => {
-                    nbd.lent(cookie as u32, loan);
+                    self.lent(cookie, loan);
                     continue;
                 }
                 HostEvent::Back(loan) => {
-                    nbd.came_back(loan);
+                    self.came_back(loan, now_ns);
                     continue;
                 }
-                HostEvent::Resized(volume, info) => nbd.resized(volume, info),
-                HostEvent::Ready(volume, info) => nbd.ready(devices, volume, info),
-                HostEvent::Removed(volume) => nbd.forget_volume(volume),
-                HostEvent::Refused(volume, ref why) => nbd.refused(devices, volume, why.clone()),
+                HostEvent::Resized(volume, info) => {
+                    self.nbd.resized(volume, info);
+                    self.sized(volume, info, now_ns);
+                }
+                HostEvent::Ready(volume, info) => {
+                    self.nbd.ready(&self.devices, volume, info);
+                    self.sized(volume, info, now_ns);
+                }
+                HostEvent::Removed(volume) => {
+                    self.nbd.forget_volume(volume);
+                    for server in &mut self.nvme {
+                        server.forget_volume(volume, now_ns);
+                    }
+                }
+                HostEvent::Refused(volume, ref why) => {
+                    self.nbd.refused(&self.devices, volume, why.clone());
+                }
                 _ => {}
             }
             self.events.push_back(ExportEvent::Host(event));
@@ -149,21 +283,35 @@ impl Core {
         any
     }
 
+    fn sized(&mut self, volume: u16, info: VolumeInfo, now_ns: u64) {
+        for server in &mut self.nvme {
+            server.sized(&self.devices, volume, info, now_ns);
+        }
+    }
+
     /// Everything that was made possible by what happened, until nothing more is.
     fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.nbd.set_now(now_ns);
         loop {
             let mut any = self.devices.settle(memory, now_ns);
-            any |= self.drain_devices();
+            any |= self.drain_devices(now_ns);
+            any |= self.begin_changes(now_ns);
             any |= self.nbd.advance(&mut self.devices, memory, now_ns);
             while let Some(event) = self.nbd.poll_event() {
                 self.events.push_back(event);
+            }
+            for server in &mut self.nvme {
+                any |= server.advance(&mut self.devices, now_ns);
+                while let Some(event) = server.poll_event() {
+                    self.events.push_back(event);
+                }
             }
             if !any {
                 break;
             }
         }
-        if self.stopping && self.nbd.is_empty() {
+        let have_ended = self.nbd.is_empty() && self.nvme.iter().all(NvmeServer::is_over);
+        if self.stopping && have_ended {
             self.stopping = false;
             self.devices.handle_control(HostControl::Stop, now_ns);
             self.again = true;
@@ -179,7 +327,11 @@ impl Machine for Core {
     }
 
     fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
-        self.nbd.accept(&self.devices, listener, now_ns)
+        let Some(port) = listener.checked_sub(EXPORTS_MAX) else {
+            return self.nbd.accept(&self.devices, listener, now_ns);
+        };
+        let (server, port) = *self.ports.get(port as usize)?;
+        self.nvme[usize::from(server)].accept(port.into(), now_ns)
     }
 
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
@@ -195,6 +347,10 @@ impl Machine for Core {
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_bytes(client, bytes, now_ns),
+            Owner::Host(server) => {
+                let (target, conn) = self.host_of(server, conn);
+                target.handle_bytes(conn, bytes, now_ns)
+            }
             Owner::Path => self.devices.handle_bytes(conn, bytes, now_ns),
         }
     }
@@ -203,6 +359,10 @@ impl Machine for Core {
     fn placement(&mut self, conn: ConnId) -> Option<Place> {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_placement(client),
+            Owner::Host(server) => {
+                let (target, conn) = self.host_of(server, conn);
+                target.placement(conn)
+            }
             Owner::Path => self.devices.placement(conn),
         }
     }
@@ -211,6 +371,10 @@ impl Machine for Core {
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_payload(client, len, now_ns),
+            Owner::Host(server) => {
+                let (target, conn) = self.host_of(server, conn);
+                target.handle_payload(conn, len, crc, now_ns)
+            }
             Owner::Path => self.devices.handle_payload(conn, len, crc, now_ns),
         }
     }
@@ -224,6 +388,10 @@ impl Machine for Core {
     ) -> Option<Option<Send>> {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_transmit(client, out),
+            Owner::Host(server) => {
+                let (target, conn) = self.host_of(server, conn);
+                target.poll_transmit(conn, out, now_ns)
+            }
             Owner::Path => self.devices.poll_transmit(conn, out, now_ns),
         }
     }
@@ -232,6 +400,10 @@ impl Machine for Core {
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_sent(client, cookie),
+            Owner::Host(server) => {
+                let (target, conn) = self.host_of(server, conn);
+                target.handle_sent(conn, cookie, now_ns)
+            }
             Owner::Path => self.devices.handle_sent(conn, cookie, now_ns),
         }
     }
@@ -239,6 +411,9 @@ impl Machine for Core {
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_closed(client),
+            Owner::Host(server) => {
+                self.nvme[usize::from(server)].closed(conn, why, now_ns);
+            }
             Owner::Path => self.devices.handle_closed(conn, why, now_ns),
         }
     }
@@ -289,12 +464,16 @@ impl Machine for Core {
         self.again = false;
         self.devices.turn(memory, now_ns);
         self.advance(memory, now_ns);
+        for server in &mut self.nvme {
+            server.target_mut().turn(memory, now_ns);
+        }
     }
 
     #[inline]
     fn poll_output(&mut self) -> Option<Output> {
         let output = self.nbd.poll_output();
-        output.or_else(|| self.devices.poll_output())
+        let output = output.or_else(|| self.devices.poll_output());
+        output.or_else(|| self.nvme.iter_mut().find_map(NvmeServer::poll_output))
     }
 
     #[inline]
@@ -303,7 +482,8 @@ impl Machine for Core {
             return Some(0);
         }
         let times = [self.nbd.poll_timeout(), self.devices.poll_timeout()];
-        times.into_iter().flatten().min()
+        let hosts = self.targets().filter_map(TargetEngine::poll_timeout);
+        times.into_iter().flatten().chain(hosts).min()
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
@@ -311,5 +491,11 @@ impl Machine for Core {
             self.devices.handle_timeout(now_ns);
         }
         self.nbd.handle_timeout(now_ns);
+        for server in &mut self.nvme {
+            let target = server.target_mut();
+            if target.poll_timeout().is_some_and(|due| due <= now_ns) {
+                target.handle_timeout(now_ns);
+            }
+        }
     }
 }

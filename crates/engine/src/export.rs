@@ -25,7 +25,8 @@
 //! blocks that it covers whole.
 //!
 //! Changes that overlap are executed one after the other, in the order in which all of each was
-//! here, from one connection or several ([`ChangeOrder`]). A change of a client that is gone keeps
+//! here, from one connection or several, of this front end or another
+//! ([`ChangeOrder`](block::order::ChangeOrder), which the devices keep). A change of a client that is gone keeps
 //! its place until its I/Os have ended, so it undoes nothing that comes later (T9); if none of them
 //! was begun it is dropped, unless the client said DISC. From the last answer on all connections
 //! read the same (T46).
@@ -54,7 +55,7 @@ mod table;
 pub use course::errno;
 
 use crate::host::{HostControl, HostEvent, VolumeInfo};
-use crate::limits::{CHANGES_READY, CLIENT_LINES_MAX, EXPORTS_MAX};
+use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{ConnId, Memory, Output};
 use crate::mirror::{Devices, MirrorOrder};
 use crate::seldom::Seldom;
@@ -62,7 +63,6 @@ use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use block::order::ChangeOrder;
 use clients::{Client, State};
 use core::cmp::Reverse;
 use course::Course;
@@ -130,6 +130,15 @@ pub enum ExportEvent {
     /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
     /// once for each [`ExportControl::Withdraw`], so that it means no other.
     Vacated(u32),
+    /// A volume is no namespace of an NVMe/TCP export that it was to be: why.
+    Unfit {
+        /// Volume index.
+        volume: u16,
+        /// The namespace's NSID.
+        nsid: u32,
+        /// What about the volume can't be.
+        why: nvme::controller::ConfigError,
+    },
     /// A client's session was ended for a reason worth a line; of many, few are spoken of.
     Client {
         /// Of this export.
@@ -196,8 +205,6 @@ pub(crate) struct NbdServer {
     touched: Vec<u16>,
     table: Table,
     course: Course,
-    /// Changes under way, of all clients.
-    order: ChangeOrder,
     pool: Pool,
     questions: Questions,
     stalls: Stalls,
@@ -236,7 +243,6 @@ impl NbdServer {
             touched: Vec::with_capacity(config.clients_max.into()),
             table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),
-            order: ChangeOrder::new(tickets.min(CHANGES_READY)),
             pool: Pool::new(config.arena_bytes, config.clients_max),
             questions: Questions::new(),
             stalls: Stalls::new(config.clients_max),
@@ -265,6 +271,11 @@ impl NbdServer {
     /// Of these, in no request; perhaps not in one piece.
     pub fn buffers_free(&self) -> u64 {
         self.pool.free_bytes()
+    }
+
+    /// Most requests in flight.
+    pub fn requests_max(&self) -> usize {
+        usize::from(self.config.clients_max) * usize::from(self.config.requests_max)
     }
 
     /// Counters of an export; zero for one that was never there.

@@ -6,6 +6,7 @@
 //! * [`Core`]: front ends and block devices of one core, and the owner of each connection
 //! * [`mirror`]: the host with mirrors over its volumes
 //! * [`export`]: the NBD server, a front end
+//! * `nvme_server`: the NVMe/TCP server, another one
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -22,9 +23,11 @@ pub mod limits;
 pub mod machine;
 pub mod mirror;
 mod motion;
+mod nvme_server;
 mod scratch;
 pub mod seldom;
 pub mod target;
 
 pub use self::core::Core;
 pub use machine::{Around, ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+pub use nvme_server::NvmeConfig;

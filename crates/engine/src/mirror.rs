@@ -71,6 +71,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
+use block::order::ChangeOrder;
 use holes::Run;
 use loans::Loans;
 use one::{Kit, Mirrored, Phase};
@@ -87,6 +88,8 @@ pub struct Devices {
     legs: Vec<Option<(u8, u8)>>,
     table: Table,
     loans: Loans,
+    /// Changes that front ends have under way, whichever front end.
+    pub(crate) order: ChangeOrder,
     events: VecDeque<HostEvent>,
     crc32c: Crc32c,
     /// Something was submitted or asked since mirrors were moved.
@@ -156,6 +159,7 @@ impl Devices {
             legs,
             table: Table::new(room),
             loans: Loans::new(room),
+            order: ChangeOrder::new(0),
             events: VecDeque::with_capacity(2 * room),
             crc32c: config.crc32c,
             again: here > 0,
@@ -208,6 +212,15 @@ impl Devices {
                     mirror.flush_failed_for(heard);
                 }
             }
+        }
+    }
+
+    /// Whether a device can take I/O now: a volume has a usable path, a mirror runs and a leg in
+    /// sync has one.
+    pub fn is_usable(&self, volume: u16) -> bool {
+        match self.numbered(volume) {
+            Some(mirror) => mirror.is_usable(&self.host),
+            None => self.host.usability(volume).0,
         }
     }
 

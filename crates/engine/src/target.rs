@@ -29,6 +29,7 @@ mod commands;
 mod connections;
 mod execute;
 mod faults;
+mod front;
 mod inject;
 mod log;
 mod machine;
@@ -103,6 +104,8 @@ pub struct TargetEngine {
     /// Of changes that devices have, and that wait for these.
     order: ChangeOrder,
     keeps_order: bool,
+    /// By loan: the command whose buffer is lent.
+    loans: Vec<u32>,
     outputs: VecDeque<Output>,
     stop: Stop,
     board: Arc<Board>,
@@ -150,6 +153,7 @@ impl TargetEngine {
             stalls: Stalls::new(connections),
             order: ChangeOrder::new(0),
             keeps_order: false,
+            loans: Vec::new(),
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),

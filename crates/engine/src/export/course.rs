@@ -8,7 +8,6 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use block::Range;
-use block::order::Ticket;
 use canary::Bug;
 use nbd::{Errno, Kind, Request};
 use volume::Outcome;
@@ -98,28 +97,21 @@ impl NbdServer {
         let range = Range { start, end };
         work.stage = Stage::Order;
         let volume = work.volume.into();
-        let (place, begins) = self.order.admit(ticket.into(), volume, range);
+        let (place, begins) = devices.order.admit(ticket.into(), volume, range);
         work.order = Some(place);
         if begins {
             self.start(devices, ticket);
         } else if canary::has(Bug::Overtaking)
             || (canary::has(Bug::NoBehind) && work.edge_count == 0)
         {
-            self.order.withdraw(place);
+            devices.order.withdraw(place);
             work.order = None;
             self.start(devices, ticket);
         }
     }
 
-    /// A change is over, or nothing of it is executed any more: those that it kept waiting begin
-    /// in this turn.
-    fn leave_order(&mut self, place: Option<Ticket>) {
-        if let Some(place) = place {
-            self.order.end(place);
-        }
-    }
-
-    fn start(&mut self, devices: &mut Devices, ticket: u32) {
+    /// Begins a request: no change that it overlaps is in the way.
+    pub fn start(&mut self, devices: &mut Devices, ticket: u32) {
         let work = &mut self.table[ticket];
         if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
             // Its client may have sent it again, and something newer, by another connection.
@@ -215,8 +207,7 @@ impl NbdServer {
                 work.stage = Stage::Flush;
                 work.issued = 0;
                 // Nothing of it is executed any more, and a flush may wait long.
-                let place = work.order.take();
-                self.leave_order(place);
+                leave_order(work, devices);
                 self.pump(devices, ticket);
             }
             _ => self.answer(devices, ticket),
@@ -231,20 +222,22 @@ impl NbdServer {
         if work.failed.is_none() {
             work.failed = errno(done.outcome, work.request.kind);
         }
-        self.course.slots_changed = !canary::has(Bug::LostWakeUp);
+        self.slot_freed();
         self.pump(devices, ticket);
+    }
+
+    /// An I/O ended: there is a slot for a request that waits for one.
+    #[inline]
+    pub fn slot_freed(&mut self) {
+        self.course.slots_changed = !canary::has(Bug::LostWakeUp);
     }
 
     /// Those who found no free slot before; whether there were any.
     pub(super) fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
-        let mut any = false;
-        while let Some(begun) = self.order.poll_begun() {
-            self.start(devices, begun.owner as u32);
-            any = true;
-        }
         if !core::mem::take(&mut self.course.slots_changed) {
-            return any;
+            return false;
         }
+        let mut any = false;
         for _ in 0..self.course.slots.len() {
             let Some(ticket) = self.course.slots.pop_front() else {
                 break;
@@ -304,8 +297,7 @@ impl NbdServer {
             let heard = flush && !self.clients[usize::from(client)].closed;
             devices.flush_failed_for(work.volume, heard);
         }
-        let place = work.order.take();
-        self.leave_order(place);
+        leave_order(work, devices);
         let it = &mut self.clients[usize::from(client)];
         let counters = &mut self.counters[it.export as usize];
         counters.requests += 1;
@@ -314,6 +306,14 @@ impl NbdServer {
             session.complete(token, result, self.course.now_ns);
         }
         self.touch(client);
+    }
+}
+
+/// Takes a change out of the order: it is over, or nothing of it is executed any more. Those that it
+/// kept waiting begin in this turn.
+fn leave_order(work: &mut Work, devices: &mut Devices) {
+    if let Some(place) = work.order.take() {
+        devices.order.end(place);
     }
 }
 

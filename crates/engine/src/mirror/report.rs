@@ -154,6 +154,18 @@ impl Mirrored {
         }
     }
 
+    /// Whether it runs and a leg in sync has a usable path.
+    pub fn is_usable(&self, host: &HostEngine) -> bool {
+        let Phase::Running(it) = &self.phase else {
+            return false;
+        };
+        let is_usable = |leg: &Leg| {
+            let facts = leg.slot.and_then(|slot| it.machine.facts(slot));
+            facts.is_some_and(|facts| facts.in_sync) && host.usability(leg.config.volume).0
+        };
+        !self.stopping && !it.frozen && self.legs.iter().any(is_usable)
+    }
+
     fn leg(&self, leg: &Leg, host: &HostEngine) -> LegReport {
         let running = match &self.phase {
             Phase::Running(it) => Some(it),

@@ -34,6 +34,8 @@ pub(super) enum Stage {
     AtDevice,
     /// It was completed, and awaits its release.
     Completed,
+    /// It was released, and a leg of a mirror may still read its buffer (T10).
+    Lent,
 }
 
 /// One command.
@@ -59,6 +61,8 @@ pub(super) struct Command {
     /// Place of its device request among the changes under way: from [`Stage::Ordered`] until the
     /// device has answered.
     pub(super) order: Option<Ticket>,
+    /// How often its buffer is lent beyond the end of a device request.
+    pub(super) loans: u32,
     /// When a late write is executed.
     pub(super) due_ns: u64,
     /// Next in whichever list it is.
@@ -129,6 +133,7 @@ impl Commands {
             in_capsule: false,
             buffer: None,
             order: None,
+            loans: 0,
             due_ns: 0,
             next: NONE,
         });
@@ -158,13 +163,18 @@ impl Commands {
         slots.filter_map(|slot| slot.checked_sub(1))
     }
 
-    /// Frees a slot.
-    pub(super) fn remove(&mut self, slot: u32) {
-        let key = self.slots.key(slot);
+    /// Frees a command's token: its connection's next command may have it.
+    pub(super) fn free_token(&mut self, slot: u32) {
         let Command {
             connection, token, ..
-        } = self.slots.remove(key);
+        } = self.slots[slot];
         self.by_token[connection as usize][token as usize] = 0;
+    }
+
+    /// Frees a slot, whose token was freed before.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let key = self.slots.key(slot);
+        self.slots.remove(key);
     }
 }
 

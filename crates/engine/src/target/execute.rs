@@ -169,6 +169,13 @@ impl TargetEngine {
 
     /// A device has answered.
     pub(super) fn device_done(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        let action = self.commands[id].action;
+        let result = result.map_err(|error| status::of_device_error(action, error));
+        self.request_done(id, result, now_ns);
+    }
+
+    /// A request of a command has ended; with which status, if not well.
+    pub(super) fn request_done(&mut self, id: u32, result: Result<(), Status>, now_ns: u64) {
         assert!(
             self.commands[id].stage == Stage::AtDevice,
             "no request {id}"
@@ -185,10 +192,7 @@ impl TargetEngine {
                 self.finish(id, Status::SQ_DELETION, now_ns);
             }
             Ok(()) => self.next_request(id, now_ns),
-            Err(error) => {
-                let status = status::of_device_error(self.commands[id].action, error);
-                self.finish(id, status, now_ns);
-            }
+            Err(status) => self.finish(id, status, now_ns),
         }
     }
 
@@ -245,10 +249,19 @@ impl TargetEngine {
         let Some(slot) = self.commands.find(connection, token) else {
             return;
         };
-        assert!(
-            !self.commands[slot].stage.is_waiting(),
-            "released in a line"
-        );
+        let stage = self.commands[slot].stage;
+        assert!(!stage.is_waiting(), "released in a line");
+        self.commands.free_token(slot);
+        if self.commands[slot].loans > 0 {
+            self.commands[slot].stage = Stage::Lent;
+        } else {
+            self.free_command(slot);
+        }
+    }
+
+    /// Frees a released command and its buffer.
+    pub(super) fn free_command(&mut self, slot: u32) {
+        let connection = self.commands[slot].connection;
         let late = !self.connections.is_open(ConnId(connection));
         if let Some(span) = self.commands[slot].buffer.take()
             && !(late && canary::has(Bug::LeakedBuffer))

@@ -177,7 +177,7 @@ impl TargetEngine {
     /// process that stood still for longer than that finds writes in its sockets, and perhaps the
     /// keep-alive that would have come in time; their host has long sent them elsewhere (T9).
     #[inline]
-    fn end_overdue(&mut self, now_ns: u64) {
+    pub(super) fn end_overdue(&mut self, now_ns: u64) {
         let due_ns = self.subsystem.poll_timeout();
         if due_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             self.subsystem.handle_timeout(now_ns);

@@ -45,6 +45,8 @@ impl Purpose {
 
 /// Buffers, and the commands that wait for one.
 pub(super) struct Pool {
+    /// First byte of the buffers in the arena.
+    at: u64,
     buddy: Buddy,
     /// All of it.
     bytes: u64,
@@ -91,6 +93,7 @@ impl Pool {
             waiting: [Queue::EMPTY; 2],
         };
         Pool {
+            at: 0,
             accounts: (0..connections).map(account).collect(),
             turns: VecDeque::with_capacity(connections as usize),
             waiting: 0,
@@ -100,6 +103,11 @@ impl Pool {
             buddy,
             bytes,
         }
+    }
+
+    /// Lays the buffers from byte `at` of the arena on. Before the first is taken.
+    pub(super) fn place(&mut self, at: u64) {
+        self.at = at;
     }
 
     /// Somebody new has this connection.
@@ -233,6 +241,8 @@ impl Pool {
 
     /// A buffer comes back.
     pub(super) fn free(&mut self, connection: u32, span: Span) {
+        let at = span.at - self.at;
+        let span = Span { at, ..span };
         let account = &mut self.accounts[connection as usize];
         if account.reserve.is_some_and(|reserve| reserve.at == span.at) {
             account.reserve_lent = false;
@@ -312,7 +322,8 @@ impl Pool {
             && let Some(span) = self.buddy.allocate(len)
         {
             self.accounts[connection as usize].held_bytes += Buddy::block_bytes(len);
-            return Some(span);
+            let at = self.at + span.at;
+            return Some(Span { at, len });
         }
         let account = &mut self.accounts[connection as usize];
         let reserve = account.reserve.filter(|_| !account.reserve_lent)?;
@@ -321,7 +332,7 @@ impl Pool {
         }
         account.reserve_lent = true;
         Some(Span {
-            at: reserve.at,
+            at: self.at + reserve.at,
             len,
         })
     }

@@ -9,6 +9,7 @@ mod export;
 mod host;
 mod host_alloc;
 mod mirror;
+mod nvme_server;
 mod target_cost;
 mod target_hand;
 mod targets;

@@ -13,7 +13,7 @@ mod places;
 mod pressure;
 mod removal;
 mod resize;
-mod rig;
+pub mod rig;
 mod told;
 
 use crate::common::{self, BLOCK, MS, SECOND, WIRE_NS, fill};

@@ -12,7 +12,7 @@ mod legs;
 mod life;
 mod numbers;
 mod overlap;
-mod rig;
+pub mod rig;
 mod silent;
 mod sizes;
 mod spare;

@@ -1,0 +1,480 @@
+//! The NVMe/TCP server, a front end of [`Core`](crate::Core): one subsystem whose namespaces are
+//! block devices.
+//!
+//! Decides which I/O of the [`Devices`] a command becomes, when it may begin, and with which status
+//! it ends. Everything of NVMe is [`TargetEngine`]'s: this module serves its device requests.
+//!
+//! # Contract
+//! A namespace has the number of its device for good. Its NSID is inactive until the device is
+//! ready, then active with the size that the device has; when the device is removed it is inactive
+//! for ever. Each namespace has an ANA group of its own, numbered as its NSID, which is inaccessible
+//! while the device has no usable path or leg. A command that the device has then waits there, as
+//! long as the device lets it; its connection is served meanwhile.
+//!
+//! Changes of one device are executed in the order in which they came, over all connections and
+//! front ends ([`ChangeOrder`](block::order::ChangeOrder)). One whose connection was lost, or whose
+//! keep-alive time is over, is not begun any more; one that was begun keeps its place until it has
+//! ended, so it undoes nothing that comes later over any front end (T9).
+//!
+//! # Limits
+//! Those of the target. Compare is not offered: devices have none.
+use crate::export::ExportEvent;
+use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use crate::machine::{ConnId, DeviceOp, DeviceRequest, Machine, Output};
+use crate::mirror::Devices;
+use crate::target::{TargetConfig, TargetControl, TargetEngine};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use block::Range;
+use block::order::Ticket;
+use nvme::controller::{Action, ConfigError};
+use nvme::host::AnaState;
+use nvme::wire::Status;
+use volume::Outcome;
+
+/// Most bytes of one I/O without data; a multiple of each block size.
+const PIECE_MAX: u64 = 1 << 31;
+
+/// What an NVMe/TCP server is made of.
+#[derive(Clone, Debug)]
+pub struct NvmeConfig {
+    /// The subsystem. The device of a namespace is the number of a volume or mirror; its size is
+    /// that of the device, once this is ready, and its ANA group is its own.
+    pub target: TargetConfig,
+    /// First byte of its buffers in the arena, a multiple of 4 KiB.
+    pub arena_at: u64,
+}
+
+/// Whether hosts see a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// Its device has not been ready yet.
+    Awaited,
+    /// They do; whether its device is usable, as its ANA state says.
+    Active { is_usable: bool },
+    /// Its device was removed, or can't be a namespace.
+    Gone,
+}
+
+struct Namespace {
+    nsid: u32,
+    volume: u16,
+    presence: Presence,
+}
+
+/// One request of the target.
+#[derive(Clone, Copy)]
+struct Request {
+    of: DeviceRequest,
+    /// Bytes that are done.
+    done: u64,
+    /// Bytes that an I/O has.
+    asked: u64,
+    /// Its place among the changes under way.
+    order: Option<Ticket>,
+}
+
+/// An NVMe/TCP server of one core. See the module's contract.
+pub(crate) struct NvmeServer {
+    target: TargetEngine,
+    /// Its number among the front ends, which its cookies have above bit 32.
+    front_end: u64,
+    /// Connection 0 of the target; the others follow.
+    first_conn: u32,
+    namespaces: Vec<Namespace>,
+    /// By the target's request number.
+    requests: Vec<Option<Request>>,
+    /// Requests that wait for a free slot of the devices.
+    waiting: VecDeque<u32>,
+    slots_changed: bool,
+    outputs: VecDeque<Output>,
+    events: VecDeque<ExportEvent>,
+    /// The target has ended.
+    is_over: bool,
+}
+
+impl NvmeServer {
+    /// A server without connections, all of whose namespaces wait for their devices.
+    ///
+    /// # Errors
+    /// As of [`TargetEngine::new`].
+    pub fn new(config: NvmeConfig, front_end: u64, first_conn: u32) -> Result<Self, ConfigError> {
+        let NvmeConfig {
+            mut target,
+            arena_at,
+        } = config;
+        let of = &mut target.subsystem;
+        // Other devices would have to be asked for what one can't do.
+        of.compare = false;
+        let mut namespaces = Vec::with_capacity(of.namespaces.len());
+        for (it, device) in of.namespaces.iter_mut().zip(&target.devices) {
+            (it.ana_group, it.blocks, it.block_shift) = (it.nsid, 1, 12);
+            // A leg or path that comes later need not promise it.
+            it.deallocate_zeroes = false;
+            namespaces.push(Namespace {
+                nsid: it.nsid,
+                volume: device.0,
+                presence: Presence::Awaited,
+            });
+        }
+        let mut target = TargetEngine::new(target)?;
+        target.place_buffers(arena_at);
+        for it in &namespaces {
+            target.deactivate(it.nsid, 0);
+        }
+        Ok(Self {
+            target,
+            front_end,
+            first_conn,
+            namespaces,
+            requests: Vec::new(),
+            waiting: VecDeque::new(),
+            slots_changed: false,
+            outputs: VecDeque::new(),
+            events: VecDeque::new(),
+            is_over: false,
+        })
+    }
+
+    pub fn target(&self) -> &TargetEngine {
+        &self.target
+    }
+
+    /// For what concerns a connection; numbers of connections are [`Self::local`] there.
+    pub fn target_mut(&mut self) -> &mut TargetEngine {
+        &mut self.target
+    }
+
+    /// The target's number of a connection.
+    pub fn local(&self, conn: ConnId) -> ConnId {
+        ConnId(conn.0 - self.first_conn)
+    }
+
+    fn global(&self, conn: ConnId) -> ConnId {
+        ConnId(conn.0 + self.first_conn)
+    }
+
+    /// Accepts a connection to a port.
+    pub fn accept(&mut self, port: u32, now_ns: u64) -> Option<ConnId> {
+        let conn = self.target.handle_accepted(port, now_ns)?;
+        Some(self.global(conn))
+    }
+
+    /// A connection is over.
+    pub fn closed(&mut self, conn: ConnId, why: crate::machine::Closed, now_ns: u64) {
+        // What is still to be said of it must not reach the next of its number.
+        self.outputs.retain(|output| match output {
+            Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
+                *of != conn
+            }
+            _ => true,
+        });
+        let conn = self.local(conn);
+        self.target.handle_closed(conn, why, now_ns);
+    }
+
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    pub fn poll_event(&mut self) -> Option<ExportEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether it has ended, as it was told to.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Ends all connections; its hosts may send what was not answered to an engine after this one.
+    pub fn stop(&mut self, now_ns: u64) {
+        self.target.handle_control(TargetControl::Stop, now_ns);
+    }
+
+    /// A device is ready, or has another size.
+    pub fn sized(&mut self, devices: &Devices, volume: u16, info: VolumeInfo, now_ns: u64) {
+        let blocks = info.bytes >> info.block_shift;
+        for it in self.namespaces.iter_mut().filter(|it| it.volume == volume) {
+            if let Presence::Active { .. } = it.presence {
+                let resize = TargetControl::Resize(it.nsid, blocks);
+                self.target.handle_control(resize, now_ns);
+                continue;
+            }
+            if it.presence == Presence::Gone {
+                continue;
+            }
+            let limits = devices.limits(volume);
+            let read_only = limits.is_some_and(|limits| limits.read_only);
+            let shift = info.block_shift;
+            let activated = self
+                .target
+                .activate(it.nsid, blocks, shift, read_only, now_ns);
+            it.presence = match activated {
+                Ok(()) => Presence::Active { is_usable: true },
+                Err(why) => {
+                    let nsid = it.nsid;
+                    let unfit = ExportEvent::Unfit { volume, nsid, why };
+                    self.events.push_back(unfit);
+                    Presence::Gone
+                }
+            };
+        }
+    }
+
+    /// A volume is gone: its number may be another's next.
+    pub fn forget_volume(&mut self, volume: u16, now_ns: u64) {
+        for it in self.namespaces.iter_mut().filter(|it| it.volume == volume) {
+            if matches!(it.presence, Presence::Active { .. }) {
+                self.target.deactivate(it.nsid, now_ns);
+            }
+            it.presence = Presence::Gone;
+        }
+    }
+
+    /// Says which devices have become usable, or are so no more.
+    fn observe(&mut self, devices: &Devices, now_ns: u64) {
+        for it in &mut self.namespaces {
+            let Presence::Active { is_usable } = &mut it.presence else {
+                continue;
+            };
+            let now = devices.is_usable(it.volume);
+            if core::mem::replace(is_usable, now) != now {
+                let state = if now {
+                    AnaState::Optimized
+                } else {
+                    AnaState::Inaccessible
+                };
+                self.target.set_ana(it.nsid, state, now_ns);
+            }
+        }
+    }
+
+    /// Does what has become possible; whether that was anything.
+    pub fn advance(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
+        self.observe(devices, now_ns);
+        let mut any = false;
+        while let Some(output) = self.target.poll_output() {
+            any = true;
+            let output = match output {
+                Output::Device(request) => {
+                    self.begin(devices, request, now_ns);
+                    continue;
+                }
+                Output::Stop => {
+                    self.is_over = true;
+                    continue;
+                }
+                Output::Transmit(conn) => Output::Transmit(self.global(conn)),
+                Output::Resume(conn) => Output::Resume(self.global(conn)),
+                Output::Close { conn, abort } => {
+                    let conn = self.global(conn);
+                    Output::Close { conn, abort }
+                }
+                other => unreachable!("a target asks for no {other:?}"),
+            };
+            self.outputs.push_back(output);
+        }
+        any | self.submit_waiting(devices, now_ns)
+    }
+
+    /// An I/O of some front end ended: there is a slot for a request that waits for one.
+    pub fn slot_freed(&mut self) {
+        self.slots_changed = true;
+    }
+
+    fn submit_waiting(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
+        if !core::mem::take(&mut self.slots_changed) {
+            return false;
+        }
+        let mut any = false;
+        for _ in 0..self.waiting.len() {
+            let Some(id) = self.waiting.pop_front() else {
+                break;
+            };
+            let before = self.waiting.len();
+            self.submit(devices, id, now_ns);
+            if self.waiting.len() > before {
+                // Full again; it came first and stays so.
+                self.waiting.rotate_right(1);
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// A request begins when no change that it overlaps is in the way.
+    fn begin(&mut self, devices: &mut Devices, of: DeviceRequest, now_ns: u64) {
+        let at = of.id as usize;
+        if at >= self.requests.len() {
+            self.requests.resize(at + 1, None);
+        }
+        let mut request = Request {
+            of,
+            done: 0,
+            asked: 0,
+            order: None,
+        };
+        let mut begins = true;
+        if of.op.is_change() {
+            let range = Range::new(of.offset, of.length);
+            let owner = self.cookie(of.id);
+            let (ticket, free) = devices.order.admit(owner, of.device.0.into(), range);
+            (request.order, begins) = (Some(ticket), free);
+        }
+        let before = self.requests[at].replace(request);
+        assert!(before.is_none(), "request {at} is under way");
+        if begins {
+            self.submit(devices, of.id, now_ns);
+        }
+    }
+
+    /// The changes that a request overlaps are over.
+    pub fn begun(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
+        self.submit(devices, id, now_ns);
+    }
+
+    fn cookie(&self, id: u32) -> u64 {
+        self.front_end << 32 | u64::from(id)
+    }
+
+    fn request(&mut self, id: u32) -> &mut Request {
+        let request = self.requests[id as usize].as_mut();
+        let Some(request) = request else {
+            unreachable!("request {id} is not under way");
+        };
+        request
+    }
+
+    fn presence(&self, volume: u16) -> Presence {
+        let mut all = self.namespaces.iter();
+        let of = all.find(|it| it.volume == volume);
+        of.map_or(Presence::Gone, |it| it.presence)
+    }
+
+    /// Gives the next I/O of a request to its device.
+    fn submit(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
+        let of = self.request(id).of;
+        let volume = of.device.0;
+        if !matches!(self.presence(volume), Presence::Active { .. }) {
+            // A Flush of all namespaces is one of those that are active (Base 2.0, 7.1).
+            let result = match self.target.is_for_all(id) {
+                true => Ok(()),
+                false => Err(Status::INVALID_NAMESPACE.with_dnr()),
+            };
+            return self.end(devices, id, result, now_ns);
+        }
+        if of.op.is_change() && self.target.start_before_ns(id) <= now_ns {
+            // Its host may have sent it elsewhere by now, and something newer (T9).
+            return self.end(devices, id, Err(Status::SQ_DELETION), now_ns);
+        }
+        let io = self.next_io(id);
+        match devices.submit(&io, now_ns) {
+            Ok(()) => self.request(id).asked = io.length.into(),
+            Err(SubmitError::Full) => self.waiting.push_back(id),
+            Err(error) => {
+                let status = match error {
+                    SubmitError::PastEnd { .. } => Status::LBA_RANGE.with_dnr(),
+                    SubmitError::Range => Status::INVALID_FIELD.with_dnr(),
+                    SubmitError::NotReady | SubmitError::Full => self.without_path(volume),
+                };
+                self.end(devices, id, Err(status), now_ns);
+            }
+        }
+    }
+
+    fn next_io(&mut self, id: u32) -> Io {
+        let (source, _) = self.target.asker(id);
+        let cookie = self.cookie(id);
+        let Request { of, done, .. } = *self.request(id);
+        let op = match of.op {
+            DeviceOp::Read => IoOp::Read,
+            DeviceOp::Write { fua } => IoOp::Write { fua },
+            DeviceOp::Flush => IoOp::Flush,
+            DeviceOp::WriteZeroes { .. } => IoOp::WriteZeroes { deallocate: false },
+            DeviceOp::Deallocate => IoOp::Deallocate,
+            DeviceOp::Compare => unreachable!("Compare is not offered"),
+        };
+        Io {
+            volume: of.device.0,
+            op,
+            offset: of.offset + done,
+            length: (of.length - done).min(PIECE_MAX) as u32,
+            span: of.span,
+            source: source.into(),
+            cookie,
+        }
+    }
+
+    /// An I/O ended.
+    pub fn io_done(&mut self, devices: &mut Devices, done: &IoDone, now_ns: u64) {
+        let id = done.cookie as u32;
+        self.slots_changed = true;
+        let request = self.request(id);
+        request.done += core::mem::take(&mut request.asked);
+        let (of, rest) = (request.of, request.of.length - request.done);
+        let result = self.result(id, of.device.0, done.outcome);
+        if result.is_ok() && rest > 0 {
+            return self.submit(devices, id, now_ns);
+        }
+        self.end(devices, id, result, now_ns);
+    }
+
+    fn end(&mut self, devices: &mut Devices, id: u32, result: Result<(), Status>, now_ns: u64) {
+        let Some(request) = self.requests[id as usize].take() else {
+            unreachable!("request {id} is not under way");
+        };
+        if let Some(ticket) = request.order {
+            devices.order.end(ticket);
+        }
+        if request.of.op == DeviceOp::Flush && result.is_err() {
+            let (_, is_heard) = self.target.asker(id);
+            devices.flush_failed_for(request.of.device.0, is_heard);
+        }
+        self.target.request_ended(id, result, now_ns);
+    }
+
+    /// A leg has memory of a request beyond the end of its I/O.
+    pub fn lent(&mut self, id: u32, loan: block::Key) {
+        self.target.lend(id, loan);
+    }
+
+    /// No leg has the memory of that loan any more.
+    pub fn came_back(&mut self, loan: block::Key, now_ns: u64) {
+        self.target.loan_ended(loan, now_ns);
+    }
+
+    /// The status of what reached no path (type 3h): another controller's may.
+    fn without_path(&self, volume: u16) -> Status {
+        match self.presence(volume) {
+            Presence::Active { is_usable: false } => Status::ANA_INACCESSIBLE,
+            _ => Status::INTERNAL_PATH,
+        }
+    }
+
+    /// How a command ends whose I/O has ended so (Base 2.0, 3.3.3.2.1; NVM command set, 3.2).
+    fn result(&self, id: u32, volume: u16, outcome: Outcome) -> Result<(), Status> {
+        let action = self.target.action(id);
+        let media = || match action {
+            Action::Read | Action::Compare => Status::UNRECOVERED_READ,
+            _ => Status::WRITE_FAULT,
+        };
+        Err(match outcome {
+            Outcome::Done => return Ok(()),
+            // Deallocating is a hint that a controller may leave (NVM command set, 3.2.3).
+            Outcome::Unsupported if action == Action::Deallocate => return Ok(()),
+            Outcome::PathError | Outcome::TimedOut | Outcome::Stopped => self.without_path(volume),
+            Outcome::MediaError | Outcome::CutShort => media(),
+            Outcome::Erased => Status::SANITIZE_FAILED.with_dnr(),
+            Outcome::Busy { .. } => Status::INTERNAL_ERROR,
+            Outcome::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+            Outcome::ReadOnly => Status::WRITE_PROTECTED.with_dnr(),
+            Outcome::Denied => Status::ACCESS_DENIED.with_dnr(),
+            Outcome::Mismatch => Status::COMPARE_FAILURE.with_dnr(),
+            Outcome::Reservation => Status::RESERVATION_CONFLICT.with_dnr(),
+            Outcome::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+            Outcome::Invalid => Status::INVALID_FIELD.with_dnr(),
+            Outcome::PastEnd => Status::LBA_RANGE.with_dnr(),
+        })
+    }
+}

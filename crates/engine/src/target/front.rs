@@ -1,0 +1,103 @@
+//! The target as a front end of [`Core`](crate::Core): its devices are the block layer's.
+//!
+//! # Contract
+//! The caller keeps the order of overlapping changes, whichever front end sends them, so
+//! [`TargetEngine::keep_order`] is not for such a target. A buffer that a leg of a mirror may still
+//! read ([`TargetEngine::lend`]) stays its command's until [`TargetEngine::loan_ended`], and so does
+//! the place of its connection (T10).
+use super::TargetEngine;
+use super::commands::Stage;
+use block::Key;
+use nvme::controller::{Action, ConfigError};
+use nvme::host::AnaState;
+use nvme::wire::Status;
+
+impl TargetEngine {
+    /// Lays the buffers from byte `at` of the arena on, a multiple of 4 KiB. Before the first
+    /// connection.
+    pub(crate) fn place_buffers(&mut self, at: u64) {
+        self.pool.place(at);
+    }
+
+    /// Ends a request that [`Output::Device`](crate::Output::Device) asked for, well or with this
+    /// status.
+    pub(crate) fn request_ended(&mut self, id: u32, result: Result<(), Status>, now_ns: u64) {
+        self.end_overdue(now_ns);
+        self.request_done(id, result, now_ns);
+        self.drain(now_ns);
+        self.press_on(now_ns);
+    }
+
+    /// Notes that a leg may read a command's buffer after the end of its request.
+    pub(crate) fn lend(&mut self, id: u32, loan: Key) {
+        self.commands[id].loans += 1;
+        let at = loan.index() as usize;
+        if at >= self.loans.len() {
+            self.loans.resize(at + 1, 0);
+        }
+        self.loans[at] = id;
+    }
+
+    /// Ends a loan.
+    pub(crate) fn loan_ended(&mut self, loan: Key, now_ns: u64) {
+        let slot = self.loans[loan.index() as usize];
+        let command = &mut self.commands[slot];
+        command.loans -= 1;
+        if command.loans == 0 && command.stage == Stage::Lent {
+            self.free_command(slot);
+            self.drain(now_ns);
+            self.press_on(now_ns);
+        }
+    }
+
+    /// Makes an NSID inactive until [`Self::activate`].
+    pub(crate) fn deactivate(&mut self, nsid: u32, now_ns: u64) {
+        self.subsystem.deactivate(nsid);
+        self.drain(now_ns);
+    }
+
+    /// Makes an inactive NSID active, with this size.
+    ///
+    /// # Errors
+    /// As of [`Subsystem::activate`](nvme::controller::Subsystem::activate).
+    pub(crate) fn activate(
+        &mut self,
+        nsid: u32,
+        blocks: u64,
+        block_shift: u8,
+        read_only: bool,
+        now_ns: u64,
+    ) -> Result<(), ConfigError> {
+        self.subsystem
+            .activate(nsid, blocks, block_shift, read_only)?;
+        for namespace in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
+            namespace.block_shift = block_shift;
+        }
+        self.drain(now_ns);
+        Ok(())
+    }
+
+    /// Changes the ANA state of a group as it is seen through all ports.
+    pub(crate) fn set_ana(&mut self, group: u32, state: AnaState, now_ns: u64) {
+        for port in 0..self.ports.len() as u16 {
+            self.subsystem.set_ana_group(port, group, state, now_ns);
+        }
+        self.drain(now_ns);
+    }
+
+    /// What the command of a request does.
+    pub(crate) fn action(&self, id: u32) -> Action {
+        self.commands[id].action
+    }
+
+    /// Whether the command of a request is for all namespaces.
+    pub(crate) fn is_for_all(&self, id: u32) -> bool {
+        self.commands[id].namespace.is_none()
+    }
+
+    /// The connection of a request's command, and whether it can still be answered.
+    pub(crate) fn asker(&mut self, id: u32) -> (u32, bool) {
+        let number = self.commands[id].connection;
+        (number, self.connections.of(number).may_send())
+    }
+}

@@ -1,0 +1,96 @@
+//! A device that loses its last path, while hosts have commands there.
+use super::common::{BLOCK, MS, SECOND, io};
+use super::rig::{Below, GUEST, Rig, Setup};
+use crate::mirror::rig::{LEG_BYTES, configured};
+use engine::export::ExportControl;
+use engine::host::{Io, IoOp, VolumeInfo};
+use engine::limits::EXPORTS_MAX;
+use engine::mirror::{Anew, MIRRORS_FROM, MirrorOrder};
+use volume::Outcome;
+
+fn write(slot: u64) -> Io {
+    let at = slot * u64::from(BLOCK);
+    io(IoOp::Write { fua: false }, at, BLOCK, slot)
+}
+
+/// Whether the host may use its path, by the path's ANA state.
+fn is_accessible(rig: &Rig) -> bool {
+    rig.guest.borrow().usability(0).0
+}
+
+/// Commands wait as long as the device lets them, their connection lives on with its keep-alive,
+/// and the host knows why.
+#[test]
+fn commands_wait_for_a_path_and_their_connection_lives() {
+    let mut setup = Setup::over(Below::Paths);
+    setup.guest.kato_ms = 1000;
+    setup.guest.io_timeout_ns = 100 * SECOND;
+    let mut rig = Rig::ready(setup);
+    rig.slow(SECOND);
+    rig.submit(&write(0), 7);
+    rig.pass(10 * MS);
+    rig.slow(0);
+    let before = rig.world.connections(GUEST);
+    rig.lose_paths();
+    rig.until(SECOND, |rig| !is_accessible(rig));
+    // What comes now waits with the host, for an ANA state that lets it go.
+    rig.submit(&write(1), 8);
+    assert!(!rig.run(20 * SECOND, |rig| rig.has_ended(0) || rig.has_ended(1)));
+    assert_eq!(rig.world.connections(GUEST), before);
+    let stats = rig.core.borrow().port_stats(EXPORTS_MAX).unwrap();
+    assert_eq!(
+        (stats.keep_alive_expired, stats.errors),
+        (0, 0),
+        "{stats:?}"
+    );
+    rig.find_paths();
+    assert_eq!(rig.end(0, 100 * SECOND), Outcome::Done);
+    assert_eq!(rig.end(1, 10 * SECOND), Outcome::Done);
+    assert!(is_accessible(&rig));
+    assert_eq!(rig.disks[0].bytes.borrow()[0], 7);
+    assert_eq!(rig.world.connections(GUEST), before);
+}
+
+#[test]
+fn fast_io_fail_tmo_ends_commands_with_a_status_of_the_path() {
+    let mut setup = Setup::over(Below::Paths);
+    setup.core.volumes[0].recovery.fast_io_fail_ns = 5 * SECOND;
+    setup.guest.volumes[0].recovery.fast_io_fail_ns = MS;
+    setup.guest.io_timeout_ns = 100 * SECOND;
+    let mut rig = Rig::ready(setup);
+    rig.slow(SECOND);
+    rig.submit(&write(0), 7);
+    rig.pass(10 * MS);
+    rig.slow(0);
+    let lost_ns = rig.world.now_ns;
+    rig.lose_paths();
+    assert_eq!(rig.end(0, 60 * SECOND), Outcome::PathError);
+    let waited_ns = rig.world.now_ns - lost_ns;
+    assert!(
+        (4 * SECOND..10 * SECOND).contains(&waited_ns),
+        "{waited_ns}"
+    );
+    assert_eq!(rig.used(), 0);
+}
+
+#[test]
+fn stopped_mirror_is_inaccessible_until_it_begins_anew() {
+    let mut rig = Rig::ready(Setup::over(Below::Mirror));
+    assert_eq!(rig.one(&write(0), 1), Outcome::Done);
+    let connections = rig.world.connections(GUEST);
+    rig.control(ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Stop));
+    rig.until(SECOND, |rig| !is_accessible(rig));
+    rig.submit(&write(1), 2);
+    assert!(!rig.run(SECOND, |rig| rig.has_ended(1)));
+    let (_, config) = configured(&rig.disks);
+    let info = VolumeInfo {
+        bytes: LEG_BYTES,
+        block_shift: 12,
+        transfer_max: BLOCK,
+    };
+    let infos = vec![info; 2];
+    let begin = MirrorOrder::Begin(Box::new(Anew { config, infos }));
+    rig.control(ExportControl::Mirror(MIRRORS_FROM, begin));
+    assert_eq!(rig.end(1, 60 * SECOND), Outcome::Done);
+    assert_eq!(rig.world.connections(GUEST), connections);
+}

@@ -1,0 +1,9 @@
+//! Volumes and mirrors as namespaces of an NVMe/TCP subsystem, in virtual time: a host's engine, NBD
+//! clients beside it, the engine that offers, and what is below.
+mod data;
+mod lost;
+mod order;
+mod rig;
+
+use crate::common;
+use crate::export::clients;
