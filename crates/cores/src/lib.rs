@@ -17,6 +17,7 @@ use engine::host::{
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
 use engine::mirror::{MIRRORS_FROM, MirrorReport};
+use engine::target::PortStats;
 use engine::{Around, Machine};
 use nbd::server::CloseReason;
 use paths::board::Board;
@@ -61,6 +62,8 @@ pub enum RunEvent {
     Resized(u16, VolumeInfo),
     /// A line for the user.
     Note(String),
+    /// This volume can't be the namespace of this NSID, and why.
+    Unfit(u16, u32, String),
     /// No path of the volume is live; its I/O waits.
     NoPath(u16),
     /// What another core learnt of a path: core 0 decides what becomes of it.
@@ -112,6 +115,8 @@ pub struct CoreReport {
     pub volumes: Vec<Vec<PathReport>>,
     /// By export number.
     pub exports: Vec<ExportCounters>,
+    /// By port of the NVMe/TCP servers on this core, in the order of their listeners.
+    pub ports: Vec<PortStats>,
     /// Those that are on this core, by number.
     pub mirrors: BTreeMap<u16, MirrorReport>,
 }
@@ -256,10 +261,7 @@ impl RunMachine {
                     | HostEvent::Removed(_),
                 ) => {}
                 ExportEvent::Unfit { volume, nsid, why } => {
-                    let what = format!(
-                        "volume {volume} is not namespace {nsid} of its NVMe/TCP export: {why}"
-                    );
-                    self.tell(RunEvent::Note(what));
+                    self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
                 ExportEvent::Client {
@@ -370,6 +372,9 @@ impl RunMachine {
             volumes: volumes.collect(),
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))
+                .collect(),
+            ports: (engine::limits::EXPORTS_MAX..)
+                .map_while(|listener| self.engine.port_stats(listener))
                 .collect(),
             mirrors: (MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16)
                 .filter_map(|volume| Some((volume, self.engine.mirror(volume)?)))

@@ -11,8 +11,8 @@
 //! [`EXPORTS_MAX`] are exports of the NBD server; those from there on are the ports of the NVMe/TCP
 //! servers, in the order in which these were added.
 //!
-//! A cookie of an I/O, and the owner of a change, have the number of their front end above bit 32: 0
-//! is the NBD server.
+//! A cookie of an I/O, and the owner of a change, have the number of their front end above bit 32:
+//! 0 is the NBD server.
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
@@ -85,15 +85,15 @@ impl Core {
         }
     }
 
-    /// Adds an NVMe/TCP server, before the first turn. Returns the listener of its first port; those
-    /// of the others follow.
+    /// Adds an NVMe/TCP server, before the first turn. Returns the listener of its first port; the
+    /// others follow.
     ///
     /// # Errors
     /// The field of its configuration that can't be; then nothing was added.
     pub fn add_nvme_server(&mut self, config: NvmeConfig) -> Result<u32, ConfigError> {
         let place = self.nvme.len() as u16;
         let front_end = u64::from(place) + 1;
-        let ports = config.target.shapes.len() as u16;
+        let ports = config.subsystem.ports.len() as u16;
         let server = NvmeServer::new(config, front_end, self.owners.len() as u32)?;
         let listener = EXPORTS_MAX + self.ports.len() as u32;
         self.ports.extend((0..ports).map(|port| (place, port)));

@@ -26,10 +26,10 @@
 //!
 //! Changes that overlap are executed one after the other, in the order in which all of each was
 //! here, from one connection or several, of this front end or another
-//! ([`ChangeOrder`](block::order::ChangeOrder), which the devices keep). A change of a client that is gone keeps
-//! its place until its I/Os have ended, so it undoes nothing that comes later (T9); if none of them
-//! was begun it is dropped, unless the client said DISC. From the last answer on all connections
-//! read the same (T46).
+//! ([`ChangeOrder`](block::order::ChangeOrder), which the devices keep). A change of a client that
+//! is gone keeps its place until its I/Os have ended, so it undoes nothing that comes later (T9);
+//! if none of them was begun it is dropped, unless the client said DISC. From the last answer on
+//! all connections read the same (T46).
 //!
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!

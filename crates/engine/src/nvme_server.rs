@@ -7,9 +7,9 @@
 //! # Contract
 //! A namespace has the number of its device for good. Its NSID is inactive until the device is
 //! ready, then active with the size that the device has; when the device is removed it is inactive
-//! for ever. Each namespace has an ANA group of its own, numbered as its NSID, which is inaccessible
-//! while the device has no usable path or leg. A command that the device has then waits there, as
-//! long as the device lets it; its connection is served meanwhile.
+//! for ever. Each namespace has an ANA group of its own, numbered as its NSID, which is
+//! inaccessible while the device has no usable path or leg. A command that the device has then
+//! waits there, as long as the device lets it; its connection is served meanwhile.
 //!
 //! Changes of one device are executed in the order in which they came, over all connections and
 //! front ends ([`ChangeOrder`](block::order::ChangeOrder)). One whose connection was lost, or whose
@@ -20,14 +20,14 @@
 //! Those of the target. Compare is not offered: devices have none.
 use crate::export::ExportEvent;
 use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
-use crate::machine::{ConnId, DeviceOp, DeviceRequest, Machine, Output};
+use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
 use crate::mirror::Devices;
 use crate::target::{TargetConfig, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::Range;
 use block::order::Ticket;
-use nvme::controller::{Action, ConfigError};
+use nvme::controller::{Action, ConfigError, SubsystemConfig};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use volume::Outcome;
@@ -38,11 +38,15 @@ const PIECE_MAX: u64 = 1 << 31;
 /// What an NVMe/TCP server is made of.
 #[derive(Clone, Debug)]
 pub struct NvmeConfig {
-    /// The subsystem. The device of a namespace is the number of a volume or mirror; its size is
-    /// that of the device, once this is ready, and its ANA group is its own.
-    pub target: TargetConfig,
+    /// The subsystem. The size of a namespace is that of its device, once this is ready, and its
+    /// ANA group is its own.
+    pub subsystem: SubsystemConfig,
+    /// Volume or mirror of each namespace, in the order of the subsystem's namespaces.
+    pub volumes: Vec<u16>,
     /// First byte of its buffers in the arena, a multiple of 4 KiB.
     pub arena_at: u64,
+    /// Bytes of them.
+    pub arena_bytes: u64,
 }
 
 /// Whether hosts see a namespace.
@@ -100,23 +104,31 @@ impl NvmeServer {
     /// As of [`TargetEngine::new`].
     pub fn new(config: NvmeConfig, front_end: u64, first_conn: u32) -> Result<Self, ConfigError> {
         let NvmeConfig {
-            mut target,
+            mut subsystem,
+            volumes,
             arena_at,
+            arena_bytes,
         } = config;
-        let of = &mut target.subsystem;
-        // Other devices would have to be asked for what one can't do.
-        of.compare = false;
-        let mut namespaces = Vec::with_capacity(of.namespaces.len());
-        for (it, device) in of.namespaces.iter_mut().zip(&target.devices) {
+        // Devices have no such request.
+        subsystem.compare = false;
+        let mut namespaces = Vec::with_capacity(volumes.len());
+        for (it, &volume) in subsystem.namespaces.iter_mut().zip(&volumes) {
             (it.ana_group, it.blocks, it.block_shift) = (it.nsid, 1, 12);
             // A leg or path that comes later need not promise it.
             it.deallocate_zeroes = false;
             namespaces.push(Namespace {
                 nsid: it.nsid,
-                volume: device.0,
+                volume,
                 presence: Presence::Awaited,
             });
         }
+        let target = TargetConfig {
+            shapes: alloc::vec![shape::Config::default(); subsystem.ports.len()],
+            devices: volumes.into_iter().map(DeviceId).collect(),
+            subsystem,
+            arena_bytes,
+            seed: 0,
+        };
         let mut target = TargetEngine::new(target)?;
         target.place_buffers(arena_at);
         for it in &namespaces {

@@ -318,7 +318,7 @@ impl Config {
 
     /// Serial number, given or made from the NQN.
     pub fn serial(&self) -> String {
-        let made = || derived(&self.nqn, "serial").simple().to_string()[..20].to_owned();
+        let made = || serial_of(&self.nqn);
         self.serial.clone().unwrap_or_else(made)
     }
 }
@@ -396,6 +396,11 @@ pub fn identifiers(nqn: &str, nsid: u32) -> ([u8; 16], [u8; 16]) {
         made(&format!("namespace {nsid} nguid")),
         made(&format!("namespace {nsid}")),
     )
+}
+
+/// Serial number of a subsystem for which none is given.
+pub fn serial_of(nqn: &str) -> String {
+    derived(nqn, "serial").simple().to_string()[..20].to_owned()
 }
 
 fn derived(nqn: &str, of: &str) -> Uuid {

@@ -31,7 +31,7 @@ mod reference;
 mod serve;
 mod settings;
 
-pub use config::identifiers;
+pub use config::{check_nqn, identifiers, serial_of};
 pub use embedded::{Embedded, EmbeddedConfig, embedded};
 
 use clap::{Args, Subcommand};

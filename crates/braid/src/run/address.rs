@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 
 use cores::RunControl;
 use engine::export::{ExportControl, Reader};
+use engine::limits::EXPORTS_MAX;
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -148,7 +149,7 @@ pub struct Accepting {
 }
 
 impl Accepting {
-    /// Begins: clients become those of export `number`.
+    /// Begins: clients become those of the engine's listener `number`.
     ///
     /// # Errors
     /// No descriptor or thread is left.
@@ -156,7 +157,7 @@ impl Accepting {
         let listener = bound.listener().context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
         let accept = move || {
-            let mut told = false;
+            let mut warned = false;
             loop {
                 use rustix::io::Errno;
                 let socket = match rustix::net::accept_with(
@@ -168,7 +169,7 @@ impl Accepting {
                     Err(Errno::INVAL) => return,
                     Err(Errno::INTR | Errno::CONNABORTED) => continue,
                     Err(error) => {
-                        if !std::mem::replace(&mut told, true) {
+                        if !std::mem::replace(&mut warned, true) {
                             tracing::warn!(
                                 "export {number} accepts no clients for now, and tries again: \
                                  {error}"
@@ -178,9 +179,12 @@ impl Accepting {
                         continue;
                     }
                 };
-                told = false;
-                let reader = ExportControl::Source(number, reader(&socket, unix));
-                if !to.send(RunControl::Export(reader)) || !to.adopt(number, socket) {
+                warned = false;
+                // Of a host over NVMe/TCP its NQN says who it is.
+                let source = (number < EXPORTS_MAX).then(|| reader(&socket, unix));
+                let source = source.map(|it| ExportControl::Source(number, it));
+                let told = source.is_none_or(|it| to.send(RunControl::Export(it)));
+                if !told || !to.adopt(number, socket) {
                     return;
                 }
             }

@@ -21,6 +21,7 @@ mod check;
 mod hints;
 mod keys;
 mod mirror;
+mod subsystems;
 pub mod twice;
 
 use super::address::NbdAddress;
@@ -35,8 +36,10 @@ use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+pub use subsystems::Subsystem;
 use target::quantity::{Duration, Identifier, Rate, Size};
 use volume::AnaUse;
 use volume::health::Limits;
@@ -117,6 +120,9 @@ pub struct Config {
     /// Volumes; behind those of the file, the legs of its mirrors.
     #[serde(rename = "volume", default)]
     pub volumes: Vec<Volume>,
+    /// The subsystems that their NVMe/TCP exports make.
+    #[serde(skip)]
+    pub subsystems: Vec<Subsystem>,
 }
 
 /// One discovery controller.
@@ -248,20 +254,58 @@ pub struct Volume {
     /// Paths.
     #[serde(rename = "path", default)]
     pub paths: Vec<PathKeys>,
-    /// Exports.
+    /// Exports as they are written.
     #[serde(rename = "export", default)]
+    pub export_keys: Vec<ExportKeys>,
+    /// Those over NBD.
+    #[serde(skip)]
     pub exports: Vec<Export>,
 }
 
-/// One export.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// One export as it is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Export {
-    /// Where clients connect.
-    #[serde(deserialize_with = "keys::nbd")]
-    pub nbd: NbdAddress,
+pub struct ExportKeys {
+    /// Where NBD clients connect.
+    #[serde(default, deserialize_with = "keys::nbd")]
+    pub nbd: Option<NbdAddress>,
+    /// Where NVMe/TCP hosts connect.
+    #[serde(default, deserialize_with = "keys::nvme")]
+    pub nvme: Option<SocketAddr>,
     /// Refuse changes.
     #[serde(default)]
+    pub read_only: bool,
+    /// Whose socket it is.
+    pub owner: Option<Name>,
+    /// Whose socket it is.
+    pub group: Option<Name>,
+    /// Who may connect.
+    pub mode: Option<Mode>,
+    /// Of NVMe/TCP: the subsystem.
+    pub nqn: Option<String>,
+    /// The namespace there; the next free one where it is left out.
+    #[serde(default, deserialize_with = "keys::nsid")]
+    pub nsid: Option<u32>,
+    /// Of NVMe/TCP: serial number.
+    pub serial: Option<String>,
+    /// Of the namespace.
+    pub uuid: Option<Identifier>,
+    /// Of the namespace.
+    pub nguid: Option<Identifier>,
+    /// Host NQNs that may connect; none: any.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Any host of other machines may connect.
+    #[serde(default)]
+    pub open: bool,
+}
+
+/// One export over NBD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Where clients connect.
+    pub nbd: NbdAddress,
+    /// Refuse changes.
     pub read_only: bool,
     /// Whose socket it is.
     pub owner: Option<Name>,
@@ -287,10 +331,21 @@ impl Config {
     /// As [`Config::read`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut config: Self = text::toml(text).map_err(hints::add)?;
-        check::check(&config, text).map_err(|wrong| check::place(wrong, text))?;
+        let placed = |wrong| check::place(wrong, text);
+        check::check(&config, text).map_err(placed)?;
+        for volume in &mut config.volumes {
+            volume.exports = volume
+                .export_keys
+                .iter()
+                .filter_map(ExportKeys::nbd)
+                .collect();
+        }
+        config.subsystems = subsystems::of(&config.volumes).map_err(placed)?;
         let legs = config.volumes.iter().flat_map(Volume::leg_volumes);
         let legs: Vec<Volume> = legs.collect();
         config.volumes.extend(legs);
+        subsystems::check_cores(&config.subsystems, &config.volumes, config.cores)
+            .map_err(placed)?;
         Ok(config)
     }
 
@@ -323,6 +378,19 @@ impl Config {
             group: self.socket_group.clone(),
             mode: self.socket_mode,
         }
+    }
+}
+
+impl ExportKeys {
+    /// What it is over NBD, if it is.
+    fn nbd(&self) -> Option<Export> {
+        Some(Export {
+            nbd: self.nbd.clone()?,
+            read_only: self.read_only,
+            owner: self.owner.clone(),
+            group: self.group.clone(),
+            mode: self.mode,
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use super::known;
 use super::late::{self, Absent};
 use super::marks::Before;
 use super::mirrors::{self, Found, Mirrors};
+use super::nvme_exports::{CONNECTIONS_MAX, Listening};
 use super::volumes::AT_START;
 use crate::board::{Board, node_of};
 use crate::cli::Usage;
@@ -30,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
+/// Where a front end's buffers may begin in the arena, bytes.
+const ARENA_ALIGNMENT: u64 = 1 << 20;
 /// Most requests in flight of one client.
 const REQUESTS_MAX: u16 = 128;
 /// Room for paths that are added while it runs: in all, and beside those of the start. Each costs
@@ -73,6 +76,7 @@ impl Cores {
             impl Fn(&Volume) -> (Policy, Knobs),
             impl Fn(&Volume) -> Before,
         ),
+        subsystems: &mut [Listening],
         namespaces: &known::Known,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
@@ -96,9 +100,14 @@ impl Cores {
             };
             let behind = scratch(config).at + u64::from(SCRATCH_BYTES);
             let of_mirrors = mirrors.of_core(core, behind);
-            let arena_bytes = behind + u64::from(of_mirrors.scratch.len);
+            let mut arena_bytes = behind + u64::from(of_mirrors.scratch.len);
             let engine = Devices::new(HostEngine::with_room(host, room), of_mirrors);
-            let engine = Core::new(engine, volumes.len(), export);
+            let mut engine = Core::new(engine, volumes.len(), export);
+            for subsystem in subsystems.iter_mut().filter(|it| it.core == core) {
+                let at = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);
+                subsystem.join(&mut engine, at, config.buffers.0)?;
+                arena_bytes = at + config.buffers.0;
+            }
             let peers = match core {
                 0 => handles.iter().map(Handle::sender).collect(),
                 _ => Vec::new(),
@@ -341,7 +350,8 @@ pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
 fn room(config: &Config) -> usize {
     let paths: usize = config.volumes.iter().map(|volume| volume.paths.len()).sum();
     let connections = runtime::limits::CONNECTIONS_MAX as usize;
-    let most = connections.saturating_sub(config.clients.into()) / 2;
+    let hosts = config.subsystems.len() * CONNECTIONS_MAX as usize;
+    let most = connections.saturating_sub(usize::from(config.clients) + hosts) / 2;
     PATHS_MIN.max(paths + PATHS_MORE).min(most).max(paths)
 }
 

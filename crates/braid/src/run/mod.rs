@@ -13,11 +13,12 @@
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
-//!   [`paths`] ([`entries`]), [`exports`], and what paths lead to: [`ends`]
+//!   [`paths`] ([`entries`]), [`exports`], and what paths lead to: [`ends`]; [`nvme_exports`]: over
+//!   NVMe/TCP, from start to end
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 //!
 //! # Limits
-//! All NBD clients of a volume are on one core.
+//! All clients of a volume are on one core.
 mod address;
 mod choices;
 pub mod client;
@@ -40,6 +41,7 @@ mod marks;
 mod mirrors;
 mod names;
 mod notes;
+mod nvme_exports;
 mod paths;
 mod reach;
 mod registry;
@@ -161,7 +163,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
-    let mut cores = Cores::start(&config, &identity, (chosen, before), &known, &told)?;
+    let mut namespaces = nvme_exports::bind(&config)?;
+    let made = (chosen, before);
+    let mut cores = Cores::start(&config, &identity, made, &mut namespaces, &known, &told)?;
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -183,6 +187,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.accept_names(&args.accept);
     service.look_for_late();
     let exported = service.export_configured();
+    let exported = exported.and_then(|()| service.accept_hosts(namespaces));
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;
@@ -324,6 +329,12 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
             ));
         }
         RunEvent::Note(what) => log::say(service.of_queue(what)),
+        RunEvent::Unfit(volume, nsid, why) => {
+            let name = service.name(volume);
+            log::say(format!(
+                "{name}: it is not offered as namespace {nsid}: {why}"
+            ));
+        }
         RunEvent::NoPath(volume) => {
             let state = service.state();
             if let Some(it) = state.volumes.get(volume) {

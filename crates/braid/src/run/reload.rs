@@ -309,6 +309,7 @@ fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
     let mirrors = |config: &Config| -> Vec<Volume> {
         let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
         let fixed = mirrors.map(|it| Volume {
+            export_keys: Vec::new(),
             exports: Vec::new(),
             ..it.clone()
         });
@@ -328,6 +329,9 @@ fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     refuse_mirrors(old, new)?;
+    if old.subsystems != new.subsystems {
+        bail!("exports over NVMe/TCP can't come, go or change by a reload yet: restart the engine");
+    }
     for new in &new.volumes {
         let Some(old) = old.volume(&new.name) else {
             continue;

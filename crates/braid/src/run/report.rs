@@ -13,6 +13,7 @@ use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::{CoreReport, PathReport};
 use engine::host::{HedgeStats, PathState};
+use engine::limits::EXPORTS_MAX;
 use policy::PathStats;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -442,7 +443,33 @@ impl<'a> Report<'a> {
                 "merged": counters.merged,
             })
         });
-        show.collect()
+        let namespaces = self
+            .state
+            .namespaces
+            .iter()
+            .filter(|it| it.volume == volume);
+        let namespaces = namespaces.flat_map(|it| {
+            let core = usize::from(volume) % self.cores.len();
+            let uris = it.uris.iter();
+            uris.map(move |(uri, listener)| {
+                let port = (listener - EXPORTS_MAX) as usize;
+                let stats = self.cores[core]
+                    .ports
+                    .get(port)
+                    .copied()
+                    .unwrap_or_default();
+                json!({
+                    "uri": uri,
+                    "read_only": it.read_only,
+                    "clients": stats.connections,
+                    "requests": stats.commands,
+                    "errors": stats.errors,
+                    "waited_buffer": stats.waited_buffer,
+                    "merged": 0,
+                })
+            })
+        });
+        show.chain(namespaces).collect()
     }
 }
 

@@ -22,6 +22,7 @@ use super::live;
 use super::marked::Unanswered;
 use super::marks::Marks;
 use super::mirrors::{self, Found, Stopped};
+use super::nvme_exports::NvmeExported;
 use super::paths::Changes;
 use super::registry::Registry;
 use super::reload;
@@ -103,6 +104,10 @@ pub struct State {
     pub volumes: Volumes,
     /// By export number.
     pub exports: Vec<Option<Exported>>,
+    /// Volumes that are namespaces over NVMe/TCP.
+    pub namespaces: Vec<NvmeExported>,
+    /// Where their hosts connect.
+    pub accepting_hosts: Vec<Accepting>,
     /// Numbers of exports that listen no more and may have clients, with their volumes.
     pub ending: BTreeMap<usize, u16>,
     /// Mirrors that were stopped, by number.
@@ -222,6 +227,8 @@ impl Service {
         let state = State {
             volumes: running.collect(),
             exports: Vec::new(),
+            namespaces: Vec::new(),
+            accepting_hosts: Vec::new(),
             ending: BTreeMap::new(),
             configured,
             stopped: BTreeMap::new(),
@@ -337,6 +344,7 @@ impl Service {
         let mut state = self.state();
         state.closed = true;
         state.exports.clear();
+        state.accepting_hosts.clear();
         self.news.notify_all();
         self.discovery.close();
     }
@@ -349,7 +357,12 @@ impl Service {
             let name = &state.volumes[export.volume].of.name;
             format!("{name}: {}\n", export.uri)
         };
-        exports.map(line).collect()
+        let namespaces = state.namespaces.iter().flat_map(|it| {
+            let name = &state.volumes[it.volume].of.name;
+            let uris = it.uris.iter();
+            uris.map(move |(uri, _)| format!("{name}: {uri}\n"))
+        });
+        exports.map(line).chain(namespaces).collect()
     }
 
     /// Passes on to core 0 what another core learnt of a path.

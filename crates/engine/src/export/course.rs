@@ -309,8 +309,8 @@ impl NbdServer {
     }
 }
 
-/// Takes a change out of the order: it is over, or nothing of it is executed any more. Those that it
-/// kept waiting begin in this turn.
+/// Takes a change out of the order: it is over, or nothing of it is executed any more. Those that
+/// it kept waiting begin in this turn.
 fn leave_order(work: &mut Work, devices: &mut Devices) {
     if let Some(place) = work.order.take() {
         devices.order.end(place);

@@ -3,8 +3,8 @@
 //! # Contract
 //! The caller keeps the order of overlapping changes, whichever front end sends them, so
 //! [`TargetEngine::keep_order`] is not for such a target. A buffer that a leg of a mirror may still
-//! read ([`TargetEngine::lend`]) stays its command's until [`TargetEngine::loan_ended`], and so does
-//! the place of its connection (T10).
+//! read (`lend`) stays its command's until `loan_ended`, and so does the place of its connection
+//! (T10).
 use super::TargetEngine;
 use super::commands::Stage;
 use block::Key;

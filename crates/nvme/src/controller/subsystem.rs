@@ -405,8 +405,8 @@ impl Subsystem {
         Ok(())
     }
 
-    /// The present configuration: active namespaces in ascending order, with their present sizes. ANA
-    /// states: see [`Self::ana`].
+    /// The present configuration: active namespaces in ascending order, with their present sizes.
+    /// ANA states: see [`Self::ana`].
     pub fn config(&self) -> &SubsystemConfig {
         &self.shared.config
     }

@@ -1,5 +1,5 @@
 //! What one value can't tell by itself, and where in the file it stands.
-use super::{Config, Export, PathKeys, Volume, mirror, twice};
+use super::{Config, Export, ExportKeys, PathKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::units::format_bytes;
@@ -63,11 +63,29 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
         if !names.insert(&volume.name) {
             wrong("name", format!("there are two volumes \"{}\"", volume.name))?;
         }
-        for (number, export) in volume.exports.iter().enumerate() {
+        for (number, keys) in volume.export_keys.iter().enumerate() {
             let at = |key| [&here[..], &[Key("export"), At(number), Key(key)]].concat();
-            check_export(export).map_err(|(key, text)| (at(key), text))?;
-            if !places.insert(export.nbd.to_string()) {
-                return Err((at("nbd"), format!("{} is exported twice", export.nbd)));
+            check_export_keys(keys).map_err(|(key, text)| (at(key), text))?;
+            if let Some(nbd) = &keys.nbd
+                && !places.insert(nbd.to_string())
+            {
+                return Err((at("nbd"), format!("{nbd} is exported twice")));
+            }
+        }
+    }
+    for (number, volume) in config.volumes.iter().enumerate() {
+        for (export, keys) in volume.export_keys.iter().enumerate() {
+            let Some(address) = keys.nvme else { continue };
+            if places.contains(&format!("tcp:{address}")) {
+                let steps = [
+                    Key("volume"),
+                    At(number),
+                    Key("export"),
+                    At(export),
+                    Key("nvme"),
+                ];
+                let text = format!("{address} is the address of an export over NBD");
+                return Err((steps.to_vec(), text));
             }
         }
     }
@@ -211,6 +229,43 @@ fn check_discovered(volume: &Volume, config: &Config) -> Result<(), (&'static st
     match config.discoveries.is_empty() {
         true => wrong("there is no [[discovery]] to ask: write one with a uri".into()),
         false => Ok(()),
+    }
+}
+
+fn check_export_keys(keys: &ExportKeys) -> Result<(), (&'static str, String)> {
+    let of_nvme = [
+        ("nqn", keys.nqn.is_some()),
+        ("nsid", keys.nsid.is_some()),
+        ("serial", keys.serial.is_some()),
+        ("uuid", keys.uuid.is_some()),
+        ("nguid", keys.nguid.is_some()),
+        ("hosts", !keys.hosts.is_empty()),
+        ("open", keys.open),
+    ];
+    let of_nbd = [
+        ("owner", keys.owner.is_some()),
+        ("group", keys.group.is_some()),
+        ("mode", keys.mode.is_some()),
+    ];
+    let set = |all: &[(&'static str, bool)]| all.iter().find(|(_, set)| *set).map(|(key, _)| *key);
+    match (keys.nbd(), keys.nvme) {
+        (Some(export), None) => match set(&of_nvme) {
+            Some(key) => Err((key, format!("{key} is of an export over NVMe/TCP (nvme)"))),
+            None => check_export(&export),
+        },
+        (None, Some(address)) => match set(&of_nbd) {
+            Some(key) => Err((key, format!("{key} is for nbd = \"unix:/path\""))),
+            None => super::subsystems::check(keys, address),
+        },
+        (Some(_), Some(_)) => {
+            let text = "an export has nbd or nvme: write a [[volume.export]] for each";
+            Err(("nvme", text.into()))
+        }
+        (None, None) => {
+            let text = "an export has an address: write nbd = \"unix:/path\", or \
+                        nvme = \"127.0.0.1:4420\" and an nqn";
+            Err(("read_only", text.into()))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! docs/configuration.md has the keys of the engine, with their defaults.
 use super::Volume;
-use super::{ASSEMBLE_WAIT_NS, Config, DiscoveryKeys, Export, LEG_QUIESCE_NS, LegKeys, PathKeys};
+use super::{
+    ASSEMBLE_WAIT_NS, Config, DiscoveryKeys, ExportKeys, LEG_QUIESCE_NS, LegKeys, PathKeys,
+};
 use crate::control::access::PRIVATE;
 use crate::reference::{compare, table};
 use crate::run::live;
@@ -51,7 +53,7 @@ fn the_document_has_the_keys_of_a_volume() {
     compare("volume", "name = \"v0\"\n", resolve);
     compare::<LegKeys>("leg", "uri = \"mem:1MiB\"\n", |_| ());
     compare::<PathKeys>("path", "uri = \"mem:1MiB\"\n", |_| ());
-    compare::<Export>("export", "nbd = \"unix:/v0.sock\"\n", |export| {
+    compare::<ExportKeys>("export", "", |export| {
         export.mode.get_or_insert(PRIVATE);
     });
 }

@@ -3,7 +3,7 @@
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
 use super::mirror::RawLeg;
-use super::{Config, DiscoveryKeys, Export, PathKeys, Volume};
+use super::{Config, DiscoveryKeys, ExportKeys, PathKeys, Volume};
 use crate::text;
 use serde::de::DeserializeOwned;
 
@@ -42,7 +42,7 @@ fn hint(key: &str, here: &str) -> Option<String> {
         (unknown::<Volume>(), "in [[volume]], before what it has"),
         (unknown::<PathKeys>(), "in [[volume.path]]"),
         (unknown::<RawLeg>(), "in [[volume.leg]]"),
-        (unknown::<Export>(), "in [[volume.export]]"),
+        (unknown::<ExportKeys>(), "in [[volume.export]]"),
         (unknown::<DiscoveryKeys>(), "in [[discovery]]"),
     ];
     let mean = match known == key {

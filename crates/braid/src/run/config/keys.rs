@@ -8,6 +8,7 @@ use policy::{Hedging, Knobs, Policy};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
+use std::net::SocketAddr;
 use target::quantity::{Duration, FromText, Rate, Size, from_text};
 use volume::AnaUse;
 
@@ -49,8 +50,12 @@ fn text<'de, D: Deserializer<'de>, T, E: Display>(
 pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
     text(from, Policy::parse)
 }
-pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::Error> {
-    text(from, str::parse)
+pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NbdAddress>, D::Error> {
+    text(from, str::parse).map(Some)
+}
+pub(super) fn nvme<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let wanted = "write IP:PORT, an IPv6 address in brackets: 127.0.0.1:4420 is loopback";
+    text(from, |text| text.parse().map_err(|_| wanted)).map(Some)
 }
 pub(super) fn discovery<'de, D: Deserializer<'de>>(from: D) -> Result<DiscoveryUri, D::Error> {
     text(from, str::parse)

@@ -99,6 +99,7 @@ impl Volume {
             policy: keys::default_policy(),
             hedge: None,
             paths,
+            export_keys: Vec::new(),
             exports: Vec::new(),
             fast_io_fail_tmo: self.fast_io_fail_tmo.or(Some(LEG_PATIENCE_NS)),
             ..self.clone()

@@ -12,6 +12,7 @@ mod mirror;
 mod names;
 mod nbd;
 mod no_io_uring;
+mod nvme;
 mod places;
 mod process;
 mod queue;

@@ -155,11 +155,11 @@ fn t33_another_size_of_the_device_reaches_its_hosts() {
     rig.target_control(TargetControl::Resize(1, BLOCKS / 2));
     let half = BLOCKS / 2 * u64::from(BLOCK);
     rig.until(SECOND, |rig| {
-        let sizes = rig.guest_events.iter().filter_map(|event| match event {
+        let mut sizes = rig.guest_events.iter().filter_map(|event| match event {
             HostEvent::Resized(0, info) => Some(info.bytes),
             _ => None,
         });
-        sizes.last() == Some(half)
+        sizes.any(|bytes| bytes == half)
     });
     let it = blocks(IoOp::Read, BLOCKS / 2 - 1, 1, 0);
     assert_eq!(rig.one(&it, 0), Outcome::Done);

@@ -135,8 +135,10 @@ impl Rig {
         };
         let mut core = Core::new(devices, volumes, export);
         let config = NvmeConfig {
-            target: setup.server,
+            subsystem: setup.server.subsystem,
+            volumes: setup.server.devices.iter().map(|it| it.0).collect(),
             arena_at: NBD_ARENA,
+            arena_bytes: NVME_ARENA,
         };
         assert_eq!(core.add_nvme_server(config), Ok(EXPORTS_MAX));
         let core = Rc::new(RefCell::new(core));

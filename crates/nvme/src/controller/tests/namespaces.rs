@@ -35,7 +35,7 @@ fn inactive_namespace_keeps_its_number_and_its_group() {
         Status::INVALID_NAMESPACE
     );
     bench.target.deactivate(5);
-    // What a host sizes its tables by stays.
+    // A host sizes its tables by these: they stay.
     let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
     assert_eq!((c.nn, c.mnan, c.anagrpmax, c.nanagrpid), (5, 3, 2, 2));
     assert_eq!(ana_groups(&mut bench), [(1, vec![1]), (2, vec![])]);

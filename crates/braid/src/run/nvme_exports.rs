@@ -1,0 +1,183 @@
+//! Volumes as namespaces over NVMe/TCP: their subsystems listen before the cores begin, and take
+//! hosts when the service does.
+//!
+//! # Contract
+//! Subsystems are there from the start to the end of the engine. All connections of one are on the
+//! core of its volumes.
+use super::address::{Accepting, Bound};
+use super::config::{Config, Subsystem};
+use super::mirrors;
+use super::service::Service;
+use anyhow::{Context, anyhow};
+use engine::{Core, NvmeConfig};
+use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use nvme::host::AnaState;
+use std::net::{SocketAddr, TcpListener};
+use target::serial_of;
+
+/// Most connections of one subsystem: as of a target.
+pub const CONNECTIONS_MAX: u32 = 128;
+/// Entries of a queue, and I/O queues of a controller.
+const ENTRIES_MAX: u16 = 256;
+const QUEUES_MAX: u16 = 64;
+/// Data in a command capsule, bytes; log2 of the largest transfer's bytes.
+const IN_CAPSULE_BYTES: u32 = 8 << 10;
+const TRANSFER_SHIFT: u8 = 20;
+
+/// A subsystem whose addresses are bound.
+pub struct Listening {
+    subsystem: Subsystem,
+    /// Its core.
+    pub core: u16,
+    /// Volume or mirror of each namespace, by number.
+    volumes: Vec<u16>,
+    listeners: Vec<(SocketAddr, TcpListener)>,
+    /// The engine's listener of its first address.
+    first: u32,
+}
+
+/// A volume that is a namespace.
+pub struct NvmeExported {
+    /// Number of the volume.
+    pub volume: u16,
+    /// Paths of hosts, and the engine's listener of each.
+    pub uris: Vec<(String, u32)>,
+    /// Write protected.
+    pub read_only: bool,
+}
+
+/// Listens for all subsystems of the configuration.
+///
+/// # Errors
+/// An address that can't be had.
+pub fn bind(config: &Config) -> anyhow::Result<Vec<Listening>> {
+    let numbers = mirrors::numbers(config.volumes.iter());
+    let number = |name: &str| {
+        let mut all = config.volumes.iter().zip(&numbers);
+        all.find(|(it, _)| it.name == name)
+            .map(|(_, number)| *number)
+    };
+    let bind = |address: &SocketAddr| -> anyhow::Result<_> {
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address} for NVMe/TCP"))?;
+        Ok((listener.local_addr()?, listener))
+    };
+    let all = config.subsystems.iter().map(|subsystem| {
+        let volumes = subsystem.namespaces.iter();
+        let volumes: Vec<u16> = volumes.filter_map(|it| number(&it.volume)).collect();
+        let listeners = subsystem.addresses.iter().map(bind);
+        Ok(Listening {
+            core: volumes.first().map_or(0, |number| number % config.cores),
+            volumes,
+            listeners: listeners.collect::<anyhow::Result<_>>()?,
+            subsystem: subsystem.clone(),
+            first: 0,
+        })
+    });
+    all.collect()
+}
+
+impl Listening {
+    /// Becomes a front end of its core, with buffers of this place in the arena.
+    ///
+    /// # Errors
+    /// Names what of it can't be.
+    pub fn join(&mut self, core: &mut Core, arena_at: u64, buffers: u64) -> anyhow::Result<()> {
+        let config = NvmeConfig {
+            subsystem: self.config(),
+            volumes: self.volumes.clone(),
+            arena_at,
+            arena_bytes: buffers,
+        };
+        let nqn = &self.subsystem.nqn;
+        let added = core.add_nvme_server(config);
+        self.first = added.map_err(|error| anyhow!("{nqn}: {} {}", error.field, error.why))?;
+        Ok(())
+    }
+
+    fn config(&self) -> SubsystemConfig {
+        let of = &self.subsystem;
+        let namespaces = of.namespaces.iter().map(|it| NamespaceConfig {
+            nsid: it.nsid,
+            // Its volume's, once this is ready.
+            blocks: 1,
+            block_shift: 12,
+            uuid: it.uuid,
+            nguid: it.nguid,
+            ana_group: it.nsid,
+            read_only: it.read_only,
+            deallocate_zeroes: false,
+        });
+        let ports = (1..)
+            .zip(&self.listeners)
+            .map(|(id, (address, _))| PortConfig {
+                id,
+                traddr: address.ip().to_string(),
+                trsvcid: address.port().to_string(),
+                ipv6: address.is_ipv6(),
+                ana: AnaState::Optimized,
+            });
+        SubsystemConfig {
+            nqn: of.nqn.clone(),
+            serial: of.serial.clone().unwrap_or_else(|| serial_of(&of.nqn)),
+            model: "braid".into(),
+            cntlid_min: 1,
+            cntlid_max: 0xffef,
+            namespaces: namespaces.collect(),
+            ports: ports.collect(),
+            hosts: of.hosts.clone(),
+            entries_max: ENTRIES_MAX,
+            io_queues_max: QUEUES_MAX,
+            transfer_shift: TRANSFER_SHIFT,
+            in_capsule_max: IN_CAPSULE_BYTES,
+            maxh2cdata: 1 << TRANSFER_SHIFT,
+            c2h_success: true,
+            cqt_ms: 0,
+            // What is below a volume may change, and with it whether writes are durable.
+            volatile_write_cache: true,
+            compare: false,
+            connections_max: CONNECTIONS_MAX,
+        }
+    }
+
+    /// Namespaces as users see them.
+    fn exported(&self) -> Vec<NvmeExported> {
+        let nqn = &self.subsystem.nqn;
+        let all = self.subsystem.namespaces.iter().zip(&self.volumes);
+        let exported = all.map(|(it, volume)| {
+            let uri = |(listener, (address, _)): (u32, &(SocketAddr, _))| {
+                let uri = format!("nvme-tcp://{address}/{nqn}?nsid={}", it.nsid);
+                (uri, listener)
+            };
+            NvmeExported {
+                volume: *volume,
+                uris: (self.first..).zip(&self.listeners).map(uri).collect(),
+                read_only: it.read_only,
+            }
+        });
+        exported.collect()
+    }
+}
+
+impl Service {
+    /// Takes hosts of all subsystems.
+    ///
+    /// # Errors
+    /// No descriptor or thread is left.
+    pub fn accept_hosts(&self, all: Vec<Listening>) -> anyhow::Result<()> {
+        let mut state = self.state();
+        state.ensure_open()?;
+        for it in all {
+            state.namespaces.extend(it.exported());
+            let Some(volume) = it.volumes.first() else {
+                continue;
+            };
+            let core = self.senders.of(*volume);
+            for (number, (_, listener)) in (it.first..).zip(it.listeners) {
+                let accepting = Accepting::start(Bound::Tcp(listener), number, core.clone())?;
+                state.accepting_hosts.push(accepting);
+            }
+        }
+        Ok(())
+    }
+}
