@@ -10,7 +10,7 @@
 //!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
 //!   `reconnect`: it comes back
-//! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
+//! * `fence`: changes that may not be executed yet; `wait`: what I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `probation`: a path that does badly gets probes instead of I/O
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
@@ -45,6 +45,7 @@ mod device;
 mod device_errors;
 mod errand;
 mod explain;
+mod fence;
 mod flush;
 mod hedge;
 mod io;
@@ -92,7 +93,7 @@ use hedge::Hedges;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
-use slots::{Lane, Slots};
+use slots::Slots;
 use split::Splits;
 use standstill::Standstills;
 use stop::Stop;
@@ -108,9 +109,6 @@ pub struct HostEngine {
     paths: Vec<Path>,
     slots: Slots,
     splits: Splits,
-    /// Writes that waited for one that has ended, and go now; empty but while they are let go.
-    freed: Lane,
-    freeing: bool,
     /// Buffers of the engine's own.
     scratch: Scratch,
     /// Second copies of reads.
@@ -191,8 +189,6 @@ impl HostEngine {
         Self {
             slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, spare, slots::EMPTY),
-            freed: Lane::EMPTY,
-            freeing: false,
             hedges: Hedges::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),

@@ -318,6 +318,7 @@ impl HostEngine {
 
     /// Core 0: sends an Abort; false: it can't.
     fn send_abort(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) -> bool {
+        let resetting = self.is_resetting(number);
         let path = &mut self.paths[number];
         let used = matches!(path.phase, Phase::Connecting | Phase::Live);
         let open = used && path.is_open(Role::Admin);
@@ -329,7 +330,7 @@ impl HostEngine {
         }
         // The controller takes no more at a time, for all cores: the next answer makes room.
         let most = usize::from(self.settings.cores) * ABORTS_MAX;
-        let wait = open && path.resetting.is_none() && path.aborts_due.len() < most;
+        let wait = open && !resetting && path.aborts_due.len() < most;
         if wait {
             path.aborts_due.push_back((sqid, cid));
         }

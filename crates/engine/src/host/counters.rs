@@ -122,7 +122,10 @@ impl HostEngine {
     /// When a volume that does not fence its writes lost a path last under changes that were not
     /// answered; for some time from then on they may be executed, though they have failed (T9).
     pub fn left_ns(&self, volume: u16) -> Option<u64> {
-        self.volumes.get(usize::from(volume))?.left_ns
+        self.volumes
+            .get(usize::from(volume))?
+            .fence
+            .unfenced_loss_ns()
     }
 
     /// Most I/Os in flight on this core.

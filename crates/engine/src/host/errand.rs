@@ -336,7 +336,9 @@ impl HostEngine {
             || self.settings.core != 0
             || path.comeback.at_ns.is_some();
         let ended = !path.farewell.is_out() && path.orphans.is_empty();
-        over && told && ended && path.lane.is_empty() && path.held.is_empty()
+        let fence = &self.volumes[usize::from(path.volume)].fence;
+        let holds = fence.first_held(path.index).is_some();
+        over && told && ended && path.lane.is_empty() && !holds
     }
 
     /// Nothing refers to a path any more: its place is free on this core.

@@ -4,11 +4,11 @@
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
+use super::fence::range;
 use super::path::{Phase, Role, Target};
 use super::probation::is_timed;
 use super::split::cut;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
-use super::wait::range;
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
@@ -57,7 +57,7 @@ impl HostEngine {
         }
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
-        let plain = volume.fence.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
+        let plain = volume.fence.is_open() && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         let odd = hints.elsewhere || hints.untimed || hints.replaceable;
@@ -77,7 +77,7 @@ impl HostEngine {
             self.split(index, now_ns);
         } else if plain {
             self.place(index, io, hints.on, now_ns);
-        } else if !self.is_behind(index, hints.for_change) {
+        } else if !self.waits_at_fence(index, hints.for_change) {
             self.place_oddly(index, now_ns);
         }
         Ok(())
@@ -257,7 +257,7 @@ impl HostEngine {
         let volume = &mut self.volumes[usize::from(io.volume)];
         let fenced = volume.recovery.write_failover == WriteFailover::Fenced;
         if range(io).is_some() && !fenced {
-            volume.left_ns = Some(now_ns);
+            volume.fence.note_unfenced_loss(now_ns);
         }
     }
 

@@ -66,7 +66,7 @@ impl HostEngine {
         }
         self.tell_lost(number, why.is_some(), renewal);
         self.fail_waiting(number, now_ns);
-        self.fence_given(number);
+        self.fence_in_flight(number);
         self.orphan_flushes(number, now_ns);
         if phase == Phase::Live {
             self.take_back_device(number);
@@ -252,7 +252,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let doubt = match role {
             Role::Io => !path.lane.is_empty(),
-            Role::Admin => path.resetting.is_some() || !path.lane.is_empty(),
+            Role::Admin => self.is_resetting(number) || !path.lane.is_empty(),
         };
         doubt && self.recovers(number)
     }

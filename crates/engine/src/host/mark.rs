@@ -21,10 +21,8 @@
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
 //! [`Hints::past_gate`]: super::Hints::past_gate
-use super::explain::Wait;
 use super::path::{Path, Phase, Role};
 use super::session::namespace;
-use super::slots::Course;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover, report};
@@ -81,14 +79,6 @@ impl Volume {
         let unclean = self.recovery.unclean_stop_ns.is_some() || self.left_unflushed;
         self.recovery.enabled && unclean && !canary::has(Bug::FlushOfOneLife)
     }
-
-    /// Whether a change of data waits for what the engine before this one had sent; counted where
-    /// one goes past that.
-    pub(super) fn gates(&mut self, course: &Course) -> bool {
-        let shut = self.gate_ns > 0;
-        self.totals.past_gate_total += u64::from(shut && course.past_gate);
-        shut && !course.past_gate
-    }
 }
 
 impl HostEngine {
@@ -131,39 +121,23 @@ impl HostEngine {
         let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();
         let marked = bound_ns > 0 && !canary::has(Bug::IgnoredMark);
         if recovery.enabled && fenced && marked {
-            it.gate_ns = now_ns.saturating_add(bound_ns);
-            let gate_ns = it.gate_ns;
-            self.wake_by(gate_ns);
+            let until_ns = now_ns.saturating_add(bound_ns);
+            it.fence.gate_until(until_ns);
+            self.wake_by(until_ns);
         }
     }
 
-    /// A change of data waits until what the engine before this one had sent is over.
-    pub(super) fn put_at_gate(&mut self, index: u32) {
-        let slot = self.slots.get_mut(index);
-        let it = &mut self.volumes[usize::from(slot.io.volume)];
-        slot.until_ns = it.gate_ns;
-        it.totals.held_total += 1;
-        it.totals.gated_total += 1;
-        let (gate_ns, at_ns) = (it.gate_ns, slot.placed_ns);
-        self.slots.push(&mut it.gate, index, false);
-        self.explain_wait(index, Wait::UncleanStop(gate_ns), at_ns);
-    }
-
-    /// Lets go what waits for a time that has come.
+    /// Places the changes that wait for a time that has come.
     pub(super) fn open_gates(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
-            let it = &mut self.volumes[volume];
-            if it.gate_ns == 0 || it.gate_ns > now_ns {
+            if !self.volumes[volume].fence.open_gate(now_ns) {
                 continue;
             }
-            it.gate_ns = 0;
-            while let Some(index) = self.volumes[volume].gate.front() {
-                let it = &mut self.volumes[volume];
-                self.slots.unlink(&mut it.gate, index);
-                let held_ns = now_ns.saturating_sub(self.slots.get(index).placed_ns);
-                it.totals.held_ns_max = it.totals.held_ns_max.max(held_ns);
-                it.totals.bounded_total += 1;
-                self.let_go(index, now_ns);
+            while let Some(index) = self.volumes[volume]
+                .fence
+                .next_gated(&mut self.slots, now_ns)
+            {
+                self.resume_change(index, now_ns);
             }
         }
     }

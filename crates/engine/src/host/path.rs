@@ -114,16 +114,8 @@ pub(super) struct Path {
     pub untold: bool,
     /// It was lost, and not all cores have said yet whether they had such writes.
     pub unheard: bool,
-    /// Changes of data that the lost controller may yet execute (T9).
-    pub held: Lane,
     /// Core 0: what it shows, not used before its bound is marked and it is its turn.
     pub unmarked: Option<Unmarked>,
-    /// Its lost controller is being reset by core 0, and must have answered by then.
-    pub resetting: Option<u64>,
-    /// Its lost controller was reset: what it had is not executed any more.
-    pub proved: bool,
-    /// It says so, and reports no time that it takes to quiesce: when it is believed.
-    pub quiet_ns: Option<u64>,
     /// Its controller activates firmware: time-outs count from then on, ns (T30).
     pub paused_ns: u64,
     /// Number of this core's I/O queue; 0: it has none, or no facts are known. Valid from when the
@@ -131,8 +123,6 @@ pub(super) struct Path {
     pub qid: u16,
     /// Core 0: I/O queues that the controller granted last.
     pub granted: u16,
-    /// Associations so far: what is said of one holds for no other.
-    pub association: u32,
     /// What was decided about it by hand.
     pub will: Will,
     /// What core 0 waits for, and by which order.
@@ -294,15 +284,10 @@ impl Path {
             flushed_to_leave: false,
             untold: false,
             unheard: false,
-            held: Lane::EMPTY,
             unmarked: None,
-            resetting: None,
-            proved: false,
-            quiet_ns: None,
             paused_ns: 0,
             qid: 0,
             granted: 0,
-            association: 0,
             will: Will::Used,
             errand: None,
             parted: false,

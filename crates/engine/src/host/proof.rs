@@ -49,9 +49,9 @@ impl HostEngine {
     /// Core 0: the controller of a path is being reset until then, or is no longer; all cores say
     /// the same of what they hold.
     pub(super) fn set_resetting(&mut self, number: usize, until_ns: Option<u64>) {
-        let path = &mut self.paths[number];
-        if core::mem::replace(&mut path.resetting, until_ns) != until_ns {
-            let (volume, path) = (path.volume, path.index);
+        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
+        let fence = &mut self.volumes[usize::from(volume)].fence;
+        if fence.set_resetting(path, until_ns) {
             let news = PathNews::Resetting {
                 volume,
                 path,
@@ -78,22 +78,24 @@ impl HostEngine {
             return;
         }
         let disbelief_ns = self.disbelief_ns(number);
-        let path = &mut self.paths[number];
+        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
+        let fence = &mut self.volumes[usize::from(volume)].fence;
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
-            path.quiet_ns = Some(until_ns);
-            return self.hold_until(number, until_ns, true);
-        }
-        path.proved = true;
-        let association = path.association;
-        let mut next = path.held.front();
-        while let Some(index) = next {
-            next = self.slots.next(index);
-            // What an earlier association had may yet be executed by its controller.
-            if self.slots.get(index).association == association {
-                self.unhold(number, index, true, now_ns);
+            if fence.believe_from(&mut self.slots, path, until_ns) {
+                self.wake_by(until_ns);
             }
+        } else {
+            fence.prove(&mut self.slots, path, now_ns);
+            self.release_due(number, now_ns);
         }
+    }
+
+    /// Whether core 0 resets the controller of a path.
+    pub(super) fn is_resetting(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let fence = &self.volumes[usize::from(path.volume)].fence;
+        fence.is_resetting(path.index)
     }
 
     /// How long a controller that says it was reset may yet execute what it had.

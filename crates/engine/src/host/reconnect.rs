@@ -9,7 +9,6 @@
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::path::{Comeback, Path, Phase};
-use super::slots::Slot;
 use super::types::{Disconnected, Doubt, HostEvent, PathNews, ReconnectWait};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
@@ -95,7 +94,10 @@ impl HostEngine {
             PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
             PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),
             PathNews::FlushFailed { core, .. } => self.flush_failed_elsewhere(number, core, now_ns),
-            PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
+            PathNews::Resetting { until_ns, .. } => {
+                let fence = &mut self.volumes[usize::from(volume)].fence;
+                fence.set_resetting(path, until_ns);
+            }
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
                 let comeback = &mut self.paths[number].comeback;
@@ -109,7 +111,7 @@ impl HostEngine {
             } => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
                 self.heard(number, now_ns);
-                self.fence(number, since_ns);
+                self.begin_bound(number, since_ns);
             }
         }
     }
@@ -201,7 +203,7 @@ impl HostEngine {
             self.events.push_back(HostEvent::Publish(closed));
         }
         self.heard(number, now_ns);
-        self.fence(number, now_ns);
+        self.begin_bound(number, now_ns);
     }
 
     /// Core 0: how long a lost path still waits before it is connected again; `None`: it does not
@@ -314,48 +316,16 @@ impl HostEngine {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();
         };
-        let held = || {
-            self.paths_of(volume)
-                .flat_map(|path| self.slots.of(&path.held))
-        };
-        let gated = || self.slots.of(&it.gate);
-        let oldest = held().chain(gated()).min_by_key(|slot| slot.started_ns);
-        let at_gate = |slot| gated().any(|other| core::ptr::eq(slot, other));
         let queued = || self.slots.of(&it.queue);
-        super::HoldStats {
-            held: (held().count() + gated().count()) as u32,
-            held_since_ns: oldest.map(|slot| slot.started_ns),
-            reason: oldest.map(|slot| match at_gate(slot) {
-                true => super::HoldReason::UncleanStop(it.gate_ns),
-                false => self.reason(slot),
-            }),
-            gated: gated().count() as u32,
-            gated_since_ns: gated().map(|slot| slot.started_ns).min(),
-            gate_until_ns: (it.gate_ns > 0).then_some(it.gate_ns),
-            behind: self.slots.of(&it.behind).count() as u32,
+        let others = super::HoldStats {
             queued: queued().count() as u32,
             queued_since_ns: queued().map(|slot| slot.started_ns).min(),
             flushes: self.slots.of(&it.flushes).count() as u32,
             delayed: self.slots.of(&it.delayed).count() as u32,
             ..it.totals
-        }
-    }
-
-    fn reason(&self, slot: &Slot) -> super::HoldReason {
-        let until_ns = slot.until_ns;
-        if slot.course.quiesces {
-            return super::HoldReason::Quiescing(until_ns);
-        }
-        if until_ns < u64::MAX {
-            return super::HoldReason::Until(until_ns);
-        }
-        let number = self.number(slot.io.volume, slot.path);
-        if let Some(until_ns) = number.and_then(|number| self.paths[number].resetting) {
-            return super::HoldReason::Resetting(until_ns);
-        }
-        match number.and_then(|number| self.bound_ns(number)) {
-            None => super::HoldReason::Unbounded,
-            Some(_) => super::HoldReason::Closing,
-        }
+        };
+        let bound = |path| self.bound_ns(self.number(volume, path)?);
+        it.fence
+            .stats(&self.slots, others, |path| bound(path).is_some())
     }
 }

@@ -421,12 +421,12 @@ impl HostEngine {
         path.queue = qid.map(queue);
         path.qid = qid.unwrap_or(0);
         path.phase = Phase::Connecting;
-        (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
         path.aborts_due.clear();
         path.probes_aborted.clear();
         path.paused_ns = 0;
-        path.association = path.association.wrapping_add(1);
+        let (volume, index) = (usize::from(path.volume), path.index);
+        self.volumes[volume].fence.begin_association(index);
         match qid {
             Some(_) => self.open(number, Role::Io, now_ns),
             None => self.live_without_queue(number, now_ns),

@@ -28,9 +28,9 @@
 //! is enough, so a table full of large I/Os goes on. Hops, repetitions and the time spent in
 //! attempts are bounded per piece (T4), and the pieces are finite.
 use super::HostEngine;
+use super::fence::range;
 use super::slots::{NONE, Slots};
 use super::types::{Io, IoOp, NO_PATH};
-use super::wait::range;
 use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
@@ -261,28 +261,20 @@ impl HostEngine {
         None
     }
 
-    /// Puts a change among those that others wait for; true: it must wait itself, and does.
+    /// Registers a change that is cut with the fence; true: it must wait itself, and does.
     fn fence_whole(&mut self, index: u32) -> bool {
-        let slot = self.slots.get_mut(index);
-        let Some(range) = range(&slot.io).filter(|_| slot.fence.is_none()) else {
-            return false;
-        };
-        let it = &mut self.volumes[usize::from(slot.io.volume)];
-        let gated = it.gates(&slot.course);
-        let (place, first) = it.fence.admit(index.into(), 0, range);
-        let overlaps = !first;
-        slot.fence = Some(place);
-        slot.course.watched = true;
-        if overlaps {
-            self.put_behind(index);
-        } else if gated {
-            self.put_at_gate(index);
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let waits = self.volumes[volume]
+            .fence
+            .admit_whole(&mut self.slots, index);
+        if let Some(wait) = waits {
+            self.explain_wait(index, wait, self.slots.get(index).placed_ns);
         }
-        overlaps || gated
+        waits.is_some()
     }
 
-    /// An I/O that has waited before anything of it was placed, or as a whole: goes on.
-    pub(super) fn let_go(&mut self, index: u32, now_ns: u64) {
+    /// Places a change that the fence has released: all of it, if it is to be cut.
+    pub(super) fn resume_change(&mut self, index: u32, now_ns: u64) {
         self.excuse(index, now_ns);
         if self.slots.get(index).course.split {
             self.cut_on(index, now_ns);

@@ -8,10 +8,10 @@
 //! Before a queue closes, its controller flushes what it acknowledged: one that is shut down in
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
+use super::fence::range;
 use super::path::{Farewell, Link, Path, Phase, Role};
 use super::slots::Slot;
 use super::types::HostEvent;
-use super::wait;
 use super::{HostEngine, report};
 use crate::machine::Output;
 use volume::Outcome;
@@ -174,7 +174,7 @@ impl HostEngine {
             let mut counts = [0_u32, 0];
             let whole = |slot: &&Slot| !slot.course.helper;
             for slot in self.slots.active_of(volume).filter(whole) {
-                counts[usize::from(wait::range(&slot.io).is_none())] += 1;
+                counts[usize::from(range(&slot.io).is_none())] += 1;
             }
             let [changes, others] = counts;
             if changes + others > 0 {
@@ -239,6 +239,8 @@ impl HostEngine {
 
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
         let leaves = !abort && self.takes_leave(number, now_ns);
+        let path = &self.paths[number];
+        let resetting = !path.is_vacant() && self.is_resetting(number);
         let path = &mut self.paths[number];
         if leaves || path.kind.device().is_some() {
             return;
@@ -255,7 +257,7 @@ impl HostEngine {
             }
             return;
         }
-        if path.resetting.is_some() && path.admin.is_some() {
+        if resetting && path.admin.is_some() {
             return self.close(number, Role::Admin, true, now_ns);
         }
         match (path.phase, path.link(Role::Admin)) {

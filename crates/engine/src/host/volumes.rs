@@ -1,6 +1,7 @@
 //! One volume on this core: its head, its paths' places, what waits in it.
 use super::errand::VolumeStep;
 use super::explain::Explain;
+use super::fence::WriteFence;
 use super::hedge::HedgeStats;
 use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
@@ -11,7 +12,6 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
-use block::order::ChangeOrder;
 use policy::PathIndex;
 use volume::{Head, Namespace};
 
@@ -49,16 +49,8 @@ pub(super) struct Volume {
     pub(super) delayed: Lane,
     /// Flushes that wait for a lost controller.
     pub(super) flushes: Lane,
-    /// Writes that wait for an overlapping one.
-    pub(super) behind: Lane,
-    /// Order of writes that are or were held, and of those that overlap them (T9).
-    pub(super) fence: ChangeOrder,
-    /// Changes of data that wait for the end of what the engine before this one had sent.
-    pub(super) gate: Lane,
-    /// When that is; 0: it is over.
-    pub(super) gate_ns: u64,
-    /// When a path was lost last under changes that nobody answered for nor waits for.
-    pub(super) left_ns: Option<u64>,
+    /// Changes of data that may not be executed yet (T9).
+    pub(super) fence: WriteFence,
     /// Longest bound that is kept durably.
     pub(super) marked_ns: u64,
     /// The namespace that the last answer to a [`HostEvent::Mark`] named.
@@ -67,7 +59,7 @@ pub(super) struct Volume {
     pub(super) opened: bool,
     /// Core 0: why clients are refused, as told last ([`HostEvent::Refused`]).
     pub(super) refused: Option<String>,
-    /// Totals of [`HoldStats`]; the rest of it is zero here.
+    /// Totals of [`HoldStats`], but those of the fence; the rest of it is zero here.
     pub(super) totals: HoldStats,
     /// A path left with acknowledged writes that were never flushed: what to say when the next
     /// flush fails for it (T13).
@@ -119,15 +111,11 @@ impl Volume {
             queue: Lane::EMPTY,
             delayed: Lane::EMPTY,
             flushes: Lane::EMPTY,
-            behind: Lane::EMPTY,
-            gate: Lane::EMPTY,
-            gate_ns: 0,
-            left_ns: None,
             marked_ns: 0,
             marked_as: None,
             opened: false,
             refused: None,
-            fence: ChangeOrder::new(CHANGES_READY.min(io_max as usize)),
+            fence: WriteFence::new(CHANGES_READY.min(io_max as usize)),
             totals: HoldStats::default(),
             lost_cache: None,
             is_leg: false,
@@ -170,21 +158,16 @@ impl Volume {
             self.places.push(VACANT);
         }
         self.head.add(index, path.distance);
+        self.fence.add_path(index);
         self.head.set_throughput(index, path.throughput);
         if usize::from(index.0) == self.places.len() {
             self.places.push(VACANT);
         }
     }
 
-    /// All lanes of I/Os that are on no path.
-    pub(super) fn lanes(&mut self) -> [&mut Lane; 5] {
-        [
-            &mut self.queue,
-            &mut self.delayed,
-            &mut self.behind,
-            &mut self.flushes,
-            &mut self.gate,
-        ]
+    /// All lanes of I/Os that are on no path, but those of the fence.
+    pub(super) fn lanes(&mut self) -> [&mut Lane; 3] {
+        [&mut self.queue, &mut self.delayed, &mut self.flushes]
     }
 
     /// Number in the engine's table of a path that is there.

@@ -2,56 +2,28 @@
 //!
 //! * a usable path: the volume's queue, first come first served
 //! * a busy path: `delayed`
-//! * the end of what a lost controller may do: `held`, per path (T9). It is proved (`proof`), or
-//!   bounded from the end of every connection of that controller, ours and other cores'
-//! * the end of what the engine before this one had sent: `gate` (`mark`)
-//! * an overlapping write before it that is or was held: `behind`
+//! * what the write fence says (`fence`): a lost controller, the engine before this one, or an
+//!   overlapping change
 //!
 //! # Contract
-//! A change of data that nobody answered for is held before anything else is done with it, also
-//! before it fails; from the loss of its path on, a new one that overlaps it waits until it has
-//! ended, in order. Reads don't wait: what they overlap is not acknowledged, so either content
-//! is right. But one whose bytes are to be written back waits at the gate: what an engine
-//! before this one sent might come between, be read, and then be undone where nobody wrote.
-//! (What this engine sent can't: whoever asks lets no other change of these bytes be under way,
-//! a held one included.) An I/O on a local device stays there until the device ends it,
-//! whatever became of the path: the device still has its memory. It is told to let go, so that
-//! it ends what it can take back.
+//! A change of data without an answer is held before anything else is done with it, also before it
+//! fails. An I/O on a local device stays there until the device ends it, whatever became of the
+//! path: the device still has its memory. It is told to let go, so that it ends what it can take
+//! back.
 //!
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
 use super::counters::group;
 use super::explain::Wait;
+use super::fence::range;
 use super::path::Phase;
-use super::slots::{Lane, Slot};
-use super::types::{Io, IoOp, NO_PATH};
-use super::{HostEngine, Recovery, WriteFailover};
-use block::Range;
-use block::order::{ChangeOrder, Ticket as Place};
-use canary::Bug;
+use super::slots::Lane;
+use super::types::{IoOp, NO_PATH};
+use super::{HostEngine, WriteFailover, fence};
+use block::order::Ticket as Place;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
-use volume::bound_ns;
 use volume::{Attempt, Disposition, Outcome};
-
-/// The bytes that an I/O may change.
-pub(super) fn range(io: &Io) -> Option<Range> {
-    match io.op {
-        IoOp::Read | IoOp::Flush => None,
-        IoOp::Write { .. } | IoOp::WriteZeroes { .. } | IoOp::Deallocate => {
-            Some(Range::new(io.offset, io.length.into()))
-        }
-    }
-}
-
-/// From now on others wait for a change of data. A piece needs no entry: the whole has one.
-fn fence_own(slot: &mut Slot, index: u32, fence: &mut ChangeOrder) {
-    let own = slot.fence.is_none() && !slot.course.helper;
-    if let Some(range) = range(&slot.io).filter(|_| own) {
-        slot.fence = Some(fence.admit(index.into(), 0, range).0);
-        slot.course.watched = true;
-    }
-}
 
 impl HostEngine {
     /// There is a deadline at `at_ns`.
@@ -99,7 +71,7 @@ impl HostEngine {
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let proved = self.paths[number].proved || slot.course.aborted;
+        let proved = volume.fence.is_proved(path) || slot.course.aborted;
         let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
             uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,
@@ -219,9 +191,11 @@ impl HostEngine {
         let volume = usize::from(slot.io.volume);
         let moved_max = &mut self.volumes[volume].totals.moved_max;
         *moved_max = moves.max(*moved_max);
-        let fence = &self.volumes[volume].fence;
-        if slot.fence.is_some_and(|place| !fence.may_begin(place)) {
-            return self.put_behind(index);
+        let fence = &mut self.volumes[volume].fence;
+        if fence.is_blocked(slot) {
+            let wait = fence.block(&mut self.slots, index);
+            let at_ns = self.slots.get(index).placed_ns;
+            return self.explain_wait(index, wait, at_ns);
         }
         // Also one that is worse in general may do what a better one has failed.
         let head = &self.volumes[volume].head;
@@ -309,62 +283,37 @@ impl HostEngine {
         slot.course.excused_ms = slot.course.excused_ms.saturating_add(waited_ms);
     }
 
-    /// Holds a change of data that the lost controller of path `number` may yet execute.
+    /// Holds a change of data that the lost controller of path `number` may still execute.
     fn hold(&mut self, number: usize, index: u32, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let volume = &mut self.volumes[usize::from(path.volume)];
-        let slot = self.slots.get_mut(index);
-        slot.placed_ns = now_ns;
-        let until_ns = path.quiet_ns.unwrap_or(u64::MAX);
-        slot.until_ns = until_ns;
-        slot.association = path.association;
-        slot.course.quiesces = path.quiet_ns.is_some();
-        fence_own(slot, index, &mut volume.fence);
-        volume.totals.held_total += 1;
-        self.slots.push(&mut path.held, index, false);
+        let path = &self.paths[number];
+        let fence = &mut self.volumes[usize::from(path.volume)].fence;
+        let until_ns = fence.hold(&mut self.slots, path.index, index, now_ns);
         self.explain_wait(index, Wait::Held(until_ns), now_ns);
         self.wake_by(until_ns);
     }
 
-    /// Whoever changes from now on what the lost controller of path `number` may yet execute waits
-    /// for that, also before the queue has given it back: it may be long in doing so (T9).
-    pub(super) fn fence_given(&mut self, number: usize) {
+    /// Fences what is in flight on lost path `number`.
+    pub(super) fn fence_in_flight(&mut self, number: usize) {
         let path = &self.paths[number];
         let volume = &mut self.volumes[usize::from(path.volume)];
         let waits = volume.recovery.write_failover == WriteFailover::Fenced;
-        if !waits || path.kind.device().is_some() {
-            return; // a device answers for what it had
-        }
-        let mut next = path.lane.front();
-        while let Some(index) = next {
-            next = self.slots.next(index);
-            fence_own(self.slots.get_mut(index), index, &mut volume.fence);
+        // A device ends what it had, and only then is it known what became of it.
+        if waits && path.kind.device().is_none() {
+            volume.fence.admit_in_flight(&mut self.slots, &path.lane);
         }
     }
 
-    /// Every connection of the lost controller of path `number` is over since `since_ns`.
-    pub(super) fn fence(&mut self, number: usize, since_ns: u64) {
-        let Some(bound_ns) = self.bound_ns(number) else {
-            return;
-        };
-        self.hold_until(number, since_ns.saturating_add(bound_ns), false);
-    }
-
-    /// What the present association of path `number` holds is over at that time, at the latest;
-    /// `quiesces`: since its controller says that it was reset.
-    pub(super) fn hold_until(&mut self, number: usize, until_ns: u64, quiesces: bool) {
-        let association = self.paths[number].association;
-        let mut next = self.paths[number].held.front();
-        while let Some(index) = next {
-            let slot = self.slots.get_mut(index);
-            // What an earlier association had has its own bound, or none.
-            if slot.association == association && until_ns < slot.until_ns {
-                (slot.until_ns, slot.course.quiesces) = (until_ns, quiesces);
+    /// The bound of what lost path `number` had counts from `since_ns` on: every connection of its
+    /// controller is over.
+    pub(super) fn begin_bound(&mut self, number: usize, since_ns: u64) {
+        // Without a bound only proof ends a hold.
+        if let Some(bound_ns) = self.bound_ns(number) {
+            let until_ns = since_ns.saturating_add(bound_ns);
+            let path = &self.paths[number];
+            let fence = &mut self.volumes[usize::from(path.volume)].fence;
+            if fence.bound(&mut self.slots, path.index, until_ns) {
+                self.wake_by(until_ns);
             }
-            next = self.slots.next(index);
-        }
-        if !self.paths[number].held.is_empty() {
-            self.wake_by(until_ns);
         }
     }
 
@@ -376,102 +325,49 @@ impl HostEngine {
 
     /// The same of a controller of a volume.
     pub(super) fn bound_of(&self, volume: u16, controller: &ControllerInfo) -> Option<u64> {
-        let quiesce_ns = self.volumes[usize::from(volume)].recovery.quiesce_ns;
-        let grain_ms = u32::from(controller.kas) * 100;
-        if grain_ms == 0 {
-            return None; // it has no keep-alive timer
-        }
-        // The controller may round the time-out up to its granularity (Base 2.0, 3.9).
-        let kato_ms = self.settings.kato_ms.next_multiple_of(grain_ms);
-        let reported_ns = u64::from(controller.cqt_ms) * 1_000_000;
-        // Who asks for more than the default knows disks that take longer than a target may think.
-        let is_longer = quiesce_ns > Recovery::QUIESCE_NS;
-        let cqt_ns = match reported_ns {
-            1.. if is_longer => reported_ns.max(quiesce_ns),
-            _ => reported_ns,
-        };
-        let traffic = controller.traffic_keep_alive;
-        bound_ns(u64::from(kato_ms) * 1_000_000, traffic, cqt_ns, quiesce_ns)
+        let recovery = &self.volumes[usize::from(volume)].recovery;
+        fence::bound_ns(recovery, self.settings.kato_ms, controller)
     }
 
-    /// Whether a new change of data, or what is read `for_change`, must wait; it is then among
-    /// those that do.
+    /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
     #[cold]
-    pub(super) fn is_behind(&mut self, index: u32, for_change: bool) -> bool {
-        let slot = self.slots.get(index);
-        let it = &mut self.volumes[usize::from(slot.io.volume)];
-        let Some(range) = range(&slot.io) else {
-            let waits = for_change && it.gate_ns > 0 && !canary::has(Bug::EdgeBeforeGate);
-            if waits {
-                self.put_at_gate(index);
-            }
-            return waits;
-        };
-        let overlaps = it.fence.overlaps(0, range) && !canary::has(Bug::NoBehind);
-        if !overlaps && !it.gates(&slot.course) {
-            return false;
+    pub(super) fn waits_at_fence(&mut self, index: u32, for_change: bool) -> bool {
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let fence = &mut self.volumes[volume].fence;
+        let waits = fence.admit(&mut self.slots, index, for_change);
+        if let Some(wait) = waits {
+            self.explain_wait(index, wait, self.slots.get(index).placed_ns);
         }
-        let (place, _) = it.fence.admit(index.into(), 0, range);
-        let slot = self.slots.get_mut(index);
-        slot.fence = Some(place);
-        slot.course.watched = true;
-        if overlaps {
-            self.put_behind(index);
-        } else {
-            self.put_at_gate(index);
-        }
-        true
+        waits.is_some()
     }
 
-    pub(super) fn put_behind(&mut self, index: u32) {
-        let slot = self.slots.get_mut(index);
-        slot.course.behind = true;
-        let (volume, at_ns) = (usize::from(slot.io.volume), slot.placed_ns);
-        self.explain_wait(index, Wait::Behind, at_ns);
-        self.slots
-            .push(&mut self.volumes[volume].behind, index, false);
-    }
-
-    /// A write that others may have waited for has ended. One of them that is let go may end at
-    /// once, and so on through all that wait: each goes from here, one after the other, and none
-    /// from within another.
+    /// A change that others may have waited for has ended: places those that may go now. Each goes
+    /// from here, one after the other, and none from within another: one may end at once, and so on
+    /// through all that wait.
     fn unfence(&mut self, volume: u16, place: Place, now_ns: u64) {
-        let it = &mut self.volumes[usize::from(volume)];
-        // Also one that ended well on its lost path, before its turn to be repeated.
-        it.fence.withdraw(place);
-        while let Some(begun) = it.fence.poll_begun() {
-            let index = begun.owner as u32;
-            let slot = self.slots.get_mut(index);
-            if core::mem::take(&mut slot.course.behind) {
-                self.slots.unlink(&mut it.behind, index);
-                self.slots.push(&mut self.freed, index, false);
-            }
-        }
-        if core::mem::replace(&mut self.freeing, true) {
+        let at = usize::from(volume);
+        if !self.volumes[at].fence.end(&mut self.slots, place) {
             return;
         }
-        while let Some(index) = self.freed.front() {
-            self.slots.unlink(&mut self.freed, index);
-            self.let_go(index, now_ns);
+        while let Some(index) = self.volumes[at].fence.next_released(&mut self.slots) {
+            self.resume_change(index, now_ns);
         }
-        self.freeing = false;
     }
 
-    /// When the first wait of any I/O is over. Whoever is put into a queue comes last there and has
-    /// the same patience as those before, counted from now: so the first one's ends first. The
+    /// When the first wait of any I/O is over. An I/O that is put into a queue comes last there and
+    /// has the same patience as those before, counted from now: so the first one's ends first. The
     /// other lanes are looked at whole.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
         let queues = self.volumes.iter().map(|it| &it.queue);
         let queued = queues.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
-        let delayed = self
-            .volumes
-            .iter()
-            .flat_map(|it| [&it.delayed, &it.flushes]);
-        let held = self.paths.iter().map(|path| &path.held);
-        let others = delayed.chain(held).flat_map(|lane| self.slots.of(lane));
-        let gates = self.volumes.iter().map(|it| it.gate_ns);
+        let lanes = self.volumes.iter();
+        let others = lanes
+            .flat_map(|it| [&it.delayed, &it.flushes])
+            .flat_map(|lane| self.slots.of(lane));
+        let fences = self.volumes.iter();
+        let fenced = fences.filter_map(|it| it.fence.timeout(&self.slots));
         let waits = queued.chain(others.map(|slot| slot.until_ns));
-        let first = waits.chain(gates.filter(|&gate_ns| gate_ns > 0)).min();
+        let first = waits.chain(fenced).min();
         first.filter(|&at_ns| at_ns < u64::MAX)
     }
 
@@ -480,10 +376,7 @@ impl HostEngine {
         self.open_gates(now_ns);
         self.outages_over(now_ns);
         for number in 0..self.paths.len() {
-            while let Some(index) = self.due(&self.paths[number].held, now_ns) {
-                let proved = self.slots.get(index).course.quiesces;
-                self.unhold(number, index, proved, now_ns);
-            }
+            self.release_due(number, now_ns);
         }
         for volume in 0..self.volumes.len() {
             while let Some(index) = self.due(&self.volumes[volume].delayed, now_ns) {
@@ -508,23 +401,25 @@ impl HostEngine {
         all.find(|&index| self.slots.get(index).until_ns <= now_ns)
     }
 
-    /// The controller that had a held write can't execute it any more, as was `proved`, or since
-    /// the bound is over.
-    pub(super) fn unhold(&mut self, number: usize, index: u32, proved: bool, now_ns: u64) {
-        self.excuse(index, now_ns);
-        let path = &mut self.paths[number];
-        self.slots.unlink(&mut path.held, index);
-        let slot = self.slots.get_mut(index);
-        slot.course.unanswered = false;
-        let totals = &mut self.volumes[usize::from(path.volume)].totals;
-        let held_ns = now_ns.saturating_sub(slot.placed_ns);
-        totals.held_ns_max = totals.held_ns_max.max(held_ns);
-        if proved {
-            totals.proved_total += 1;
-        } else {
-            totals.bounded_total += 1;
+    /// Goes on with held changes of path `number` that its controller can't execute any more, as
+    /// was proved, or since the bound is over.
+    pub(super) fn release_due(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        if path.is_vacant() {
+            return;
         }
-        self.dispose(number, index, Outcome::PathError, now_ns);
+        let (volume, path) = (usize::from(path.volume), path.index);
+        let mut next = self.volumes[volume].fence.first_held(path);
+        while let Some(index) = next {
+            // What goes on is not held again here: its association is over.
+            next = self.slots.next(index);
+            if self.slots.get(index).until_ns <= now_ns {
+                self.excuse(index, now_ns);
+                let fence = &mut self.volumes[volume].fence;
+                fence.release(&mut self.slots, path, index, now_ns);
+                self.dispose(number, index, Outcome::PathError, now_ns);
+            }
+        }
     }
 
     /// Gives an I/O to the path that was busy, or to another if that is gone.
@@ -547,10 +442,14 @@ impl HostEngine {
 
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
-        for number in 0..self.paths.len() {
-            while let Some(index) = self.paths[number].held.front() {
-                self.slots.unlink(&mut self.paths[number].held, index);
-                self.fail_wait(index, now_ns);
+        for volume in 0..self.volumes.len() {
+            for path in self.indexes(volume as u16) {
+                while let Some(index) = self.volumes[volume]
+                    .fence
+                    .abandon_held(&mut self.slots, path)
+                {
+                    self.fail_wait(index, now_ns);
+                }
             }
         }
         for volume in 0..self.volumes.len() {
@@ -567,14 +466,16 @@ impl HostEngine {
                 self.fail_wait(index, now_ns);
             }
         }
+        while let Some(index) = self.volumes[volume].fence.abandon_waiting(&mut self.slots) {
+            self.fail_wait(index, now_ns);
+        }
     }
 
-    /// Ends an I/O that is in no lane any more, not well. Whoever waits behind it fails as well, so
-    /// nobody is let go; and a write before it that ends later must not find it.
+    /// Ends an I/O that is in no lane any more, not well. What is blocked by it fails as well, so
+    /// nothing is released; and a write before it that ends later must not find it.
     fn fail_wait(&mut self, index: u32, now_ns: u64) {
         self.explained_all(index);
         let slot = self.slots.get_mut(index);
-        slot.course.behind = false;
         let volume = usize::from(slot.io.volume);
         if let Some(place) = self.splits.fail(&mut self.slots, index, now_ns) {
             self.volumes[volume].fence.withdraw(place);
