@@ -109,27 +109,6 @@ fn an_idle_volume_that_was_without_a_path_for_long_fails_its_first_io() {
     at_rest(&rig, 1);
 }
 
-/// An error must not say that a write may yet be executed.
-#[test]
-fn t09_a_write_that_a_lost_controller_may_execute_fails_when_it_no_longer_can() {
-    let mut rig = rig_with(1, |it| it.fast_io_fail_ns = SECOND);
-    rig.world.nodes[TARGET].disks[0].delay_ns = 30 * SECOND;
-    rig.submit(&write(0, 0)).unwrap();
-    rig.submit(&read(1, 1)).unwrap();
-    rig.world.pass(MS);
-    rig.world.nodes[HOST].addresses[0] = Address::Refused;
-    rig.world.cut(HOST, 0);
-    assert!(rig.run(2 * SECOND, |_, done| done.len() == 1));
-    assert_eq!(rig.done.remove(0).cookie, 1, "the read");
-    assert!(rig.run(10 * SECOND, |_, done| done.len() == 1));
-    let done = rig.done.remove(0);
-    assert_eq!(done.outcome, Outcome::PathError);
-    assert!(
-        (HELD_NS..HELD_NS + 50 * MS).contains(&done.latency_ns),
-        "{done:?}"
-    );
-}
-
 #[test]
 fn t13_a_flush_that_fails_fast_leaves_what_it_should_cover_in_doubt() {
     let mut rig = rig_of(2, |host, target| {
