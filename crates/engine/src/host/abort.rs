@@ -21,6 +21,7 @@
 //! flush before a path
 //! leaves is not aborted.
 use super::path::{Path, Phase, Role};
+use super::slots::{IoState, Kind};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use crate::limits::{
@@ -28,6 +29,11 @@ use crate::limits::{
     PROBE_WAIT_NS, RENEWALS_MAX,
 };
 use nvme::wire::Status;
+
+/// The state of an I/O that has just expired.
+const ASKED_BACK: IoState = IoState::Aborting {
+    is_confirmed: false,
+};
 
 /// The Aborts of one path on this core.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,14 +127,17 @@ impl HostEngine {
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
             let token = self.slots.token(index);
-            let slot = self.slots.get_mut(index);
+            let slot = self.slots.get(index);
             let since_ns = slot.issued_ns.max(paused_ns);
             if since_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
                 break;
             }
-            let first = !core::mem::replace(&mut slot.expired, true);
+            let first = !slot.is_expired();
             new += u32::from(first);
-            counted += u64::from(first && !slot.course.probe);
+            counted += u64::from(first && slot.kind != Kind::Probe);
+            if first {
+                self.slots.set_state(index, ASKED_BACK);
+            }
             late |= aborts.until_ns(token).is_some_and(|at_ns| at_ns <= now_ns);
             next = self.slots.next(index);
         }
@@ -151,14 +160,14 @@ impl HostEngine {
             return u64::MAX;
         };
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        if !slot.expired && self.slots.is_waiting(&path.lane, index) {
+        if !slot.is_expired() && self.slots.is_waiting(&path.lane, index) {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
         let answered_ns = head.answered_ns(path.index);
         let io_timeout_ns = self.settings.io_timeout_ns;
         let early_ns = self.probe_wait_ns(path, slot.issued_ns);
-        if !slot.expired {
+        if !slot.is_expired() {
             let wait_ns = early_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns));
             let last_ns = slot.issued_ns.max(answered_ns);
             return last_ns.max(path.paused_ns).saturating_add(wait_ns);
@@ -244,7 +253,7 @@ impl HostEngine {
             return false;
         };
         let slot = self.slots.get(index);
-        if slot.expired {
+        if slot.is_expired() {
             return true; // it was aborted, and did not end
         }
         let can = self.recovers(number) && path.aborts.room() > 0;
@@ -252,7 +261,7 @@ impl HostEngine {
         let blameless = head.probation(path.index).is_none()
             && !head.another_is_well(path.index, slot.issued_ns);
         self.paths[number].renewing = blameless && self.has_only_probe(path);
-        self.slots.get_mut(index).expired = true;
+        self.slots.set_state(index, ASKED_BACK);
         let token = self.slots.token(index);
         !can || !self.ask_one_back(number, token, now_ns)
     }
@@ -262,7 +271,7 @@ impl HostEngine {
         let lane = self.paths[number].lane;
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            if !self.slots.get(index).expired {
+            if !self.slots.get(index).is_expired() {
                 break;
             }
             let token = self.slots.token(index);
@@ -288,7 +297,7 @@ impl HostEngine {
             return false;
         };
         let slot = self.slots.find(token).map(|index| self.slots.get(index));
-        let probe = slot.is_some_and(|slot| slot.course.probe);
+        let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);
         let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
         *place = Some(Asked {
             token,
@@ -423,7 +432,10 @@ impl HostEngine {
             queue.abort_over(cid);
         }
         if let Some(index) = token.and_then(|token| self.slots.find(token)) {
-            self.slots.get_mut(index).course.aborted = aborted;
+            let state = IoState::Aborting {
+                is_confirmed: aborted,
+            };
+            self.slots.set_state(index, state);
         }
         self.wake_by(soon_ns);
         // There may be room again.
@@ -442,11 +454,14 @@ impl HostEngine {
     /// never been answered, but that it will not be executed.
     pub(super) fn was_aborted(&mut self, number: usize, index: u32, status: Status) -> bool {
         let slot = self.slots.get(index);
-        let aborted = status.is(Status::ABORT_REQUESTED) && slot.expired;
-        let counted = aborted && !slot.course.probe;
+        let aborted = status.is(Status::ABORT_REQUESTED) && slot.is_expired();
+        let counted = aborted && slot.kind != Kind::Probe;
         self.paths[number].counters.aborted += u64::from(counted);
-        // It may say so before the Abort is answered.
-        self.slots.get_mut(index).course.aborted |= aborted;
+        if aborted {
+            // It may say so before the Abort is answered.
+            let state = IoState::Aborting { is_confirmed: true };
+            self.slots.set_state(index, state);
+        }
         aborted
     }
 
@@ -478,12 +493,11 @@ impl HostEngine {
         while let Some(index) = next.filter(|_| next != path.lane.waiting()) {
             let slot = self.slots.get(index);
             let until_ns = path.aborts.until_ns(self.slots.token(index));
-            if let Some(until_ns) = until_ns.filter(|_| slot.expired) {
+            if let Some(until_ns) = until_ns.filter(|_| slot.is_expired()) {
                 // What an aborted probe's time means is decided with the probe.
-                first_ns = match slot.course.probe {
-                    true => first_ns,
-                    false => first_ns.min(until_ns),
-                };
+                if slot.kind != Kind::Probe {
+                    first_ns = first_ns.min(until_ns);
+                }
                 next = self.slots.next(index);
                 continue;
             }

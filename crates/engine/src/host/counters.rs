@@ -1,8 +1,8 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
 use super::path::{Path, Phase};
-use super::slots::{Course, Slot};
-use super::types::{Io, IoOp, PathState};
+use super::slots::{AttemptEnd, Slot};
+use super::types::{IoOp, PathState};
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
 use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
@@ -36,14 +36,16 @@ pub struct PathCounters {
 }
 
 impl PathCounters {
-    /// Counts the end of `io`, to which this happened.
+    /// Counts the end of an attempt.
     #[inline]
-    pub(super) fn count(&mut self, io: &Io, outcome: Outcome, course: &Course) {
+    pub(super) fn count(&mut self, slot: &Slot, outcome: Outcome) {
+        let io = &slot.io;
         if !outcome.is_done() {
             // Where the caller has another way, only the path can fail it.
-            if !course.replaceable || outcome.is_path_error() {
+            if !slot.hints.replaceable || outcome.is_path_error() {
                 self.errors += 1;
-                let is_device = outcome.is_device_error() && !course.in_transit;
+                let in_transit = slot.history.attempt == AttemptEnd::InTransit;
+                let is_device = outcome.is_device_error() && !in_transit;
                 self.device_errors += u64::from(is_device);
             }
             return;
@@ -302,6 +304,8 @@ pub(super) fn group(op: IoOp) -> Group {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Slots;
+    use super::super::types::{Hints, Io};
     use super::*;
 
     fn io(op: IoOp) -> Io {
@@ -333,26 +337,28 @@ mod tests {
 
     #[test]
     fn only_what_moved_counts_as_bytes_and_only_what_succeeded_as_io() {
-        let plain = Course::default();
-        let in_transit = Course {
-            in_transit: true,
-            ..plain
-        };
-        let replaceable = Course {
-            replaceable: true,
-            ..plain
-        };
+        let (plain, in_transit) = (AttemptEnd::Answered, AttemptEnd::InTransit);
         let mut counters = PathCounters::default();
-        let mut count = |op, outcome, course| counters.count(&io(op), outcome, course);
+        let mut slots = Slots::new(8, 0);
+        let mut count_with = |op, outcome, attempt, replaceable| {
+            let hints = Hints {
+                replaceable,
+                ..Hints::default()
+            };
+            let index = slots.take(&io(op), hints, 0).unwrap();
+            slots.get_mut(index).history.attempt = attempt;
+            counters.count(slots.get(index), outcome);
+        };
+        let mut count = |op, outcome, attempt| count_with(op, outcome, attempt, false);
         let zeroes = IoOp::WriteZeroes { deallocate: false };
-        count(IoOp::Read, Outcome::Done, &plain);
-        count(IoOp::Write { fua: true }, Outcome::Done, &plain);
-        count(zeroes, Outcome::Done, &plain);
-        count(IoOp::Flush, Outcome::Done, &plain);
-        count(IoOp::Read, Outcome::MediaError, &plain);
-        count(IoOp::Read, Outcome::Busy { after_ns: 0 }, &in_transit);
-        count(zeroes, Outcome::MediaError, &replaceable);
-        count(zeroes, Outcome::PathError, &replaceable);
+        count(IoOp::Read, Outcome::Done, plain);
+        count(IoOp::Write { fua: true }, Outcome::Done, plain);
+        count(zeroes, Outcome::Done, plain);
+        count(IoOp::Flush, Outcome::Done, plain);
+        count(IoOp::Read, Outcome::MediaError, plain);
+        count(IoOp::Read, Outcome::Busy { after_ns: 0 }, in_transit);
+        count_with(zeroes, Outcome::MediaError, plain, true);
+        count_with(zeroes, Outcome::PathError, plain, true);
         let want = PathCounters {
             ios: [1, 2, 1],
             bytes: [4096, 4096],

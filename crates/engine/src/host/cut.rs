@@ -57,7 +57,7 @@ impl HostEngine {
     /// Whether a cut leaves an I/O alone.
     fn goes_on(&self, index: u32) -> bool {
         let slot = self.slots.get(index);
-        slot.course.past_cut && slot.io.op == IoOp::Read
+        slot.hints.past_cut && slot.io.op == IoOp::Read
     }
 
     /// What fails may be tried again.

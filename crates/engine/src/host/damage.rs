@@ -4,6 +4,7 @@
 //! header digest ends the connection. Neither says anything of what is behind the path: the command
 //! is repeated, and each failure counts against the path (`io`, [`volume::health`]).
 use super::path::Path;
+use super::slots::AttemptEnd;
 use super::types::{HostEvent, IoOp};
 use super::{HostEngine, report};
 use nvme::host::HostError;
@@ -39,7 +40,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn note_damage(&mut self, number: usize, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        slot.course.in_transit = true;
+        slot.history.attempt = AttemptEnd::InTransit;
         let direction = match slot.io.op {
             IoOp::Write { .. } | IoOp::Deallocate => Direction::Out,
             IoOp::Read | IoOp::WriteZeroes { .. } | IoOp::Flush => Direction::In,

@@ -15,6 +15,7 @@
 use super::HostEngine;
 use super::path::Path;
 use super::report;
+use super::slots::AttemptEnd;
 use super::types::HostEvent;
 use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
@@ -130,10 +131,11 @@ impl HostEngine {
         failed: bool,
         now_ns: u64,
     ) {
-        let course = &self.slots.get(index).course;
+        let history = &self.slots.get(index).history;
         // Once for each path: who was busy to the end of all repeats is not repeated elsewhere.
-        let once = course.retries == 0 || course.refused != 0;
-        if matches!(outcome, Outcome::Busy { .. }) && once && !course.ours {
+        let once = history.retries == 0 || history.refused != 0;
+        if matches!(outcome, Outcome::Busy { .. }) && once && history.attempt != AttemptEnd::NoRoom
+        {
             self.compare_passing_errors(number, now_ns);
         }
         let of = &self.volumes[usize::from(self.paths[number].volume)];

@@ -211,7 +211,7 @@ impl Explain {
 
     /// Whether an I/O that is not known is one of those that are written down: since now.
     fn begin(&mut self, slot: &Slot, token: u32, now_ns: u64) -> Option<u64> {
-        let begun = slot.course.hops > 0 || slot.course.retries > 0;
+        let begun = slot.history.hops > 0 || slot.history.retries > 0;
         if begun || self.left == 0 || now_ns < self.due_ns || !self.wanted.has(&slot.io) {
             return None;
         }
@@ -245,9 +245,9 @@ impl Explain {
             first_ns,
             at_ns: now_ns,
             io: slot.io,
-            piece: slot.course.split || slot.course.helper || slot.course.recut,
-            hops: slot.course.hops,
-            retries: slot.course.retries,
+            piece: slot.kind.is_piece() || slot.recut,
+            hops: slot.history.hops,
+            retries: slot.history.retries,
             waited_ns: now_ns.saturating_sub(slot.started_ns),
             wait: None,
             came: None,
@@ -348,7 +348,7 @@ impl HostEngine {
             entry.sample.obstacles[usize::from(path)] = obstacle;
         }
         // Its end has consequences.
-        self.slots.get_mut(index).course.watched = true;
+        self.slots.get_mut(index).watched = true;
         chosen
     }
 
@@ -360,7 +360,7 @@ impl HostEngine {
         let explain = explain.as_mut();
         if let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) {
             (entry.state, entry.sample.wait) = (State::Over, Some(wait));
-            self.slots.get_mut(index).course.watched = true;
+            self.slots.get_mut(index).watched = true;
         }
     }
 

@@ -19,7 +19,7 @@
 //! caller lets no other change of these bytes be under way, a held one included.)
 use super::explain::Wait;
 use super::recovery::{HoldReason, HoldStats, Recovery};
-use super::slots::{Lane, Slot, Slots};
+use super::slots::{AttemptEnd, IoState, Kind, Lane, Slot, Slots};
 use super::types::{Io, IoOp};
 use alloc::vec::Vec;
 use block::Range;
@@ -86,6 +86,32 @@ struct Controller {
     evidence: Evidence,
     /// Changes that one of its lost associations may still execute, oldest hold first.
     held: Lane,
+}
+
+/// What the state of a held change says.
+struct Hold {
+    until_ns: u64,
+    association: u32,
+    is_proof: bool,
+}
+
+impl Hold {
+    /// # Panics
+    /// If the change is not held.
+    fn of(slot: &Slot) -> Self {
+        match slot.state() {
+            IoState::Held {
+                until_ns,
+                association,
+                is_proof,
+            } => Self {
+                until_ns,
+                association,
+                is_proof,
+            },
+            other => panic!("a change among the held ones is {other:?}"),
+        }
+    }
 }
 
 /// Counters for [`HoldStats`], which has their meaning.
@@ -196,8 +222,7 @@ impl WriteFence {
 
     /// Puts a registered change among the blocked ones.
     pub(super) fn block(&mut self, slots: &mut Slots, index: u32) -> Wait {
-        slots.get_mut(index).course.behind = true;
-        slots.push(&mut self.blocked, index, false);
+        slots.push(&mut self.blocked, index, IoState::Blocked);
         Wait::Behind
     }
 
@@ -206,14 +231,14 @@ impl WriteFence {
         let (place, is_first) = self.order.admit(index.into(), 0, range);
         let slot = slots.get_mut(index);
         slot.fence = Some(place);
-        slot.course.watched = true;
+        slot.watched = true;
         is_first
     }
 
     /// Registers a change unless it is already. A piece needs no entry: the whole has one.
     fn register_own(&mut self, slots: &mut Slots, index: u32) {
         let slot = slots.get(index);
-        let own = slot.fence.is_none() && !slot.course.helper;
+        let own = slot.fence.is_none() && slot.kind != Kind::Helper;
         if let Some(range) = range(&slot.io).filter(|_| own) {
             self.register(slots, index, range);
         }
@@ -228,9 +253,9 @@ impl WriteFence {
         while let Some(begun) = self.order.poll_begun() {
             let index = begun.owner as u32;
             // Else it was registered while in flight: it goes on where it is.
-            if core::mem::take(&mut slots.get_mut(index).course.behind) {
+            if slots.get(index).state() == IoState::Blocked {
                 slots.unlink(&mut self.blocked, index);
-                slots.push(&mut self.released, index, false);
+                slots.push(&mut self.released, index, IoState::Placing);
             }
         }
         !core::mem::replace(&mut self.is_releasing, true)
@@ -321,13 +346,14 @@ impl WriteFence {
             Evidence::None | Evidence::Resetting(_) => None,
             Evidence::Proved => unreachable!("a reset controller executes nothing"),
         };
-        let slot = slots.get_mut(index);
-        slot.placed_ns = now_ns;
-        slot.until_ns = quiet_ns.unwrap_or(u64::MAX);
-        slot.association = of.association;
-        slot.course.quiesces = quiet_ns.is_some();
-        let until_ns = slot.until_ns;
-        slots.push(&mut of.held, index, false);
+        let until_ns = quiet_ns.unwrap_or(u64::MAX);
+        let state = IoState::Held {
+            until_ns,
+            association: of.association,
+            is_proof: quiet_ns.is_some(),
+        };
+        slots.get_mut(index).placed_ns = now_ns;
+        slots.push(&mut of.held, index, state);
         until_ns
     }
 
@@ -357,14 +383,19 @@ impl WriteFence {
 
     /// What the present association of a path holds is over at `until_ns`, at the latest, by proof
     /// or by the bound. What an earlier one had has its own time, or none.
-    fn limit(&mut self, slots: &mut Slots, path: PathIndex, until_ns: u64, by_proof: bool) -> bool {
+    fn limit(&mut self, slots: &mut Slots, path: PathIndex, until_ns: u64, is_proof: bool) -> bool {
         let of = self.of(path);
         let mut next = of.held.front();
         while let Some(index) = next {
             next = slots.next(index);
-            let slot = slots.get_mut(index);
-            if slot.association == of.association && until_ns < slot.until_ns {
-                (slot.until_ns, slot.course.quiesces) = (until_ns, by_proof);
+            let held = Hold::of(slots.get(index));
+            if held.association == of.association && until_ns < held.until_ns {
+                let state = IoState::Held {
+                    until_ns,
+                    association: of.association,
+                    is_proof,
+                };
+                slots.set_state(index, state);
             }
         }
         !of.held.is_empty()
@@ -377,12 +408,14 @@ impl WriteFence {
 
     /// Releases a held change whose time has come.
     pub(super) fn release(&mut self, slots: &mut Slots, path: PathIndex, index: u32, now_ns: u64) {
+        let held = Hold::of(slots.get(index));
+        assert!(held.until_ns <= now_ns, "a held change is released early");
         slots.unlink(&mut self.of_mut(path).held, index);
         let slot = slots.get_mut(index);
-        slot.course.unanswered = false;
+        slot.history.attempt = AttemptEnd::Fenced;
         let held_ns = now_ns.saturating_sub(slot.placed_ns);
         self.totals.held_ns_max = self.totals.held_ns_max.max(held_ns);
-        let total = match slot.course.quiesces {
+        let total = match held.is_proof {
             true => &mut self.totals.proved,
             false => &mut self.totals.bounded,
         };
@@ -420,6 +453,7 @@ impl WriteFence {
     pub(super) fn next_gated(&mut self, slots: &mut Slots, now_ns: u64) -> Option<u32> {
         let index = self.gated.front()?;
         slots.unlink(&mut self.gated, index);
+        slots.set_state(index, IoState::Placing);
         let held_ns = now_ns.saturating_sub(slots.get(index).placed_ns);
         self.totals.held_ns_max = self.totals.held_ns_max.max(held_ns);
         self.totals.bounded += 1;
@@ -430,16 +464,15 @@ impl WriteFence {
     /// though the others do.
     fn gates(&mut self, slot: &Slot) -> bool {
         let is_shut = self.gated_until_ns > 0;
-        let passes = slot.course.past_gate;
+        let passes = slot.hints.past_gate;
         self.totals.past_gate += u64::from(is_shut && passes);
         is_shut && !passes
     }
 
     fn gate(&mut self, slots: &mut Slots, index: u32) -> Wait {
-        slots.get_mut(index).until_ns = self.gated_until_ns;
         self.totals.held += 1;
         self.totals.gated += 1;
-        slots.push(&mut self.gated, index, false);
+        slots.push(&mut self.gated, index, IoState::Gated);
         Wait::UncleanStop(self.gated_until_ns)
     }
 
@@ -449,7 +482,7 @@ impl WriteFence {
     pub(super) fn timeout(&self, slots: &Slots) -> Option<u64> {
         let held = self.controllers.iter().flat_map(|of| slots.of(&of.held));
         let gate = Some(self.gated_until_ns).filter(|&until_ns| until_ns > 0);
-        let first_ns = held.map(|slot| slot.until_ns).chain(gate).min();
+        let first_ns = held.map(|slot| Hold::of(slot).until_ns).chain(gate).min();
         first_ns.filter(|&at_ns| at_ns < u64::MAX)
     }
 
@@ -466,7 +499,6 @@ impl WriteFence {
         for lane in [&mut self.blocked, &mut self.gated] {
             if let Some(index) = lane.front() {
                 slots.unlink(lane, index);
-                slots.get_mut(index).course.behind = false;
                 return Some(index);
             }
         }
@@ -527,9 +559,10 @@ impl WriteFence {
         slot: &Slot,
         is_bounded: impl Fn(PathIndex) -> bool,
     ) -> HoldReason {
+        let held = Hold::of(slot);
         match self.of(path).evidence {
-            _ if slot.course.quiesces => HoldReason::Quiescing(slot.until_ns),
-            _ if slot.until_ns < u64::MAX => HoldReason::Until(slot.until_ns),
+            _ if held.is_proof => HoldReason::Quiescing(held.until_ns),
+            _ if held.until_ns < u64::MAX => HoldReason::Until(held.until_ns),
             Evidence::Resetting(until_ns) => HoldReason::Resetting(until_ns),
             _ if is_bounded(path) => HoldReason::Closing,
             _ => HoldReason::Unbounded,

@@ -36,6 +36,7 @@
 //! leads to is not asked.
 use super::change::is_device;
 use super::path::{Path, Phase, Will};
+use super::slots::IoState;
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -129,7 +130,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = slot.io.volume;
         let it = &mut self.volumes[usize::from(volume)];
-        if slot.course.given_up != it.given_up {
+        if slot.flush.given_up != it.given_up {
             return self.fail_flush(index, now_ns);
         }
         if let Some(line) = it.lost_cache.take().or_else(|| it.untold.take()) {
@@ -151,13 +152,13 @@ impl HostEngine {
             let path = &self.paths[number];
             let live = path.phase == Phase::Live;
             let all = self.settings.cores > 1 && live && path.has_cache();
-            let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
+            let asked = self.slots.get(index).flush.asked & 1 << path.index.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
                 false if canary::has(Bug::ForgottenCache) => false,
                 false => self.is_doubtful(number) || self.may_be_live_elsewhere(number),
             };
-            let some = self.slots.get(index).course.flushed != 0;
+            let some = self.slots.get(index).flush.asked != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
             if asked || enough || !needed {
                 continue;
@@ -171,7 +172,7 @@ impl HostEngine {
             }
         }
         let slot = self.slots.get(index);
-        let (some, path) = (slot.course.flushed != 0, slot.path);
+        let (some, path) = (slot.flush.asked != 0, slot.path);
         match away {
             Some(number) => self.await_flush(number, index, now_ns),
             None if some => self.end(index, Outcome::Done, path, now_ns),
@@ -203,8 +204,8 @@ impl HostEngine {
             return false;
         }
         let slot = self.slots.get_mut(index);
-        slot.course.flushed |= 1 << path.0;
-        slot.covers = self.paths[number].writes.covered_now();
+        slot.flush.asked |= 1 << path.0;
+        slot.flush.covers = self.paths[number].writes.covered_now();
         self.put(index, path, now_ns);
         true
     }
@@ -214,14 +215,14 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let path = &mut self.paths[number];
         let at = path.index;
-        if slot.course.flushed & 1 << at.0 == 0 {
+        if slot.flush.asked & 1 << at.0 == 0 {
             // No path had anything to flush, and this one was any; unless that has changed.
-            return match slot.course.given_up == self.volumes[usize::from(path.volume)].given_up {
+            return match slot.flush.given_up == self.volumes[usize::from(path.volume)].given_up {
                 true => self.end(index, Outcome::Done, at, now_ns),
                 false => self.fail_flush(index, now_ns),
             };
         }
-        path.writes.flushed(slot.covers);
+        path.writes.flushed(slot.flush.covers);
         path.unflushed_elsewhere = false;
         if core::mem::take(&mut path.inherited) {
             self.tell_of_flush(number);
@@ -233,9 +234,9 @@ impl HostEngine {
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
         let number = self.number(self.slots.get(index).io.volume, path);
         let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
-        let course = &mut self.slots.get_mut(index).course;
-        course.moved(lost);
-        course.flushed &= !(1 << path.0);
+        let slot = self.slots.get_mut(index);
+        slot.history.moved(lost);
+        slot.flush.asked &= !(1 << path.0);
         self.flush(index, now_ns);
     }
 
@@ -255,9 +256,9 @@ impl HostEngine {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
-        slot.until_ns = until_ns;
+        let state = IoState::FlushWait { until_ns };
         self.slots
-            .push(&mut self.volumes[volume].flushes, index, false);
+            .push(&mut self.volumes[volume].flushes, index, state);
         self.wake_by(until_ns);
     }
 

@@ -30,7 +30,7 @@ pub use stats::HedgeStats;
 
 use super::counters::group;
 use super::path::{Phase, Role};
-use super::slots::{Lane, Slots};
+use super::slots::{IoState, Kind, Lane, Slots};
 use super::split::carries;
 use super::types::{IoOp, PathKind};
 use super::{HostEngine, VACANT};
@@ -191,7 +191,7 @@ impl Hedges {
     #[cold]
     pub(super) fn is_beaten(&self, slots: &Slots, index: u32) -> bool {
         let beaten = |pair: &Pair| matches!(pair.stand, Stand::Beaten(_));
-        slots.get(index).course.hedged && self.table.get(index as usize).is_some_and(beaten)
+        slots.get(index).hedged && self.table.get(index as usize).is_some_and(beaten)
     }
 
     fn of(&mut self, index: u32) -> &mut Pair {
@@ -236,7 +236,7 @@ impl HostEngine {
             let home = self.hedges.of(index).home;
             let slot = self.slots.get_mut(index);
             let span = core::mem::replace(&mut slot.io.span, home);
-            slot.course.hedged = false;
+            slot.hedged = false;
             let path = slot.path;
             memory.copy(span, home);
             self.scratch.give_back(span);
@@ -339,9 +339,8 @@ impl HostEngine {
     /// it never is.
     fn look_of(&mut self, number: usize, index: u32, next: &mut Next) -> Option<(u64, bool)> {
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        let course = &slot.course;
-        let whole = !(course.split || course.helper || course.recut);
-        if slot.io.op != IoOp::Read || course.hedged || !whole || slot.io.length > BUFFER_MAX {
+        let whole = slot.kind == Kind::Whole && !slot.recut;
+        if slot.io.op != IoOp::Read || slot.hedged || !whole || slot.io.length > BUFFER_MAX {
             return None;
         }
         let pair = self.hedges.table[index as usize];
@@ -449,11 +448,11 @@ impl HostEngine {
         let volume = usize::from(self.slots.get(index).io.volume);
         let ticket = self.volumes[volume].head.ticket();
         let number = self.volumes[volume].place(other);
-        let copy = self.slots.take_spare_of(index, now_ns);
+        let copy = self.slots.take_copy_of(index, now_ns);
         let Some(copy) = copy.filter(|&copy| {
             let slot = self.slots.get_mut(copy);
             (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
-            (slot.course.hedged, slot.course.watched) = (true, true);
+            slot.hedged = true;
             self.issue(number, copy, now_ns)
         }) else {
             // The queue has just failed: it was never sent.
@@ -465,9 +464,11 @@ impl HostEngine {
             head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
-        self.slots.push(&mut self.paths[number].lane, copy, false);
+        self.slots
+            .push_on_path(&mut self.paths[number].lane, copy, false);
         let slot = self.slots.get_mut(index);
-        (slot.course.hedged, slot.course.watched) = (true, true);
+        slot.hedged = true;
+        slot.watched = true;
         let home = core::mem::replace(&mut slot.io.span, buffers[0]);
         for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
             *self.hedges.of(one) = Pair {
@@ -521,8 +522,8 @@ impl HostEngine {
                 stats.failed += u64::from(second);
                 self.slots.prefer(mate, index);
                 self.hedges.of(mate).stand = Stand::Alone;
-                let course = &mut self.slots.get_mut(mate).course;
-                course.hops = course.hops.saturating_add(1);
+                let history = &mut self.slots.get_mut(mate).history;
+                history.hops = history.hops.saturating_add(1);
                 self.forget_copy(index);
             }
             (Stand::Alone, true) => {
@@ -532,7 +533,7 @@ impl HostEngine {
             (Stand::Alone, false) => {
                 stats.failed += u64::from(second);
                 let slot = self.slots.get_mut(index);
-                slot.course.hedged = false;
+                slot.hedged = false;
                 let span = core::mem::replace(&mut slot.io.span, home);
                 self.scratch.give_back(span);
                 return true;
@@ -543,7 +544,8 @@ impl HostEngine {
 
     /// A read is done; its caller gets the bytes at the end of the turn.
     fn copy_done(&mut self, number: usize, index: u32) {
-        self.slots.push(&mut self.hedges.done, index, false);
+        self.slots
+            .push(&mut self.hedges.done, index, IoState::Copying);
         // For the next turn.
         self.touch(number, Role::Io);
     }

@@ -7,6 +7,7 @@ use super::counters::group;
 use super::fence::range;
 use super::path::{Phase, Role, Target};
 use super::probation::is_timed;
+use super::slots::{AttemptEnd, FlushProgress, Kind};
 use super::split::cut;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
@@ -59,19 +60,17 @@ impl HostEngine {
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
         let plain = volume.fence.is_open() && volume.explain.is_none();
         let given_up = volume.given_up;
-        let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
-        let odd = hints.elsewhere || hints.untimed || hints.replaceable;
-        if odd || hints.past_cut || hints.past_gate {
-            let course = &mut self.slots.get_mut(index).course;
-            (course.elsewhere, course.untimed) = (hints.elsewhere, hints.untimed);
-            course.replaceable = hints.replaceable;
-            (course.past_cut, course.past_gate) = (hints.past_cut, hints.past_gate);
-        }
+        let index = self.slots.take(io, hints, now_ns);
+        let index = index.ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
         } else if matches!(io.op, IoOp::Flush) {
-            let course = &mut self.slots.get_mut(index).course;
-            (course.watched, course.given_up) = (true, given_up);
+            let slot = self.slots.get_mut(index);
+            slot.watched = true;
+            slot.flush = FlushProgress {
+                given_up,
+                ..FlushProgress::default()
+            };
             self.flush(index, now_ns);
         } else if large {
             self.split(index, now_ns);
@@ -136,9 +135,7 @@ impl HostEngine {
         self.note_cost(index, now_ns);
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
-        slot.expired = false;
-        (slot.course.aborted, slot.course.bereft) = (false, false);
-        (slot.course.in_transit, slot.course.ours) = (false, false);
+        slot.history.attempt = AttemptEnd::Answered;
         self.look_anew(index);
     }
 
@@ -149,7 +146,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let slot = self.slots.get_mut(index);
         slot.path = chosen;
-        self.slots.push(&mut path.lane, index, full);
+        self.slots.push_on_path(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
 
@@ -226,15 +223,14 @@ impl HostEngine {
         let queue = path.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
-        let course = &mut self.slots.get_mut(index).course;
-        (course.unanswered, course.bereft) = (!answered, !answered);
         if !answered {
+            self.slots.get_mut(index).history.attempt = AttemptEnd::Unanswered;
             self.leave_behind(index, now_ns);
         }
         let outcome = match self.was_aborted(number, index, status) {
             true => Outcome::PathError,
             false => {
-                let retries = self.slots.get(index).course.retries;
+                let retries = self.slots.get(index).history.retries;
                 status::outcome(status, &self.paths[number].target.crdt, retries)
             }
         };
@@ -279,7 +275,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
-        let (op, retries) = (slot.io.op, slot.course.retries);
+        let (op, retries) = (slot.io.op, slot.history.retries);
         let path = &self.paths[number];
         let mut outcome = device::outcome(end, &path.target.crdt, retries);
         if op == IoOp::Flush {
@@ -292,7 +288,7 @@ impl HostEngine {
             self.note_damage(number, index, now_ns);
         }
         if device::is_ours(end) {
-            self.slots.get_mut(index).course.ours = true;
+            self.slots.get_mut(index).history.attempt = AttemptEnd::NoRoom;
         }
         if device::is_gone(end) {
             self.vanished(number, now_ns);
@@ -324,7 +320,7 @@ impl HostEngine {
         while let Some(index) = next {
             next = self.slots.next(index);
             let slot = self.slots.get(index);
-            if slot.io.op != IoOp::Flush || slot.course.spare {
+            if slot.io.op != IoOp::Flush {
                 continue;
             }
             let token = self.slots.token(index);
@@ -364,34 +360,34 @@ impl HostEngine {
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.lane, index);
         let slot = self.slots.get(index);
-        let watched = slot.course.watched;
+        let (watched, expired) = (slot.watched, slot.is_expired());
         let outcome = match outcome {
-            Outcome::PathError if slot.expired => Outcome::TimedOut,
+            Outcome::PathError if expired => Outcome::TimedOut,
             other => other,
         };
-        if slot.expired {
+        if expired {
             self.overdue_ended(number, index);
         }
-        if watched && self.slots.get(index).course.probe {
+        if watched && self.slots.get(index).kind == Kind::Probe {
             return self.probed(number, index, outcome, now_ns);
         }
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
-        let in_transit = slot.course.in_transit;
-        path.counters.count(&slot.io, outcome, &slot.course);
+        let in_transit = slot.history.attempt == AttemptEnd::InTransit;
+        path.counters.count(slot, outcome);
         if outcome.is_done() && group(slot.io.op) == Group::Write {
             path.writes.acknowledge();
         }
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
-            path.counters.count(&slot.io, outcome, &slot.course);
+            path.counters.count(slot, outcome);
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let (timed, volume) = (is_timed(slot), path.volume);
         let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
-            && slot.course.aborted
+            && slot.is_aborted()
             && self.hedges.is_beaten(&self.slots, index)
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
@@ -445,7 +441,6 @@ impl HostEngine {
     /// Takes from a path the I/Os that were not given to its queue.
     pub(super) fn fail_waiting(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
-            self.slots.get_mut(index).course.unanswered = false;
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
     }

@@ -19,6 +19,7 @@
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
 use super::path::{Phase, Will};
+use super::slots::IoState;
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::{HostEngine, report};
 use volume::Outcome;
@@ -79,9 +80,9 @@ impl HostEngine {
         let (since_ns, patience_ns) = (it.outage.since_ns, it.recovery.fast_io_fail_ns);
         let mut next = it.queue.front();
         while let Some(index) = next {
-            let slot = self.slots.get_mut(index);
-            let since_ns = since_ns.unwrap_or(slot.placed_ns);
-            slot.until_ns = since_ns.saturating_add(patience_ns);
+            let since_ns = since_ns.unwrap_or(self.slots.get(index).placed_ns);
+            let until_ns = since_ns.saturating_add(patience_ns);
+            self.slots.set_state(index, IoState::Queued { until_ns });
             next = self.slots.next(index);
         }
     }

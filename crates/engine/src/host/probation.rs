@@ -23,7 +23,7 @@
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::path::{Path, Phase, Role, Will};
-use super::slots::{EMPTY, Slot};
+use super::slots::{AttemptEnd, EMPTY, Kind, Slot};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
@@ -53,7 +53,7 @@ pub struct PathHealth {
 /// take any time, and of some the caller says so.
 #[inline]
 pub(super) fn is_timed(slot: &Slot) -> bool {
-    matches!(slot.io.op, IoOp::Read | IoOp::Write { .. }) && !slot.course.untimed
+    matches!(slot.io.op, IoOp::Read | IoOp::Write { .. }) && !slot.hints.untimed
 }
 
 /// Bytes that a reading probe of a path asks for: as many as what it failed, within limits.
@@ -250,8 +250,8 @@ impl HostEngine {
     /// fail.
     pub(super) fn blame(&mut self, number: usize, index: u32, now_ns: u64) {
         let done = self.paths[number].index;
-        let course = &mut self.slots.get_mut(index).course;
-        let refused = core::mem::take(&mut course.refused) & !(1 << done.0);
+        let history = &mut self.slots.get_mut(index).history;
+        let refused = core::mem::take(&mut history.refused) & !(1 << done.0);
         if refused == 0 {
             return;
         }
@@ -277,7 +277,6 @@ impl HostEngine {
         for token in tokens {
             let there = self.slots.find(token);
             if let Some(index) = there.filter(|&index| self.slots.get(index).path == path) {
-                self.slots.get_mut(index).course.unanswered = false;
                 self.finish(number, index, Outcome::PathError, false, now_ns);
             }
         }
@@ -329,12 +328,10 @@ impl HostEngine {
             span,
             ..EMPTY
         };
-        let Some(slot) = self.slots.take_spare(&io, now_ns) else {
+        let Some(slot) = self.slots.take_spare(&io, Kind::Probe, now_ns) else {
             self.scratch.give_back(span);
             return None;
         };
-        let course = &mut self.slots.get_mut(slot).course;
-        (course.probe, course.watched, course.helper) = (true, true, true);
         self.paths[number].probe = Some(self.slots.token(slot));
         Some(slot)
     }
@@ -390,7 +387,7 @@ impl HostEngine {
         self.outputs.transmit(path.conn(Role::Io));
         let it = self.slots.get_mut(slot);
         (it.path, it.issued_ns) = (path.index, now_ns);
-        self.slots.push(&mut path.lane, slot, false);
+        self.slots.push_on_path(&mut path.lane, slot, false);
         self.wake_by(now_ns);
         true
     }
@@ -402,7 +399,7 @@ impl HostEngine {
         let mut next = path.lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != waiting) {
             let slot = self.slots.get(index);
-            if !slot.course.probe {
+            if slot.kind != Kind::Probe {
                 path.suspect.note(&slot.io);
             }
             next = self.slots.next(index);
@@ -415,7 +412,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let (span, length) = (slot.io.span, slot.io.length);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
-        let failed = outcome.is_path_error() || slot.course.in_transit;
+        let failed = outcome.is_path_error() || slot.history.attempt == AttemptEnd::InTransit;
         self.scratch.give_back(span);
         self.slots.free_spare(index);
         let path = &mut self.paths[number];

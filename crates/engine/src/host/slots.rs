@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! A slot is free, in one [`Lane`] (of a path, or of those that wait), or ended and waiting to be
-//! reported; its links serve the list it is in. A token names a slot *and* its use: a late
+//! reported; its links serve the list it is in. [`IoState`] says which. A token names a slot *and* its use: a late
 //! answer to an earlier use finds nothing (T11).
 //!
 //! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so
@@ -15,7 +15,7 @@
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
-use super::types::{Io, IoDone, IoOp, NO_PATH};
+use super::types::{Hints, Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::Covered;
@@ -44,109 +44,221 @@ pub(super) const EMPTY: Io = Io {
 /// One I/O.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
-    /// As submitted.
+    /// As submitted; of one that is cut, the piece that the slot carries.
     pub io: Io,
+    /// As submitted.
+    pub hints: Hints,
+    /// What the slot carries.
+    pub kind: Kind,
+    /// What it carries was cut again for narrower paths.
+    pub recut: bool,
+    /// It is one of two copies of a read, or was and its buffer is still the engine's own.
+    pub hedged: bool,
+    /// It is a flush, fenced, or not a whole I/O: its end has consequences.
+    pub watched: bool,
+    state: IoState,
     /// When it was submitted.
     pub started_ns: u64,
     /// The path it was placed on.
     pub path: PathIndex,
     /// When it was given to the path's queue.
     pub issued_ns: u64,
-    /// When it was placed on this path.
+    /// When it was placed on this path, or began to wait.
     pub placed_ns: u64,
     /// What the policy wants back when it leaves this path.
     pub ticket: Ticket,
-    /// While it waits: until when.
-    pub until_ns: u64,
-    /// While it is held: which association of its path may yet execute it.
-    pub association: u32,
-    /// A flush: acknowledged writes of its path that it covers.
-    pub covers: Covered,
+    /// Only of a flush.
+    pub flush: FlushProgress,
     /// A change of data that others wait for, or that waits itself: its place among them.
     pub fence: Option<Place>,
-    /// What happened to it so far.
-    pub course: Course,
+    pub history: IoHistory,
     /// How it ended.
     done: IoDone,
-    /// Its command has expired: what now fails has timed out.
-    pub expired: bool,
-    /// Taken, and not ended.
-    active: bool,
     token: u32,
     prev: u32,
     next: u32,
 }
 
-/// What happened to an I/O so far, where that is not all good.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Course {
-    /// Moves to another path.
-    pub hops: u8,
-    /// Paths that failed it, as bits.
-    pub failed: u64,
-    /// Repetitions on a busy path.
-    pub retries: u8,
-    /// Paths that were busy to the end of them, as bits.
-    pub refused: u64,
-    /// It is a flush, fenced, or a piece: its end has consequences.
-    pub watched: bool,
-    /// A flush: paths it was given to.
-    pub flushed: u64,
-    /// A flush: how often its volume had given up unflushed writes when it was submitted.
-    pub given_up: u32,
-    /// It waits behind an overlapping write.
-    pub behind: bool,
-    /// Its path was lost before it answered.
-    pub unanswered: bool,
-    /// The same, for as long as it has no other.
-    pub bereft: bool,
-    /// Moves away from a path that was lost: these don't count against it (T4).
-    pub losses: u8,
-    /// Its controller has taken it back: it is not executed any more (T9).
-    pub aborted: bool,
-    /// Its last attempt was damaged or failed on the way.
-    pub in_transit: bool,
-    /// Its last attempt failed for want of room in our own system (T6).
-    pub ours: bool,
-    /// It is held, and its controller has said that it was reset, but not how long it takes to
-    /// quiesce.
-    pub quiesces: bool,
-    /// It is cut into pieces, and this slot carries one of them.
-    pub split: bool,
-    /// It is a piece of an I/O in another slot.
-    pub helper: bool,
-    /// What the slot carries was cut again for narrower paths.
-    pub recut: bool,
-    /// How often all of it was begun anew, for what its volume had given up meanwhile (T13).
-    pub again: u8,
-    /// It is one of two copies of a read, or was and its buffer is still the engine's own.
-    pub hedged: bool,
-    /// It is no I/O: a copy beside one, what is left of one that was reported, or a probe.
-    pub spare: bool,
-    /// It is a probe: nobody is told of its end.
-    pub probe: bool,
-    /// A read of what another volume has as well.
-    pub elsewhere: bool,
-    /// How long it takes says nothing of its path.
-    pub untimed: bool,
-    /// Its caller has another way, so an error of the device is none of its path.
-    pub replaceable: bool,
-    /// A read that goes on when its volume is cut off.
-    pub past_cut: bool,
-    /// A change that does not wait for what the engine before had sent.
-    pub past_gate: bool,
-    /// When it was placed on the path that did not do it, ns; 0 once it has another, or none did
-    /// fail it.
-    pub lost_ns: u64,
-    /// Time it waited without being on a path, ms.
-    pub excused_ms: u32,
+/// Where an I/O is. Changed by [`Slots::push`] and [`Slots::set_state`] alone; a slot that was
+/// taken out of its lane keeps its state until the next one is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IoState {
+    /// The slot has no I/O: it is free, or its I/O has ended and is still to be reported.
+    Ended,
+    /// Submitted, no longer blocked or gated, or the next piece: a path is to be found.
+    Placing,
+    /// Waits for a usable path, at most until then, ns.
+    Queued { until_ns: u64 },
+    /// On a path: waits for room in its queue, or was given to it.
+    OnPath,
+    /// On a path, and expired: its command is to be aborted. `is_confirmed`: the controller has
+    /// aborted it, so it is not executed (T9).
+    Aborting { is_confirmed: bool },
+    /// A change that an association of its path may still execute (T9), at most until then, ns.
+    Held {
+        until_ns: u64,
+        association: u32,
+        /// That time comes from a reset, not from the bound.
+        is_proof: bool,
+    },
+    /// A change that waits for an earlier one that overlaps it.
+    Blocked,
+    /// Waits for the end of what the engine before this one had sent.
+    Gated,
+    /// Waits to be repeated on the path that was busy, ns.
+    Backoff { until_ns: u64 },
+    /// A flush that waits for a lost controller with unflushed writes, at most until then, ns.
+    FlushWait { until_ns: u64 },
+    /// A cut I/O of which other slots carry pieces, and its own carries none.
+    Pieces,
+    /// A read that is done, in a buffer of the engine's own, until that is copied.
+    Copying,
 }
 
-impl Course {
+impl IoState {
+    /// Whether an I/O may get from here to `to`.
+    #[inline(always)]
+    fn leads_to(self, to: Self) -> bool {
+        match to {
+            Self::Placing => matches!(
+                self,
+                Self::Ended | Self::Blocked | Self::Gated | Self::Pieces
+            ),
+            Self::OnPath | Self::Queued { .. } => !matches!(
+                self,
+                Self::Ended | Self::Blocked | Self::Gated | Self::Pieces | Self::Copying
+            ),
+            Self::Aborting { .. } => self.is_on_path(),
+            // Held again: its time is another.
+            Self::Held { .. } => self.is_on_path() || matches!(self, Self::Held { .. }),
+            Self::Backoff { .. } | Self::Copying => self.is_on_path(),
+            Self::Blocked | Self::Gated => matches!(
+                self,
+                Self::Placing
+                    | Self::OnPath
+                    | Self::Aborting { .. }
+                    | Self::Queued { .. }
+                    | Self::Held { .. }
+                    | Self::Backoff { .. }
+            ),
+            Self::FlushWait { .. } => matches!(
+                self,
+                Self::Placing
+                    | Self::OnPath
+                    | Self::Aborting { .. }
+                    | Self::Backoff { .. }
+                    | Self::FlushWait { .. }
+            ),
+            Self::Pieces => !matches!(self, Self::Ended | Self::Pieces | Self::Copying),
+            Self::Ended => self != Self::Ended,
+        }
+    }
+
+    fn is_on_path(self) -> bool {
+        matches!(self, Self::OnPath | Self::Aborting { .. })
+    }
+
+    /// Until when it waits, ns, where that is known. Of a gated one the fence knows.
+    pub(super) fn until_ns(self) -> Option<u64> {
+        match self {
+            Self::Queued { until_ns }
+            | Self::Held { until_ns, .. }
+            | Self::Backoff { until_ns }
+            | Self::FlushWait { until_ns } => Some(until_ns),
+            _ => None,
+        }
+    }
+
+    /// Whether its wait is over.
+    pub(super) fn is_due(self, now_ns: u64) -> bool {
+        self.until_ns().is_some_and(|at_ns| at_ns <= now_ns)
+    }
+}
+
+/// What a slot carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An I/O.
+    Whole,
+    /// An I/O that is cut: one piece after the other.
+    Cut,
+    /// A piece of an I/O in another slot.
+    Helper,
+    /// No I/O: the copy of a read, or what is left of a read that was reported.
+    Copy,
+    /// No I/O: a probe, of whose end no client is told.
+    Probe,
+}
+
+impl Kind {
+    /// Whether it is in a spare slot.
+    fn is_spare(self) -> bool {
+        matches!(self, Self::Copy | Self::Probe)
+    }
+
+    /// Whether it is a part of a larger I/O.
+    pub(super) fn is_piece(self) -> bool {
+        matches!(self, Self::Cut | Self::Helper)
+    }
+}
+
+/// What happened to an I/O so far, where that is not all good. Of one that is cut: per piece.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IoHistory {
+    /// Moves to another path.
+    pub hops: u8,
+    /// Moves away from a path that was lost: these don't count against it (T4).
+    pub losses: u8,
+    /// Repetitions on a busy path.
+    pub retries: u8,
+    /// How often all of it was begun anew, for what its volume had given up meanwhile (T13).
+    pub again: u8,
+    /// What the present attempt came to, until the next one.
+    pub attempt: AttemptEnd,
+    /// Time it waited without being on a path, ms.
+    pub excused_ms: u32,
+    /// Paths that failed it, as bits.
+    pub failed: u64,
+    /// Paths that were busy to the end of the repetitions, as bits.
+    pub refused: u64,
+    /// When it was placed on the path that did not do it, ns; 0 once it has another, or none failed
+    /// it.
+    pub lost_ns: u64,
+}
+
+/// What an attempt of an I/O came to, beside its outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum AttemptEnd {
+    /// It has not ended, or the path answered.
+    #[default]
+    Answered,
+    /// Its path was lost before it answered; the controller may still execute it.
+    Unanswered,
+    /// The same, but the controller can't execute it any more.
+    Fenced,
+    /// It was damaged or failed on the way.
+    InTransit,
+    /// It failed for want of room in our own system (T6).
+    NoRoom,
+}
+
+/// How far a flush has got.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FlushProgress {
+    /// Paths it was given to, as bits.
+    pub asked: u64,
+    /// How often its volume had given up unflushed writes when it was submitted.
+    pub given_up: u32,
+    /// Acknowledged writes of the path that has it, which it covers.
+    pub covers: Covered,
+}
+
+impl IoHistory {
     /// It moves to another path; `lost`: because its own is.
     pub(super) fn moved(&mut self, lost: bool) {
+        let unanswered = matches!(self.attempt, AttemptEnd::Unanswered | AttemptEnd::Fenced);
         self.hops = self.hops.saturating_add(1);
-        self.losses = self.losses.saturating_add(u8::from(lost || self.bereft));
+        self.losses = self.losses.saturating_add(u8::from(lost || unanswered));
     }
 }
 
@@ -207,6 +319,55 @@ impl Lane {
     }
 }
 
+impl Slot {
+    #[inline(always)]
+    pub(super) fn state(&self) -> IoState {
+        self.state
+    }
+
+    /// Whether it has an I/O, or something like it, that has not ended.
+    #[inline(always)]
+    fn is_active(&self) -> bool {
+        !matches!(self.state, IoState::Ended)
+    }
+
+    /// Whether its command has expired: what now fails has timed out.
+    #[inline(always)]
+    pub(super) fn is_expired(&self) -> bool {
+        matches!(self.state, IoState::Aborting { .. })
+    }
+
+    /// Whether its command was aborted, and so is not executed (T9).
+    pub(super) fn is_aborted(&self) -> bool {
+        matches!(self.state, IoState::Aborting { is_confirmed: true })
+    }
+
+    /// A new use begins.
+    #[inline(always)]
+    fn begin(&mut self, io: &Io, kind: Kind, now_ns: u64) {
+        if self.is_active() {
+            no_edge(self.state, IoState::Placing);
+        }
+        self.io = *io;
+        self.kind = kind;
+        self.recut = false;
+        self.hedged = false;
+        self.watched = false;
+        self.state = IoState::Placing;
+        self.started_ns = now_ns;
+        self.placed_ns = now_ns;
+        self.fence = None;
+        self.history = IoHistory::default();
+        self.token = self.token.wrapping_add(1 << INDEX_BITS);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_edge(from: IoState, to: IoState) -> ! {
+    panic!("an I/O that is {from:?} can't become {to:?}")
+}
+
 fn some(index: u32) -> Option<u32> {
     (index != NONE).then_some(index)
 }
@@ -222,19 +383,21 @@ impl Slots {
         };
         let slot = |index: u32| Slot {
             io: EMPTY,
+            hints: Hints::default(),
+            kind: Kind::Whole,
+            recut: false,
+            hedged: false,
+            watched: false,
+            state: IoState::Ended,
             started_ns: 0,
             path: NO_PATH,
             issued_ns: 0,
             placed_ns: 0,
             ticket: Ticket::default(),
-            until_ns: 0,
-            association: 0,
-            covers: Covered::default(),
+            flush: FlushProgress::default(),
             fence: None,
-            course: Course::default(),
+            history: IoHistory::default(),
             done,
-            expired: false,
-            active: false,
             token: index,
             prev: NONE,
             next: match index + 1 {
@@ -271,67 +434,57 @@ impl Slots {
     /// Those of a volume. Looks at all slots.
     pub(super) fn active_of(&self, volume: u16) -> impl Iterator<Item = &Slot> {
         let all = self.table.iter();
-        all.filter(move |slot| slot.active && !slot.course.spare && slot.io.volume == volume)
+        all.filter(move |it| it.is_active() && !it.kind.is_spare() && it.io.volume == volume)
     }
 
     /// Lets the I/Os of a volume try a path again that they had failed on: it was connected anew.
     /// A read that another volume can do as well asks no path twice. Looks at all slots.
     pub(super) fn forget_failures(&mut self, volume: u16, path: PathIndex) {
-        let of = |slot: &&mut Slot| slot.active && slot.io.volume == volume;
-        let repeats = |slot: &&mut Slot| of(slot) && !slot.course.elsewhere;
+        let of = |slot: &&mut Slot| slot.is_active() && slot.io.volume == volume;
+        let repeats = |slot: &&mut Slot| of(slot) && !slot.hints.elsewhere;
         for slot in self.table.iter_mut().filter(repeats) {
-            slot.course.failed &= !(1 << path.0);
+            slot.history.failed &= !(1 << path.0);
         }
     }
 
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
     #[inline]
-    pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
+    pub(super) fn take(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Option<u32> {
         let index = some(self.free)?;
         let slot = &mut self.table[index as usize];
         self.free = slot.next;
-        slot.io = *io;
-        slot.started_ns = now_ns;
-        slot.placed_ns = now_ns;
-        slot.fence = None;
-        slot.course = Course::default();
-        slot.expired = false;
-        slot.active = true;
-        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+        slot.begin(io, Kind::Whole, now_ns);
+        slot.hints = hints;
         self.active += 1;
         Some(index)
     }
 
-    /// Takes a spare slot for a copy of the I/O in slot `of`, with a course of its own from now on;
-    /// `None`: none is left.
-    pub(super) fn take_spare_of(&mut self, of: u32, now_ns: u64) -> Option<u32> {
+    /// Takes a spare slot for a copy of the I/O in slot `of`, with a history of its own from now
+    /// on; `None`: none is left.
+    pub(super) fn take_copy_of(&mut self, of: u32, now_ns: u64) -> Option<u32> {
         let Slot {
             io,
+            hints,
             started_ns,
-            course,
+            history,
             ..
         } = self.table[of as usize];
-        let index = self.take_spare(&io, now_ns)?;
+        let index = self.take_spare(&io, Kind::Copy, now_ns)?;
         let slot = &mut self.table[index as usize];
-        (slot.started_ns, slot.course) = (started_ns, course);
-        slot.course.spare = true;
+        slot.started_ns = started_ns;
+        slot.hints = hints;
+        slot.history = history;
         Some(index)
     }
 
     /// Takes a spare slot for something that is no caller's I/O; `None`: none is left.
-    pub(super) fn take_spare(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
+    pub(super) fn take_spare(&mut self, io: &Io, kind: Kind, now_ns: u64) -> Option<u32> {
         let index = some(self.spare)?;
         let slot = &mut self.table[index as usize];
         self.spare = slot.next;
-        (slot.io, slot.started_ns, slot.placed_ns) = (*io, now_ns, now_ns);
-        slot.fence = None;
-        slot.course = Course {
-            spare: true,
-            ..Course::default()
-        };
-        slot.expired = false;
-        slot.active = true;
-        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+        slot.begin(io, kind, now_ns);
+        slot.hints = Hints::default();
+        slot.watched = true;
         Some(index)
     }
 
@@ -352,9 +505,9 @@ impl Slots {
 
     /// Nothing is under way any more in a spare slot.
     pub(super) fn free_spare(&mut self, index: u32) {
+        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
-        debug_assert!(slot.active && slot.course.spare);
-        slot.active = false;
+        assert!(slot.kind.is_spare(), "a spare slot is freed, not {slot:?}");
         slot.next = self.spare;
         self.spare = index;
     }
@@ -362,8 +515,8 @@ impl Slots {
     /// Of an I/O and its copy, `index` is the I/O from now on, whichever it was, and `other` the
     /// spare one.
     pub(super) fn prefer(&mut self, index: u32, other: u32) {
-        self.get_mut(index).course.spare = false;
-        self.get_mut(other).course.spare = true;
+        self.get_mut(index).kind = Kind::Whole;
+        self.get_mut(other).kind = Kind::Copy;
     }
 
     pub(super) fn get(&self, index: u32) -> &Slot {
@@ -390,12 +543,38 @@ impl Slots {
     pub(super) fn find(&self, token: u32) -> Option<u32> {
         let index = token & INDEX_MASK;
         let slot = self.table.get(index as usize)?;
-        (slot.token == token && slot.active).then_some(index)
+        (slot.token == token && slot.is_active()).then_some(index)
     }
 
-    /// Puts a slot at the end of `lane`; `wait`: the path has no room for it.
+    /// Changes the state of a slot that enters no lane.
+    ///
+    /// # Panics
+    /// If the state that it has doesn't lead there.
+    #[inline(always)]
+    pub(super) fn set_state(&mut self, index: u32, to: IoState) {
+        let slot = &mut self.table[index as usize];
+        if !slot.state.leads_to(to) {
+            no_edge(slot.state, to);
+        }
+        slot.state = to;
+    }
+
+    /// Puts a slot at the end of a path's `lane`; `waits`: the path has no room for it.
     #[inline]
-    pub(super) fn push(&mut self, lane: &mut Lane, index: u32, wait: bool) {
+    pub(super) fn push_on_path(&mut self, lane: &mut Lane, index: u32, waits: bool) {
+        self.push(lane, index, IoState::OnPath);
+        if waits && lane.waiting == NONE {
+            lane.waiting = index;
+        }
+    }
+
+    /// Puts a slot at the end of `lane`, where it has this state.
+    ///
+    /// # Panics
+    /// As [`Self::set_state`].
+    #[inline]
+    pub(super) fn push(&mut self, lane: &mut Lane, index: u32, state: IoState) {
+        self.set_state(index, state);
         let slot = &mut self.table[index as usize];
         slot.prev = lane.tail;
         slot.next = NONE;
@@ -404,9 +583,6 @@ impl Slots {
             None => lane.head = index,
         }
         lane.tail = index;
-        if wait && lane.waiting == NONE {
-            lane.waiting = index;
-        }
     }
 
     /// The last I/O of `lane`.
@@ -455,23 +631,22 @@ impl Slots {
     /// An I/O that is in no lane has ended; it is kept to be reported.
     #[inline]
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
+        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
-        debug_assert!(slot.active, "an I/O ends once");
         slot.done = IoDone {
             cookie: slot.io.cookie,
             outcome,
             path,
             latency_ns: now_ns.saturating_sub(slot.started_ns),
         };
-        slot.active = false;
         self.active -= 1;
         self.ended.push(&mut self.table, index);
     }
 
     /// A slot whose end nobody is told of is free again.
     pub(super) fn free(&mut self, index: u32) {
+        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
-        slot.active = false;
         slot.next = self.free;
         self.free = index;
         self.active -= 1;

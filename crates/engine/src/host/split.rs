@@ -29,7 +29,7 @@
 //! attempts are bounded per piece (T4), and the pieces are finite.
 use super::HostEngine;
 use super::fence::range;
-use super::slots::{NONE, Slots};
+use super::slots::{IoState, Kind, NONE, Slots};
 use super::types::{Io, IoOp, NO_PATH};
 use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
@@ -166,11 +166,13 @@ impl Splits {
         path: PathIndex,
     ) -> u32 {
         let slot = slots.get(index);
-        let (offset, helper) = (slot.io.offset, slot.course.helper);
+        let (offset, helper) = (slot.io.offset, slot.kind == Kind::Helper);
         let owner = if helper { self.of(index).owner } else { index };
         if helper {
             slots.free(index);
             self.helpers -= 1;
+        } else {
+            slots.set_state(index, IoState::Pieces);
         }
         let split = self.of(owner);
         if helper {
@@ -207,7 +209,7 @@ impl Splits {
     /// The place among changes of the I/O that ended with it, if one did and had one.
     pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) -> Option<Place> {
         let slot = slots.get(index);
-        if !slot.course.helper && !slot.course.split {
+        if !slot.kind.is_piece() {
             let place = slot.fence;
             slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
             return place;
@@ -225,7 +227,8 @@ impl HostEngine {
     #[cold]
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        (slot.course.split, slot.course.watched) = (true, true);
+        slot.kind = Kind::Cut;
+        slot.watched = true;
         let io = slot.io;
         self.note_whole(index, io);
         if !self.fence_whole(index) {
@@ -251,11 +254,11 @@ impl HostEngine {
         if given_up == it.given_up || range(&whole).is_none() {
             return Some(Outcome::Done);
         }
-        let course = &mut self.slots.get_mut(index).course;
-        if course.again == AGAIN_MAX {
+        let history = &mut self.slots.get_mut(index).history;
+        if history.again == AGAIN_MAX {
             return Some(Outcome::PathError);
         }
-        course.again += 1;
+        history.again += 1;
         it.totals.again_bytes_total += u64::from(whole.length);
         self.note_whole(index, whole);
         None
@@ -276,7 +279,7 @@ impl HostEngine {
     /// Places a change that the fence has released: all of it, if it is to be cut.
     pub(super) fn resume_change(&mut self, index: u32, now_ns: u64) {
         self.excuse(index, now_ns);
-        if self.slots.get(index).course.split {
+        if self.slots.get(index).kind == Kind::Cut {
             self.cut_on(index, now_ns);
         } else {
             self.place_again(index, now_ns);
@@ -306,7 +309,7 @@ impl HostEngine {
             }
             self.splits.of(index).busy = true;
         };
-        self.slots.get_mut(index).course.split = false;
+        self.slots.get_mut(index).kind = Kind::Whole;
         self.end(index, outcome, path, now_ns);
     }
 
@@ -329,26 +332,27 @@ impl HostEngine {
         let piece = part(&whole, cursor, cut(&limits, whole.op, offset, left));
         if !carrying {
             self.splits.of(index).carrying = true;
+            // The first piece is placed by the caller that placed the whole.
+            if self.slots.get(index).state() == IoState::Pieces {
+                self.slots.set_state(index, IoState::Placing);
+            }
             let slot = self.slots.get_mut(index);
             let spent_ns = now_ns.saturating_sub(slot.started_ns);
             slot.io = piece;
             // Bounds are per piece.
-            let course = &mut slot.course;
-            (course.hops, course.failed, course.retries) = (0, 0, 0);
-            course.unanswered = false;
-            course.excused_ms = u32::try_from(spent_ns / 1_000_000).unwrap_or(u32::MAX);
+            let history = &mut slot.history;
+            (history.hops, history.failed, history.retries) = (0, 0, 0);
+            history.excused_ms = u32::try_from(spent_ns / 1_000_000).unwrap_or(u32::MAX);
             return Some((index, piece));
         }
         if helpers + 1 >= PIECES_MAX || self.splits.helpers == self.splits.helpers_max {
             return None;
         }
-        let helper = self.slots.take(&piece, now_ns)?;
-        let of = self.slots.get(index).course;
-        let course = &mut self.slots.get_mut(helper).course;
-        (course.helper, course.watched) = (true, true);
-        (course.elsewhere, course.untimed) = (of.elsewhere, of.untimed);
-        course.replaceable = of.replaceable;
-        (course.past_cut, course.past_gate) = (of.past_cut, of.past_gate);
+        let hints = self.slots.get(index).hints;
+        let helper = self.slots.take(&piece, hints, now_ns)?;
+        let slot = self.slots.get_mut(helper);
+        slot.kind = Kind::Helper;
+        slot.watched = true;
         (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
         self.splits.of(index).helpers += 1;
         self.splits.helpers += 1;
@@ -371,18 +375,17 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let slot = self.slots.get_mut(index);
-        let recut = slot.course.recut;
+        let recut = slot.recut;
         if recut {
             let rest = core::mem::take(&mut self.splits.of(index).rest);
             if rest > 0 && outcome.is_done() {
                 let done = slot.io.length;
                 slot.io = part(&slot.io, done, rest);
-                slot.course.unanswered = false;
                 return self.place_again(index, now_ns);
             }
-            slot.course.recut = false;
+            slot.recut = false;
         }
-        if !slot.course.split && !slot.course.helper {
+        if !slot.kind.is_piece() {
             let settled = match recut && outcome.is_done() {
                 true => self.settle_whole(index),
                 false => Some(outcome),
@@ -418,9 +421,9 @@ impl HostEngine {
         let Some(limits) = self.cut_limits(io.volume) else {
             return false;
         };
-        let course = &self.slots.get(index).course;
-        let alone = !course.split && !course.helper;
-        let again = course.recut;
+        let slot = self.slots.get(index);
+        let alone = !slot.kind.is_piece();
+        let again = slot.recut;
         if alone && !again {
             self.note_whole(index, io);
         }
@@ -430,7 +433,8 @@ impl HostEngine {
         split.rest = io.length - length + if again { split.rest } else { 0 };
         let slot = self.slots.get_mut(index);
         slot.io = part(&io, 0, length);
-        (slot.course.recut, slot.course.watched) = (true, true);
+        slot.recut = true;
+        slot.watched = true;
         waits
     }
 }

@@ -10,7 +10,7 @@
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::fence::range;
 use super::path::{Farewell, Link, Path, Phase, Role};
-use super::slots::Slot;
+use super::slots::{Kind, Slot};
 use super::types::HostEvent;
 use super::{HostEngine, report};
 use crate::machine::Output;
@@ -172,7 +172,7 @@ impl HostEngine {
     fn fail_unfinished(&mut self, now_ns: u64) {
         for volume in (0..).take(self.volumes.len()) {
             let mut counts = [0_u32, 0];
-            let whole = |slot: &&Slot| !slot.course.helper;
+            let whole = |slot: &&Slot| slot.kind != Kind::Helper;
             for slot in self.slots.active_of(volume).filter(whole) {
                 counts[usize::from(range(&slot.io).is_none())] += 1;
             }

@@ -17,7 +17,7 @@ use super::counters::group;
 use super::explain::Wait;
 use super::fence::range;
 use super::path::Phase;
-use super::slots::Lane;
+use super::slots::{AttemptEnd, IoState, Kind, Lane};
 use super::types::{IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover, fence};
 use block::order::Ticket as Place;
@@ -44,7 +44,7 @@ impl HostEngine {
         if outcome.is_path_error() && self.paths[number].phase == Phase::Live {
             self.paths[number].suspect.note(&self.slots.get(index).io);
         }
-        if self.slots.get(index).course.hedged && !self.copy_ended(number, index, outcome, now_ns) {
+        if self.slots.get(index).hedged && !self.copy_ended(number, index, outcome, now_ns) {
             return;
         }
         if outcome.is_done() {
@@ -53,8 +53,8 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         let lost = outcome.is_path_error() && self.paths[number].will.returns();
         // Once: after a hold this is the end of the same attempt.
-        if lost && slot.course.lost_ns == 0 {
-            slot.course.lost_ns = slot.placed_ns.max(1);
+        if lost && slot.history.lost_ns == 0 {
+            slot.history.lost_ns = slot.placed_ns.max(1);
         }
         if self.fails_now(outcome) {
             let path = self.paths[number].index;
@@ -69,16 +69,17 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let spent_ns = now_ns
             .saturating_sub(slot.started_ns)
-            .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
+            .saturating_sub(u64::from(slot.history.excused_ms) * 1_000_000);
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let proved = volume.fence.is_proved(path) || slot.course.aborted;
+        let proved = volume.fence.is_proved(path) || slot.is_aborted();
+        let unanswered = slot.history.attempt == AttemptEnd::Unanswered;
         let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
-            uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,
-            hops: slot.course.hops.saturating_sub(slot.course.losses),
+            uncertain: unanswered && range(&slot.io).is_some() && fenced && !proved,
+            hops: slot.history.hops.saturating_sub(slot.history.losses),
             hops_max: (paths * 2).max(HOPS_MIN),
             paths,
-            retries: slot.course.retries,
+            retries: slot.history.retries,
             retries_max: recovery.retries_max,
             left_ns: match self.is_elsewhere(number, index, outcome) {
                 true => 0,
@@ -87,8 +88,9 @@ impl HostEngine {
             patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
-        let course = &self.slots.get(index).course;
-        if outcome.is_device_error() && !course.in_transit && !course.replaceable {
+        let slot = self.slots.get(index);
+        let in_transit = slot.history.attempt == AttemptEnd::InTransit;
+        if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;
             self.device_error(number, index, outcome, failed, now_ns);
         }
@@ -98,8 +100,9 @@ impl HostEngine {
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => {
                 if matches!(outcome, Outcome::Busy { .. }) {
-                    let course = &mut self.slots.get_mut(index).course;
-                    (course.refused, course.watched) = (course.refused | 1 << path.0, true);
+                    let slot = self.slots.get_mut(index);
+                    slot.history.refused |= 1 << path.0;
+                    slot.watched = true;
                 }
                 self.fail_over(index, path, now_ns);
             }
@@ -115,11 +118,11 @@ impl HostEngine {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
         let attempts_ns = volume.recovery.attempts_ns;
-        let course = &self.slots.get(index).course;
-        let failed = course.failed | 1 << path.index.0;
+        let slot = self.slots.get(index);
+        let failed = slot.history.failed | 1 << path.index.0;
         let most_ns = match volume.head.usable_among(!failed) {
             0 => attempts_ns,
-            _ if course.elsewhere => attempts_ns,
+            _ if slot.hints.elsewhere => attempts_ns,
             _ => attempts_ns.saturating_mul(2),
         };
         most_ns.saturating_sub(spent_ns)
@@ -127,17 +130,17 @@ impl HostEngine {
 
     /// Whether a read has timed out on all paths that there are, and may be had from elsewhere.
     fn is_elsewhere(&self, number: usize, index: u32, outcome: Outcome) -> bool {
-        let course = &self.slots.get(index).course;
+        let slot = self.slots.get(index);
         let path = &self.paths[number];
-        let tried = course.failed | 1 << path.index.0;
+        let tried = slot.history.failed | 1 << path.index.0;
         let head = &self.volumes[usize::from(path.volume)].head;
-        course.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
+        slot.hints.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
     }
 
     /// An I/O that a path did not do goes on, or ends: until now it was lost there.
     pub(super) fn note_cost(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        let begun_ns = core::mem::take(&mut slot.course.lost_ns);
+        let begun_ns = core::mem::take(&mut slot.history.lost_ns);
         if begun_ns > 0 {
             let (volume, path) = (usize::from(slot.io.volume), slot.path);
             let still_ns = self.standstills.within(begun_ns, now_ns);
@@ -152,7 +155,7 @@ impl HostEngine {
         self.explained_all(index);
         let slot = self.slots.get(index);
         let (volume, place) = (slot.io.volume, slot.fence);
-        if slot.course.split || slot.course.helper || slot.course.recut {
+        if slot.kind != Kind::Whole || slot.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
         self.slots.end(index, outcome, path, now_ns);
@@ -163,11 +166,11 @@ impl HostEngine {
 
     fn delay(&mut self, index: u32, after_ns: u64, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        slot.course.retries = slot.course.retries.saturating_add(1);
-        slot.until_ns = now_ns.saturating_add(after_ns);
-        let (volume, until_ns) = (slot.io.volume, slot.until_ns);
-        let volume = &mut self.volumes[usize::from(volume)];
-        self.slots.push(&mut volume.delayed, index, false);
+        slot.history.retries = slot.history.retries.saturating_add(1);
+        let until_ns = now_ns.saturating_add(after_ns);
+        let volume = &mut self.volumes[usize::from(slot.io.volume)];
+        let state = IoState::Backoff { until_ns };
+        self.slots.push(&mut volume.delayed, index, state);
         self.wake_by(until_ns);
     }
 
@@ -184,10 +187,10 @@ impl HostEngine {
         let number = self.number(self.slots.get(index).io.volume, from);
         let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
         let slot = self.slots.get_mut(index);
-        slot.course.moved(lost);
-        slot.course.failed |= 1 << from.0;
-        let failed = slot.course.failed;
-        let moves = slot.course.hops.saturating_sub(slot.course.losses);
+        slot.history.moved(lost);
+        slot.history.failed |= 1 << from.0;
+        let failed = slot.history.failed;
+        let moves = slot.history.hops.saturating_sub(slot.history.losses);
         let volume = usize::from(slot.io.volume);
         let moved_max = &mut self.volumes[volume].totals.moved_max;
         *moved_max = moves.max(*moved_max);
@@ -252,11 +255,11 @@ impl HostEngine {
         };
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
-        slot.until_ns = until_ns;
         let before = self.slots.last(&self.volumes[volume].queue);
-        debug_assert!(before.is_none_or(|it| it.until_ns <= until_ns));
+        debug_assert!(before.is_none_or(|it| it.state().until_ns() <= Some(until_ns)));
+        let state = IoState::Queued { until_ns };
         self.slots
-            .push(&mut self.volumes[volume].queue, index, false);
+            .push(&mut self.volumes[volume].queue, index, state);
         self.wake_by(until_ns);
     }
 
@@ -280,7 +283,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
         let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
-        slot.course.excused_ms = slot.course.excused_ms.saturating_add(waited_ms);
+        slot.history.excused_ms = slot.history.excused_ms.saturating_add(waited_ms);
     }
 
     /// Holds a change of data that the lost controller of path `number` may still execute.
@@ -359,14 +362,14 @@ impl HostEngine {
     /// other lanes are looked at whole.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
         let queues = self.volumes.iter().map(|it| &it.queue);
-        let queued = queues.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
+        let queued = queues.filter_map(|lane| self.slots.get(lane.front()?).state().until_ns());
         let lanes = self.volumes.iter();
         let others = lanes
             .flat_map(|it| [&it.delayed, &it.flushes])
             .flat_map(|lane| self.slots.of(lane));
         let fences = self.volumes.iter();
         let fenced = fences.filter_map(|it| it.fence.timeout(&self.slots));
-        let waits = queued.chain(others.map(|slot| slot.until_ns));
+        let waits = queued.chain(others.filter_map(|slot| slot.state().until_ns()));
         let first = waits.chain(fenced).min();
         first.filter(|&at_ns| at_ns < u64::MAX)
     }
@@ -387,7 +390,7 @@ impl HostEngine {
                 self.give_up_writes(volume as u16, now_ns);
             }
             while let Some(index) = self.volumes[volume].queue.front()
-                && self.slots.get(index).until_ns <= now_ns
+                && self.slots.get(index).state().is_due(now_ns)
             {
                 self.slots.unlink(&mut self.volumes[volume].queue, index);
                 self.end(index, Outcome::PathError, NO_PATH, now_ns);
@@ -398,7 +401,7 @@ impl HostEngine {
     /// The first I/O of `lane` whose wait is over.
     fn due(&self, lane: &Lane, now_ns: u64) -> Option<u32> {
         let mut all = core::iter::successors(lane.front(), |&index| self.slots.next(index));
-        all.find(|&index| self.slots.get(index).until_ns <= now_ns)
+        all.find(|&index| self.slots.get(index).state().is_due(now_ns))
     }
 
     /// Goes on with held changes of path `number` that its controller can't execute any more, as
@@ -413,7 +416,7 @@ impl HostEngine {
         while let Some(index) = next {
             // What goes on is not held again here: its association is over.
             next = self.slots.next(index);
-            if self.slots.get(index).until_ns <= now_ns {
+            if self.slots.get(index).state().is_due(now_ns) {
                 self.excuse(index, now_ns);
                 let fence = &mut self.volumes[volume].fence;
                 fence.release(&mut self.slots, path, index, now_ns);

@@ -1,4 +1,5 @@
 use super::super::slots::EMPTY;
+use super::super::types::Hints;
 use super::*;
 use alloc::vec::Vec;
 
@@ -22,13 +23,27 @@ fn write(slots: &mut Slots, offset: u64) -> u32 {
         length: 4096,
         ..EMPTY
     };
-    slots.take(&io, 0).unwrap()
+    slots.take(&io, Hints::default(), 0).unwrap()
+}
+
+/// Holds a write that was on a path which was lost.
+fn hold(
+    fence: &mut WriteFence,
+    slots: &mut Slots,
+    path: PathIndex,
+    index: u32,
+    now_ns: u64,
+) -> u64 {
+    let mut lane = Lane::EMPTY;
+    slots.push_on_path(&mut lane, index, false);
+    slots.unlink(&mut lane, index);
+    fence.hold(slots, path, index, now_ns)
 }
 
 /// The held changes of a path that are due.
 fn due(fence: &WriteFence, slots: &Slots, path: PathIndex, now_ns: u64) -> Vec<u32> {
     let all = core::iter::successors(fence.first_held(path), |&index| slots.next(index));
-    all.filter(|&index| slots.get(index).until_ns <= now_ns)
+    all.filter(|&index| slots.get(index).state().is_due(now_ns))
         .collect()
 }
 
@@ -47,7 +62,7 @@ fn end(fence: &mut WriteFence, slots: &mut Slots, index: u32) -> Vec<u32> {
 fn t09_held_write_is_due_at_its_bound() {
     let (mut fence, mut slots) = rig();
     let index = write(&mut slots, 0);
-    assert_eq!(fence.hold(&mut slots, P0, index, 10), u64::MAX);
+    assert_eq!(hold(&mut fence, &mut slots, P0, index, 10), u64::MAX);
     assert_eq!(stats(&fence, &slots).reason, Some(HoldReason::Closing));
     assert_eq!(fence.timeout(&slots), None);
     assert!(!fence.bound(&mut slots, P1, 50), "another path");
@@ -68,10 +83,10 @@ fn t09_held_write_is_due_at_its_bound() {
 fn t09_proof_holds_for_one_association_only() {
     let (mut fence, mut slots) = rig();
     let earlier = write(&mut slots, 0);
-    fence.hold(&mut slots, P0, earlier, 0);
+    hold(&mut fence, &mut slots, P0, earlier, 0);
     fence.begin_association(P0);
     let present = write(&mut slots, 8192);
-    fence.hold(&mut slots, P0, present, 0);
+    hold(&mut fence, &mut slots, P0, present, 0);
     fence.prove(&mut slots, P0, 5);
     assert!(fence.is_proved(P0) && !fence.is_proved(P1));
     assert_eq!(due(&fence, &slots, P0, 5), [present]);
@@ -91,7 +106,7 @@ fn t09_proof_holds_for_one_association_only() {
 fn t09_reset_without_a_quiesce_time_is_believed_later() {
     let (mut fence, mut slots) = rig();
     let [before, after] = [0, 8192].map(|offset| write(&mut slots, offset));
-    fence.hold(&mut slots, P0, before, 0);
+    hold(&mut fence, &mut slots, P0, before, 0);
     assert!(fence.set_resetting(P0, Some(30)));
     assert!(!fence.set_resetting(P0, Some(30)), "known");
     let reason = |fence: &WriteFence, slots: &Slots| stats(fence, slots).reason;
@@ -99,7 +114,7 @@ fn t09_reset_without_a_quiesce_time_is_believed_later() {
     assert!(fence.believe_from(&mut slots, P0, 20));
     assert!(!fence.set_resetting(P0, None), "it was answered");
     assert_eq!(reason(&fence, &slots), Some(HoldReason::Quiescing(20)));
-    assert_eq!(fence.hold(&mut slots, P0, after, 1), 20);
+    assert_eq!(hold(&mut fence, &mut slots, P0, after, 1), 20);
     // The bound is later, and changes nothing.
     fence.bound(&mut slots, P0, 40);
     assert_eq!(due(&fence, &slots, P0, 20), [before, after]);
@@ -111,7 +126,7 @@ fn t09_reset_without_a_quiesce_time_is_believed_later() {
 fn t09_reset_without_an_answer_leaves_it_to_the_bound() {
     let (mut fence, mut slots) = rig();
     let index = write(&mut slots, 0);
-    fence.hold(&mut slots, P0, index, 0);
+    hold(&mut fence, &mut slots, P0, index, 0);
     fence.set_resetting(P0, Some(30));
     assert!(fence.set_resetting(P0, None));
     assert!(!fence.is_resetting(P0));
@@ -124,7 +139,7 @@ fn t09_reset_without_an_answer_leaves_it_to_the_bound() {
 fn t09_overlapping_writes_wait_in_order() {
     let (mut fence, mut slots) = rig();
     let first = write(&mut slots, 0);
-    fence.hold(&mut slots, P0, first, 0);
+    hold(&mut fence, &mut slots, P0, first, 0);
     let apart = write(&mut slots, 8192);
     assert_eq!(fence.admit(&mut slots, apart, false), None);
     let [second, third] = [0, 0].map(|offset| write(&mut slots, offset));
@@ -149,7 +164,7 @@ fn t09_writes_in_flight_are_fenced_before_they_are_held() {
     let mut lane = Lane::EMPTY;
     let [one, two] = [0, 0].map(|offset| write(&mut slots, offset));
     for index in [one, two] {
-        slots.push(&mut lane, index, false);
+        slots.push_on_path(&mut lane, index, false);
     }
     fence.admit_in_flight(&mut slots, &lane);
     assert_eq!(stats(&fence, &slots).held, 0);
@@ -166,7 +181,7 @@ fn t09_writes_in_flight_are_fenced_before_they_are_held() {
 fn released_changes_are_placed_by_the_outermost_caller() {
     let (mut fence, mut slots) = rig();
     let all = [0; 3].map(|offset| write(&mut slots, offset));
-    fence.hold(&mut slots, P0, all[0], 0);
+    hold(&mut fence, &mut slots, P0, all[0], 0);
     for index in &all[1..] {
         fence.admit(&mut slots, *index, false);
     }
@@ -185,19 +200,15 @@ fn t09_unclean_stop_gates_changes_and_what_overlaps_them() {
     let (mut fence, mut slots) = rig();
     fence.gate_until(100);
     let [gated, blocked, passing] = [0, 0, 8192].map(|offset| write(&mut slots, offset));
-    let read = slots
-        .take(
-            &Io {
-                op: IoOp::Read,
-                ..EMPTY
-            },
-            0,
-        )
-        .unwrap();
+    let read = Io {
+        op: IoOp::Read,
+        ..EMPTY
+    };
+    let read = slots.take(&read, Hints::default(), 0).unwrap();
     let wait = Some(Wait::UncleanStop(100));
     assert_eq!(fence.admit(&mut slots, gated, false), wait);
     assert_eq!(fence.admit(&mut slots, blocked, false), Some(Wait::Behind));
-    slots.get_mut(passing).course.past_gate = true;
+    slots.get_mut(passing).hints.past_gate = true;
     assert_eq!(fence.admit(&mut slots, passing, false), None);
     assert_eq!(fence.admit(&mut slots, read, false), None);
     assert_eq!(fence.admit(&mut slots, read, true), wait, "for a change");
@@ -217,7 +228,7 @@ fn t09_unclean_stop_gates_changes_and_what_overlaps_them() {
 fn abandoned_changes_release_nothing() {
     let (mut fence, mut slots) = rig();
     let [held, blocked] = [0, 0].map(|offset| write(&mut slots, offset));
-    fence.hold(&mut slots, P1, held, 0);
+    hold(&mut fence, &mut slots, P1, held, 0);
     fence.admit(&mut slots, blocked, false);
     assert_eq!(fence.abandon_held(&mut slots, P0), None);
     assert_eq!(fence.abandon_held(&mut slots, P1), Some(held));

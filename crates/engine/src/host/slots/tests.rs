@@ -1,5 +1,5 @@
-use super::super::types::{Io, IoOp, NO_PATH};
-use super::{Lane, Slots};
+use super::super::types::{Hints, Io, IoOp, NO_PATH};
+use super::{IoState, Kind, Lane, Slots};
 use crate::Span;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,13 +26,19 @@ fn order(slots: &Slots, lane: &Lane) -> Vec<u32> {
 #[test]
 fn all_slots_can_be_taken_and_none_more_until_one_is_reported() {
     let mut slots = Slots::new(3, 0);
-    let taken: Vec<_> = (0..3).map(|i| slots.take(&io(i), 0).unwrap()).collect();
-    assert_eq!(slots.take(&io(9), 0), None);
+    let taken: Vec<_> = (0..3)
+        .map(|i| slots.take(&io(i), Hints::default(), 0).unwrap())
+        .collect();
+    assert_eq!(slots.take(&io(9), Hints::default(), 0), None);
     slots.end(taken[1], Outcome::Done, NO_PATH, 5);
-    assert_eq!(slots.take(&io(9), 0), None, "ended, not yet reported");
+    assert_eq!(
+        slots.take(&io(9), Hints::default(), 0),
+        None,
+        "ended, not yet reported"
+    );
     let done = slots.report().unwrap();
     assert_eq!((done.cookie, done.latency_ns), (1, 5));
-    assert_eq!(slots.take(&io(9), 0), Some(taken[1]));
+    assert_eq!(slots.take(&io(9), Hints::default(), 0), Some(taken[1]));
     assert_eq!(slots.active(), 3);
 }
 
@@ -41,7 +47,7 @@ fn t11_a_token_of_an_earlier_use_finds_nothing() {
     let mut slots = Slots::new(1, 0);
     let mut stale = Vec::new();
     for turn in 0..100_u64 {
-        let index = slots.take(&io(turn), 0).unwrap();
+        let index = slots.take(&io(turn), Hints::default(), 0).unwrap();
         let token = slots.token(index);
         assert_eq!(slots.find(token), Some(index));
         assert!(stale.iter().all(|&old| slots.find(old).is_none()));
@@ -56,7 +62,9 @@ fn t11_a_token_of_an_earlier_use_finds_nothing() {
 #[test]
 fn ended_are_reported_in_order() {
     let mut slots = Slots::new(4, 0);
-    let taken: Vec<_> = (0..4).map(|i| slots.take(&io(i), 0).unwrap()).collect();
+    let taken: Vec<_> = (0..4)
+        .map(|i| slots.take(&io(i), Hints::default(), 0).unwrap())
+        .collect();
     for &i in &[2, 0, 3, 1] {
         slots.end(taken[i], Outcome::Done, NO_PATH, 0);
     }
@@ -91,9 +99,9 @@ fn run(steps: &[u8]) {
         match step {
             // Submit, with and without room; nobody overtakes one that waits.
             0 | 1 => {
-                let index = slots.take(&io(0), 0).unwrap();
+                let index = slots.take(&io(0), Hints::default(), 0).unwrap();
                 let wait = step == 1 || lane.waiting().is_some();
-                slots.push(&mut lane, index, wait);
+                slots.push_on_path(&mut lane, index, wait);
                 model.push_back((index, wait));
             }
             2 => {
@@ -131,13 +139,13 @@ fn run(steps: &[u8]) {
 #[test]
 fn reads_had_elsewhere_remember_their_failures() {
     let mut slots = Slots::new(2, 0);
-    let [plain, elsewhere] = [0, 1].map(|n| slots.take(&io(n), 0).unwrap());
-    slots.get_mut(plain).course.failed = 0b11;
-    slots.get_mut(elsewhere).course.failed = 0b11;
-    slots.get_mut(elsewhere).course.elsewhere = true;
+    let [plain, elsewhere] = [0, 1].map(|n| slots.take(&io(n), Hints::default(), 0).unwrap());
+    slots.get_mut(plain).history.failed = 0b11;
+    slots.get_mut(elsewhere).history.failed = 0b11;
+    slots.get_mut(elsewhere).hints.elsewhere = true;
     slots.forget_failures(0, policy::PathIndex(0));
-    assert_eq!(slots.get(plain).course.failed, 0b10);
-    assert_eq!(slots.get(elsewhere).course.failed, 0b11);
+    assert_eq!(slots.get(plain).history.failed, 0b10);
+    assert_eq!(slots.get(elsewhere).history.failed, 0b11);
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn probes_of_idle_paths_leave_spare_slots() {
         let mut slots = Slots::new(1, spares);
         let mut taken = 0;
         while slots.has_spares() {
-            slots.take_spare(&io(0), 0).unwrap();
+            slots.take_spare(&io(0), Kind::Probe, 0).unwrap();
             taken += 1;
         }
         assert_eq!(spares - taken, left);
@@ -157,9 +165,11 @@ fn probes_of_idle_paths_leave_spare_slots() {
 fn waiting_slots_are_those_from_the_first_on() {
     let mut slots = Slots::new(4, 0);
     let mut lane = Lane::EMPTY;
-    let taken: Vec<_> = (0..4).map(|n| slots.take(&io(n), 0).unwrap()).collect();
+    let taken: Vec<_> = (0..4)
+        .map(|n| slots.take(&io(n), Hints::default(), 0).unwrap())
+        .collect();
     for (at, &index) in taken.iter().enumerate() {
-        slots.push(&mut lane, index, at >= 2);
+        slots.push_on_path(&mut lane, index, at >= 2);
     }
     let waiting = |slots: &Slots, lane: &Lane| {
         let waits = |&&index: &&u32| slots.is_waiting(lane, index);
@@ -168,4 +178,71 @@ fn waiting_slots_are_those_from_the_first_on() {
     assert_eq!(waiting(&slots, &lane), 2);
     slots.issued(&mut lane);
     assert_eq!(waiting(&slots, &lane), 1);
+}
+
+/// Every edge that there is: a state, and those that lead to it.
+#[test]
+fn states_are_reached_from_these_only() {
+    let all = [
+        ("Ended", IoState::Ended),
+        ("Placing", IoState::Placing),
+        ("Queued", IoState::Queued { until_ns: 1 }),
+        ("OnPath", IoState::OnPath),
+        (
+            "Aborting",
+            IoState::Aborting {
+                is_confirmed: false,
+            },
+        ),
+        (
+            "Held",
+            IoState::Held {
+                until_ns: 1,
+                association: 0,
+                is_proof: false,
+            },
+        ),
+        ("Blocked", IoState::Blocked),
+        ("Gated", IoState::Gated),
+        ("Backoff", IoState::Backoff { until_ns: 1 }),
+        ("FlushWait", IoState::FlushWait { until_ns: 1 }),
+        ("Pieces", IoState::Pieces),
+        ("Copying", IoState::Copying),
+    ];
+    let moves = "Placing Queued OnPath Aborting Held Backoff FlushWait";
+    let waits = "Placing Queued OnPath Aborting Held Backoff";
+    for (to, want) in [
+        (
+            "Ended",
+            "Placing Queued OnPath Aborting Held Blocked Gated Backoff FlushWait Pieces Copying",
+        ),
+        ("Placing", "Ended Blocked Gated Pieces"),
+        ("Queued", moves),
+        ("OnPath", moves),
+        ("Aborting", "OnPath Aborting"),
+        ("Held", "OnPath Aborting Held"),
+        ("Blocked", waits),
+        ("Gated", waits),
+        ("Backoff", "OnPath Aborting"),
+        ("FlushWait", "Placing OnPath Aborting Backoff FlushWait"),
+        (
+            "Pieces",
+            "Placing Queued OnPath Aborting Held Blocked Gated Backoff FlushWait",
+        ),
+        ("Copying", "OnPath Aborting"),
+    ] {
+        let (_, state) = all.iter().find(|(name, _)| *name == to).unwrap();
+        let from = all.iter().filter(|(_, from)| from.leads_to(*state));
+        let names: Vec<_> = from.map(|(name, _)| *name).collect();
+        assert_eq!(names.join(" "), want, "to {to}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "can't become")]
+fn io_ends_once() {
+    let mut slots = Slots::new(1, 0);
+    let index = slots.take(&io(0), Hints::default(), 0).unwrap();
+    slots.end(index, Outcome::Done, NO_PATH, 0);
+    slots.end(index, Outcome::Done, NO_PATH, 0);
 }
