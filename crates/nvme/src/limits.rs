@@ -25,6 +25,10 @@ pub const TRANSFER_SHIFT_MAX: u8 = 24;
 /// In-capsule data that the target takes on admin queues and with Connect, bytes (NVMe-TCP 1.0,
 /// 3.3.2.1).
 pub const ADMIN_IN_CAPSULE: u32 = 8192;
+/// Most Get LBA Status commands for which a target asks its driver at a time.
+pub const ALLOCATION_COMMANDS_MAX: usize = 64;
+/// Most entries of a list of allocated blocks that a target makes.
+pub const ALLOCATION_LIST_MAX: usize = 64;
 /// Commands a target holds for a connection before Connect gave it its size.
 pub const SLOTS_BEFORE_CONNECT: u16 = 2;
 /// Asynchronous Event Requests a target keeps per controller (AERL + 1).
@@ -54,6 +58,15 @@ pub const HOST_NAMESPACES_MAX: usize = 4096;
 /// Most usable namespaces about which a host asks a controller if the wanted one is not listed, or
 /// none is wanted by number: enough to name some.
 pub const NAMESPACES_ASKED_MAX: usize = 16;
+/// Namespaces in a row that can't be used, after which a host requests pages of several together.
+pub const REFUSED_IN_A_ROW: usize = 4;
+/// Most namespaces of which it does.
+pub const NAMESPACES_AHEAD: usize = 16;
+/// Most questions about allocated blocks that a host keeps for one controller.
+pub const ALLOCATION_QUESTIONS_MAX: usize = 64;
+/// Entries that a host asks for of a list of allocated blocks. Two at least: their order shows that
+/// no others are missing.
+pub const ALLOCATION_ENTRIES: usize = 4;
 /// Bytes of one piece of a log that a host reads: one memory page, so within every MDTS.
 pub const LOG_PIECE: u32 = 4096;
 /// Longest ANA log a host reads, bytes.

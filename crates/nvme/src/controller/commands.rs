@@ -1,7 +1,7 @@
 //! The life of a command: capsule, data, driver, response.
 use super::association::Controller;
 use super::config::Shared;
-use super::connection::{Connection, Events, Phase, Purpose, Sink, State};
+use super::connection::{Connection, Events, Page, Phase, Purpose, Sink, State};
 use super::io::Way;
 use super::{Action, ControllerEvent, IoCommand, Subsystem, admin, io};
 use crate::wire::log::ErrorEntry;
@@ -9,6 +9,14 @@ use crate::wire::pdu::PduError;
 use crate::wire::sqe::FABRICS;
 use crate::wire::{Sqe, Status};
 use alloc::vec::Vec;
+
+/// Rest of an admin command that concerns other connections, or the driver.
+enum Later {
+    /// An I/O command is to be aborted: its queue, and its identifier there.
+    Abort { sqid: u16, cid: u16 },
+    /// It is Get LBA Status.
+    Allocation,
+}
 
 /// One connection and everything that its commands need.
 pub(super) struct Work<'a> {
@@ -31,8 +39,12 @@ impl Subsystem {
         };
         if sqe.opcode() == FABRICS {
             self.fabrics_command(at, slot, &sqe, now_ns);
-        } else if let Some((sqid, cid)) = work.admin_command(slot, &sqe, now_ns) {
-            self.abort_io(at, slot, sqid, cid);
+        } else {
+            match work.admin_command(slot, &sqe, now_ns) {
+                Some(Later::Abort { sqid, cid }) => self.abort_io(at, slot, sqid, cid),
+                Some(Later::Allocation) => self.begin_allocation(at, slot, &sqe),
+                None => {}
+            }
         }
         self.rearm(at);
     }
@@ -86,9 +98,9 @@ impl Subsystem {
 }
 
 impl Work<'_> {
-    /// Handles a command of the admin queue, or one before Connect. Returns an I/O command to be
-    /// aborted: its queue, and its identifier there.
-    fn admin_command(&mut self, slot: u16, sqe: &Sqe<'_>, now_ns: u64) -> Option<(u16, u16)> {
+    /// Handles a command of the admin queue, or one before Connect, as far as it concerns nothing
+    /// but its own connection and controller. Returns the rest.
+    fn admin_command(&mut self, slot: u16, sqe: &Sqe<'_>, now_ns: u64) -> Option<Later> {
         let Some(controller) = self.controller.as_deref_mut() else {
             self.respond(slot, Status::SEQUENCE_ERROR.with_dnr(), 0);
             return None;
@@ -117,7 +129,8 @@ impl Work<'_> {
                 // Bit 0: not aborted.
                 self.respond(slot, Status::SUCCESS, (!aborted).into());
             }
-            Ok(admin::Answer::Abort { sqid, cid }) => return Some((sqid, cid)),
+            Ok(admin::Answer::Abort { sqid, cid }) => return Some(Later::Abort { sqid, cid }),
+            Ok(admin::Answer::Allocation) => return Some(Later::Allocation),
         }
         None
     }
@@ -350,6 +363,9 @@ impl Work<'_> {
             command.len,
             self.scratch,
         );
+        if command.page == Page::Own {
+            self.scratch[..command.own.len()].copy_from_slice(&command.own);
+        }
         self.connection
             .send_page(slot, self.scratch, out, self.events);
         self.post_events();

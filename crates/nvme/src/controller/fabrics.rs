@@ -276,6 +276,7 @@ impl Subsystem {
             Change::Reset => {
                 self.close_io_queues(index, now_ns);
                 self.work(at).abort_event_requests();
+                self.abort_questions(at);
             }
             Change::Shutdown => self.close_io_queues(index, now_ns),
             Change::Enable | Change::None => {}

@@ -94,7 +94,7 @@ fn is_change(opcode: u8, sqe: &Sqe<'_>) -> bool {
 
 /// Checks the ANA state (Base 2.0, 8.1.3): refused without DNR, because another path may accept.
 #[inline]
-fn access(state: AnaState) -> Result<(), Status> {
+pub(super) fn access(state: AnaState) -> Result<(), Status> {
     match state {
         AnaState::Optimized | AnaState::NonOptimized => Ok(()),
         AnaState::Inaccessible => Err(Status::ANA_INACCESSIBLE),

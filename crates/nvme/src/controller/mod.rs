@@ -3,11 +3,12 @@
 //! * [`Subsystem`] is the machine that a driver drives; [`types`](self) are its types
 //! * `connection`: one TCP connection: PDUs, data, slots of commands
 //! * `commands`: the life of a command; `io`, `admin`, `fabrics` execute the command sets
-//! * `discovery`: the discovery log
+//! * `discovery`: the discovery log; `allocation`: which blocks are allocated
 //! * `association`: a controller's registers, keep-alive and events; `errors`: its error log
 //! * `lifetime`: the end of connections and controllers; `config`: shared state
 mod abort;
 mod admin;
+mod allocation;
 mod association;
 mod commands;
 mod config;

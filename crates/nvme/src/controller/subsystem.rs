@@ -21,6 +21,7 @@
 //! of ranges for each Dataset Management under way (so up to `entries` - 1 per queue), allocated
 //! when they arrive, kept by the driver until the command's end; 10 s from TCP connection to the
 //! end of Connect; two minutes without use (see [`crate::limits`]).
+use super::allocation::Questions;
 use super::association::{Controller, Notice};
 use super::commands::Work;
 use super::config::{ConfigError, GroupAna, Shared, check_blocks};
@@ -64,6 +65,7 @@ pub struct Subsystem {
     pub(super) cntlid_next: u16,
     /// Buffer for admin data to be sent.
     pub(super) scratch: Vec<u8>,
+    pub(super) questions: Questions,
 }
 
 impl Subsystem {
@@ -83,6 +85,7 @@ impl Subsystem {
             entries: 0,
             cntlid_next: shared.config.cntlid_min,
             scratch: Vec::new(),
+            questions: Questions::default(),
             shared,
         })
     }
@@ -269,6 +272,7 @@ impl Subsystem {
     pub fn handle_closed(&mut self, conn: ConnId, now_ns: u64) {
         let at = conn.0 as usize;
         self.detach(at, CloseReason::AssociationLost, now_ns);
+        self.questions.forget(at);
         let work = self.work(at);
         work.connection.gone(work.events);
         self.rearm(at);

@@ -218,6 +218,19 @@ pub enum ControllerEvent {
         /// Command.
         token: u32,
     },
+    /// Say how far the blocks from `slba` on are of one kind, allocated or not, of the `blocks` that
+    /// are asked about: [`Subsystem::extent_found`](super::Subsystem::extent_found). It may wait, or
+    /// never be answered; nothing waits for it.
+    Extent {
+        /// Value to pass to `extent_found`.
+        id: u32,
+        /// Namespace.
+        nsid: u32,
+        /// First logical block.
+        slba: u64,
+        /// Blocks; never 0.
+        blocks: u32,
+    },
     /// There is something for `poll_transmit` on this connection.
     Transmit(ConnId),
     /// `handle_bytes` had stopped because no command slot was free (sends were reported late); now

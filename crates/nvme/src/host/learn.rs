@@ -18,7 +18,7 @@ use super::{ControllerInfo, NamespaceError, NamespaceInfo, Step};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
     Controller, IndependentNamespace, Namespace, NvmController, NvmNamespace, Page, cmic, cns,
-    cntrltype,
+    cntrltype, oacs,
 };
 use crate::wire::{Status, WireError};
 
@@ -84,6 +84,7 @@ pub fn learn<E>(
         && let Ok(limits) = NvmController::parse(&page)
     {
         limits_of(&mut info, &limits, PAGE_SHIFT);
+        info.lists_allocated &= id.oacs & oacs::GET_LBA_STATUS != 0;
     }
     let namespace = namespace(nsid, &id, info.transfer_max, new, &mut asker)?;
     Ok((info, namespace))

@@ -108,6 +108,8 @@ pub struct ControllerInfo {
     pub volatile_write_cache: bool,
     /// ONCS bits: which optional commands exist.
     pub oncs: u16,
+    /// Get LBA Status lists allocated blocks.
+    pub lists_allocated: bool,
     /// ANA reporting supported.
     pub ana: bool,
     /// ANATT, seconds.
@@ -233,6 +235,14 @@ pub enum AdminEvent {
         cid: u16,
         /// The command is not executed any more.
         aborted: bool,
+    },
+    /// The controller has said how far the blocks from the first one of a question on are of one
+    /// kind: their number, never 0, and whether they are allocated. `None`: it did not.
+    Allocated {
+        /// As passed to [`Admin::ask_allocated`](super::Admin::ask_allocated).
+        token: u64,
+        /// The answer.
+        found: Option<(u32, bool)>,
     },
     /// Firmware is being activated: commands of all queues may go without an answer until this
     /// time, ns (T30).

@@ -60,7 +60,7 @@ structure! {
         crdt2: u16 = 130,
         /// Command Retry Delay Time 3, 100 ms.
         crdt3: u16 = 132,
-        /// Optional admin commands.
+        /// Optional admin commands: see [`oacs`].
         oacs: u16 = 256,
         /// Abort Command Limit, 0's based.
         acl: u8 = 258,
@@ -154,6 +154,12 @@ pub mod cntrltype {
 pub mod lpa {
     pub const EFFECTS: u8 = 1 << 1;
     pub const EXTENDED: u8 = 1 << 2;
+}
+
+/// Bits of `Controller::oacs`.
+#[allow(missing_docs)]
+pub mod oacs {
+    pub const GET_LBA_STATUS: u16 = 1 << 9;
 }
 
 /// Bits of `Controller::oncs`.
@@ -306,8 +312,8 @@ structure! {
 }
 
 structure! {
-    /// Identify Controller of the NVM command set, CNS 06h: limits of commands without data;
-    /// 0 = none reported.
+    /// Identify Controller of the NVM command set, CNS 06h: limits of commands without data, 0 =
+    /// none reported; and what came with 1.1.
     pub struct NvmController[IDENTIFY_LEN] {
         /// Verify size limit.
         vsl: u8 = 0,
@@ -321,7 +327,14 @@ structure! {
         dmrsl: u32 = 4,
         /// Blocks of all ranges.
         dmsl: u64 = 8,
+        /// Optional admin commands (NVM command set 1.1): see [`NvmController::ALLOCATED_LBAS`].
+        aocs: u16 = 18,
     }
+}
+
+impl NvmController {
+    /// AOCS bit 0: Get LBA Status lists allocated blocks.
+    pub const ALLOCATED_LBAS: u16 = 1 << 0;
 }
 
 /// Most NSIDs in one list.

@@ -6,7 +6,8 @@
 //! * [`sqe`], [`cqe`], [`status`]: commands and their completions
 //! * [`pdu`]: the units of NVMe/TCP
 //! * [`fabrics`]: Connect, properties, Disconnect
-//! * [`identify`], [`log`], [`features`], [`dsm`]: data structures and parameters of commands
+//! * [`identify`], [`log`], [`features`], [`dsm`], [`lba_status`]: data structures and parameters of
+//!   commands
 //! * [`layout`]: how fixed structures are declared, and their text fields
 //! * [`crc`]: the digest of both
 pub mod cqe;
@@ -16,6 +17,7 @@ pub mod fabrics;
 pub mod features;
 pub mod identify;
 pub mod layout;
+pub mod lba_status;
 pub mod log;
 pub mod pdu;
 pub mod sqe;

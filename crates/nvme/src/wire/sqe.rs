@@ -19,6 +19,7 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
     pub const FORMAT_NVM: u8 = 0x80;
     pub const SANITIZE: u8 = 0x84;
+    pub const GET_LBA_STATUS: u8 = 0x86;
 }
 
 /// Opcodes of the NVM command set (NVM command set 1.0, 3).

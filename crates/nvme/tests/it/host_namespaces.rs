@@ -252,6 +252,62 @@ fn many_unwanted_namespaces_cost_a_few_commands() {
     assert!(peer.take_seen().len() < 100);
 }
 
+/// Namespaces that can't be used, for whichever reason: many are looked at together.
+#[test]
+fn many_unusable_namespaces_cost_few_round_trips() {
+    type Change = fn(&mut Disk);
+    let changes: [Change; 4] = [
+        |disk| disk.id.dps = 1,
+        |disk| disk.id.nsze = 0,
+        |disk| disk.descriptors[1] = Descriptor::Csi(2),
+        // Listed, and gone when it is asked for.
+        |disk| disk.nsid += 2000,
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut disks: Vec<_> = (1..=1024).map(Disk::new).collect();
+        disks.iter_mut().for_each(change);
+        // Some that can be used are among them, one of these behind all others.
+        for nsid in [500, 501, 1024] {
+            disks[nsid as usize - 1] = Disk::new(nsid);
+        }
+        let model = Model {
+            disks,
+            ..Model::default()
+        };
+        let mut peer = AdminPeer::new(admin_config(), model).scripted(|sqe| {
+            let list = name(sqe).starts_with("Identify 02");
+            list.then(|| Answer::data(&emit_nsids(sqe.nsid() + 1..=1024)))
+        });
+        peer.run();
+        let usable: Vec<_> = told(&mut peer).iter().map(|it| it.nsid).collect();
+        assert_eq!(usable, [500, 501, 1024], "{number}");
+        assert!(peer.admin.refused(1).is_some() && peer.admin.refused(1023).is_some());
+        let commands = peer.take_seen().len();
+        assert!(commands < 1024 + 80, "{number}: {commands} commands");
+        assert!(peer.rounds < 120, "{number}: {} round trips", peer.rounds);
+    }
+}
+
+/// A namespace whose page is refused for a moment is asked for again.
+#[test]
+fn passing_refusal_among_pages_read_ahead_refuses_nothing() {
+    let mut disks: Vec<_> = (1..=40).map(Disk::new).collect();
+    disks.iter_mut().for_each(|disk| disk.id.dps = 1);
+    disks[29] = Disk::new(30);
+    let model = Model {
+        disks,
+        ..Model::default()
+    };
+    let mut once = true;
+    let mut peer = AdminPeer::new(admin_config(), model).scripted(move |sqe| {
+        let hit = name(sqe) == "Identify 00 30" && std::mem::take(&mut once);
+        hit.then(|| Answer::error(Status::NAMESPACE_NOT_READY))
+    });
+    peer.run();
+    let usable: Vec<_> = told(&mut peer).iter().map(|it| it.nsid).collect();
+    assert_eq!(usable, [30]);
+}
+
 /// A wanted one that is not listed: some of the existing ones are named.
 #[test]
 fn an_absent_wanted_namespace_asks_for_a_few() {

@@ -10,7 +10,7 @@ use crate::limits::{ASYNC_EVENTS_MAX, ERROR_ENTRIES_MAX};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
     self as id, CSI_NVM, Descriptor, IDENTIFY_LEN, LbaFormat, cmic, cns, cntrltype, ctratt, lpa,
-    oncs, sgls,
+    oacs, oncs, sgls,
 };
 use crate::wire::layout::{padded, terminated};
 use crate::wire::sqe::NSID_ALL;
@@ -80,8 +80,14 @@ pub(super) fn page(shared: &Shared, controller: &Controller, cns: u8, nsid: u32)
         }
         cns::DESCRIPTORS => namespace.map_or(zeroes, descriptors),
         cns::INDEPENDENT_NAMESPACE => namespace.map_or(zeroes, |n| independent_data(n).emit()),
-        // CNS 05h and 06h: no protection formats and no limits beyond MDTS. WZSL stays 0: Write
-        // Zeroes is limited by MDTS, so to fewer blocks than NLB can say.
+        // No limits beyond MDTS. WZSL stays 0: Write Zeroes is limited by MDTS, so to fewer blocks
+        // than NLB can say.
+        cns::COMMAND_SET_CONTROLLER => id::NvmController {
+            aocs: id::NvmController::ALLOCATED_LBAS,
+            ..id::NvmController::default()
+        }
+        .emit(),
+        // CNS 05h: no protection formats.
         _ => zeroes,
     }
 }
@@ -137,6 +143,7 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         cqes: 0x44,
         nn: shared.nsid_max,
         mnan: shared.namespaces_max,
+        oacs: oacs::GET_LBA_STATUS,
         oncs: oncs::DSM | oncs::WRITE_ZEROES | compare,
         vwc: u8::from(config.volatile_write_cache) | 0b110,
         subnqn: terminated(&config.nqn),

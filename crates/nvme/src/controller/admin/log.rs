@@ -25,6 +25,7 @@ pub(super) const ADMIN_EFFECTS: &[(u8, u32)] = &[
     (admin::GET_FEATURES, CSUPP),
     (admin::ASYNC_EVENT_REQUEST, CSUPP),
     (admin::KEEP_ALIVE, CSUPP),
+    (admin::GET_LBA_STATUS, CSUPP),
 ];
 
 /// I/O commands there are, and their effects.

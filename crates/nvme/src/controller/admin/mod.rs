@@ -28,6 +28,8 @@ pub(super) enum Answer {
     Hold,
     /// Abort the command with this identifier on this queue.
     Abort { sqid: u16, cid: u16 },
+    /// The driver must be asked which blocks are allocated.
+    Allocation,
 }
 
 /// Executes an admin command.
@@ -74,6 +76,8 @@ fn dispatch(
             }
             Ok(Answer::Hold)
         }
+        admin::GET_LBA_STATUS if !controller.discovery => Ok(Answer::Allocation),
+        admin::GET_LBA_STATUS => Err(Status::INVALID_OPCODE),
         // The only other command that is_supported accepts: Abort.
         _ => Ok(Answer::Abort {
             sqid: sqe.cdw(10) as u16,
@@ -97,7 +101,8 @@ pub(super) fn page(
 ) {
     out.clear();
     match page {
-        Page::None => {}
+        // Data that was made before is with its command.
+        Page::None | Page::Own => {}
         Page::Identify { cns, nsid } => {
             out.extend_from_slice(&identify::page(shared, controller, cns, nsid));
         }

@@ -64,6 +64,8 @@ pub(in crate::controller) enum Page {
     },
     Log(log::Request),
     HostId,
+    /// What the command has in `own`.
+    Own,
 }
 
 /// One command.

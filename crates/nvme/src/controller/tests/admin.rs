@@ -82,7 +82,8 @@ fn identify_controller_says_what_the_configuration_says() {
     );
     assert_eq!(c.ctratt & ctratt::TRAFFIC_KEEP_ALIVE, 0);
     assert_eq!(c.oncs, oncs::COMPARE | oncs::DSM | oncs::WRITE_ZEROES);
-    assert_eq!((c.vwc, c.fuses, c.awun, c.oacs), (7, 0, 0, 0));
+    assert_eq!((c.vwc, c.fuses, c.awun), (7, 0, 0));
+    assert_eq!(c.oacs, id::oacs::GET_LBA_STATUS);
     assert_eq!((c.ioccsz, c.iorcsz, c.icdoff, c.msdbd), (4 + 256, 1, 0, 1));
     assert_eq!((c.ofcs, c.fcatt, c.sgls & 1), (1, 0, 1));
     assert_eq!((c.acl, c.aerl, c.elpe), (3, 3, 63));
@@ -165,7 +166,8 @@ fn identify_lists_and_descriptors() {
 fn identify_by_command_set_and_what_there_isn_t() {
     let mut bench = bench();
     assert_eq!(bench.page(cns::COMMAND_SET_NAMESPACE, 1), [0; 4096]);
-    assert_eq!(bench.page(cns::COMMAND_SET_CONTROLLER, 0), [0; 4096]);
+    let nvm = id::NvmController::parse(&bench.page(cns::COMMAND_SET_CONTROLLER, 0)).unwrap();
+    assert_eq!((nvm.wzsl, nvm.dmrsl, nvm.aocs), (0, 0, 1));
     for kind in [cns::COMMAND_SET_NAMESPACE, cns::COMMAND_SET_CONTROLLER] {
         // Zoned namespaces.
         let sqe = identify(kind, 1).cdw(11, 2 << 24);
@@ -498,6 +500,7 @@ fn opcodes_there_aren_t() {
         admin::GET_FEATURES,
         admin::ASYNC_EVENT_REQUEST,
         admin::KEEP_ALIVE,
+        admin::GET_LBA_STATUS,
         0x7f,
     ];
     for opcode in (0..=255).filter(|opcode| !known.contains(opcode)) {

@@ -1,5 +1,6 @@
 //! A scripted host and a driver with its storage in memory, around the subsystem.
 mod admin;
+mod allocation;
 mod data;
 mod discovery;
 mod events;
@@ -133,6 +134,9 @@ pub struct Bench {
     pub released: Vec<(u32, u32)>,
     pub resumed: Vec<u32>,
     pub executed: Vec<IoCommand>,
+    /// Extents asked for and not reported.
+    pub hold_extents: bool,
+    pub extents: Vec<u32>,
     /// Of the deallocation executed last.
     pub ranges: Box<[(u64, u64)]>,
 }
@@ -157,6 +161,8 @@ impl Bench {
             released: Vec::new(),
             resumed: Vec::new(),
             executed: Vec::new(),
+            hold_extents: false,
+            extents: Vec::new(),
             ranges: Box::default(),
         }
     }
@@ -252,11 +258,33 @@ impl Bench {
                     self.buffers.remove(&(conn.0, token));
                     self.released.push((conn.0, token));
                 }
+                ControllerEvent::Extent { id, .. } if self.hold_extents => {
+                    self.extents.push(id);
+                }
+                ControllerEvent::Extent {
+                    id,
+                    nsid,
+                    slba,
+                    blocks,
+                } => {
+                    let (bytes, is_hole) = self.extent(nsid, slba, blocks);
+                    self.target.extent_found(id, bytes, is_hole);
+                }
                 ControllerEvent::Transmit(conn) => self.transmit(conn),
                 ControllerEvent::Resume(conn) => self.resumed.push(conn.0),
                 ControllerEvent::Close { conn, reason } => self.closed.push((conn.0, reason)),
             }
         }
+    }
+
+    /// How many bytes from a block on are zero, or are not.
+    fn extent(&self, nsid: u32, slba: u64, blocks: u32) -> (u32, bool) {
+        let shift = if nsid == 2 { 12 } else { 9 };
+        let range = (slba << shift) as usize..((slba + u64::from(blocks)) << shift) as usize;
+        let bytes = &self.disks[&nsid][range];
+        let is_hole = bytes[0] == 0;
+        let end = bytes.iter().position(|&byte| (byte == 0) != is_hole);
+        (end.unwrap_or(bytes.len()) as u32, is_hole)
     }
 
     /// Executes one held command.

@@ -16,7 +16,7 @@ use crate::wire::fabrics::{
 };
 use crate::wire::features::{HOST_BEHAVIOR_LEN, QueueCount, events, fid};
 use crate::wire::identify::{
-    CSI_NVM, Controller, IDENTIFY_LEN, NvmController, cmic, cns, cntrltype, ctratt,
+    CSI_NVM, Controller, IDENTIFY_LEN, NvmController, cmic, cns, cntrltype, ctratt, oacs,
 };
 use crate::wire::layout::text;
 use crate::wire::sqe::admin;
@@ -52,6 +52,8 @@ pub struct Facts {
     pub pause_ns: u64,
     pub anatt_s: u8,
     pub ana: bool,
+    /// It has Get LBA Status.
+    lba_status: bool,
     /// Reported with `Ready`, then taken.
     pub info: Option<ControllerInfo>,
 }
@@ -72,6 +74,7 @@ impl Default for Facts {
             pause_ns: 0,
             anatt_s: 0,
             ana: false,
+            lba_status: false,
             info: None,
         }
     }
@@ -284,6 +287,7 @@ impl Admin {
         self.facts.atomic_blocks = u32::from(id.awun) + 1;
         self.facts.pause_ns = u64::from(le16(&*self.page, MTFA_AT)) * 100_000_000;
         self.facts.anatt_s = id.anatt;
+        self.facts.lba_status = id.oacs & oacs::GET_LBA_STATUS != 0;
         self.facts.ana = id.cmic & cmic::ANA != 0 && !self.facts.discovery;
         let wanted = if self.facts.discovery {
             events::DISCOVERY_CHANGE
@@ -371,6 +375,7 @@ impl Admin {
         let page_shift = self.page_shift();
         if let (Ok(id), Some(info)) = (NvmController::parse(&*self.page), &mut self.facts.info) {
             limits_of(info, &id, page_shift);
+            info.lists_allocated &= self.facts.lba_status;
         }
         Next::Begin(Step::NamespaceList)
     }
@@ -408,6 +413,8 @@ pub(in crate::host) fn controller_info(
         crdt: [id.crdt1, id.crdt2, id.crdt3],
         volatile_write_cache: id.vwc & 1 != 0,
         oncs: id.oncs,
+        // Known with the limits: the bit alone says nothing of which blocks can be listed.
+        lists_allocated: false,
         ana,
         anatt_s: id.anatt,
         multi_controller: id.cmic & cmic::MULTI_CONTROLLER != 0,
@@ -420,4 +427,5 @@ pub(in crate::host) fn limits_of(info: &mut ControllerInfo, id: &NvmController, 
         info.write_zeroes_max = 1u32.checked_shl(page_shift + u32::from(id.wzsl));
     }
     info.deallocate_blocks_max = (id.dmrsl > 0).then_some(id.dmrsl);
+    info.lists_allocated = id.aocs & NvmController::ALLOCATED_LBAS != 0;
 }

@@ -7,12 +7,15 @@
 //! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery
 //!   controller
 //! * [`ready`]: events and their consequences; [`keep_alive`]; [`abort`]; [`reset`]; [`shutdown`]
+//! * [`allocation`]: which blocks are allocated
 //!
 //! # Contract
 //! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, one
-//! Asynchronous Event Request, one command of a reset, and a few Aborts: the queue has room for all
-//! of them at any moment, so a keep-alive never waits for a slot (T29), and no event takes an
-//! ordinary command's identifier (T30). Every answer has a deadline but that of an event request.
+//! Asynchronous Event Request, one command of a reset, one question about allocation, and a few
+//! Aborts; of a scan, some pages that are read ahead. The queue has room for all of them at any
+//! moment, so a keep-alive never waits for a slot (T29), and no event takes an ordinary command's
+//! identifier (T30). Every answer has a deadline but those of an event request and of a question
+//! about allocation.
 //! [`AdminEvent::Failed`] is the last event.
 //!
 //! # Limits
@@ -26,6 +29,7 @@
 //! [`ANA_LOG_MAX`]: crate::limits::ANA_LOG_MAX
 //! [`DISCOVERY_ENTRIES_MAX`]: crate::limits::DISCOVERY_ENTRIES_MAX
 mod abort;
+mod allocation;
 mod ana;
 mod connect;
 mod discovery;
@@ -42,16 +46,17 @@ use alloc::vec::Vec;
 use super::transport::{Connection, Sending, Settings, own_command};
 use super::{AdminConfig, AdminEvent, Command, Completed, Data, HostError, NamespaceInfo, Step};
 use crate::limits::{ADMIN_RETRIES_MAX, ADMIN_RETRY_NS, HOST_ADMIN_ENTRIES, LOG_PIECE, NQN_MAX};
-use crate::wire::SqeBuilder;
 use crate::wire::fabrics::{CNTLID_ANY, ConnectData};
 use crate::wire::features::ACRE;
 use crate::wire::status::Class;
+use crate::wire::{SqeBuilder, Status};
 use crate::{Transmit, crc32c};
 
 pub(super) use connect::{controller_info, limits_of};
 pub(super) use scan::{blank, identifiers, nvm_shape, shape};
 
 use abort::Aborting;
+use allocation::Allocation;
 use ana::Ana;
 use connect::Facts;
 use discovery::Discovery;
@@ -66,8 +71,11 @@ const ORDINARY: u32 = 0;
 const KEEP_ALIVE: u32 = 1;
 const EVENT: u32 = 2;
 const RESET: u32 = 3;
+const ALLOCATION: u32 = 4;
 /// Aborts: this token and above, by their place in the table.
 const ABORT: u32 = 16;
+/// Pages that are read ahead: this token and above, by their place.
+const AHEAD: u32 = 32;
 
 /// Input for which the machine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +117,7 @@ pub struct Admin {
     ending: Ending,
     resetting: Resetting,
     aborting: Aborting,
+    allocation: Allocation,
     /// `Ready` was reported.
     ready: bool,
     events: VecDeque<AdminEvent>,
@@ -142,6 +151,7 @@ impl Admin {
             ending: Ending::default(),
             resetting: Resetting::default(),
             aborting: Aborting::default(),
+            allocation: Allocation::default(),
             ready: false,
             events: VecDeque::new(),
             over: false,
@@ -303,8 +313,13 @@ impl Admin {
         };
         let len = bytes.len().min(place.len as usize);
         let at = place.offset as usize;
-        // Every command asks for at most a page.
-        self.page[at..at + len].copy_from_slice(&bytes[..len]);
+        let data = &bytes[..len];
+        match place.token {
+            ALLOCATION => self.allocation.place(at, data),
+            AHEAD.. => self.scan.place_ahead(place.token - AHEAD, at, data),
+            // Every command asks for at most a page.
+            _ => self.page[at..at + len].copy_from_slice(data),
+        }
         let crc = place.crc.map_or(0, |crc| crc32c(crc, &bytes[..len]));
         self.connection.handle_payload(len as u32, crc);
         len
@@ -325,6 +340,8 @@ impl Admin {
                 _ if self.resetting.is_begun() => {}
                 KEEP_ALIVE => self.keep_alive_answered(&end),
                 EVENT => self.event_happened(&end, now_ns),
+                ALLOCATION => self.allocation_answered(&end, now_ns),
+                AHEAD.. => self.read_ahead(&end, now_ns),
                 ABORT.. => self.abort_answered(&end),
                 _ => self.step_ended(&end, now_ns),
             }
@@ -345,6 +362,11 @@ impl Admin {
             self.attempts = 0;
             self.give_up(step, end)
         };
+        self.follow(next, now_ns);
+    }
+
+    /// Goes on after a step.
+    fn follow(&mut self, next: Result<Next, HostError>, now_ns: u64) {
         match next {
             Ok(Next::Begin(step)) => self.begin(step, now_ns),
             Ok(Next::At(at, step)) => self.wait = Wait::Until(at, step),
@@ -358,9 +380,8 @@ impl Admin {
 
     /// Returns when to repeat a command, if the controller allows that (T1, T3).
     fn retry_at(&mut self, end: &Completed, now_ns: u64) -> Option<u64> {
-        let passing = matches!(end.status.class(), Class::Retry | Class::Transport);
-        let again = passing && !end.status.dnr();
-        if !again || self.step == Step::Connect || self.attempts == ADMIN_RETRIES_MAX {
+        if !may_pass(end.status) || self.step == Step::Connect || self.attempts == ADMIN_RETRIES_MAX
+        {
             return None;
         }
         self.attempts += 1;
@@ -373,6 +394,10 @@ impl Admin {
     /// Sends the command of `step`.
     fn begin(&mut self, step: Step, now_ns: u64) {
         self.step = step;
+        self.wait = Wait::Answer(self.deadline(now_ns));
+        if self.scan.is_ahead() {
+            return self.send_ahead(step);
+        }
         let (sqe, data) = self.command(step);
         if let Data::In(len) | Data::Out(len) = data {
             self.page[..len as usize].fill(0);
@@ -381,7 +406,6 @@ impl Admin {
             self.page[0] = ACRE;
         }
         self.submit(&own_command(&sqe, data, ORDINARY));
-        self.wait = Wait::Answer(self.deadline(now_ns));
     }
 
     fn submit(&mut self, command: &Command) {
@@ -448,6 +472,11 @@ impl Admin {
             _ => Err(HostError::Command { step, status }),
         }
     }
+}
+
+/// Whether a command that ended so may succeed if it is repeated (T1, T3).
+fn may_pass(status: Status) -> bool {
+    matches!(status.class(), Class::Retry | Class::Transport) && !status.dnr()
 }
 
 fn settings(config: &AdminConfig) -> Settings {

@@ -7,17 +7,22 @@
 //!
 //! A subsystem may have thousands of namespaces, and each costs several round trips: if the wanted
 //! one is listed, only that one is examined, else no more than [`NAMESPACES_ASKED_MAX`] usable
-//! ones.
+//! ones. After some in a row that cannot be used, the page that showed it (descriptors or Identify
+//! Namespace) is requested of many together, and only those that it does not exclude are examined
+//! one by one.
 use alloc::vec::Vec;
 
 use super::connect::identify;
-use super::{Admin, Next};
-use crate::host::{AnaState, Data, HostError, NamespaceError, NamespaceInfo, Step};
-use crate::limits::{BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX, NAMESPACES_ASKED_MAX};
+use super::{AHEAD, Admin, Next, may_pass};
+use crate::host::transport::own_command;
+use crate::host::{AnaState, Completed, Data, HostError, NamespaceError, NamespaceInfo, Step};
+use crate::limits::{
+    BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX, NAMESPACES_AHEAD, NAMESPACES_ASKED_MAX, REFUSED_IN_A_ROW,
+};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
-    CSI_NVM, Descriptor, IndependentNamespace, NSID_LIST_MAX, Namespace, NvmNamespace, cns,
-    descriptors, nsids,
+    CSI_NVM, Descriptor, IDENTIFY_LEN, IndependentNamespace, NSID_LIST_MAX, Namespace,
+    NvmNamespace, Page, cns, descriptors, nsids,
 };
 use crate::wire::sqe::NSID_ALL;
 use crate::wire::{SqeBuilder, Status, WireError};
@@ -42,6 +47,39 @@ pub struct Scan {
     no_nvm: bool,
     /// The controller doesn't know CNS 08h.
     no_independent: bool,
+    /// Refused in a row, each by the page of this step.
+    row: (usize, Step),
+    /// Pages of the current namespace and of those behind it, requested together.
+    ahead: Vec<Ahead>,
+}
+
+/// A page that is read ahead.
+#[derive(Debug)]
+struct Ahead {
+    page: Page,
+    /// How its command ended.
+    end: Option<Status>,
+}
+
+impl Scan {
+    /// Whether the next step concerns several namespaces.
+    pub fn is_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Takes bytes of a page that is read ahead.
+    pub fn place_ahead(&mut self, place: u32, at: usize, bytes: &[u8]) {
+        self.ahead[place as usize].page[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The current namespace can't be used, as the page of this step shows.
+    fn refuse(&mut self, nsid: u32, step: Step, why: NamespaceError) {
+        self.refused.push((nsid, why));
+        self.row = match self.row {
+            (count, before) if before == step => (count + 1, step),
+            _ => (1, step),
+        };
+    }
 }
 
 impl Default for Scan {
@@ -57,6 +95,8 @@ impl Default for Scan {
             nsfeat: 0,
             no_nvm: false,
             no_independent: false,
+            row: (0, Step::Namespace),
+            ahead: Vec::new(),
         }
     }
 }
@@ -139,7 +179,8 @@ impl Admin {
             }
         };
         if let Some(why) = refused {
-            self.scan.refused.push((draft.nsid, why));
+            let nsid = draft.nsid;
+            self.scan.refuse(nsid, step, why);
             return Ok(self.next_namespace());
         }
         Ok(match step {
@@ -168,9 +209,8 @@ impl Admin {
             // It may have been detached since it was listed.
             _ => {
                 let nsid = self.scan.draft.nsid;
-                self.scan
-                    .refused
-                    .push((nsid, NamespaceError::Refused(status)));
+                let why = NamespaceError::Refused(status);
+                self.scan.refuse(nsid, step, why);
                 self.next_namespace()
             }
         })
@@ -226,6 +266,7 @@ impl Admin {
     fn take_namespace(&mut self) -> Next {
         let taken = core::mem::replace(&mut self.scan.draft, blank(0));
         self.scan.found.push(taken);
+        self.scan.row.0 = 0;
         self.next_namespace()
     }
 
@@ -244,7 +285,72 @@ impl Admin {
             return self.scanned();
         };
         self.scan.draft = blank(nsid);
+        let (refused, step) = self.scan.row;
+        let left = self.scan.nsids.len() - self.scan.current;
+        if refused >= REFUSED_IN_A_ROW
+            && left > 1
+            && matches!(step, Step::Descriptors | Step::Namespace)
+        {
+            let page = || Ahead {
+                page: [0; IDENTIFY_LEN],
+                end: None,
+            };
+            let count = left.min(NAMESPACES_AHEAD);
+            self.scan.ahead = core::iter::repeat_with(page).take(count).collect();
+            return Next::Begin(step);
+        }
         Next::Begin(Step::Descriptors)
+    }
+
+    /// Sends the commands of a step for several namespaces.
+    pub(super) fn send_ahead(&mut self, step: Step) {
+        for (place, at) in (0..self.scan.ahead.len()).zip(self.scan.current..) {
+            self.scan.draft = blank(self.scan.nsids[at]);
+            let (sqe, data) = self.scan_command(step);
+            self.submit(&own_command(&sqe, data, AHEAD + place as u32));
+        }
+    }
+
+    /// Handles the end of one of them. After the last one, those that their pages exclude are
+    /// refused, up to the first one that may be usable.
+    pub(super) fn read_ahead(&mut self, end: &Completed, now_ns: u64) {
+        self.keep_alive.traffic = true;
+        self.scan.ahead[(end.token - AHEAD) as usize].end = Some(end.status);
+        if self.scan.ahead.iter().all(|it| it.end.is_some()) {
+            let next = self.sift();
+            self.follow(next, now_ns);
+        }
+    }
+
+    fn sift(&mut self) -> Result<Next, HostError> {
+        let step = self.step;
+        for ahead in core::mem::take(&mut self.scan.ahead) {
+            let nsid = self.scan.nsids[self.scan.current];
+            let draft = &mut blank(nsid);
+            let malformed = |error| HostError::Malformed { step, error };
+            let (atomic_blocks, ana) = (self.facts.atomic_blocks, self.facts.ana);
+            let refused = match ahead.end {
+                Some(status) if !status.is_success() => {
+                    let is_final = step == Step::Namespace && !may_pass(status);
+                    is_final.then_some(NamespaceError::Refused(status))
+                }
+                _ if step == Step::Descriptors => {
+                    identifiers(draft, &ahead.page).map_err(malformed)?
+                }
+                _ => {
+                    let id = Namespace::parse(&ahead.page).map_err(malformed)?;
+                    shape(draft, &id, atomic_blocks, self.facts.transfer_max, ana)
+                }
+            };
+            // One that may be usable is examined by itself.
+            let Some(why) = refused else {
+                self.scan.row.0 = 0;
+                break;
+            };
+            self.scan.refuse(nsid, step, why);
+            self.scan.current += 1;
+        }
+        Ok(self.begin_namespace())
     }
 
     /// All namespaces are read; their ANA states may not be.

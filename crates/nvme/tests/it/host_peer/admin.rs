@@ -283,6 +283,8 @@ pub struct AdminPeer {
     pub data: Vec<(String, Vec<u8>)>,
     /// The event request that is outstanding.
     pub event_cid: Option<u16>,
+    /// How often the host waited for answers.
+    pub rounds: usize,
 }
 
 pub fn admin_config() -> AdminConfig {
@@ -312,6 +314,7 @@ impl AdminPeer {
             seen: Vec::new(),
             data: Vec::new(),
             event_cid: None,
+            rounds: 0,
         }
     }
 
@@ -342,6 +345,7 @@ impl AdminPeer {
             if stream.is_empty() {
                 return;
             }
+            self.rounds += 1;
             for pdu in parse_sent(&stream, &self.framing) {
                 self.answer(&pdu);
             }
@@ -482,6 +486,7 @@ pub fn name(sqe: &Sqe<'_>) -> String {
         admin::ASYNC_EVENT_REQUEST => "Event request".into(),
         admin::KEEP_ALIVE => "Keep alive".into(),
         admin::ABORT => format!("Abort {:#x}", sqe.cdw(10)),
+        admin::GET_LBA_STATUS => format!("Allocated {nsid} {}", sqe.cdw(10)),
         other => panic!("opcode {other:#x}"),
     }
 }

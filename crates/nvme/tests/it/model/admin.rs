@@ -158,6 +158,7 @@ impl CheckedAdmin {
                 AdminEvent::Discovery(_) => {}
                 AdminEvent::Reset | AdminEvent::Paused(_) => {}
                 AdminEvent::Aborted { .. } => panic!("nobody asked for an Abort"),
+                AdminEvent::Allocated { .. } => panic!("nobody asked for allocated blocks"),
                 AdminEvent::Failed(error) => {
                     assert!(!error.to_string().is_empty());
                     self.failed = true;

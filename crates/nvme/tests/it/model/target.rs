@@ -342,6 +342,11 @@ impl CheckedTarget {
                     );
                     self.wanted.retain(|wanted| *wanted != (conn, token));
                 }
+                ControllerEvent::Extent { id, blocks, .. } => {
+                    assert!(blocks > 0);
+                    let (bytes, is_hole) = (id << 9, id & 1 == 0);
+                    self.subsystem.extent_found(id, bytes, is_hole);
+                }
                 ControllerEvent::Resume(_) => {}
                 ControllerEvent::Transmit(conn) => assert!(self.live(conn).open),
                 ControllerEvent::Close { conn, .. } => self.live(conn).closing = true,

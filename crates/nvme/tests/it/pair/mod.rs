@@ -451,3 +451,27 @@ fn two_queues_of_one_controller_and_two_controllers_share_the_storage() {
         assert_eq!(got, data);
     }
 }
+
+/// What the target's storage calls holes is what the host is told, in blocks.
+#[test]
+fn allocated_blocks_reach_the_host() {
+    let mut world = World::new(config(), 11);
+    let info = world.connect(0, 0, BOTH, 0);
+    assert!(info.lists_allocated);
+    for (extents, want) in [
+        (
+            vec![(8 << 12, true), (100, false), (u32::MAX, true)],
+            (8, false),
+        ),
+        (vec![(100, false), (4096, true)], (2, true)),
+        (vec![(8, true)], (2, true)),
+        (vec![], (17, true)),
+        (vec![(u32::MAX, true)], (16, false)),
+    ] {
+        (world.extents, world.allocated) = (extents.into(), Vec::new());
+        let now = world.now;
+        assert!(world.admin(0).ask_allocated(9, (2, 8, 16), now));
+        world.run_until("an answer", |world| !world.allocated.is_empty());
+        assert_eq!(world.allocated, [(9, Some(want))]);
+    }
+}

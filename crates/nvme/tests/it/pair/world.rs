@@ -123,6 +123,10 @@ pub struct World {
     target_sends: Vec<(ConnId, u32)>,
     pub info: Option<(ControllerInfo, Vec<NamespaceInfo>)>,
     pub changed: Vec<Vec<NamespaceInfo>>,
+    /// What the storage says of extents, in order: bytes, and whether they are a hole. None: data.
+    pub extents: VecDeque<(u32, bool)>,
+    /// Answers to questions about allocation.
+    pub allocated: Vec<(u64, Option<(u32, bool)>)>,
     /// Commands the storage executed.
     pub executed: u64,
 }
@@ -148,6 +152,8 @@ impl World {
             target_sends: Vec::new(),
             info: None,
             changed: Vec::new(),
+            extents: VecDeque::new(),
+            allocated: Vec::new(),
             executed: 0,
         }
     }
@@ -358,6 +364,9 @@ impl World {
                         AdminEvent::Ready(info) => self.info = Some(*info),
                         AdminEvent::Changed(namespaces) => self.changed.push(namespaces),
                         AdminEvent::Discovery(_) => {}
+                        AdminEvent::Allocated { token, found } => {
+                            self.allocated.push((token, found));
+                        }
                         AdminEvent::Reset | AdminEvent::Paused(_) | AdminEvent::Aborted { .. } => {}
                         AdminEvent::Failed(error) => link.failed = Some(error),
                     }
@@ -457,6 +466,10 @@ impl World {
                 ControllerEvent::Release { conn, token } => {
                     self.target_buffers.remove(&(conn.0, token));
                     self.wanting.retain(|&wanting| wanting != (conn, token));
+                }
+                ControllerEvent::Extent { id, .. } => {
+                    let (bytes, is_hole) = self.extents.pop_front().unwrap_or((u32::MAX, false));
+                    self.target.extent_found(id, bytes, is_hole);
                 }
                 ControllerEvent::Transmit(conn) => self.target_transmit(conn),
                 ControllerEvent::Resume(_) => {}
