@@ -257,6 +257,7 @@ impl RunMachine {
                     | HostEvent::Done(_)
                     | HostEvent::Lent(..)
                     | HostEvent::Back(_)
+                    | HostEvent::Extent(..)
                     | HostEvent::Freed(..)
                     | HostEvent::Removed(_),
                 ) => {}

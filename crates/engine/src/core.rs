@@ -259,6 +259,10 @@ impl Core {
                     self.came_back(loan, now_ns);
                     continue;
                 }
+                HostEvent::Extent(id, extent) => {
+                    self.nbd.extent_found(&mut self.devices, id, extent);
+                    continue;
+                }
                 HostEvent::Resized(volume, info) => {
                     self.nbd.resized(volume, info);
                     self.sized(volume, info, now_ns);

@@ -15,6 +15,7 @@
 //! * `probation`: a path that does badly gets probes instead of I/O
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
+//! * `extents`: which bytes are holes
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
@@ -45,6 +46,7 @@ mod device;
 mod device_errors;
 mod errand;
 mod explain;
+mod extents;
 mod fence;
 mod flush;
 mod hedge;
@@ -75,6 +77,7 @@ mod wait;
 pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
+pub(crate) use extents::Witness;
 pub use hedge::HedgeStats;
 pub(crate) use io::{fits, misfit};
 pub use probation::PathHealth;

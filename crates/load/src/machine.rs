@@ -163,6 +163,7 @@ impl LoadMachine {
                 HostEvent::NoPath(_)
                 | HostEvent::Lent(..)
                 | HostEvent::Back(_)
+                | HostEvent::Extent(..)
                 | HostEvent::Refused(..)
                 | HostEvent::Returned(..)
                 | HostEvent::Resized(..)

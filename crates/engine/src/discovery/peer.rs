@@ -215,7 +215,8 @@ impl DiscoveryEngine {
                     AdminEvent::Changed(_)
                     | AdminEvent::Reset
                     | AdminEvent::Paused(_)
-                    | AdminEvent::Aborted { .. },
+                    | AdminEvent::Aborted { .. }
+                    | AdminEvent::Allocated { .. },
                 ) => {}
             }
         }

@@ -1,9 +1,9 @@
 //! Block Status: which bytes of a volume are a hole.
 //!
 //! # Contract
-//! Devices are asked after the request came, so no change that was acknowledged before is missed.
-//! They are asked for one extent after the other, of a mirror all legs in sync together: a hole is
-//! what all of them call one. The answer begins with the request's first byte and may end before
+//! Devices, and controllers of paths, are asked after the request came, so no change that was
+//! acknowledged before is missed. They are asked for one extent after the other, of a mirror all
+//! legs in sync together: a hole is what all of them call one. The answer begins with the request's first byte and may end before
 //! its last. What cannot be known, or is not known within [`EXTENT_WAIT_NS`], counts as data. No
 //! memory of the arena is involved, so a device that never answers holds nothing.
 //!
@@ -11,8 +11,9 @@
 //! [`EXTENT_QUESTIONS_MAX`] requests ask at a time; the others are answered "data" at once.
 use super::table::Stage;
 use super::{Devices, NbdServer};
+use crate::host::Witness;
 use crate::limits::{EXTENT_QUESTIONS_MAX, EXTENT_STEPS_MAX, EXTENT_WAIT_NS};
-use crate::machine::{DeviceExtent, DeviceId, ExtentRequest, Output};
+use crate::machine::{DeviceExtent, ExtentRequest, Output};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::Range;
@@ -122,8 +123,8 @@ struct Question {
 pub(super) struct Questions {
     all: Box<[Option<Question>]>,
     serial: u32,
-    /// Devices to be asked.
-    devices: Vec<(DeviceId, u64)>,
+    /// Which are to be asked.
+    witnesses: Vec<(Witness, u64)>,
     /// The earliest time at which one has waited long enough, or before that.
     due_ns: u64,
 }
@@ -133,7 +134,7 @@ impl Questions {
         Self {
             all: (0..EXTENT_QUESTIONS_MAX).map(|_| None).collect(),
             serial: 0,
-            devices: Vec::with_capacity(LEGS_MAX),
+            witnesses: Vec::with_capacity(LEGS_MAX),
             due_ns: u64::MAX,
         }
     }
@@ -194,7 +195,7 @@ impl NbdServer {
     /// Asks the devices of the first byte that nothing is known of.
     fn ask_extent(&mut self, devices: &mut Devices, place: usize) {
         let serial = self.questions.serial.wrapping_add(1);
-        let mut asked = core::mem::take(&mut self.questions.devices);
+        let mut asked = core::mem::take(&mut self.questions.witnesses);
         let Some(question) = self.questions.get(place) else {
             return;
         };
@@ -206,30 +207,40 @@ impl NbdServer {
         };
         asked.clear();
         if !orphan {
-            devices.devices_of(work.volume, range, &mut asked);
+            devices.witnesses(work.volume, range, &mut asked);
         }
         let id = serial << PLACE_BITS | place as u32;
         question.id = id;
         question.asked = asked.len();
         question.said = None;
         question.steps += 1;
-        for &(device, offset) in &asked {
-            self.outputs.push_back(Output::Extent(ExtentRequest {
-                id,
-                device,
-                offset,
-                length: (range.end - range.start) as u32,
-            }));
+        let length = (range.end - range.start) as u32;
+        for &(witness, offset) in &asked {
+            match witness {
+                Witness::Device(device) => {
+                    self.outputs.push_back(Output::Extent(ExtentRequest {
+                        id,
+                        device,
+                        offset,
+                        length,
+                    }));
+                }
+                Witness::Paths(volume) => {
+                    let now_ns = self.course.now_ns;
+                    let host = devices.host_mut();
+                    host.ask_extent(id, volume, (offset, length), now_ns);
+                }
+            }
         }
         let none = asked.is_empty();
         self.questions.serial = serial;
-        self.questions.devices = asked;
+        self.questions.witnesses = asked;
         if none {
             self.end_status(place, true);
         }
     }
 
-    /// A device has answered.
+    /// A device or a controller has answered.
     pub fn extent_found(&mut self, devices: &mut Devices, id: u32, extent: DeviceExtent) {
         let Some(place) = self.questions.find(id) else {
             return; // it was not waited for so long

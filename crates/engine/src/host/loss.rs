@@ -54,6 +54,7 @@ impl HostEngine {
         }
         self.head(number).lose(index);
         self.stop_asking(number);
+        self.drop_questions(number);
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);

@@ -87,6 +87,8 @@ pub(super) struct Path {
     pub aborts_due: VecDeque<(u16, u16)>,
     /// Core 0: queue and identifier of probes whose Aborts were not answered yet.
     pub probes_aborted: Vec<(u16, u16)>,
+    /// Core 0: questions about holes that its controller has not answered.
+    pub questions: Vec<u64>,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
     /// The machine of this role was called since the last turn.
@@ -270,6 +272,7 @@ impl Path {
             aborts: Aborts::default(),
             aborts_due: VecDeque::new(),
             probes_aborted: Vec::new(),
+            questions: Vec::new(),
             admin: None,
             queue: None,
             touched: [false; 2],

@@ -57,6 +57,8 @@ impl HostEngine {
             | PathNews::GivenUp { volume, path }
             | PathNews::Abort { volume, path, .. }
             | PathNews::Aborted { volume, path, .. }
+            | PathNews::AskExtent { volume, path, .. }
+            | PathNews::Extent { volume, path, .. }
             | PathNews::Resetting { volume, path, .. }
             | PathNews::Paused { volume, path, .. }
             | PathNews::Flushed { volume, path }
@@ -90,6 +92,13 @@ impl HostEngine {
                     self.asked_back(number, cid, aborted, now_ns);
                 }
             }
+            PathNews::AskExtent {
+                token,
+                slba,
+                blocks,
+                ..
+            } => self.ask_controller(number, token, (slba, blocks), now_ns),
+            PathNews::Extent { token, found, .. } => self.extent_told(number, token, found),
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
             PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),

@@ -135,6 +135,9 @@ impl HostEngine {
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
                     self.abort_answered(number, sqid, cid, aborted, now_ns);
                 }
+                Some(AdminEvent::Allocated { token, found }) => {
+                    self.allocation_told(number, token, found);
+                }
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
                 }

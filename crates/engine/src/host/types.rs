@@ -447,6 +447,8 @@ pub enum HostEvent {
     Disconnected(Disconnected),
     /// A volume is gone from this core.
     Removed(u16),
+    /// The answer to a question about holes, by its name: of [`Devices`](crate::mirror::Devices).
+    Extent(u32, crate::machine::DeviceExtent),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to all in one order.
     Publish(PathNews),
     /// For core 0 (other cores only): pass on as `HostControl::Path`, in order.
@@ -549,6 +551,31 @@ pub enum PathNews {
         cid: u16,
         /// The controller has taken it back.
         aborted: bool,
+    },
+    /// To core 0: how far blocks from `slba` on are of one kind, allocated or not, is to be asked of
+    /// its controller.
+    AskExtent {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Names the core and its question.
+        token: u64,
+        /// First block.
+        slba: u64,
+        /// Blocks; never 0.
+        blocks: u64,
+    },
+    /// From core 0: the answer, for the core that the token names.
+    Extent {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// As asked.
+        token: u64,
+        /// Blocks, and whether they are allocated; `None`: it did not say.
+        found: Option<(u32, bool)>,
     },
     /// From core 0, after `Closed`: it was lost for too long, and is not tried any more.
     GivenUp {

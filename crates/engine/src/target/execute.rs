@@ -1,7 +1,7 @@
 //! The course of one command: buffer, shape, device, completion, release.
 use super::commands::{Command, Stage};
 use super::{Namespace, TargetEngine, status};
-use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, Output, Span};
+use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, ExtentRequest, Output, Span};
 use block::Range;
 use canary::Bug;
 use nvme::controller::{Action, ControllerEvent, IoCommand};
@@ -51,6 +51,12 @@ impl TargetEngine {
                 by,
                 answer,
             } => self.take_back((conn, token), (by, answer), now_ns),
+            ControllerEvent::Extent {
+                id,
+                nsid,
+                slba,
+                blocks,
+            } => self.ask_extent(id, nsid, (slba, blocks)),
             ControllerEvent::Release { conn, token } => self.released(conn.0, token),
             ControllerEvent::Transmit(conn) => self.name_transmit(conn.0),
             ControllerEvent::Resume(conn) => self.resume(conn.0),
@@ -58,6 +64,26 @@ impl TargetEngine {
                 self.close_for(ConnId(conn.0), reason, now_ns)
             }
         }
+    }
+
+    /// Asks the device of a namespace how far its blocks from `slba` on are a hole.
+    fn ask_extent(&mut self, id: u32, nsid: u32, (slba, blocks): (u64, u32)) {
+        let found = self.namespaces.binary_search_by_key(&nsid, |ns| ns.nsid);
+        let Ok(index) = found else {
+            unreachable!("the subsystem asks about its namespaces");
+        };
+        let Namespace {
+            device,
+            block_shift,
+            ..
+        } = self.namespaces[index];
+        let most = u32::MAX >> block_shift;
+        self.outputs.push_back(Output::Extent(ExtentRequest {
+            id,
+            device,
+            offset: slba << block_shift,
+            length: blocks.min(most) << block_shift,
+        }));
     }
 
     fn new_command(&mut self, connection: u32, token: u32) -> u32 {

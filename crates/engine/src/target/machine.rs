@@ -1,6 +1,8 @@
 //! The face to the reactor.
 use super::{TargetControl, TargetEngine};
-use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send, Span};
+use crate::machine::{
+    Closed, ConnId, DeviceError, DeviceExtent, Machine, Memory, Output, Place, Send, Span,
+};
 use alloc::vec::Vec;
 
 impl Machine for TargetEngine {
@@ -87,6 +89,12 @@ impl Machine for TargetEngine {
         self.device_done(id, result, now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
+    }
+
+    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, now_ns: u64) {
+        self.subsystem
+            .extent_found(id, extent.length, extent.is_zero);
+        self.drain(now_ns);
     }
 
     /// Until keep-alive of its association expires; not at all once its connection was cut off.

@@ -36,6 +36,7 @@ fn attached(cntlid: u16, nsid: u32) -> Attached {
             crdt: [0; 3],
             volatile_write_cache: false,
             oncs: 0xc,
+            lists_allocated: false,
             ana: false,
             anatt_s: 0,
             multi_controller: true,

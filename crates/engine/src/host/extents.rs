@@ -1,0 +1,184 @@
+//! Which bytes of a multipath volume are a hole, as the controller of one of its paths lists its
+//! allocated blocks (Get LBA Status).
+//!
+//! # Contract
+//! A question is answered once, by [`HostEvent::Extent`]: a hole only where the controller said so
+//! and blocks that are not allocated read as zeroes (DLFEAT). Nothing is known where no usable path
+//! can be asked, after an error, and when the path is lost meanwhile; an answer may also never
+//! come. Questions hold no memory of I/O, no slot of a queue, and delay nothing.
+//!
+//! Core 0 has the admin connections; the other cores ask it to.
+use super::HostEngine;
+use super::path::{Phase, Role};
+use super::types::{HostEvent, PathNews};
+use crate::machine::{DeviceExtent, DeviceId};
+use policy::PathIndex;
+
+/// What knows which bytes of a volume are holes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// The device that the volume is.
+    Device(DeviceId),
+    /// The controllers of its paths.
+    Paths(u16),
+}
+
+/// A question: the core that waits for the answer, bytes of the first block that it is not about,
+/// and its name there.
+#[derive(Clone, Copy)]
+struct Token {
+    core: u16,
+    /// Less than a block, which has 64 KiB at most.
+    lead: u16,
+    id: u32,
+}
+
+impl Token {
+    fn emit(self) -> u64 {
+        u64::from(self.core) << 48 | u64::from(self.lead) << 32 | u64::from(self.id)
+    }
+
+    fn parse(token: u64) -> Self {
+        Self {
+            core: (token >> 48) as u16,
+            lead: (token >> 32) as u16,
+            id: token as u32,
+        }
+    }
+}
+
+impl HostEngine {
+    /// What can be asked for holes of a volume; `None`: nothing.
+    pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
+        let device = self.sole_device(volume).map(Witness::Device);
+        device.or_else(|| self.lister(volume).map(|_| Witness::Paths(volume)))
+    }
+
+    /// A usable path of a volume whose controller lists allocated blocks, the others reading as
+    /// zeroes.
+    fn lister(&self, volume: u16) -> Option<PathIndex> {
+        let lists = self.paths_of(volume).filter(|path| {
+            let facts = path.facts.as_deref().filter(|_| path.phase == Phase::Live);
+            facts.is_some_and(|it| {
+                it.controller.lists_allocated && it.namespace.deallocate_reads_zero
+            })
+        });
+        let among = lists.fold(0_u64, |bits, path| bits | 1 << path.index.0);
+        let head = &self.volumes.get(usize::from(volume))?.head;
+        let usable = head.usable_among(among);
+        (usable != 0).then(|| PathIndex(usable.trailing_zeros() as u8))
+    }
+
+    /// Asks how far the bytes of a volume from `offset` on are of one kind. Answered by
+    /// [`HostEvent::Extent`] with this `id`.
+    pub(crate) fn ask_extent(
+        &mut self,
+        id: u32,
+        volume: u16,
+        (offset, length): (u64, u32),
+        now_ns: u64,
+    ) {
+        let path = self.lister(volume);
+        let Some(number) = path.and_then(|path| self.number(volume, path)) else {
+            return self.tell_extent(id, DeviceExtent::UNKNOWN);
+        };
+        let path = &self.paths[number];
+        let shift = path.target.block_shift;
+        let slba = offset >> shift;
+        let end = (offset + u64::from(length)).next_multiple_of(1 << shift) >> shift;
+        let token = Token {
+            core: self.settings.core,
+            lead: (offset - (slba << shift)) as u16,
+            id,
+        };
+        let (token, blocks) = (token.emit(), end - slba);
+        if self.settings.core == 0 {
+            return self.ask_controller(number, token, (slba, blocks), now_ns);
+        }
+        let (volume, path) = (path.volume, path.index);
+        let news = PathNews::AskExtent {
+            volume,
+            path,
+            token,
+            slba,
+            blocks,
+        };
+        self.events.push_back(HostEvent::Report(news));
+    }
+
+    /// Core 0: asks the controller of a path, for whichever core.
+    pub(super) fn ask_controller(
+        &mut self,
+        number: usize,
+        token: u64,
+        (slba, blocks): (u64, u64),
+        now_ns: u64,
+    ) {
+        let path = &mut self.paths[number];
+        let open = path.phase == Phase::Live && path.is_open(Role::Admin);
+        let about = (path.target.nsid, slba, blocks);
+        let admin = path.admin.as_mut().filter(|_| open);
+        if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
+            path.questions.push(token);
+            return self.touch(number, Role::Admin);
+        }
+        self.answer_extent(number, token, None);
+    }
+
+    /// Core 0: the controller of a path has answered a question, or did not.
+    pub(super) fn allocation_told(
+        &mut self,
+        number: usize,
+        token: u64,
+        found: Option<(u32, bool)>,
+    ) {
+        let questions = &mut self.paths[number].questions;
+        if let Some(place) = questions.iter().position(|&it| it == token) {
+            questions.swap_remove(place);
+            self.answer_extent(number, token, found);
+        }
+    }
+
+    /// Core 0: a path is lost, and with it the answers of its controller.
+    pub(super) fn drop_questions(&mut self, number: usize) {
+        while let Some(token) = self.paths[number].questions.pop() {
+            self.answer_extent(number, token, None);
+        }
+    }
+
+    /// Core 0: passes an answer on.
+    fn answer_extent(&mut self, number: usize, token: u64, found: Option<(u32, bool)>) {
+        if Token::parse(token).core == self.settings.core {
+            return self.extent_told(number, token, found);
+        }
+        let path = &self.paths[number];
+        let (volume, path) = (path.volume, path.index);
+        self.events.push_back(HostEvent::Publish(PathNews::Extent {
+            volume,
+            path,
+            token,
+            found,
+        }));
+    }
+
+    /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
+    pub(super) fn extent_told(&mut self, number: usize, token: u64, found: Option<(u32, bool)>) {
+        let Token { core, lead, id } = Token::parse(token);
+        if core != self.settings.core {
+            return;
+        }
+        let shift = self.paths[number].target.block_shift;
+        let extent = found.map_or(DeviceExtent::UNKNOWN, |(blocks, is_allocated)| {
+            let bytes = (u64::from(blocks) << shift).saturating_sub(lead.into());
+            DeviceExtent {
+                length: bytes.min(u32::MAX.into()) as u32,
+                is_zero: !is_allocated && bytes > 0,
+            }
+        });
+        self.tell_extent(id, extent);
+    }
+
+    fn tell_extent(&mut self, id: u32, extent: DeviceExtent) {
+        self.events.push_back(HostEvent::Extent(id, extent));
+    }
+}
