@@ -83,9 +83,9 @@ const CANARIES: [Canary; 44] = canaries! {
     RefilledAtOnce, 400, "stuck", "weighted-latency goes on with a path whose credit is spent";
     StaleClock, 600, "disk", "T49: requests of a turn are submitted by the clock of its begin";
     LateWorkers, 600, "disk", "T49: workers do not ask whether a change may still start";
-    UnprobedIdle, 100, "stuck", "T12: an idle connection that was forgotten is never probed";
-    SmallProbes, 600, "stuck", "probes of a path on which nothing large arrives are small";
-    ReadingProbes, 600, "stuck", "probes of a path on which writes get lost are reads";
+    UnprobedIdle, 100, "stuck", "T12, forgotten-idle-connection: idle connections are not probed";
+    SmallProbes, 600, "stuck", "one-way-loss-by-size: probes of such a path are small";
+    ReadingProbes, 600, "stuck", "one-way-loss-by-size: probes are reads where writes get lost";
 };
 
 /// Those of mirrors, in worlds of mirrors.

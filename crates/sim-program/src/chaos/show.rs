@@ -28,18 +28,6 @@ fn worlds(count: u64) -> String {
     format!("{} world{plural}", format_count(count))
 }
 
-/// `KillHost` → `kill-host`.
-fn word(kind: Kind) -> String {
-    let mut word = String::new();
-    for letter in format!("{kind:?}").chars() {
-        if letter.is_uppercase() && !word.is_empty() {
-            word.push('-');
-        }
-        word.push(letter.to_ascii_lowercase());
-    }
-    word
-}
-
 /// Seconds from the beginning of a world on.
 fn seconds(at_ns: u64) -> String {
     let us = at_ns.saturating_sub(START_NS) / 1000;
@@ -168,16 +156,27 @@ impl Course {
                     0 => "none".to_owned(),
                     count => format_count(count),
                 });
-            table.row(std::iter::once(word(kind)).chain(cells).collect());
+            table.row(std::iter::once(kind.name()).chain(cells).collect());
         }
         let (empty, cells) = self.empty();
         let missed = self.kinds.iter().map(|&kind| self.sums.missed(kind)).sum();
         let [missed, all] = [missed, self.sums.faults.total()].map(format_count);
         format!(
             "\nfaults that touched something, by the state that their path was in:\n\
-             {}{empty} of {cells} cells are empty; {missed} of {all} faults touched nothing\n",
-            table.render(style, |_| String::new())
+             {}{empty} of {cells} cells are empty; {missed} of {all} faults touched nothing\n\
+             {}",
+            table.render(style, |_| String::new()),
+            self.forms()
         )
+    }
+
+    /// How often faults of a kind touched something in a form that has a name of its own.
+    fn forms(&self) -> String {
+        let forms = self.sums.forms().map(|(name, kind, count)| {
+            let count = format_count(count);
+            format!("of {}, {count} were {name}\n", kind.name())
+        });
+        forms.collect()
     }
 
     /// Cells of faults that never touched anything with a path in that state, and all that can be.
@@ -229,9 +228,9 @@ impl Course {
             let count = sums.met(kind, state.name());
             let possible = !aim::is_impossible(kind, state);
             let state = state.name();
-            json!({"fault": word(kind), "state": state, "count": count, "possible": possible})
+            json!({"fault": kind.name(), "state": state, "count": count, "possible": possible})
         };
-        let missed = |&kind: &Kind| json!({"fault": word(kind), "count": sums.missed(kind)});
+        let missed = |&kind: &Kind| json!({"fault": kind.name(), "count": sums.missed(kind)});
         let missed: Vec<Value> = self.kinds.iter().map(missed).collect();
         let row = |&kind: &Kind| STATES.iter().map(move |&state| cell(kind, state));
         let coverage: Vec<Value> = self.kinds.iter().flat_map(row).collect();
@@ -262,6 +261,9 @@ impl Course {
             "coverage": coverage,
             "empty": self.empty().0,
             "touched_nothing": missed,
+            "forms": sums.forms().map(|(name, kind, count)| {
+                json!({"name": name, "fault": kind.name(), "count": count})
+            }).collect::<Vec<_>>(),
             "findings": self.findings.iter().map(found).collect::<Vec<_>>(),
             "smallest": self.detail.as_ref().map(|it| it.json(whole)),
         })
@@ -274,7 +276,7 @@ impl Detail {
             let fault = self.plan.faults[kept.number];
             json!({
                 "number": kept.number + 1,
-                "fault": word(fault.kind),
+                "fault": fault.name(),
                 "waits_for": fault.when.map(PathState::name),
                 "at_ns": BEGIN_NS + fault.at_ns,
                 "lasts_ns": kept.lasts_ns,
@@ -371,7 +373,7 @@ fn faults(plan: &Plan, cut: &Cut) -> Table {
         let fault = plan.faults[kept.number];
         table.row(vec![
             (kept.number + 1).to_string(),
-            word(fault.kind),
+            fault.name(),
             fault.when.map_or("", PathState::name).to_owned(),
             seconds(START_NS + BEGIN_NS + fault.at_ns),
             format_ns(kept.lasts_ns as f64),

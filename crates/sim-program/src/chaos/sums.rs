@@ -24,9 +24,17 @@ pub struct Sums {
     pub last: u64,
     /// How often a fault that touched something began at a path in this state.
     coverage: BTreeMap<(Kind, &'static str), u64>,
+    /// How often a fault of this name touched something.
+    named: BTreeMap<String, u64>,
     /// Worlds in which a checker had something to judge.
     judged: BTreeMap<Check, u64>,
 }
+
+/// Forms of kinds of faults that have names of their own.
+const FORMS: [(&str, Kind); 2] = [
+    ("forgotten-idle-connection", Kind::HalfOpen),
+    ("one-way-loss-by-size", Kind::OneWay),
+];
 
 /// Numbers, one of each world; those that are the same take no room.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +83,9 @@ impl Sums {
         for (kind, state) in &report.coverage {
             *self.coverage.entry((*kind, state.name())).or_default() += 1;
         }
+        for name in &report.names {
+            *self.named.entry(name.clone()).or_default() += 1;
+        }
         for check in &report.judged {
             *self.judged.entry(*check).or_default() += 1;
         }
@@ -83,6 +94,14 @@ impl Sums {
     /// In how many worlds a checker had something to judge.
     pub fn judged(&self, check: Check) -> u64 {
         self.judged.get(&check).copied().unwrap_or(0)
+    }
+
+    /// Forms of kinds of faults, and how often they touched something.
+    pub fn forms(&self) -> impl Iterator<Item = (&'static str, Kind, u64)> + '_ {
+        let count = |name| self.named.get(name).copied().unwrap_or(0);
+        FORMS
+            .iter()
+            .map(move |&(name, kind)| (name, kind, count(name)))
     }
 
     /// How many faults of a kind touched nothing.

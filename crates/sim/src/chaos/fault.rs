@@ -80,8 +80,8 @@ impl Course<'_> {
             target,
             ..
         } = whom;
-        let kind = fault.kind;
-        let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
+        let name = fault.name();
+        let what = format!("{name} begins: host {host}, path {address}, target {target}");
         self.rig.world.tell(|| what);
         self.pardon(number, fault, whom);
         self.bore(fault, whom.host);
@@ -117,7 +117,7 @@ impl Course<'_> {
         let Some(whom) = self.going_on[number].take() else {
             return Ok(());
         };
-        self.rig.world.tell(|| format!("{:?} is over", fault.kind));
+        self.rig.world.tell(|| format!("{} is over", fault.name()));
         let done = self.enlighten(fault, whom)
             || self.appease(fault, whom)
             || self.order_mirror(fault, whom, false);

@@ -1,4 +1,6 @@
 //! Kinds of faults, and their scopes.
+use alloc::format;
+use alloc::string::String;
 
 /// Declares [`Kind`], with the scope of each.
 macro_rules! kinds {
@@ -55,10 +57,12 @@ kinds! {
     SlowDisk: World,
     /// Writes are executed after their connection is gone, as long as that may be.
     LateWrites: Port,
-    /// One end of a path's connections is gone, and the other does not hear of it; or those of its
-    /// I/O queues are forgotten on the way, and neither end hears of it.
+    /// One end of a path's connections is gone, and the other does not hear of it. In a form of its
+    /// own, `forgotten-idle-connection`, those of its I/O queues are forgotten on the way, and
+    /// neither end hears of it.
     HalfOpen: Path,
-    /// Nothing passes between a host and a port one way, or nothing large.
+    /// Nothing passes between a host and a port one way. In a form of its own,
+    /// `one-way-loss-by-size`, nothing large does.
     OneWay: Path,
     /// One end of a path's connections reads little by little.
     Trickle: Path,
@@ -178,6 +182,18 @@ pub enum Scope {
 }
 
 impl Kind {
+    /// Returns its name in reports: `KillHost` is `kill-host`.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+
     /// All that happen where there is no mirror.
     pub const ALL: [Self; 49] = first(Self::EACH);
 

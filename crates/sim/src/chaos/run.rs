@@ -123,6 +123,8 @@ pub struct Report {
     pub missed: Vec<Kind>,
     /// Kind of fault × state of a path when it began, of those that touched something.
     pub coverage: Vec<(Kind, PathState)>,
+    /// Names of those that touched something.
+    pub names: Vec<String>,
     /// The checks that had something to judge at the end.
     pub judged: BTreeSet<Check>,
     /// The first thing that should not have happened.

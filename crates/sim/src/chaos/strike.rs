@@ -8,6 +8,7 @@ use super::rig::Away;
 use super::run::{Course, DRAIN_NS, Finding};
 use super::story::LOSS;
 use alloc::format;
+use alloc::string::String;
 use engine::export::ExportControl;
 
 impl Course<'_> {
@@ -280,6 +281,17 @@ pub(super) fn is_halt(fault: &Fault) -> bool {
 /// connections are forgotten on the way, or only large packets get lost.
 pub(super) fn high_bit(fault: &Fault) -> bool {
     fault.whom & 128 != 0
+}
+
+impl Fault {
+    /// Returns its name in reports: that of its kind, or of the form in which it happens.
+    pub fn name(&self) -> String {
+        match self.kind {
+            Kind::HalfOpen if high_bit(self) => "forgotten-idle-connection".into(),
+            Kind::OneWay if high_bit(self) => "one-way-loss-by-size".into(),
+            kind => kind.name(),
+        }
+    }
 }
 
 /// One of two ways in which a fault may happen.

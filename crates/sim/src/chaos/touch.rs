@@ -132,12 +132,18 @@ impl Course<'_> {
     /// The world is over: those that touched something are in the table, and the others are none.
     pub(super) fn note_touched(&mut self) {
         self.look();
-        for mut begun in self.begun.iter_mut().filter_map(Option::take) {
+        for (begun, fault) in self.begun.iter_mut().zip(&self.plan.faults) {
+            let Some(mut begun) = begun.take() else {
+                continue;
+            };
             let done =
                 |(host, ticket): (usize, u64)| self.rig.hosts[host].user.done.contains(&ticket);
             begun.touched |= begun.ticket.is_some_and(done);
             match begun.touched {
-                true => self.report.coverage.append(&mut begun.cells),
+                true => {
+                    self.report.coverage.append(&mut begun.cells);
+                    self.report.names.push(fault.name());
+                }
                 false => self.report.missed.push(begun.kind),
             }
         }
