@@ -38,7 +38,7 @@ pub enum Task {
     Equal(equal::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
-    /// Memory and wake-ups of a host that is connected and idle.
+    /// Memory and wake-ups of an engine that is connected and idle.
     Memory(memory::Args),
     /// A mirror under fio: policies over its legs, its intent bitmap, one leg beside none.
     Mirror(mirror::Args),

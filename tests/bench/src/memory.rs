@@ -1,20 +1,21 @@
-//! What a host costs that is connected and has nothing to do.
+//! What an engine costs that is connected and has nothing to do.
 //!
 //! # Contract
-//! `braid bench` over several ports of one target, with a rate so low that it issues one I/O and
-//! then rests. Once it is connected, resident memory and the voluntary switches of each of its
-//! threads are read from `/proc`, twice: the difference is how often it woke.
+//! `braid run` with one volume over several ports of one target, and no client: its keep-alives and
+//! the probes of its idle queues are all that happens. Once it is connected, resident memory and the
+//! voluntary switches of each of its threads are read from `/proc`, twice: the difference is how
+//! often it woke.
 use super::Format;
 use super::program::Target;
-use anyhow::{Context, Result, bail, ensure};
+use super::server::{Server, directory, listens};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use system::process::Group;
 
 /// Connected and settled after so long.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -36,6 +37,20 @@ pub struct Args {
     output: Format,
 }
 
+/// An engine with one volume over these paths, and no client.
+fn idle_engine(braid: &Path, uris: &[String], cores: usize) -> Result<Server> {
+    let directory = directory()?;
+    let socket = directory.join("nbd");
+    let paths = uris.iter();
+    let paths = paths.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
+    let config = format!(
+        "cores = {cores}\n[[volume]]\nname = \"v0\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
+        paths.collect::<String>(),
+        socket.display()
+    );
+    Server::braid(braid, "run", directory, &config, listens)
+}
+
 /// One look at a process.
 struct Look {
     /// Resident, KiB; and of that anonymous.
@@ -50,24 +65,8 @@ struct Look {
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let braid = super::build_dist(root, &["--bin", "braid"])?;
     let target = Target::start(&braid, args.paths, None, false)?;
-    let mut command = Command::new(&braid);
-    command.arg("bench").args(&target.uris);
-    command.args([
-        "--rw=randread",
-        "--bs=4k",
-        "--iodepth=1",
-        "--rate=1",
-        "-o",
-        "json",
-    ]);
-    command.arg(format!("--cores={}", args.cores));
-    command.arg(format!("--runtime={}", args.seconds + 60));
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut host = Group::spawn(&mut command)?;
+    let host = idle_engine(&braid, &target.uris, args.cores)?;
     sleep(SETTLE);
-    if let Some(status) = host.child().try_wait()? {
-        bail!("the host ended early: {status}");
-    }
     let begun = Instant::now();
     let before = Look::at(host.id())?;
     let target_before = Look::at(target.id())?;
@@ -114,6 +113,12 @@ impl Look {
         })
     }
 
+    /// Switches of all threads since `before`, per minute.
+    fn wakeups_per_minute(&self, before: &Self, seconds: f64) -> f64 {
+        let all = self.wakeups(before, seconds);
+        all.iter().map(|(_, rate)| rate).sum::<f64>() * 60.0
+    }
+
     /// Switches of each thread since `before`, per second.
     fn wakeups(&self, before: &Self, seconds: f64) -> Vec<(&str, f64)> {
         let rate = |(thread, count): (&'_ (String, u32), &u64)| {
@@ -126,11 +131,11 @@ impl Look {
 
     fn json(&self, before: &Self, seconds: f64) -> serde_json::Value {
         let wakeups = self.wakeups(before, seconds);
-        let total: f64 = wakeups.iter().map(|(_, rate)| rate).sum();
+        let total = self.wakeups_per_minute(before, seconds);
         let thread = |&(name, rate): &(&str, f64)| json!({"thread": name, "wakeups_per_s": rate});
         json!({
             "resident_kib": self.resident, "anonymous_kib": self.anonymous,
-            "sockets": self.connections, "wakeups_per_s": total,
+            "sockets": self.connections, "wakeups_per_min": total,
             "threads": wakeups.iter().map(thread).collect::<Vec<_>>(),
         })
     }
@@ -144,6 +149,8 @@ fn print_text(name: &str, before: &Look, after: &Look, seconds: f64) {
         mib(after.anonymous),
         after.connections
     );
+    let total = after.wakeups_per_minute(before, seconds);
+    println!("  {:16} {total:8.0} wake-ups/min", "all threads");
     for (thread, rate) in after.wakeups(before, seconds) {
         println!("  {thread:16} {rate:8.2} wake-ups/s");
     }
@@ -200,6 +207,23 @@ mod tests {
         assert_eq!(count(status, "VmRSS").unwrap(), 1234);
         assert_eq!(count(status, "voluntary_ctxt_switches").unwrap(), 7);
         assert!(count(status, "RssAnon").is_err());
+    }
+
+    #[test]
+    fn wakeups_of_all_threads_are_those_of_each() {
+        let look = |switches: [u64; 2]| Look {
+            resident: 0,
+            anonymous: 0,
+            switches: [("a".to_owned(), 1), ("b".to_owned(), 2)]
+                .into_iter()
+                .zip(switches)
+                .collect(),
+            connections: 0,
+        };
+        let (before, after) = (look([5, 7]), look([8, 17]));
+        let each = after.wakeups(&before, 2.0);
+        assert_eq!(each, [("a", 1.5), ("b", 5.0)]);
+        assert_eq!(after.wakeups_per_minute(&before, 2.0), 390.0);
     }
 
     #[test]

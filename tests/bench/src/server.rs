@@ -108,7 +108,8 @@ impl Drop for Server {
     }
 }
 
-fn listens(server: &Server) -> bool {
+/// Whether clients are taken.
+pub fn listens(server: &Server) -> bool {
     UnixStream::connect(server.file("nbd")).is_ok()
 }
 
