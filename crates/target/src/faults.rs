@@ -33,8 +33,8 @@ Faults of a port:
   refuse=5s          new connections are closed at once for so long; 0 ends it
 
 Size, write protection and block size are the namespace's, on all ports. A Linux host gives the
-disk of all its paths those of the port that it scanned last, at once: see
-`braid target resize --help`.";
+disk of all its paths those of the port that it scanned last: a change shrinks or write-protects
+that disk at once, also where other ports show the old ones. See `braid target resize --help`.";
 
 /// A change of a port's faults; what is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -4,6 +4,7 @@ mod bench;
 mod common;
 mod demo;
 mod files;
+mod help;
 mod mirror;
 mod peers;
 mod same;
