@@ -1,4 +1,4 @@
-//! What users and programs read, and the table of the documents.
+//! What users and programs read, and the table by class.
 use super::super::code::parse;
 use super::*;
 
@@ -95,18 +95,16 @@ fn json_has_the_facts_of_the_text() {
     assert_eq!(of("2h/81h")["mirror"]["read"], "another-leg-and-repair");
 }
 
-/// Most codes in a row of docs/status.md: more of them are "all others".
+/// Most codes in a row of table.md: more of them are "all others".
 const LISTED_MAX: usize = 20;
 
-/// docs/status.md has a row for each effect in the table of the code. `BRAID_WRITE_DOCS=1` writes
-/// it.
+/// table.md has a row for each effect in the table of the code. `BRAID_WRITE_DOCS=1` writes it.
 #[test]
-fn the_document_has_the_table_of_the_code() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/status.md");
+fn the_table_by_class_is_that_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/show/table.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let (begin, end) = ("<!-- table: begin -->\n", "<!-- table: end -->\n");
-    let (before, rest) = text.split_once(begin).unwrap();
-    let (table, after) = rest.split_once(end).unwrap();
+    let begin = text.find("| class |").unwrap();
+    let (before, table) = text.split_at(begin);
     let head = "| class | statuses | head | with DNR | health | error | mirror reads \
                 | mirror writes |";
     let mut wanted = format!("{head}\n|---|---|---|---|---|---|---|---|\n");
@@ -126,9 +124,9 @@ fn the_document_has_the_table_of_the_code() {
         wanted += &format!("| {class} | {codes} | {} |\n", rest.join(" | "));
     }
     if std::env::var_os("BRAID_WRITE_DOCS").is_some() {
-        std::fs::write(path, format!("{before}{begin}{wanted}{end}{after}")).unwrap();
+        std::fs::write(path, format!("{before}{wanted}")).unwrap();
         return;
     }
-    let help = "docs/status.md is not the code's table: run this test with BRAID_WRITE_DOCS=1";
+    let help = "table.md is not the code's table: run this test with BRAID_WRITE_DOCS=1";
     assert_eq!(table, wanted, "{help}");
 }
