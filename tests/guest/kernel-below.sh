@@ -25,7 +25,6 @@ done
 for at in "0 1" "1 1" "0 2"; do
     reaches "device_$at" 60 ng $at
 done
-block() { echo "/dev/nvme$(ng "$@" | sed 's/.*ng//')"; }
 start_run <<EOF
 [[volume]]
 name = "v0"
@@ -39,7 +38,7 @@ nbd = "unix:/run/v0.sock"
 [[volume]]
 name = "v1"
 [[volume.path]]
-uri = "file:$(block 0 2)"
+uri = "file:/dev/$(disk 0 2)"
 [[volume.export]]
 nbd = "unix:/run/v1.sock"
 EOF
@@ -68,7 +67,7 @@ for number in 0 1; do
 done
 # What the kernel makes of it without us, to know whether there is still something to split.
 fill /dev/ram0
-blkdiscard -z -o $start -l $length "$(block 0 1)"
+blkdiscard -z -o $start -l $length "/dev/$(disk 0 1)"
 if said=$(zeroed /dev/ram0 2>&1); then echo "the kernel zeroes all by itself"; else
     echo "the kernel by itself: $said"
 fi
@@ -86,7 +85,7 @@ damaged=$(stat 0 damaged_in)
 echo "hits $(hits), damaged $damaged"
 check damage_is_counted [ "$damaged" -gt 0 ]
 check damage_is_told grep -q 'damaged' /tmp/run.log
-refused kernel_cannot_read dd if="$(block 0 1)" of=/dev/null bs=4096 count=1 iflag=direct
+refused kernel_cannot_read dd if="/dev/$(disk 0 1)" of=/dev/null bs=4096 count=1 iflag=direct
 reaches degraded 60 is degraded
 heal
 # The only way: repeated, and then an error of the way, not of the request (EINVAL).

@@ -28,7 +28,6 @@ check connect nvme connect -t tcp -a 127.0.0.1 -s 4420 -n "$nqn" --data-digest \
 for number in 1 2 3; do
     reaches device_$number 60 ng 0 $number
 done
-disk() { echo "nvme$(ng 0 "$1" | sed 's/.*ng//')"; }
 start_run <<EOF
 [[volume]]
 name = "v0"
@@ -45,7 +44,7 @@ nbd = "unix:/run/v1.sock"
 [[volume]]
 name = "v2"
 [[volume.path]]
-uri = "file:/dev/$(disk 3)"
+uri = "file:/dev/$(disk 0 3)"
 [[volume.export]]
 nbd = "unix:/run/v2.sock"
 EOF
@@ -72,7 +71,7 @@ same is_an_error_of_the_device "$(errors 0)" "1 0 0"
 for number in 1 2 3; do
     echo 1 >"$subsystem/namespaces/$number/revalidate_size"
 done
-is_small() { [ "$(cat "/sys/block/$(disk "$1")/size")" = 65536 ]; }
+is_small() { [ "$(cat "/sys/block/$(disk 0 "$1")/size")" = 65536 ]; }
 for number in 1 2 3; do
     reaches host_knows_$number 60 is_small $number
 done
@@ -97,7 +96,7 @@ done
 same read_2 "$(at 2 48 read)" "Input/output error"
 same write_2 "$(at 2 48 write)" "No space left on device"
 same before_the_end_2 "$(at 2 16 read)" "done"
-check is_told_2 grep -q "$(disk 3) was cut short" /tmp/run.log
+check is_told_2 grep -q "$(disk 0 3) was cut short" /tmp/run.log
 
 # Damage within the range is repeated, and then an I/O error; a range error stays one.
 can_damage

@@ -9,6 +9,9 @@ ng() {
     return 1
 }
 
+# disk CONTROLLER NSID: the name of its block device.
+disk() { echo "nvme$(ng "$@" | sed 's/.*ng//')"; }
+
 # damage PORT: of each reply from there that begins with C2HData one byte is another; TCP on the
 # loopback has no checksum to notice it, the data digest does.
 damage() {
