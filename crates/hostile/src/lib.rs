@@ -97,6 +97,23 @@ fn number(text: &mut String, which: u32, by: &str) {
     text.replace_range(from..from + digits, by);
 }
 
+/// Nothing is written into the tree; the input is in the message of a failure.
+fn config() -> Config {
+    Config {
+        failure_persistence: None,
+        ..Config::default()
+    }
+}
+
+/// The configuration of attacks on a protocol's model: 400 of them at least.
+pub fn model_config() -> Config {
+    let config = config();
+    Config {
+        cases: config.cases.max(400),
+        ..config
+    }
+}
+
 fn corpus(name: &str) -> Vec<String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../braid/corpus")
@@ -156,11 +173,7 @@ pub fn attack_and_use<T>(name: &str, parser: impl Fn(&str) -> T, using: impl Fn(
         }
         text
     });
-    let config = Config {
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let attacked = TestRunner::new(config).run(&made, |text| {
+    let attacked = TestRunner::new(config()).run(&made, |text| {
         bounded(&text);
         Ok(())
     });

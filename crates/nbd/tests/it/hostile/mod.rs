@@ -165,18 +165,8 @@ fn attacks(sessions: fn(u8) -> Vec<u8>, act: fn() -> Act) -> impl Strategy<Value
     })
 }
 
-/// Nothing is written into the tree; the input is in the message of a failure.
-fn config() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    ProptestConfig {
-        cases: default.cases.max(400),
-        failure_persistence: None,
-        ..default
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(hostile::model_config())]
 
     #[test]
     fn clients_withstand_their_server(tape in attacks(seeds::client_session, at_client)) {

@@ -93,18 +93,8 @@ fn attacks(
     })
 }
 
-/// Nothing is written into the tree; the input is in the message of a failure.
-fn config() -> ProptestConfig {
-    let default = ProptestConfig::default();
-    ProptestConfig {
-        cases: default.cases.max(400),
-        failure_persistence: None,
-        ..default
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(hostile::model_config())]
 
     #[test]
     fn io_queues_withstand_their_controller(tape in attacks(seeds::queue, 0xfc, at_io_queue)) {
