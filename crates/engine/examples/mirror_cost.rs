@@ -8,23 +8,18 @@
 //! over it. Each iteration is one I/O; a loop turn has [`BATCH`] of them, and what a program does
 //! in each turn anyway. The difference of two runs with different numbers of iterations, divided by
 //! theirs, is the cost of one I/O.
-use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
-};
+#[path = "../tests/it/mirror/made.rs"]
+mod made;
+
+use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
-use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
-use engine::{DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use engine::mirror::{Devices, MIRRORS_FROM};
+use engine::{DeviceOp, DeviceRequest, Machine, Output, Span};
 use nvme::host::{Digests, HostIdentity};
-use policy::{Knobs, Policy};
 use std::collections::VecDeque;
 use std::process::ExitCode;
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::course::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
-use volume::mirror::machine::Speed;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label, Name, Properties, Superblock};
+use volume::mirror::Properties;
 
 /// Reads in flight.
 const IN_FLIGHT: usize = 32;
@@ -32,7 +27,6 @@ const IN_FLIGHT_MAX: usize = 1024;
 /// I/Os of one turn.
 const BATCH: u64 = 4;
 const BYTES: u64 = 4096;
-const LEG_BYTES: u64 = 8 << 20;
 /// I/Os are of the first so many blocks.
 const BLOCKS: u64 = 1024;
 /// Where the mirror's own memory begins, behind that of users' I/Os.
@@ -108,78 +102,7 @@ fn parse(words: &[&str]) -> Option<Case> {
     })
 }
 
-fn crc32c(bytes: &[u8]) -> u32 {
-    nvme::crc32c(0, bytes)
-}
-
-/// The arena.
-struct Arena(Vec<u8>);
-
-impl Memory for Arena {
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.0[span.at as usize..][..span.len as usize]
-    }
-    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        &mut self.0[span.at as usize..][..span.len as usize]
-    }
-}
-
-/// A device that is the only leg of a new mirror.
-fn leg() -> Option<Vec<u8>> {
-    let size = Candidate {
-        bytes: LEG_BYTES,
-        block_shift: 12,
-    };
-    let (geometry, data_offset) = plan(&[size], None).ok()?;
-    let place = Place {
-        leg_bytes: LEG_BYTES,
-        data_offset,
-        bitmap_offset: BITMAP_AT,
-    };
-    let new = New {
-        mirror: Id([1; 16]),
-        lineage: 77,
-        name: Name::new("m0").ok()?,
-        properties: Properties::default(),
-        geometry,
-        created_s: 0,
-        beat_interval_ms: 5000,
-    };
-    let only = NewLeg {
-        id: Id([0x10; 16]),
-        label: Label::cut("disk"),
-        alike: true,
-    };
-    let superblock = Superblock::new(&new, &[only], place)?.on(0, place);
-    let mut bytes = vec![0; LEG_BYTES as usize];
-    for (copy, at) in (0..).zip(COPIES_AT) {
-        let block = superblock.encode(copy, crc32c);
-        bytes[at as usize..][..block.len()].copy_from_slice(&block);
-    }
-    let bitmap = Bitmap::new(geometry.regions());
-    for page in 0..bitmap.pages() {
-        let at = BITMAP_AT as usize + page * PAGE_BYTES;
-        bytes[at..][..PAGE_BYTES].copy_from_slice(&bitmap.encode(page, new.mirror, crc32c));
-    }
-    Some(bytes)
-}
-
 fn host_config() -> HostConfig {
-    let path = PathConfig {
-        uri: "disk:0".into(),
-        kind: PathKind::Device {
-            device: DeviceId(0),
-            bytes: LEG_BYTES,
-            block_shift: 12,
-            identity: None,
-            read_only: false,
-            deallocate_zeroes: false,
-            hole_bytes: 0,
-        },
-        distance: 10,
-        throughput: 1,
-        numbers: PathConfig::ANY_NUMBER,
-    };
     HostConfig {
         core: 0,
         cores: 1,
@@ -193,50 +116,14 @@ fn host_config() -> HostConfig {
         io_timeout_ns: 30 * SECOND,
         io_max: 2 * IN_FLIGHT_MAX as u32,
         scratch: Span::default(),
-        volumes: vec![VolumeConfig {
-            name: "m0/0".into(),
-            policy: Policy::QueueDepth,
-            knobs: Knobs::default(),
-            paths: vec![path],
-            recovery: Recovery::default(),
-        }],
-    }
-}
-
-fn mirror_config() -> MirrorConfig {
-    MirrorConfig {
-        name: "m0".into(),
-        legs: vec![LegConfig {
-            volume: 0,
-            name: "disk:0".into(),
-            uris: vec!["disk:0".into()],
-            distance: 10,
-            throughput: 1,
-        }],
-        knobs: Knobs::default(),
-        wishes: Default::default(),
-        known: None,
-        assemble_wait_ns: 10 * SECOND,
-        leg_quiesce_ns: 30 * SECOND,
-        hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
-        owner: Owner {
-            run: Id([0x77; 16]),
-            host: Id([0x66; 16]),
-            label: Label::cut("bench"),
-            since_s: 1,
-            beat_s: 1,
-            bound_ms: 0,
-        },
-        shared: false,
-        lineage: 4711,
-        speed: Speed::default(),
+        volumes: vec![made::volume(0)],
     }
 }
 
 /// An engine with both volumes, and its device.
 struct Bench {
     engine: Devices,
-    arena: Arena,
+    arena: Vec<u8>,
     disk: Vec<u8>,
     now_ns: u64,
     pending: VecDeque<DeviceRequest>,
@@ -248,24 +135,17 @@ struct Bench {
 impl Bench {
     /// Whose `volume` is ready.
     fn new(volume: u16) -> Option<Self> {
-        let len = MIRROR_SCRATCH_BYTES;
         let host = HostEngine::new(host_config());
-        let config = MirrorsConfig {
-            mirrors: vec![Some(mirror_config())],
-            elsewhere: Vec::new(),
-            scratch: Span {
-                at: SCRATCH_AT,
-                len,
-            },
-            crc32c,
-        };
+        let legs = made::legs(1, true, Properties::default())?;
         let mut bench = Self {
             engine: match volume {
-                MIRRORS_FROM => Devices::new(host, config),
+                MIRRORS_FROM => {
+                    Devices::new(host, made::mirrors(made::mirror(1, 4711), SCRATCH_AT))
+                }
                 _ => host.into(),
             },
-            arena: Arena(vec![0; SCRATCH_AT as usize + len as usize]),
-            disk: leg()?,
+            arena: vec![0; SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize],
+            disk: legs.concat(),
             now_ns: SECOND,
             pending: VecDeque::with_capacity(2 * IN_FLIGHT_MAX),
             checksum: 0,

@@ -228,6 +228,16 @@ pub trait Memory {
     }
 }
 
+/// An arena that is nothing but bytes: of tests, simulators, and measurements.
+impl Memory for Vec<u8> {
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self[span.at as usize..][..span.len as usize]
+    }
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self[span.at as usize..][..span.len as usize]
+    }
+}
+
 /// A machine that a reactor drives. See the module's contract.
 pub trait Machine {
     /// Messages from other threads.

@@ -273,18 +273,7 @@ mod tests {
     use crate::pattern::{Region, Shape};
     use crate::sizes::Sizes;
     use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
-    use engine::{DeviceId, Output, Span};
-
-    struct Arena(Vec<u8>);
-
-    impl Memory for Arena {
-        fn bytes(&self, span: Span) -> &[u8] {
-            &self.0[span.at as usize..][..span.len as usize]
-        }
-        fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-            &mut self.0[span.at as usize..][..span.len as usize]
-        }
-    }
+    use engine::{DeviceId, Output};
 
     /// One device path, of core 0 of two.
     fn config() -> HostConfig {
@@ -355,7 +344,7 @@ mod tests {
     }
 
     /// One loop turn; the device requests that came of it.
-    fn turn(machine: &mut LoadMachine, arena: &mut Arena, now_ns: u64) -> Vec<u32> {
+    fn turn(machine: &mut LoadMachine, arena: &mut Vec<u8>, now_ns: u64) -> Vec<u32> {
         Machine::turn(machine, arena, now_ns);
         let outputs = std::iter::from_fn(|| machine.poll_output());
         let device = |output| match output {
@@ -373,7 +362,7 @@ mod tests {
         let shown = Arc::clone(&board);
         let mut machine =
             LoadMachine::new(engine, 0, vec![], told, progress, shown, Arc::default());
-        let arena = &mut Arena(vec![0; 4096]);
+        let arena = &mut vec![0; 4096];
         assert!(turn(&mut machine, arena, 0).is_empty());
         assert!(matches!(events.try_recv(), Ok(LoadEvent::Ready(0, _))));
         Machine::handle_control(&mut machine, LoadControl::Start(Box::new(task())), 1);

@@ -8,18 +8,6 @@ use std::collections::VecDeque;
 
 const STEP_NS: u64 = 1_000;
 
-/// An arena of bytes.
-struct Arena(Vec<u8>);
-
-impl Memory for Arena {
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.0[span.at as usize..][..span.len as usize]
-    }
-    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        &mut self.0[span.at as usize..][..span.len as usize]
-    }
-}
-
 /// A disk that does one I/O per step, in the order they came.
 struct Disk {
     bytes: Vec<u8>,
@@ -49,7 +37,7 @@ impl Disk {
         }
     }
 
-    fn serve(&mut self, arena: &mut Arena) -> Option<IoDone> {
+    fn serve(&mut self, arena: &mut Vec<u8>) -> Option<IoDone> {
         let io = self.queue.pop_front()?;
         self.served += 1;
         let fails = self.fail.contains(&self.served);
@@ -145,10 +133,7 @@ fn task(random: bool, read_percent: u8, bs: &str) -> Task {
 /// Runs a task to its end, at most `steps` steps of time.
 fn run(task: Task, disk: &mut Disk, steps: u64) -> Finished {
     let largest = buffer_bytes(task.rules.shape.sizes.largest()) as usize;
-    let mut arena = Arena(vec![
-        0;
-        task.jobs.len() * task.rules.iodepth as usize * largest
-    ]);
+    let mut arena = vec![0; task.jobs.len() * task.rules.iodepth as usize * largest];
     let mut worker = Worker::new(task, &mut arena, 0);
     for step in 0..steps {
         if let Some(done) = disk.serve(&mut arena) {
@@ -310,7 +295,7 @@ fn the_next_due_time_is_told() {
     (paced.rules.once, paced.rules.verify) = (false, None);
     paced.rules.rate_iops = 1_000;
     paced.runtime_ns = Some(1_500_000);
-    let mut arena = Arena(vec![0; 8 * 4096]);
+    let mut arena = vec![0; 8 * 4096];
     let mut worker = Worker::new(paced, &mut arena, 0);
     worker.turn(&mut disk, &mut arena, 0);
     assert_eq!(disk.queue.len(), 2, "one of each job");
@@ -326,7 +311,7 @@ fn the_next_due_time_is_told() {
 #[test]
 fn an_interrupted_task_reads_nothing_back() {
     let mut disk = Disk::new(1 << 17);
-    let mut arena = Arena(vec![0; 8 * 4096]);
+    let mut arena = vec![0; 8 * 4096];
     let mut worker = Worker::new(task(false, 0, "4k"), &mut arena, 0);
     worker.turn(&mut disk, &mut arena, 0);
     worker.interrupt(&disk, 5_000);
@@ -356,7 +341,7 @@ fn unstamped_writes_are_not_zeroes() {
 #[test]
 fn reading_back_begins_in_the_turn_in_which_writing_ends() {
     let mut disk = Disk::new(1 << 17);
-    let mut arena = Arena(vec![0; 8 << 16]);
+    let mut arena = vec![0; 8 << 16];
     let mut worker = Worker::new(task(false, 0, "64k"), &mut arena, 0);
     worker.turn(&mut disk, &mut arena, 0);
     while let Some(done) = disk.serve(&mut arena) {
@@ -387,7 +372,7 @@ fn every_phase_without_outstanding_io_says_when_to_call() {
 fn where_nothing_can_serve_the_load_pauses_and_gives_up() {
     let mut disk = Disk::new(1 << 17);
     disk.fail = (1..100_000).collect();
-    let mut arena = Arena(vec![0; 8 * 4096]);
+    let mut arena = vec![0; 8 * 4096];
     let mut endless = task(true, 100, "4k");
     (endless.rules.once, endless.rules.verify) = (false, None);
     endless.runtime_ns = Some(60_000_000_000);

@@ -1,10 +1,11 @@
 //! What an I/O of a mirror costs: no allocation.
 use super::common::{Arena, Disk};
-use super::rig::{configured, crc32c, io, made};
+use super::made::mirrors;
+use super::rig::{configured, io, made};
 use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
-use engine::mirror::{Devices, MIRRORS_FROM, MirrorsConfig};
-use engine::{DeviceRequest, Machine, Output, Span};
+use engine::mirror::{Devices, MIRRORS_FROM};
+use engine::{DeviceRequest, Machine, Output};
 
 /// An engine that is driven by hand, and what was allocated inside it.
 struct Counted {
@@ -22,17 +23,8 @@ impl Counted {
         let disks = made(2, true);
         let (host, mirror) = configured(&disks);
         let at = 4 << 20;
-        let mirrors = MirrorsConfig {
-            mirrors: vec![Some(mirror)],
-            elsewhere: Vec::new(),
-            scratch: Span {
-                at,
-                len: MIRROR_SCRATCH_BYTES,
-            },
-            crc32c,
-        };
         Self {
-            engine: Devices::new(HostEngine::new(host), mirrors),
+            engine: Devices::new(HostEngine::new(host), mirrors(mirror, at)),
             arena: Arena(vec![0; (at + u64::from(MIRROR_SCRATCH_BYTES)) as usize]),
             disks,
             now_ns: 1,

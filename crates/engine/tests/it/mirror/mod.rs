@@ -10,6 +10,7 @@ mod holes;
 mod lease;
 mod legs;
 mod life;
+mod made;
 mod numbers;
 mod overlap;
 pub mod rig;

@@ -1,29 +1,24 @@
 //! An engine with a mirror over devices, whose cache and power a test has in its hand.
 use super::common::{Disk, HOST, MS, SECOND, World, host_config};
-use engine::host::{
-    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
-    Recovery, VolumeConfig,
-};
+use super::made::{self, mirrors};
+pub use super::made::{LEG_BYTES, crc32c};
+use engine::Machine;
+use engine::Span;
+use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{
-    Devices, LegConfig, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport,
-    MirrorState, MirrorsConfig,
+    Devices, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport, MirrorState,
 };
-use engine::{DeviceId, Machine, Span};
-use policy::{Knobs, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use volume::Outcome;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::Chosen;
-use volume::mirror::course::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
-use volume::mirror::machine::Speed;
+use volume::mirror::layout::COPIES_AT;
 use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label, Name, Properties, Superblock};
+use volume::mirror::{Id, Properties, Superblock};
 
-pub const LEG_BYTES: u64 = 8 << 20;
 pub const BLOCK: u32 = 4096;
 /// Where the legs' superblocks are written from; behind the callers' buffers.
 const SCRATCH_AT: u64 = 4 << 20;
@@ -31,59 +26,17 @@ const SCRATCH_AT: u64 = 4 << 20;
 /// Each engine draws one of its own.
 static LINEAGES: AtomicU64 = AtomicU64::new(4711);
 
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    nvme::crc32c(0, bytes)
-}
-
 /// Disks with volatile caches that are the legs of a new mirror "m0".
 pub fn made(count: u8, alike: bool) -> Vec<Disk> {
-    let size = Candidate {
-        bytes: LEG_BYTES,
-        block_shift: 12,
-    };
-    let (geometry, data_offset) = plan(&vec![size; count.into()], None).unwrap();
-    let place = Place {
-        leg_bytes: LEG_BYTES,
-        data_offset,
-        bitmap_offset: BITMAP_AT,
-    };
     let mut properties = Properties::default();
     properties.set("policy", "round-robin:4096").unwrap();
-    let new = New {
-        mirror: Id([1; 16]),
-        lineage: 77,
-        name: Name::new("m0").unwrap(),
-        properties,
-        geometry,
-        created_s: 0,
-        beat_interval_ms: 5000,
+    let legs = made::legs(count, alike, properties).unwrap().into_iter();
+    let disk = |bytes: Vec<u8>| {
+        let disk = Disk::new(0);
+        *disk.bytes.borrow_mut() = bytes;
+        disk.with_cache()
     };
-    let leg = |slot: u8| NewLeg {
-        id: Id([0x10 + slot; 16]),
-        label: Label::cut(&format!("disk:{slot}")),
-        alike,
-    };
-    let legs: Vec<NewLeg> = (0..count).map(leg).collect();
-    let first = Superblock::new(&new, &legs, place).unwrap();
-    let bitmap = Bitmap::new(geometry.regions());
-    (0..count)
-        .map(|slot| {
-            let disk = Disk::new(LEG_BYTES as usize);
-            let mut bytes = disk.bytes.borrow_mut();
-            let superblock = first.on(slot, place);
-            for (copy, at) in (0..).zip(COPIES_AT) {
-                let block = superblock.encode(copy, crc32c);
-                bytes[at as usize..][..block.len()].copy_from_slice(&block);
-            }
-            for page in 0..bitmap.pages() {
-                let at = BITMAP_AT as usize + page * PAGE_BYTES;
-                let page = bitmap.encode(page, new.mirror, crc32c);
-                bytes[at..][..PAGE_BYTES].copy_from_slice(&page);
-            }
-            drop(bytes);
-            disk.with_cache()
-        })
-        .collect()
+    legs.map(disk).collect()
 }
 
 /// Says on the legs who has them.
@@ -149,61 +102,12 @@ pub struct Rig {
 
 /// Volumes over these devices, each a leg; and a mirror over those.
 pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
-    let path = |number: u16| PathConfig {
-        uri: format!("disk:{number}"),
-        kind: PathKind::Device {
-            device: DeviceId(number),
-            bytes: LEG_BYTES,
-            block_shift: 12,
-            identity: None,
-            read_only: false,
-            deallocate_zeroes: false,
-            hole_bytes: 0,
-        },
-        distance: 10,
-        throughput: 1,
-        numbers: PathConfig::ANY_NUMBER,
-    };
-    let volume = |number: u16| VolumeConfig {
-        name: format!("m0/{number}"),
-        policy: Policy::QueueDepth,
-        knobs: Knobs::default(),
-        paths: vec![path(number)],
-        recovery: Recovery::default(),
-    };
     let count = disks.len() as u16;
     let mut host = host_config(0);
-    host.volumes = (0..count).map(volume).collect();
+    host.volumes = (0..count).map(made::volume).collect();
     host.io_max = 256;
-    let leg = |number: u16| LegConfig {
-        volume: number,
-        name: format!("disk:{number}"),
-        uris: vec![format!("disk:{number}")],
-        distance: 10,
-        throughput: 1,
-    };
-    let mirror = MirrorConfig {
-        name: "m0".into(),
-        legs: (0..count).map(leg).collect(),
-        known: None,
-        knobs: Knobs::default(),
-        wishes: Default::default(),
-        assemble_wait_ns: 10 * SECOND,
-        leg_quiesce_ns: 30 * SECOND,
-        hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
-        owner: Owner {
-            run: Id([0x77; 16]),
-            host: Id([0x66; 16]),
-            label: Label::cut("a test"),
-            since_s: 1,
-            beat_s: 1,
-            bound_ms: 0,
-        },
-        shared: false,
-        lineage: LINEAGES.fetch_add(1, Ordering::Relaxed),
-        speed: Speed::default(),
-    };
-    (host, mirror)
+    let lineage = LINEAGES.fetch_add(1, Ordering::Relaxed);
+    (host, made::mirror(count, lineage))
 }
 
 impl Rig {
@@ -214,16 +118,7 @@ impl Rig {
 
     pub fn with(disks: &[Disk], host: HostConfig, mirror: MirrorConfig) -> Self {
         let mut world = World::new(5);
-        let mirrors = MirrorsConfig {
-            mirrors: vec![Some(mirror)],
-            elsewhere: Vec::new(),
-            scratch: Span {
-                at: SCRATCH_AT,
-                len: MIRROR_SCRATCH_BYTES,
-            },
-            crc32c,
-        };
-        let engine = Devices::new(HostEngine::new(host), mirrors);
+        let engine = Devices::new(HostEngine::new(host), mirrors(mirror, SCRATCH_AT));
         let engine = Rc::new(RefCell::new(engine));
         let arena = SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize;
         assert_eq!(world.add(engine.clone(), arena), HOST);
@@ -377,13 +272,7 @@ impl Rig {
 /// A disk as large as the others becomes a leg.
 pub fn add(volume: u16) -> MirrorOrder {
     MirrorOrder::Add(Box::new(engine::mirror::NewLeg {
-        config: LegConfig {
-            volume,
-            name: format!("disk:{volume}"),
-            uris: vec![format!("disk:{volume}")],
-            distance: 10,
-            throughput: 1,
-        },
+        config: made::leg(volume),
         info: engine::host::VolumeInfo {
             bytes: LEG_BYTES,
             block_shift: 12,

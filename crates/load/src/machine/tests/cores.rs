@@ -1,5 +1,5 @@
 //! Engines of several cores over one board.
-use super::{Arena, config};
+use super::config;
 use engine::host::{HostConfig, HostEngine, Io, IoOp};
 use engine::{Machine, Output, Span};
 use paths::board::Board;
@@ -32,7 +32,7 @@ fn read(board: &Board, core: u16, engine: &mut HostEngine, now_ns: &mut u64) -> 
 
 fn turn(board: &Board, core: u16, engine: &mut HostEngine, now_ns: u64) {
     board.read(core, engine);
-    engine.turn(&mut Arena(Vec::new()), now_ns);
+    engine.turn(&mut Vec::new(), now_ns);
     board.show(core, engine);
     while engine.poll_event().is_some() {}
 }

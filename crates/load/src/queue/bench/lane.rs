@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Lane {
     port: Port,
     task: Task,
-    staging: Staging,
+    /// The load's data, in memory that it may look at.
+    staging: Vec<u8>,
     batch: usize,
 }
 
@@ -29,19 +30,6 @@ struct Port {
     /// Bytes of each buffer, by its number.
     spans: Vec<Span>,
     pending: Vec<(u32, Span)>,
-}
-
-/// The load's data, in memory that it may look at.
-struct Staging(Vec<u8>);
-
-impl Memory for Staging {
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.0[span.at as usize..][..span.len as usize]
-    }
-
-    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        &mut self.0[span.at as usize..][..span.len as usize]
-    }
 }
 
 impl Device for Port {
@@ -84,7 +72,7 @@ impl Device for Port {
 
 impl Port {
     /// Submits what was prepared, with its data.
-    fn flush(&mut self, staging: &Staging) -> Result<(), ::queue::Error> {
+    fn flush(&mut self, staging: &Vec<u8>) -> Result<(), ::queue::Error> {
         if let Some(data) = self.queue.data() {
             for (_, span) in self.pending.drain(..) {
                 data.write(span.at as usize, staging.bytes(span));
@@ -98,7 +86,7 @@ impl Port {
         &mut self,
         ended: &mut Vec<Done>,
         worker: &mut Worker,
-        staging: &mut Staging,
+        staging: &mut Vec<u8>,
         now_ns: u64,
     ) {
         for done in ended.drain(..) {
@@ -108,7 +96,7 @@ impl Port {
     }
 
     /// A completion as the load knows it; its data is where the load looks.
-    fn done(&mut self, done: &Done, now_ns: u64, staging: &mut Staging) -> IoDone {
+    fn done(&mut self, done: &Done, now_ns: u64, staging: &mut Vec<u8>) -> IoDone {
         let slot = done.token as u32 as usize;
         let span = self.spans[slot];
         if self.copies
@@ -140,7 +128,7 @@ impl Lane {
                 queue,
             },
             task,
-            staging: Staging(vec![0; bytes as usize]),
+            staging: vec![0; bytes as usize],
             batch: args.batch as usize,
         }
     }
