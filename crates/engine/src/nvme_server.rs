@@ -17,7 +17,8 @@
 //! ended, so it undoes nothing that comes later over any front end (T9).
 //!
 //! # Limits
-//! Those of the target. Compare is not offered: devices have none.
+//! Those of the target. Compare is not offered, for devices have none, and neither is Get LBA
+//! Status.
 use crate::export::ExportEvent;
 use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
 use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
@@ -109,8 +110,8 @@ impl NvmeServer {
             arena_at,
             arena_bytes,
         } = config;
-        // Devices have no such request.
-        subsystem.compare = false;
+        // Devices have no such requests.
+        (subsystem.compare, subsystem.lba_status) = (false, false);
         let mut namespaces = Vec::with_capacity(volumes.len());
         for (it, &volume) in subsystem.namespaces.iter_mut().zip(&volumes) {
             (it.ana_group, it.blocks, it.block_shift) = (it.nsid, 1, 12);

@@ -58,6 +58,7 @@ fn config() -> SubsystemConfig {
         cqt_ms: 0,
         volatile_write_cache: false,
         compare: true,
+        lba_status: true,
         connections_max: 2,
     }
 }

@@ -325,6 +325,7 @@ fn subsystem(
             .iter()
             .any(|backend| matches!(backend.device, runtime::Device::File(_))),
         compare: true,
+        lba_status: true,
         connections_max: config.connections,
     })
 }

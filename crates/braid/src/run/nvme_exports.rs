@@ -136,6 +136,7 @@ impl Listening {
             // What is below a volume may change, and with it whether writes are durable.
             volatile_write_cache: true,
             compare: false,
+            lba_status: false,
             connections_max: CONNECTIONS_MAX,
         }
     }

@@ -3,7 +3,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::host::AnaState;
-use crate::wire::sqe::nvm;
+use crate::wire::sqe::{admin, nvm};
 
 /// One connection, as the driver numbers it (dense, reused only after `handle_closed`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,6 +82,8 @@ pub struct SubsystemConfig {
     pub volatile_write_cache: bool,
     /// Compare is offered.
     pub compare: bool,
+    /// Get LBA Status is offered: the caller answers [`ControllerEvent::Extent`].
+    pub lba_status: bool,
     /// Most connections.
     pub connections_max: u32,
 }
@@ -91,6 +93,11 @@ impl SubsystemConfig {
     #[inline]
     pub(super) fn has_command(&self, opcode: u8) -> bool {
         self.compare || opcode != nvm::COMPARE
+    }
+
+    /// Whether an admin command that there is is one that this configuration offers.
+    pub(super) fn has_admin_command(&self, opcode: u8) -> bool {
+        self.lba_status || opcode != admin::GET_LBA_STATUS
     }
 }
 

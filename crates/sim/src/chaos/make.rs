@@ -175,6 +175,7 @@ impl Rig {
                 cqt_ms: layout.more.cqt_ms,
                 volatile_write_cache: layout.caches,
                 compare: true,
+                lba_status: true,
                 connections_max,
             },
             shapes: alloc::vec![shape::Config::default(); usize::from(layout.ports)],

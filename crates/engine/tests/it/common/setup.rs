@@ -64,6 +64,7 @@ pub fn target_config(ports: u16) -> TargetConfig {
             cqt_ms: 0,
             volatile_write_cache: false,
             compare: true,
+            lba_status: true,
             connections_max: 16,
         },
         shapes: vec![shape::Config::default(); usize::from(ports)],

@@ -50,6 +50,7 @@ pub fn config(shapes: &[shape::Config]) -> TargetConfig {
             cqt_ms: 0,
             volatile_write_cache: true,
             compare: true,
+            lba_status: true,
             connections_max: 16,
         },
         shapes: shapes.to_vec(),

@@ -143,7 +143,11 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         cqes: 0x44,
         nn: shared.nsid_max,
         mnan: shared.namespaces_max,
-        oacs: oacs::GET_LBA_STATUS,
+        oacs: if config.lba_status {
+            oacs::GET_LBA_STATUS
+        } else {
+            0
+        },
         oncs: oncs::DSM | oncs::WRITE_ZEROES | compare,
         vwc: u8::from(config.volatile_write_cache) | 0b110,
         subnqn: terminated(&config.nqn),

@@ -136,9 +136,13 @@ pub(super) fn page(shared: &Shared, controller: &Controller, request: &Request, 
             out.extend_from_slice(&emit_nsids(controller.changed.iter().copied()));
         }
         lid::EFFECTS => {
+            let config = &shared.config;
+            let admin = ADMIN_EFFECTS.iter().copied();
+            let admin = admin.filter(|(opcode, _)| config.has_admin_command(*opcode));
             let io = IO_EFFECTS.iter().copied();
-            let io = io.filter(|(opcode, _)| shared.config.has_command(*opcode));
-            out.extend_from_slice(&emit_effects(ADMIN_EFFECTS, &io.collect::<Vec<_>>()));
+            let io = io.filter(|(opcode, _)| config.has_command(*opcode));
+            let (admin, io) = (admin.collect::<Vec<_>>(), io.collect::<Vec<_>>());
+            out.extend_from_slice(&emit_effects(&admin, &io));
         }
         lid::ANA => ana(shared, controller, request.lsp & ANA_GROUPS_ONLY != 0, out),
         _ => discovery::page(shared, controller, out),

@@ -51,7 +51,8 @@ fn dispatch(
     sqe: &Sqe<'_>,
     now_ns: u64,
 ) -> Result<Answer, Status> {
-    if !is_supported(sqe.opcode()) {
+    let opcode = sqe.opcode();
+    if !is_supported(opcode) || !shared.config.has_admin_command(opcode) {
         return Err(Status::INVALID_OPCODE);
     }
     if sqe.psdt() != 1 || sqe.fuse() != 0 {

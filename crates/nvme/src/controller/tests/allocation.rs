@@ -5,7 +5,7 @@ use crate::limits::ALLOCATION_COMMANDS_MAX;
 use crate::wire::lba_status::{ALLOCATED, List, Request};
 use crate::wire::sqe::admin;
 
-fn ask(nsid: u32, slba: u64, blocks: u16, len: u64) -> SqeBuilder {
+pub fn ask(nsid: u32, slba: u64, blocks: u16, len: u64) -> SqeBuilder {
     let request = Request {
         slba,
         len,

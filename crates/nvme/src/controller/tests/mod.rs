@@ -73,6 +73,7 @@ pub fn config() -> SubsystemConfig {
         cqt_ms: 250,
         volatile_write_cache: true,
         compare: true,
+        lba_status: true,
         connections_max: 12,
     }
 }

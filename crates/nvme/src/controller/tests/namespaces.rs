@@ -96,3 +96,15 @@ fn compare_that_is_not_offered_is_an_invalid_opcode() {
     let status = bench.ask(1, compare).status;
     assert!(status.code() == Status::INVALID_OPCODE && status.dnr());
 }
+
+#[test]
+fn lba_status_that_is_not_offered_is_an_invalid_opcode() {
+    let mut config = config();
+    config.lba_status = false;
+    let mut bench = Bench::ready(config, &Options::default());
+    let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
+    assert_eq!(c.oacs, 0);
+    let asked = bench.fetch(0, super::allocation::ask(1, 0, 0, 256), 256);
+    let status = asked.unwrap_err();
+    assert!(status.code() == Status::INVALID_OPCODE && status.dnr());
+}

@@ -93,6 +93,7 @@ impl CheckedTarget {
             cqt_ms: 0,
             volatile_write_cache: true,
             compare: true,
+            lba_status: true,
             connections_max: CONNECTIONS,
         };
         let subsystem = Subsystem::new(config).expect("a legal configuration");

@@ -74,6 +74,7 @@ pub fn config() -> SubsystemConfig {
         cqt_ms: 400,
         volatile_write_cache: true,
         compare: true,
+        lba_status: true,
         connections_max: 8,
     }
 }
