@@ -45,7 +45,10 @@ use alloc::vec::Vec;
 
 use super::transport::{Connection, Sending, Settings, own_command};
 use super::{AdminConfig, AdminEvent, Command, Completed, Data, HostError, NamespaceInfo, Step};
-use crate::limits::{ADMIN_RETRIES_MAX, ADMIN_RETRY_NS, HOST_ADMIN_ENTRIES, LOG_PIECE, NQN_MAX};
+use crate::limits::{
+    ADMIN_RETRIES_MAX, ADMIN_RETRY_NS, HOST_ABORTS_MAX, HOST_ADMIN_ENTRIES, LOG_PIECE,
+    NAMESPACES_AHEAD, NQN_MAX,
+};
 use crate::wire::fabrics::{CNTLID_ANY, ConnectData};
 use crate::wire::features::ACRE;
 use crate::wire::status::Class;
@@ -76,6 +79,9 @@ const ALLOCATION: u32 = 4;
 const ABORT: u32 = 16;
 /// Pages that are read ahead: this token and above, by their place.
 const AHEAD: u32 = 32;
+const _: () = assert!(ABORT + HOST_ABORTS_MAX as u32 <= AHEAD);
+// Beside those: an ordinary command, a keep-alive, an event request, one of a reset, a question.
+const _: () = assert!(NAMESPACES_AHEAD + HOST_ABORTS_MAX + 5 < HOST_ADMIN_ENTRIES as usize);
 
 /// Input for which the machine waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

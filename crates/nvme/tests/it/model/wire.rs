@@ -7,7 +7,7 @@ use nvme::wire::layout::text;
 use nvme::wire::log::{self, AnaLog, DiscoveryEntry, DiscoveryHeader, ErrorEntry, Smart};
 use nvme::wire::pdu::{self, DataHeader, Fes, Framing, Header, IcReq, IcResp, PduType, TermReq};
 use nvme::wire::sqe::Sgl;
-use nvme::wire::{Cqe, Sqe, Status, dsm};
+use nvme::wire::{Cqe, Sqe, Status, dsm, lba_status};
 
 /// First byte: what was negotiated. Then the bytes that every parser is given.
 pub fn run(data: &[u8]) {
@@ -124,6 +124,8 @@ fn fabrics(bytes: &[u8]) {
         }
         let request = log::Request::parse(&[10, 11, 12, 13, 14].map(|n| sqe.cdw(n)));
         assert_eq!(log::Request::parse(&request.emit()), request);
+        let request = lba_status::Request::parse(&[10, 11, 12, 13].map(|n| sqe.cdw(n)));
+        assert_eq!(lba_status::Request::parse(&request.emit()), request);
     }
     if let Ok(connect) = ConnectData::parse(bytes) {
         let written = connect.emit();
@@ -146,6 +148,9 @@ fn pages(bytes: &[u8]) {
     }
     if let Ok(page) = IndependentNamespace::parse(bytes) {
         assert_eq!(IndependentNamespace::parse(&page.emit()), Ok(page));
+    }
+    if let Ok(list) = lba_status::List::parse(bytes) {
+        assert!(list.entries().count() * lba_status::Entry::LEN <= bytes.len());
     }
     if let Ok(page) = Smart::parse(bytes) {
         assert_eq!(Smart::parse(&page.emit()), Ok(page));
