@@ -11,6 +11,8 @@ pub struct Ended {
     pub token: u32,
     pub result: Result<(), CommandError>,
     pub data: Vec<u8>,
+    /// Of a Block Status: length and flags.
+    pub extents: Vec<(u32, u32)>,
 }
 
 /// One connection; its number is its place.
@@ -171,10 +173,14 @@ impl Clients {
                         let span = self.span(conn, end.token, 0, request.length);
                         data.extend_from_slice(memory.bytes(span));
                     }
-                    self.all[conn].ended.push(Ended {
+                    let it = &mut self.all[conn];
+                    let extents = it.session.iter().flat_map(|it| it.extents());
+                    let extents = extents.map(|it| (it.length, it.flags)).collect();
+                    it.ended.push(Ended {
                         token: end.token,
                         result: end.result,
                         data,
+                        extents,
                     });
                 }
                 Event::Transmit => self.outputs.push_back(Output::Transmit(id)),

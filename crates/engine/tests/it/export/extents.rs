@@ -1,11 +1,12 @@
 //! Block Status: what devices say becomes extents, and what they do not say is data.
 use super::common::{NoMemory, SECOND, host_config, volume};
-use super::rig::offer;
+use super::rig::{Rig, Setup, offer};
 use engine::Core;
 use engine::export::{ExportConfig, ExportControl, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::{EXPORT_ARENA_MIN, EXTENT_QUESTIONS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceExtent, ExtentRequest};
+use engine::target::TargetControl;
 use engine::{ConnId, DeviceId, Machine, Output};
 use nbd::client::{Config, Event, Session};
 use nbd::{Kind, Request};
@@ -238,4 +239,59 @@ fn questions_beyond_the_limit_are_answered_data() {
     assert_eq!(pair.answers.len(), EXTENT_QUESTIONS_MAX + 1);
     pair.ask(0, (0, 8192), false);
     assert_eq!(pair.asked.len(), 1, "there is room again");
+}
+
+/// A volume over a target whose disk never says what is a hole.
+fn silent() -> (Rig, usize) {
+    let mut rig = Rig::ready(Setup::default());
+    let conn = rig.connect(Config {
+        export: "v0".into(),
+        block_status: true,
+        requests_max: 4,
+        ..Config::default()
+    });
+    (rig, conn)
+}
+
+fn status(token: u32) -> Request {
+    Request::new(token, Kind::BlockStatus { one: false }, 0, 1 << 20)
+}
+
+/// Its controller is asked, and nothing waits for that: neither I/O, nor later questions.
+#[test]
+fn controller_that_never_says_delays_nothing_and_all_is_data() {
+    let (mut rig, conn) = silent();
+    let begun_ns = rig.world.now_ns;
+    rig.submit(conn, status(1), &[]);
+    for round in 0..20 {
+        rig.write(conn, round << 12, &[7; 4096]);
+        assert_eq!(rig.read(conn, round << 12, 4096), [7; 4096]);
+    }
+    assert!(rig.world.now_ns < begun_ns + SECOND, "I/O waits");
+    rig.until(2 * EXTENT_WAIT_NS, |rig| {
+        !rig.clients.borrow().all[conn].ended.is_empty()
+    });
+    assert!(rig.world.now_ns >= begun_ns + EXTENT_WAIT_NS);
+    let ended = rig.ended(conn).remove(0);
+    assert_eq!((ended.token, ended.extents), (1, vec![(1 << 20, 0)]));
+    // The controller is late by now: it is not asked, so this one is answered at once.
+    let begun_ns = rig.world.now_ns;
+    assert_eq!(rig.one(conn, status(2), &[]).extents, [(1 << 20, 0)]);
+    assert!(rig.world.now_ns < begun_ns + SECOND);
+}
+
+/// What was asked over a path that is lost is data at once.
+#[test]
+fn question_ends_with_its_path() {
+    let (mut rig, conn) = silent();
+    let begun_ns = rig.world.now_ns;
+    rig.submit(conn, status(1), &[]);
+    rig.pass(SECOND);
+    assert!(rig.ended(conn).is_empty(), "the controller is asked");
+    rig.target_control(TargetControl::Drop(0));
+    rig.until(SECOND, |rig| {
+        !rig.clients.borrow().all[conn].ended.is_empty()
+    });
+    assert_eq!(rig.ended(conn)[0].extents, [(1 << 20, 0)]);
+    assert!(rig.world.now_ns < begun_ns + EXTENT_WAIT_NS);
 }
