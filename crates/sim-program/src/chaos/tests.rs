@@ -348,3 +348,27 @@ fn a_full_disk_is_no_finding() {
         assert_eq!(told(1 << 20, format, |_| Outcome::default()).0, 0);
     }
 }
+
+/// Two kinds happen in a form that has a name of its own.
+#[test]
+fn faults_are_named_by_kind_and_form() {
+    let faults: Vec<_> = (1..=100).flat_map(|seed| Plan::draw(seed).faults).collect();
+    for name in [
+        "forgotten-idle-connection",
+        "half-open",
+        "one-way-loss-by-size",
+        "one-way",
+        "kill-host",
+    ] {
+        assert!(faults.iter().any(|it| it.name() == name), "no {name}");
+    }
+    for it in faults {
+        let (name, kind) = (it.name(), it.kind);
+        let form = match &name[..] {
+            "forgotten-idle-connection" => kind == Kind::HalfOpen,
+            "one-way-loss-by-size" => kind == Kind::OneWay,
+            name => name == kind.name(),
+        };
+        assert!(form, "{name}: {kind:?}");
+    }
+}

@@ -23,6 +23,10 @@ fn worlds_are_summed_up_for_people_and_for_programs() {
         "0 findings",
         "kill-host",
         "cells are empty",
+        "of half-open, ",
+        " were forgotten-idle-connection\n",
+        "of one-way, ",
+        " were one-way-loss-by-size\n",
     ] {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
@@ -44,6 +48,11 @@ fn worlds_are_summed_up_for_people_and_for_programs() {
         alone["requests"]["median"].as_u64().unwrap() > 1000,
         "{alone}"
     );
+    for form in alone["forms"].as_array().unwrap() {
+        let [fault, name] = ["fault", "name"].map(|it| form[it].as_str().unwrap());
+        let line = format!("of {fault}, {} were {name}\n", form["count"]);
+        assert!(text.contains(&line), "no {line:?} in: {text}");
+    }
     // The corresponding lines of the text output.
     for (row, of) in [
         ("requests", "requests"),
