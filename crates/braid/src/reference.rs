@@ -16,7 +16,8 @@ pub struct Row {
     pub key: String,
     /// How the key can be changed while the program runs.
     pub change: String,
-    default: String,
+    /// As it stands in the table.
+    pub default: String,
 }
 
 /// Returns the rows of the table `name`.

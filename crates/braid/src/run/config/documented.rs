@@ -72,3 +72,40 @@ fn the_document_says_which_keys_are_live() {
         assert!(!refused || row.change == "restart", "{key}");
     }
 }
+
+/// What the guide says of differences from nvme-cli and the kernel: each subject has a row, and a
+/// value beside a key is its default.
+#[test]
+fn the_guide_says_where_braid_differs_from_nvme_cli() {
+    let guide = include_str!("../../../../../docs/guide.md");
+    let (_, part) = guide
+        .split_once("## Beside nvme-cli and the kernel")
+        .unwrap();
+    let part = part.split("\n## ").next().unwrap();
+    for subject in [
+        "first reconnect",
+        "`ctrl_loss_tmo`",
+        "`io_timeout`",
+        "`fast_io_fail_tmo`",
+        "ANA state",
+        "`numa`",
+        "`list-subsys -o json`",
+        "`connect-all`",
+    ] {
+        let rows = part.lines().filter(|line| line.starts_with("| "));
+        let row = rows
+            .filter_map(|line| line.split(" | ").next())
+            .find(|cell| cell.contains(subject));
+        assert!(row.is_some(), "{subject} has no row");
+    }
+    let volume = table("volume");
+    for (key, value) in [
+        ("reconnect_delay", "10 s"),
+        ("reconnect_delay_min", "100 ms"),
+    ] {
+        assert!(part.contains(&format!("`{key}`, {value}")), "{key}");
+        let row = volume.iter().find(|row| row.key == key).unwrap();
+        let default = format!("`\"{}\"`", value.replace(' ', ""));
+        assert_eq!(row.default, default, "{key}");
+    }
+}
