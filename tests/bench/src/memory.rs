@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! `braid run` with one volume over several ports of one target, and no client: its keep-alives and
-//! the probes of its idle queues are all that happens. Once it is connected, resident memory and the
-//! voluntary switches of each of its threads are read from `/proc`, twice: the difference is how
-//! often it woke.
+//! the probes of its idle queues are all that happens. Once it is connected, resident memory and
+//! the voluntary switches of each of its threads are read from `/proc`, twice: the difference is
+//! how often it woke.
 use super::Format;
 use super::program::Target;
 use super::server::{Server, directory, listens};

@@ -3,9 +3,10 @@
 //! # Contract
 //! Devices, and controllers of paths, are asked after the request came, so no change that was
 //! acknowledged before is missed. They are asked for one extent after the other, of a mirror all
-//! legs in sync together: a hole is what all of them call one. The answer begins with the request's first byte and may end before
-//! its last. What cannot be known, or is not known within [`EXTENT_WAIT_NS`], counts as data. No
-//! memory of the arena is involved, so a device that never answers holds nothing.
+//! legs in sync together: a hole is what all of them call one. The answer begins with the request's
+//! first byte and may end before its last. What cannot be known, or is not known within
+//! [`EXTENT_WAIT_NS`], counts as data. No memory of the arena is involved, so a device that never
+//! answers holds nothing.
 //!
 //! # Limits
 //! [`EXTENT_QUESTIONS_MAX`] requests ask at a time; the others are answered "data" at once.

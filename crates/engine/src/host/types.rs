@@ -552,8 +552,8 @@ pub enum PathNews {
         /// The controller has taken it back.
         aborted: bool,
     },
-    /// To core 0: how far blocks from `slba` on are of one kind, allocated or not, is to be asked of
-    /// its controller.
+    /// To core 0: its controller is to be asked how far the blocks from `slba` on are of one kind,
+    /// allocated or not.
     AskExtent {
         /// Volume index.
         volume: u16,

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use block::Range;
 
 impl Devices {
-    /// Lists what holds all of a range of a volume, each with the offset of the range there. What all
-    /// of them call a hole reads as zeroes. None: nothing can be said of it.
+    /// Lists what holds all of a range of a volume, each with the offset of the range there. What
+    /// all of them call a hole reads as zeroes. None: nothing can be said of it.
     pub(crate) fn witnesses(&self, volume: u16, range: Range, list: &mut Vec<(Witness, u64)>) {
         list.clear();
         match volume.checked_sub(MIRRORS_FROM) {

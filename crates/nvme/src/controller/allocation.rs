@@ -153,7 +153,8 @@ impl Subsystem {
     }
 
     /// Answers a [`ControllerEvent::Extent`]: so many bytes from its first block on are a hole, or
-    /// may be data. A block of which a part is data is allocated. Ignored where its command is over.
+    /// may be data. A block of which a part is data is allocated. Ignored where its command is
+    /// over.
     pub fn extent_found(&mut self, id: u32, bytes: u32, is_hole: bool) {
         let found = self.questions.all.iter().position(|it| it.id == id);
         let Some(mut question) = found.map(|place| self.questions.all.swap_remove(place)) else {

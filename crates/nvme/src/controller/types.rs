@@ -225,9 +225,9 @@ pub enum ControllerEvent {
         /// Command.
         token: u32,
     },
-    /// Say how far the blocks from `slba` on are of one kind, allocated or not, of the `blocks` that
-    /// are asked about: [`Subsystem::extent_found`](super::Subsystem::extent_found). It may wait, or
-    /// never be answered; nothing waits for it.
+    /// Say how far the blocks from `slba` on are of one kind, allocated or not, of the `blocks`
+    /// that are asked about: [`Subsystem::extent_found`](super::Subsystem::extent_found). The
+    /// answer may come late or never; nothing waits for it.
     Extent {
         /// Value to pass to `extent_found`.
         id: u32,

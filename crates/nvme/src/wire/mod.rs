@@ -6,8 +6,8 @@
 //! * [`sqe`], [`cqe`], [`status`]: commands and their completions
 //! * [`pdu`]: the units of NVMe/TCP
 //! * [`fabrics`]: Connect, properties, Disconnect
-//! * [`identify`], [`log`], [`features`], [`dsm`], [`lba_status`]: data structures and parameters of
-//!   commands
+//! * [`identify`], [`log`], [`features`], [`dsm`], [`lba_status`]: data structures and parameters
+//!   of commands
 //! * [`layout`]: how fixed structures are declared, and their text fields
 //! * [`crc`]: the digest of both
 pub mod cqe;

@@ -449,8 +449,8 @@ fn target_of(directory: &Path, name: &str) -> Option<(Process, Vec<String>)> {
     Some((target, uris))
 }
 
-/// Volumes over NVMe/TCP, one on each of two cores: their controllers are asked, by core 0. Where an
-/// entry of a list ends is not certain to a block, which is data then.
+/// Volumes over NVMe/TCP, one on each of two cores: their controllers are asked, by core 0. Where
+/// an entry of a list ends is not certain to a block, which is data then.
 #[test]
 fn map_of_volumes_over_namespaces_is_their_files() {
     const BYTES: u64 = 64 << 20;
