@@ -118,13 +118,15 @@ fn question_that_is_not_answered_holds_up_nothing() {
 }
 
 #[test]
-fn answers_after_the_connection_are_ignored() {
+fn answer_reaches_no_later_connection() {
     let mut bench = bench();
     bench.hold_extents = true;
     let sqe = ask(1, 0, 0, 4096).sgl(Sgl::Transport { len: 4096 });
     assert_eq!(bench.send(0, sqe, &[]), []);
     bench.target.handle_closed(ConnId(0), bench.now);
     bench.wires.remove(&0);
+    bench.settle();
+    bench.admin(0, 0);
     let held = bench.extents.remove(0);
     bench.target.extent_found(held, 512, true);
     bench.settle();
