@@ -69,8 +69,6 @@ enum Evidence {
     /// Nothing: once it is lost, it may execute what it had until the bound is over.
     #[default]
     None,
-    /// Core 0 resets it, and expects the answer by then, ns.
-    Resetting(u64),
     /// It answered that it was reset, but reports no time that it takes to quiesce: it is believed
     /// from then on, ns.
     Quiescing(u64),
@@ -84,6 +82,8 @@ struct Controller {
     /// Number of its present association. A proof holds for one association only.
     association: u32,
     evidence: Evidence,
+    /// Core 0 resets it, and expects the answer by then, ns; until its admin connection is over.
+    resetting_ns: Option<u64>,
     /// Changes that one of its lost associations may still execute, oldest hold first.
     held: Lane,
 }
@@ -286,6 +286,7 @@ impl WriteFence {
             self.controllers.resize_with(count, || Controller {
                 association: 0,
                 evidence: Evidence::None,
+                resetting_ns: None,
                 held: Lane::EMPTY,
             });
         }
@@ -310,18 +311,13 @@ impl WriteFence {
     /// A path is being reset, and must answer by `until_ns`; `None`: the reset is over. Returns
     /// whether that is news.
     pub(super) fn set_resetting(&mut self, path: PathIndex, until_ns: Option<u64>) -> bool {
-        let of = self.of_mut(path);
-        let to = match (until_ns, of.evidence) {
-            (Some(until_ns), _) => Evidence::Resetting(until_ns),
-            (None, Evidence::Resetting(_)) => Evidence::None,
-            (None, other) => other,
-        };
-        core::mem::replace(&mut of.evidence, to) != to
+        let resetting_ns = &mut self.of_mut(path).resetting_ns;
+        core::mem::replace(resetting_ns, until_ns) != until_ns
     }
 
     /// Whether the controller of a path is being reset.
     pub(super) fn is_resetting(&self, path: PathIndex) -> bool {
-        matches!(self.of(path).evidence, Evidence::Resetting(_))
+        self.of(path).resetting_ns.is_some()
     }
 
     /// Whether the controller of a path was reset, and so executes nothing that it had.
@@ -343,7 +339,7 @@ impl WriteFence {
         let of = &mut self.controllers[usize::from(path.0)];
         let quiet_ns = match of.evidence {
             Evidence::Quiescing(until_ns) => Some(until_ns),
-            Evidence::None | Evidence::Resetting(_) => None,
+            Evidence::None => None,
             Evidence::Proved => unreachable!("a reset controller executes nothing"),
         };
         let until_ns = quiet_ns.unwrap_or(u64::MAX);
@@ -560,12 +556,12 @@ impl WriteFence {
         is_bounded: impl Fn(PathIndex) -> bool,
     ) -> HoldReason {
         let held = Hold::of(slot);
-        match self.of(path).evidence {
+        match self.of(path).resetting_ns {
             _ if held.is_proof => HoldReason::Quiescing(held.until_ns),
             _ if held.until_ns < u64::MAX => HoldReason::Until(held.until_ns),
-            Evidence::Resetting(until_ns) => HoldReason::Resetting(until_ns),
-            _ if is_bounded(path) => HoldReason::Closing,
-            _ => HoldReason::Unbounded,
+            Some(until_ns) => HoldReason::Resetting(until_ns),
+            None if is_bounded(path) => HoldReason::Closing,
+            None => HoldReason::Unbounded,
         }
     }
 }

@@ -82,9 +82,18 @@ pub(super) struct Slot {
 /// Where an I/O is. Changed by [`Slots::push`] and [`Slots::set_state`] alone; a slot that was
 /// taken out of its lane keeps its state until the next one is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(super) enum IoState {
     /// The slot has no I/O: it is free, or its I/O has ended and is still to be reported.
     Ended,
+    /// A change that waits for an earlier one that overlaps it.
+    Blocked,
+    /// Waits for the end of what the engine before this one had sent.
+    Gated,
+    /// A cut I/O of which other slots carry pieces, and its own carries none.
+    Pieces,
+    /// A read that is done, in a buffer of the engine's own, until that is copied.
+    Copying,
     /// Submitted, no longer blocked or gated, or the next piece: a path is to be found.
     Placing,
     /// Waits for a usable path, at most until then, ns.
@@ -101,18 +110,10 @@ pub(super) enum IoState {
         /// That time comes from a reset, not from the bound.
         is_proof: bool,
     },
-    /// A change that waits for an earlier one that overlaps it.
-    Blocked,
-    /// Waits for the end of what the engine before this one had sent.
-    Gated,
     /// Waits to be repeated on the path that was busy, ns.
     Backoff { until_ns: u64 },
     /// A flush that waits for a lost controller with unflushed writes, at most until then, ns.
     FlushWait { until_ns: u64 },
-    /// A cut I/O of which other slots carry pieces, and its own carries none.
-    Pieces,
-    /// A read that is done, in a buffer of the engine's own, until that is copied.
-    Copying,
 }
 
 impl IoState {
@@ -342,12 +343,19 @@ impl Slot {
         matches!(self.state, IoState::Aborting { is_confirmed: true })
     }
 
+    /// The one place where a state changes.
+    #[inline(always)]
+    fn set_state(&mut self, to: IoState) {
+        if !self.state.leads_to(to) {
+            no_edge(self.state, to);
+        }
+        self.state = to;
+    }
+
     /// A new use begins.
     #[inline(always)]
     fn begin(&mut self, io: &Io, kind: Kind, now_ns: u64) {
-        if self.is_active() {
-            no_edge(self.state, IoState::Placing);
-        }
+        assert!(!self.is_active(), "a free slot has an I/O");
         self.io = *io;
         self.kind = kind;
         self.recut = false;
@@ -505,8 +513,8 @@ impl Slots {
 
     /// Nothing is under way any more in a spare slot.
     pub(super) fn free_spare(&mut self, index: u32) {
-        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
+        slot.set_state(IoState::Ended);
         assert!(slot.kind.is_spare(), "a spare slot is freed, not {slot:?}");
         slot.next = self.spare;
         self.spare = index;
@@ -552,11 +560,7 @@ impl Slots {
     /// If the state that it has doesn't lead there.
     #[inline(always)]
     pub(super) fn set_state(&mut self, index: u32, to: IoState) {
-        let slot = &mut self.table[index as usize];
-        if !slot.state.leads_to(to) {
-            no_edge(slot.state, to);
-        }
-        slot.state = to;
+        self.table[index as usize].set_state(to);
     }
 
     /// Puts a slot at the end of a path's `lane`; `waits`: the path has no room for it.
@@ -574,8 +578,8 @@ impl Slots {
     /// As [`Self::set_state`].
     #[inline]
     pub(super) fn push(&mut self, lane: &mut Lane, index: u32, state: IoState) {
-        self.set_state(index, state);
         let slot = &mut self.table[index as usize];
+        slot.set_state(state);
         slot.prev = lane.tail;
         slot.next = NONE;
         match some(lane.tail) {
@@ -631,8 +635,8 @@ impl Slots {
     /// An I/O that is in no lane has ended; it is kept to be reported.
     #[inline]
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
-        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
+        slot.set_state(IoState::Ended);
         slot.done = IoDone {
             cookie: slot.io.cookie,
             outcome,
@@ -645,8 +649,8 @@ impl Slots {
 
     /// A slot whose end nobody is told of is free again.
     pub(super) fn free(&mut self, index: u32) {
-        self.set_state(index, IoState::Ended);
         let slot = &mut self.table[index as usize];
+        slot.set_state(IoState::Ended);
         slot.next = self.free;
         self.free = index;
         self.active -= 1;
