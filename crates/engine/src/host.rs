@@ -94,7 +94,7 @@ use block::IoLimits;
 use change::Job;
 use hedge::Hedges;
 use outputs::Outputs;
-use path::{Link, Path, Phase, Role};
+use path::{Link, Path, Role};
 use policy::PathIndex;
 use slots::Slots;
 use split::Splits;
@@ -539,7 +539,7 @@ impl HostEngine {
                 self.outputs.transmit(conn);
             }
             // A queue in use has no deadlines of its own.
-            if role == Role::Admin || path.phase != Phase::Live {
+            if role == Role::Admin || !path.is_live() {
                 let timeout_ns = path.timeout_ns();
                 timeout_ns.into_iter().for_each(|at_ns| self.wake_by(at_ns));
             }

@@ -20,7 +20,7 @@
 //! cores together: core 0 keeps the others until those are answered, within the same wait. A
 //! flush before a path
 //! leaves is not aborted.
-use super::path::{Path, Phase, Role};
+use super::path::{Path, Role};
 use super::slots::{IoState, Kind};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
@@ -155,7 +155,7 @@ impl HostEngine {
     /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-        let index = path.probe.filter(|_| tcp && path.phase == Phase::Live);
+        let index = path.probe.filter(|_| tcp && path.is_live());
         let Some(index) = index.and_then(|token| self.slots.find(token)) else {
             return u64::MAX;
         };
@@ -218,7 +218,7 @@ impl HostEngine {
         }
         let others = self
             .paths_of(path.volume)
-            .filter(|it| it.index != path.index && it.phase != Phase::Live && it.will.returns());
+            .filter(|it| it.index != path.index && !it.is_live() && it.admin_state().returns());
         let lost_ns = others.filter_map(|it| it.comeback.lost_ns).max();
         let back_ns = self
             .settings
@@ -329,7 +329,7 @@ impl HostEngine {
     fn send_abort(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) -> bool {
         let resetting = self.is_resetting(number);
         let path = &mut self.paths[number];
-        let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+        let used = path.has_association();
         let open = used && path.is_open(Role::Admin);
         let admin = path.admin.as_mut().filter(|_| open);
         let sent = admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns));
@@ -485,7 +485,7 @@ impl HostEngine {
     /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
     /// farewell flush.
     pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
-        if path.phase != Phase::Live {
+        if !path.is_live() {
             return None;
         }
         let mut first_ns = u64::MAX;

@@ -25,7 +25,7 @@
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
 //! [`HostEngine::with_room`] was told. One change of a path at a time, but failing it.
-use super::path::{Phase, Will};
+use super::path::AdminState;
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT};
 use crate::limits::VOLUMES_MAX;
@@ -243,7 +243,7 @@ impl HostEngine {
         if let Some(why) = self.loses_by_leaving(number).filter(|_| !force) {
             return Err(why);
         }
-        let drained = self.paths[number].will == Will::Draining;
+        let drained = self.paths[number].admin_state() == AdminState::Draining;
         let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
         (job.force, job.drained) = (force, drained);
         Ok(job)
@@ -254,7 +254,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let head = &self.volumes[usize::from(path.volume)].head;
         if force
-            || path.phase != Phase::Live
+            || !path.is_live()
             || head.is_usable_beside(path.index)
             || self.is_served_elsewhere_beside(number)
         {
@@ -295,7 +295,10 @@ impl HostEngine {
         now_ns: u64,
     ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
-        if matches!(self.paths[number].will, Will::Failed | Will::GivenUp) {
+        if matches!(
+            self.paths[number].admin_state(),
+            AdminState::Failed | AdminState::GivenUp
+        ) {
             let uri = &self.paths[number].uri;
             return Err(format!("{uri} was given up; restore it first"));
         }

@@ -1,6 +1,6 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
-use super::path::{Path, Phase};
+use super::path::Path;
 use super::slots::{AttemptEnd, Slot};
 use super::types::{IoOp, PathState};
 use super::{HostEngine, VACANT, WriteFailover, report};
@@ -109,7 +109,7 @@ impl HostEngine {
     /// Whether a volume has no path left, and a local device still has what it was given when it
     /// was lost: nobody knows when that ends.
     pub fn hangs(&self, volume: u16) -> bool {
-        let lost = |path: &Path| path.phase == Phase::Lost && !path.lane.is_empty();
+        let lost = |path: &Path| path.is_over() && !path.lane.is_empty();
         let hangs = |path: &Path| path.kind.device().is_some() && lost(path);
         let mut paths = self.paths_of(volume);
         !self.usability(volume).0 && paths.any(hangs)
@@ -236,16 +236,16 @@ impl HostEngine {
         let it = &self.paths[number];
         // Worlds ask after every turn: what nobody shows is not searched for.
         let said = || report::last_said(it);
-        if it.will == super::path::Will::GivenUp {
+        if it.admin_state() == super::path::AdminState::GivenUp {
             if super::change::is_device(&it.kind) {
                 return Some(said().into());
             }
             let of = &self.volumes[usize::from(volume)];
             return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
         }
-        let by_hand = it.will == super::path::Will::Failed;
+        let by_hand = it.admin_state() == super::path::AdminState::Failed;
         match self.path_state(volume, path) {
-            PathState::Reconnecting if !said().is_empty() && it.phase != Phase::Lost => {
+            PathState::Reconnecting if !said().is_empty() && !it.is_over() => {
                 Some(alloc::format!("it is being connected again: {}", said()))
             }
             PathState::Reconnecting | PathState::Failed if !said().is_empty() && !by_hand => {
@@ -255,7 +255,7 @@ impl HostEngine {
             | PathState::Failed
             | PathState::Reconnecting
             | PathState::Removed) => Some(report::out_of_use(state).into()),
-            _ if it.phase == Phase::Live && !self.has_queue(number) => self.lacks_queue(number),
+            _ if it.is_live() && !self.has_queue(number) => self.lacks_queue(number),
             PathState::Draining | PathState::Live | PathState::Probation => {
                 let head = &self.volumes[usize::from(volume)].head;
                 let why = head.probation(path).filter(|_| head.sits_out(path));

@@ -12,7 +12,7 @@
 //! # Limits
 //! A device is asked to end what it has; what it can't, it goes on with. Nothing is taken back of a
 //! volume with `write_failover = immediate`: that is a part of what this risks.
-use super::path::Phase;
+
 use super::slots::Lane;
 use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
@@ -32,7 +32,7 @@ impl HostEngine {
         it.is_cut = true;
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
-            if path.volume == volume && path.phase == Phase::Live {
+            if path.volume == volume && path.is_live() {
                 self.lose(number, Some(why), now_ns);
             }
         }

@@ -1,6 +1,6 @@
 //! Local devices as paths: an I/O as a device request, and what a device's error means.
 use super::HostEngine;
-use super::path::Phase;
+
 use super::status;
 use super::types::{Io, IoOp, PathKind};
 use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
@@ -84,7 +84,7 @@ impl HostEngine {
     /// leads to a local device.
     pub(crate) fn sole_device(&self, volume: u16) -> Option<DeviceId> {
         let mut paths = self.paths.iter().filter(|path| path.volume == volume);
-        let path = paths.next().filter(|path| path.phase == Phase::Live)?;
+        let path = paths.next().filter(|path| path.is_live())?;
         match path.kind {
             PathKind::Device {
                 device,
@@ -100,7 +100,7 @@ impl HostEngine {
     pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {
         for number in 0..self.paths.len() {
             let path = &mut self.paths[number];
-            let live = path.phase == Phase::Live;
+            let live = path.is_live();
             let PathKind::Device { bytes, .. } = &mut path.kind else {
                 continue;
             };

@@ -7,7 +7,7 @@
 //! its writes is held (T9), its connections are over, and, on core 0, all other cores have said so;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
-use super::path::{Farewell, Path, Phase, Role, Will};
+use super::path::{AdminState, Farewell, Path, Role, SessionState};
 use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
@@ -81,25 +81,32 @@ impl HostEngine {
     /// An order that is about a path which is there.
     fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
         let (volume, index) = (self.paths[number].volume, self.paths[number].index);
-        let (will, errand) = match what {
-            What::Use => (Will::Used, None),
-            What::Drain => (Will::Draining, Some(Step::Drained)),
-            What::Leave => (Will::Leaving, Some(Step::Drained)),
-            What::Part(_) => (Will::Leaving, Some(Step::Parted)),
-            What::Forget(_) => (Will::Leaving, Some(Step::Forgotten)),
-            _ => (Will::Failed, None),
+        let (to, errand) = match what {
+            What::Use => (AdminState::Enabled, None),
+            What::Drain => (AdminState::Draining, Some(Step::Drained)),
+            What::Leave => (AdminState::Removing, Some(Step::Drained)),
+            What::Part(_) => (AdminState::Removing, Some(Step::Parted)),
+            What::Forget(_) => (AdminState::Removing, Some(Step::Forgotten)),
+            What::Fail => (AdminState::Failed, None),
+            What::Join(..) | What::Open(..) | What::Close | What::ForgetVolume => {
+                unreachable!("an order about no path that is there")
+            }
         };
         let path = &mut self.paths[number];
-        // One that leaves goes on to leave, lost or not.
-        if will != Will::Failed || path.will != Will::Leaving && path.will != Will::Joining {
-            path.will = will;
+        // A path that is removed, or joins, goes on to do so, failed or not.
+        let stays = matches!(
+            path.admin_state(),
+            AdminState::Removing | AdminState::Joining
+        );
+        if to != AdminState::Failed || !stays {
+            path.set_admin_state(to);
         }
-        if will != Will::Failed {
+        if to != AdminState::Failed {
             self.set_errand(number, errand.map(|step| (step, serial)));
         }
         let drains = !matches!(
-            self.paths[number].will,
-            Will::Used | Will::Failed | Will::GivenUp
+            self.paths[number].admin_state(),
+            AdminState::Enabled | AdminState::Failed | AdminState::GivenUp
         );
         self.head(number).set_draining(index, drains);
         match what {
@@ -155,29 +162,31 @@ impl HostEngine {
 
     /// A lost path that waits to be connected again doesn't.
     fn bar(&mut self, number: usize) {
-        let at_ns = &mut self.paths[number].comeback.at_ns;
-        *at_ns = at_ns.map(|_| u64::MAX);
+        let path = &mut self.paths[number];
+        if path.retry_ns().is_some() {
+            path.set_session(SessionState::Backoff { at_ns: u64::MAX });
+        }
     }
 
     fn is_barred(&self, number: usize) -> bool {
-        self.paths[number].comeback.at_ns == Some(u64::MAX)
+        self.paths[number].retry_ns() == Some(u64::MAX)
     }
 
     /// A path may be used again.
     fn resume(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        if path.phase != Phase::Lost {
+        if !path.is_over() {
             return;
         }
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
             if path.lane.is_empty() && path.orphans.is_empty() && !path.letting_go {
-                path.phase = Phase::Unknown;
+                path.set_session(SessionState::Idle);
                 self.begin(number, now_ns);
             }
-        } else if path.comeback.at_ns.is_some() {
-            path.comeback.at_ns = Some(now_ns);
+        } else if path.retry_ns().is_some() {
+            path.set_session(SessionState::Backoff { at_ns: now_ns });
             self.wake_by(now_ns);
         }
     }
@@ -187,7 +196,7 @@ impl HostEngine {
         it.make_room(index, &config);
         it.head.set_draining(index, true);
         self.settle_in(volume, index, place, config);
-        self.paths[place].will = Will::Joining;
+        self.paths[place].set_admin_state(AdminState::Joining);
         self.rouse_hedges();
     }
 
@@ -268,16 +277,16 @@ impl HostEngine {
 
     fn run_errand(&mut self, number: usize, step: Step, serial: u32, now_ns: u64) {
         let path = &mut self.paths[number];
-        if step == Step::Parted && path.phase != Phase::Lost && path.lane.is_empty() {
+        if step == Step::Parted && !path.is_over() && path.lane.is_empty() {
             self.part(number, now_ns);
         }
         let flushes = step == Step::Drained && self.flushes_for_core_0(number, now_ns);
         let path = &self.paths[number];
         let done = match step {
             Step::Drained if flushes => false,
-            Step::Reached => path.phase == Phase::Live,
-            Step::Drained => path.phase != Phase::Live || path.lane.is_empty(),
-            Step::Parted => path.phase == Phase::Lost && path.queue.is_none(),
+            Step::Reached => path.is_live(),
+            Step::Drained => !path.is_live() || path.lane.is_empty(),
+            Step::Parted => path.is_over() && path.queue.is_none(),
             Step::Forgotten => self.is_forgettable(number),
         };
         if !done {
@@ -302,8 +311,7 @@ impl HostEngine {
     /// A path that is drained ends, in order and without a word.
     fn part(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.parted = true;
-        path.phase = Phase::Lost;
+        path.set_session(SessionState::Closed);
         path.comeback.allowed = false;
         let (volume, index) = (path.volume, path.index);
         self.stop_asking(number);
@@ -332,9 +340,9 @@ impl HostEngine {
         let path = &self.paths[number];
         let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
         let told = is_device(&path.kind)
-            || path.parted
+            || path.session() == SessionState::Closed
             || self.settings.core != 0
-            || path.comeback.at_ns.is_some();
+            || path.retry_ns().is_some();
         let ended = !path.farewell.is_out() && path.orphans.is_empty();
         let fence = &self.volumes[usize::from(path.volume)].fence;
         let holds = fence.first_held(path.index).is_some();

@@ -35,7 +35,7 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
-use super::path::{Path, Phase, Will};
+use super::path::{AdminState, Path, SessionState};
 use super::slots::IoState;
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
@@ -108,13 +108,13 @@ impl HostEngine {
 
     /// Whether that is so of a path, and it is lost.
     pub(super) fn is_in_doubt(&self, number: usize) -> bool {
-        self.paths[number].phase != Phase::Live && self.is_doubtful(number)
+        !self.paths[number].is_live() && self.is_doubtful(number)
     }
 
     /// Why a path can't leave now but by force: what its controller has in its cache would be lost.
     pub(super) fn loses_by_leaving(&self, number: usize) -> Option<String> {
         let path = &self.paths[number];
-        let early = path.phase != Phase::Live && self.leaves_early(number);
+        let early = !path.is_live() && self.leaves_early(number);
         match self.is_in_doubt(number) {
             true => Some(report::in_doubt(path)),
             false => early.then(|| report::too_early(path)),
@@ -150,7 +150,7 @@ impl HostEngine {
                 continue;
             };
             let path = &self.paths[number];
-            let live = path.phase == Phase::Live;
+            let live = path.is_live();
             let all = self.settings.cores > 1 && live && path.has_cache();
             let asked = self.slots.get(index).flush.asked & 1 << path.index.0 != 0;
             let needed = match live {
@@ -185,7 +185,8 @@ impl HostEngine {
     /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
     fn may_be_live_elsewhere(&self, number: usize) -> bool {
         let path = &self.paths[number];
-        let opens = path.phase == Phase::Connecting && path.will != Will::Joining;
+        let opens =
+            path.session() == SessionState::Connecting && path.admin_state() != AdminState::Joining;
         opens && self.others_may_cache(number)
     }
 
@@ -233,7 +234,7 @@ impl HostEngine {
     /// A flush must be repeated on path `path`, or wait for it.
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
         let number = self.number(self.slots.get(index).io.volume, path);
-        let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
+        let lost = number.is_none_or(|number| !self.paths[number].is_live());
         let slot = self.slots.get_mut(index);
         slot.history.moved(lost);
         slot.flush.asked &= !(1 << path.0);

@@ -29,7 +29,7 @@ mod stats;
 pub use stats::HedgeStats;
 
 use super::counters::group;
-use super::path::{Phase, Role};
+use super::path::Role;
 use super::slots::{IoState, Kind, Lane, Slots};
 use super::split::carries;
 use super::types::{IoOp, PathKind};
@@ -297,7 +297,7 @@ impl HostEngine {
     /// Looks at the oldest reads of a path.
     fn look_at(&mut self, number: usize, now_ns: u64, next: &mut Next) {
         let path = &self.paths[number];
-        if path.queue.is_none() || path.phase != Phase::Live {
+        if path.queue.is_none() || !path.is_live() {
             return;
         }
         let (mut asked, mut young) = (0, 0);
@@ -422,7 +422,7 @@ impl HostEngine {
             let path = &self.paths[volume.place(*index)];
             let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
             let room = path.queue.as_ref().is_some_and(|it| it.has_room());
-            tcp && room && path.phase == Phase::Live && path.lane.waiting().is_none()
+            tcp && room && path.is_live() && path.lane.waiting().is_none()
         };
         let there = self.paths_of(io.volume).map(|path| path.index);
         there

@@ -5,7 +5,7 @@
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
 use super::fence::range;
-use super::path::{Phase, Role, Target};
+use super::path::{Role, SessionState, Target};
 use super::probation::is_timed;
 use super::slots::{AttemptEnd, FlushProgress, Kind};
 use super::split::cut;
@@ -195,7 +195,7 @@ impl HostEngine {
     /// Gives the queue of a path what waits for it.
     pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
-            if self.paths[number].phase != Phase::Live || !self.issue(number, index, now_ns) {
+            if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
                 return;
             }
             self.slots.issued(&mut self.paths[number].lane);
@@ -301,9 +301,9 @@ impl HostEngine {
     pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         let ended = path.lane.is_empty() && path.orphans.is_empty();
-        let returns = ended && !path.letting_go && path.will.returns();
-        if path.phase == Phase::Lost && returns && self.recovers(number) {
-            self.paths[number].phase = Phase::Unknown;
+        let returns = ended && !path.letting_go && path.admin_state().returns();
+        if path.is_over() && returns && self.recovers(number) {
+            self.paths[number].set_session(SessionState::Idle);
             self.live(number, now_ns);
         }
     }

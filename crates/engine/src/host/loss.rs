@@ -5,7 +5,7 @@
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
 use super::errand::Step;
-use super::path::{Link, Phase, Role, Will};
+use super::path::{AdminState, Link, Role, SessionState};
 use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
@@ -30,17 +30,19 @@ impl HostEngine {
         let volume = usize::from(self.paths[number].volume);
         let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
         let path = &mut self.paths[number];
-        if path.phase == Phase::Lost {
-            return;
+        if path.is_over() {
+            return; // it was lost before, for another reason, or closed in order
         }
-        let phase = core::mem::replace(&mut path.phase, Phase::Lost);
+        let before = path.session();
+        path.set_session(SessionState::Lost);
+        let was_live = before == SessionState::Live;
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
         path.comeback.allowed = false;
-        path.comeback.died(phase == Phase::Live, longest_ns, now_ns);
+        path.comeback.died(was_live, longest_ns, now_ns);
         let covered = matches!(path.errand, Some((Step::Parted, _)));
-        path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
-        if path.will.returns() && phase == Phase::Live {
+        path.unheard |= others && !covered && before.has_association();
+        if path.admin_state().returns() && was_live {
             self.suspect(number);
             let path = &mut self.paths[number];
             if renewal && path.probe.is_some() {
@@ -59,7 +61,8 @@ impl HostEngine {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
             // Who adds a path is answered with the line.
-            let answered = self.settings.core == 0 && self.paths[number].will == Will::Joining;
+            let answered =
+                self.settings.core == 0 && self.paths[number].admin_state() == AdminState::Joining;
             let known = self.stays_out(number, why);
             if self.paths[number].comeback.is_news(&line) && !answered && !known {
                 self.events.push_back(HostEvent::Failed(volume, line));
@@ -69,10 +72,10 @@ impl HostEngine {
         self.fail_waiting(number, now_ns);
         self.fence_in_flight(number);
         self.orphan_flushes(number, now_ns);
-        if phase == Phase::Live {
+        if was_live {
             self.take_back_device(number);
         }
-        let resets = self.reset(number, phase, now_ns);
+        let resets = self.reset(number, before, now_ns);
         for role in [Role::Admin, Role::Io] {
             if role == Role::Admin && resets {
                 continue;
@@ -166,7 +169,7 @@ impl HostEngine {
         let surprise = matches!(link, Link::Open | Link::Opening { .. });
         if surprise && !ending {
             let opened = link == Link::Open;
-            let why = report::closed(path.phase, role, opened, why);
+            let why = report::closed(path.session(), role, opened, why);
             self.lose(number, Some(&why), now_ns);
         }
         match role {
@@ -242,7 +245,7 @@ impl HostEngine {
         self.count_damage(number, error, now_ns);
         self.close(number, role, abort, now_ns);
         if !self.is_ending() {
-            let why = report::machine(self.paths[number].phase, role, error);
+            let why = report::machine(self.paths[number].session(), role, error);
             self.lose(number, Some(&why), now_ns);
         }
     }

@@ -21,7 +21,7 @@
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
 //! [`Hints::past_gate`]: super::Hints::past_gate
-use super::path::{Path, Phase, Role};
+use super::path::{Path, Role, SessionState};
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::Volume;
@@ -146,8 +146,7 @@ impl HostEngine {
     /// is marked.
     pub(super) fn find_or_ask(&mut self, number: usize, mut it: Unmarked, now_ns: u64) {
         if self.awaits_turn(number) {
-            self.paths[number].unmarked = Some(it);
-            return;
+            return self.paths[number].check_others(it);
         }
         let Some((serial, bound_ns)) = self.unmarked_ns(&it) else {
             if it.asked {
@@ -166,7 +165,7 @@ impl HostEngine {
                 namespace: Box::new(it.namespace()),
             }));
         }
-        self.paths[number].unmarked = Some(it);
+        self.paths[number].check_others(it);
     }
 
     /// A path that ends waits for no mark any more.
@@ -222,7 +221,7 @@ impl HostEngine {
     fn awaits_turn(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let undecided = |it: &Path| {
-            let early = matches!(it.phase, Phase::Unknown | Phase::Learning);
+            let early = !it.is_over() && !it.has_association();
             let foreign = it.unmarked.as_ref().is_some_and(Unmarked::is_foreign);
             it.index < path.index && early && !it.comeback.tried && !foreign
         };
@@ -259,7 +258,7 @@ impl HostEngine {
         let mut foreign = None;
         for path in self.paths_of(volume) {
             let bar = path.unmarked.as_ref().and_then(|it| it.bar.as_ref());
-            let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+            let used = path.has_association();
             match bar {
                 Some(Bar::Unmarked(why)) => return Some(why.clone()),
                 Some(Bar::Foreign(why) | Bar::Refused(why)) => {
@@ -317,7 +316,7 @@ impl HostEngine {
     /// What was put aside of a path is looked at again.
     fn find_marked(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let waits = path.phase == Phase::Learning && path.is_open(Role::Admin);
+        let waits = path.session() == SessionState::CheckingOthers && path.is_open(Role::Admin);
         if let Some(it) = path.unmarked.take_if(|_| waits) {
             self.find_or_ask(number, it, now_ns);
         }

@@ -18,7 +18,7 @@
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
-use super::path::{Phase, Will};
+use super::path::{AdminState, SessionState};
 use super::slots::IoState;
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::{HostEngine, report};
@@ -148,9 +148,14 @@ impl HostEngine {
     /// all of one that leaves will not.
     fn none_returns(&self, volume: usize) -> bool {
         let paths = || self.paths_of(volume as u16);
-        let gone = |will| matches!(will, Will::GivenUp | Will::Failed | Will::Leaving);
-        let given_up = paths().any(|path| path.will == Will::GivenUp);
-        (given_up || self.volumes[volume].leaving) && paths().all(|path| gone(path.will))
+        let gone = |state| {
+            matches!(
+                state,
+                AdminState::GivenUp | AdminState::Failed | AdminState::Removing
+            )
+        };
+        let given_up = paths().any(|path| path.admin_state() == AdminState::GivenUp);
+        (given_up || self.volumes[volume].leaving) && paths().all(|path| gone(path.admin_state()))
     }
 
     /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
@@ -176,7 +181,7 @@ impl HostEngine {
     /// Core 0: a lost path was tried for long enough.
     pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.comeback.at_ns = Some(u64::MAX);
+        path.set_session(SessionState::Backoff { at_ns: u64::MAX });
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
@@ -192,10 +197,10 @@ impl HostEngine {
     /// A lost path is not tried any more.
     pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        if path.phase != Phase::Lost || !path.will.returns() {
+        if !path.is_over() || !path.admin_state().returns() {
             return;
         }
-        path.will = Will::GivenUp;
+        path.set_admin_state(AdminState::GivenUp);
         let volume = path.volume;
         if self.none_returns(volume.into()) {
             let line = report::none_returns(&self.volumes[usize::from(volume)].name);

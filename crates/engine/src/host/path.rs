@@ -46,19 +46,57 @@ pub(super) enum Link {
     Aborting,
 }
 
-/// The phases of a path's life.
+/// Where a path's association with its controller stands, on this core. Changed by
+/// [`Path::set_session`] alone. A lost controller may be in the middle of a reset: the write fence
+/// knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Nothing is known of it yet.
-    Unknown,
-    /// The admin connection is being opened, or learns.
-    Learning,
+pub(super) enum SessionState {
+    /// Nothing was begun. Other cores than 0 wait to be told what core 0 finds.
+    Idle,
+    /// Core 0: the admin connection is being opened, or identifies controller and namespace.
+    Identifying,
+    /// Core 0: these are known; paths before it are to be tried first, or its bound to be marked.
+    CheckingOthers,
     /// The I/O queue is being opened.
     Connecting,
     /// In use.
     Live,
-    /// Over, with its reason reported; perhaps to be tried again.
+    /// Over, with its reason reported; connections of this core or another may still be closing.
     Lost,
+    /// Core 0: over on all cores, and connected again at that time, ns; `u64::MAX`: not before a
+    /// user asks for it.
+    Backoff { at_ns: u64 },
+    /// Its queue was closed in order: the path leaves. Also a place without a path.
+    Closed,
+}
+
+impl SessionState {
+    /// Whether a path may get from here to `to`.
+    fn leads_to(self, to: Self) -> bool {
+        let in_use = self.has_association();
+        match to {
+            // A device that may be asked again.
+            Self::Idle => self == Self::Lost,
+            Self::Identifying => matches!(self, Self::Idle | Self::Backoff { .. }),
+            Self::CheckingOthers => self.is_identifying(),
+            // Other cores come here from a loss, when core 0 has found the path again.
+            Self::Connecting => matches!(self, Self::Idle | Self::Lost) || self.is_identifying(),
+            // A device has no queue to open.
+            Self::Live => matches!(self, Self::Idle | Self::Connecting),
+            Self::Lost | Self::Closed => self == Self::Idle || self.is_identifying() || in_use,
+            Self::Backoff { .. } => matches!(self, Self::Lost | Self::Backoff { .. }),
+        }
+    }
+
+    /// Whether core 0 finds out what it is.
+    pub(super) fn is_identifying(self) -> bool {
+        matches!(self, Self::Identifying | Self::CheckingOthers)
+    }
+
+    /// Whether I/O queues may be open, on this core or another.
+    pub(super) fn has_association(self) -> bool {
+        matches!(self, Self::Connecting | Self::Live)
+    }
 }
 
 /// What every command to the namespace needs.
@@ -76,7 +114,7 @@ pub(super) struct Path {
     pub index: PathIndex,
     pub uri: String,
     pub kind: PathKind,
-    pub phase: Phase,
+    session: SessionState,
     pub target: Target,
     /// I/Os on this path, oldest first.
     pub lane: Lane,
@@ -125,12 +163,9 @@ pub(super) struct Path {
     pub qid: u16,
     /// Core 0: I/O queues that the controller granted last.
     pub granted: u16,
-    /// What was decided about it by hand.
-    pub will: Will,
+    admin_state: AdminState,
     /// What core 0 waits for, and by which order.
     pub errand: Option<(Step, u32)>,
-    /// Its queue was closed in order: it leaves, and doesn't count as lost.
-    pub parted: bool,
     /// The flush before it leaves, and when a controller must have answered it.
     pub farewell: Farewell,
     pub farewell_ns: u64,
@@ -207,27 +242,40 @@ impl Farewell {
     }
 }
 
-/// What was decided about a path by hand.
+/// What users, or the engine for them, have decided about a path. Changed by
+/// [`Path::set_admin_state`] alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Will {
+pub(super) enum AdminState {
     /// It serves I/O.
-    Used,
+    Enabled,
     /// It is new, and serves none until all cores have it.
     Joining,
-    /// It was given up.
+    /// It was failed by hand, until it is restored.
     Failed,
-    /// The same, because it was lost for too long.
+    /// The same, because it was lost for too long or its device is gone.
     GivenUp,
     /// It serves nothing new.
     Draining,
     /// The same, and it is to leave.
-    Leaving,
+    Removing,
 }
 
-impl Will {
+impl AdminState {
     /// Whether a path that was lost is tried again.
     pub(super) fn returns(self) -> bool {
-        matches!(self, Self::Used | Self::Draining)
+        matches!(self, Self::Enabled | Self::Draining)
+    }
+
+    /// Whether a path may get from here to `to`.
+    fn leads_to(self, to: Self) -> bool {
+        match to {
+            // Restored, joined, or not removed after all.
+            Self::Enabled | Self::Removing => true,
+            Self::Joining => self == Self::Enabled,
+            Self::Draining => self != Self::Joining,
+            Self::Failed => !matches!(self, Self::Joining | Self::Removing),
+            Self::GivenUp => self.returns(),
+        }
     }
 }
 
@@ -236,8 +284,6 @@ impl Will {
 pub(super) struct Comeback {
     /// It has been live or lost.
     pub tried: bool,
-    /// Core 0: when to connect again.
-    pub at_ns: Option<u64>,
     /// Failures in a row, a short life counted as one.
     pub failures: u32,
     /// When it became live, ns.
@@ -265,7 +311,7 @@ impl Path {
             index,
             uri: config.uri,
             kind: config.kind,
-            phase: Phase::Unknown,
+            session: SessionState::Idle,
             target: Target::default(),
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
@@ -291,9 +337,8 @@ impl Path {
             paused_ns: 0,
             qid: 0,
             granted: 0,
-            will: Will::Used,
+            admin_state: AdminState::Enabled,
             errand: None,
-            parted: false,
             farewell: Farewell::None,
             farewell_ns: u64::MAX,
             orphans: Vec::new(),
@@ -331,9 +376,74 @@ impl Path {
             numbers: PathConfig::ANY_NUMBER,
         };
         Self {
-            phase: Phase::Lost,
+            session: SessionState::Closed,
             ..Self::new(number, NO_VOLUME, PathIndex(0), config)
         }
+    }
+
+    pub(super) fn session(&self) -> SessionState {
+        self.session
+    }
+
+    /// Changes where its association stands.
+    ///
+    /// # Panics
+    /// If the state that it has doesn't lead there.
+    pub(super) fn set_session(&mut self, to: SessionState) {
+        let from = self.session;
+        assert!(from.leads_to(to), "{}: {from:?} → {to:?}", self.uri);
+        self.session = to;
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.session == SessionState::Live
+    }
+
+    /// Whether I/O queues may be open, on this core or another.
+    pub(super) fn has_association(&self) -> bool {
+        self.session.has_association()
+    }
+
+    /// Whether it was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(
+            self.session,
+            SessionState::Lost | SessionState::Backoff { .. }
+        )
+    }
+
+    /// Whether it was lost, or closed in order.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_lost() || self.session == SessionState::Closed
+    }
+
+    /// Core 0: when it is connected again, ns; `u64::MAX`: not by itself. `None`: it is not over on
+    /// all cores.
+    pub(super) fn retry_ns(&self) -> Option<u64> {
+        match self.session {
+            SessionState::Backoff { at_ns } => Some(at_ns),
+            _ => None,
+        }
+    }
+
+    /// Core 0: keeps what a path shows until paths before it were tried, or its bound is marked.
+    pub(super) fn check_others(&mut self, shown: Unmarked) {
+        self.set_session(SessionState::CheckingOthers);
+        self.unmarked = Some(shown);
+    }
+
+    pub(super) fn admin_state(&self) -> AdminState {
+        self.admin_state
+    }
+
+    /// Changes what was decided about it.
+    ///
+    /// # Panics
+    /// If the state that it has doesn't lead there.
+    pub(super) fn set_admin_state(&mut self, to: AdminState) {
+        let from = self.admin_state;
+        assert!(from.leads_to(to), "{}: {from:?} → {to:?}", self.uri);
+        self.admin_state = to;
     }
 
     pub(super) fn is_vacant(&self) -> bool {
@@ -372,14 +482,18 @@ impl Path {
     pub(super) fn state(&self, recovery: &Recovery, head: &Head) -> PathState {
         let recovers = recovery.enabled;
         let on_probation = head.probation(self.index).is_some();
-        match (self.phase, self.will) {
-            (_, Will::Leaving) => PathState::Removed,
-            (Phase::Lost, will) if !recovers || !will.returns() => PathState::Failed,
-            (Phase::Lost, _) => PathState::Reconnecting,
-            (Phase::Live, Will::Joining) => PathState::Connecting,
-            (Phase::Live, Will::Used) if on_probation => PathState::Probation,
-            (Phase::Live, Will::Used) => PathState::Live,
-            (Phase::Live, _) => PathState::Draining,
+        match self.admin_state {
+            AdminState::Removing => PathState::Removed,
+            admin if self.is_over() => match recovers && admin.returns() {
+                true => PathState::Reconnecting,
+                false => PathState::Failed,
+            },
+            AdminState::Joining if self.is_live() => PathState::Connecting,
+            AdminState::Enabled if self.is_live() => match on_probation {
+                true => PathState::Probation,
+                false => PathState::Live,
+            },
+            _ if self.is_live() => PathState::Draining,
             _ if self.comeback.tried => PathState::Reconnecting,
             _ => PathState::Connecting,
         }
@@ -396,7 +510,7 @@ impl Path {
         let times = [
             link(self.links[0]),
             link(self.links[1]),
-            self.comeback.at_ns,
+            self.retry_ns(),
             admin.and_then(|admin| admin.poll_timeout()),
             queue.and_then(|queue| queue.poll_timeout()),
         ];
@@ -413,4 +527,58 @@ pub(super) fn of(conn: ConnId) -> (usize, Role) {
         Role::Io
     };
     ((conn.0 >> 1) as usize, role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    /// Every edge that there is: a state, and those that lead to it.
+    #[test]
+    fn session_states_are_reached_from_these_only() {
+        use SessionState::*;
+        let backoff = Backoff { at_ns: 1 };
+        let all = [
+            Idle,
+            Identifying,
+            CheckingOthers,
+            Connecting,
+            Live,
+            Lost,
+            backoff,
+            Closed,
+        ];
+        let runs = vec![Idle, Identifying, CheckingOthers, Connecting, Live];
+        for (to, want) in [
+            (Idle, vec![Lost]),
+            (Identifying, vec![Idle, backoff]),
+            (CheckingOthers, vec![Identifying, CheckingOthers]),
+            (Connecting, vec![Idle, Identifying, CheckingOthers, Lost]),
+            (Live, vec![Idle, Connecting]),
+            (Lost, runs.clone()),
+            (backoff, vec![Lost, backoff]),
+            (Closed, runs),
+        ] {
+            let from = all.into_iter().filter(|from| from.leads_to(to));
+            assert_eq!(from.collect::<Vec<_>>(), want, "to {to:?}");
+        }
+    }
+
+    #[test]
+    fn admin_states_are_reached_from_these_only() {
+        use AdminState::*;
+        let all = [Enabled, Joining, Failed, GivenUp, Draining, Removing];
+        for (to, want) in [
+            (Enabled, all.to_vec()),
+            (Joining, vec![Enabled]),
+            (Failed, vec![Enabled, Failed, GivenUp, Draining]),
+            (GivenUp, vec![Enabled, Draining]),
+            (Draining, vec![Enabled, Failed, GivenUp, Draining, Removing]),
+            (Removing, all.to_vec()),
+        ] {
+            let from = all.into_iter().filter(|from| from.leads_to(to));
+            assert_eq!(from.collect::<Vec<_>>(), want, "to {to:?}");
+        }
+    }
 }

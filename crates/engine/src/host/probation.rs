@@ -22,7 +22,7 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
-use super::path::{Path, Phase, Role, Will};
+use super::path::{AdminState, Path, Role};
 use super::slots::{AttemptEnd, EMPTY, Kind, Slot};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
@@ -95,7 +95,7 @@ impl HostEngine {
 
     /// When a path is to be looked at, or probed.
     pub(super) fn probation_timeout(&self, path: &Path) -> Option<u64> {
-        if path.phase != Phase::Live {
+        if !path.is_live() {
             return None;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
@@ -113,8 +113,12 @@ impl HostEngine {
 
     /// When a path without I/O is to be probed.
     fn idle_due_ns(&self, path: &Path) -> u64 {
-        let probed = path.phase == Phase::Live && path.address().is_some();
-        if !probed || path.will != Will::Used || !path.lane.is_empty() || self.stop.is_some() {
+        let probed = path.is_live() && path.address().is_some();
+        if !probed
+            || path.admin_state() != AdminState::Enabled
+            || !path.lane.is_empty()
+            || self.stop.is_some()
+        {
             return u64::MAX;
         }
         if canary::has(Bug::UnprobedIdle) {
@@ -285,7 +289,7 @@ impl HostEngine {
     /// Another core has put a path on probation.
     pub(super) fn sick_elsewhere(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &self.paths[number];
-        let (volume, index, live) = (path.volume, path.index, path.phase == Phase::Live);
+        let (volume, index, live) = (path.volume, path.index, path.is_live());
         if !live {
             return;
         }
@@ -317,7 +321,8 @@ impl HostEngine {
     /// A slot and memory for a probe; `None`: there is no room, or none is wanted.
     fn take_probe(&mut self, number: usize, length: u32, now_ns: u64) -> Option<u32> {
         let path = &self.paths[number];
-        if path.will != Will::Used || self.stop.is_some() || path.probe.is_some() {
+        if path.admin_state() != AdminState::Enabled || self.stop.is_some() || path.probe.is_some()
+        {
             return None;
         }
         let span = self.scratch.take(length)?;
@@ -418,7 +423,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         path.probe = None;
         let renewing = core::mem::take(&mut path.renewing);
-        let (volume, at, live) = (path.volume, path.index, path.phase == Phase::Live);
+        let (volume, at, live) = (path.volume, path.index, path.is_live());
         let idle = self.head(number).probation(at).is_none();
         let path = &mut self.paths[number];
         if idle && outcome.is_done() {

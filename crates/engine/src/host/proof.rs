@@ -20,18 +20,18 @@
 //! # Limits
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
-use super::path::{Link, Phase, Role};
+use super::path::{Link, Role, SessionState};
 use super::types::{HostEvent, PathFacts, PathKind, PathNews};
 use super::{HostEngine, WriteFailover};
 
 impl HostEngine {
-    /// Begins to reset the controller of a path that is being lost in `phase`; false: it can't be,
+    /// Begins to reset the controller of a path that was in state `before` when it was lost; false: it can't be,
     /// or there is nothing to prove.
-    pub(super) fn reset(&mut self, number: usize, phase: Phase, now_ns: u64) -> bool {
+    pub(super) fn reset(&mut self, number: usize, before: SessionState, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let recovery = &self.volumes[usize::from(path.volume)].recovery;
         let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
-        let had_queues = matches!(phase, Phase::Connecting | Phase::Live);
+        let had_queues = before.has_association();
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let core_0 = self.settings.core == 0 && tcp && path.link(Role::Admin) == Link::Open;
         if !wanted || !had_queues || !core_0 || self.is_ending() {
@@ -74,7 +74,7 @@ impl HostEngine {
 
     /// The lost controller of a path executes nothing any more.
     pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].phase != Phase::Lost {
+        if !self.paths[number].is_over() {
             return;
         }
         let disbelief_ns = self.disbelief_ns(number);

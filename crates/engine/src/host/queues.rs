@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
-use super::path::{Farewell, Phase, Will};
+use super::path::{AdminState, Farewell};
 use super::types::{HostEvent, PathNews};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -64,7 +64,7 @@ impl HostEngine {
         let head = &self.volumes[usize::from(volume)].head;
         let mut paths = self.paths_of(volume);
         paths.any(|path| {
-            let elsewhere = path.phase == Phase::Live && !self.has_queue(path.number);
+            let elsewhere = path.is_live() && !self.has_queue(path.number);
             elsewhere && head.is_open(path.index)
         })
     }
@@ -75,7 +75,7 @@ impl HostEngine {
         let head = &self.volumes[usize::from(own.volume)].head;
         let mut paths = self.paths_of(own.volume);
         paths.any(|path| {
-            let serves = path.phase == Phase::Live && path.will == Will::Used;
+            let serves = path.is_live() && path.admin_state() == AdminState::Enabled;
             let elsewhere = serves && !self.has_queue(path.number);
             elsewhere && path.index != own.index && head.is_open(path.index)
         })
@@ -133,7 +133,7 @@ impl HostEngine {
     /// that is under way.
     pub(super) fn flushes_for_core_0(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        let leaves = path.will == Will::Leaving && path.phase == Phase::Live;
+        let leaves = path.admin_state() == AdminState::Removing && path.is_live();
         let ended = leaves && path.lane.is_empty() && path.queue.is_some();
         if !ended || self.settings.core == 0 || self.queue_of(number, 0).is_some() {
             return false;

@@ -8,7 +8,7 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
-use super::path::{Comeback, Path, Phase};
+use super::path::{Comeback, Path, SessionState};
 use super::types::{Disconnected, Doubt, HostEvent, PathNews, ReconnectWait};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
@@ -159,7 +159,7 @@ impl HostEngine {
         let (core, cores) = (self.settings.core, self.settings.cores);
         let path = &mut self.paths[number];
         let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
-        if path.phase != Phase::Lost || !over || path.address().is_none() || !recovery.enabled {
+        if !path.is_over() || !over || path.address().is_none() || !recovery.enabled {
             return;
         }
         let closed = |path: &mut Path| PathNews::Closed {
@@ -169,6 +169,7 @@ impl HostEngine {
             // Once: whoever gave it up by then must not hear of it with every attempt to connect.
             unflushed: core::mem::take(&mut path.untold) && path.has_unflushed(),
         };
+        let session = path.session();
         let comeback = &mut path.comeback;
         if core != 0 {
             if core::mem::take(&mut comeback.owes) {
@@ -177,8 +178,8 @@ impl HostEngine {
             }
             return;
         }
-        if comeback.others > 0 || comeback.at_ns.is_some() || path.parted {
-            return;
+        if comeback.others > 0 || session != SessionState::Lost {
+            return; // other cores have connections, or it was reported, or it leaves
         }
         let wait_ns = recovery
             .reconnect_min_ns
@@ -187,7 +188,7 @@ impl HostEngine {
             .min(recovery.reconnect_max_ns);
         let failures = comeback.failures;
         comeback.failures = comeback.failures.saturating_add(1);
-        let returns = path.will.returns();
+        let returns = path.admin_state().returns();
         let (volume, path, address) = (path.volume, path.index, path.address());
         if let Some(address) = address.filter(|_| returns) {
             let seen = self.paths[number].was_seen();
@@ -205,7 +206,7 @@ impl HostEngine {
                 .min(self.gives_up_ns(number).max(now_ns)),
             false => u64::MAX,
         };
-        self.paths[number].comeback.at_ns = Some(at_ns);
+        self.paths[number].set_session(SessionState::Backoff { at_ns });
         self.wake_by(at_ns);
         if cores > 1 {
             let closed = closed(&mut self.paths[number]);
@@ -225,7 +226,7 @@ impl HostEngine {
     ) -> Option<ReconnectWait> {
         let number = self.number(volume, path)?;
         let path = &self.paths[number];
-        let at_ns = path.comeback.at_ns.filter(|_| path.phase == Phase::Lost)?;
+        let at_ns = path.retry_ns()?;
         Some(ReconnectWait {
             left_ns: at_ns.saturating_sub(now_ns),
             failures: path.comeback.failures.saturating_sub(1),
@@ -242,11 +243,14 @@ impl HostEngine {
 
     /// Core 0: the wait of a lost path may be over.
     pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
-        let comeback = &mut self.paths[number].comeback;
-        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_none() || self.is_ending() {
-            return;
+        let path = &self.paths[number];
+        if path.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
+            return; // it is not lost, or its time has not come
         }
-        if self.gives_up_ns(number) <= now_ns {
+        if self.is_ending() {
+            // No connection is opened any more.
+            self.paths[number].set_session(SessionState::Backoff { at_ns: u64::MAX });
+        } else if self.gives_up_ns(number) <= now_ns {
             self.give_up_path(number, now_ns);
         } else {
             self.learn(number, now_ns);
@@ -261,7 +265,7 @@ impl HostEngine {
         let facts = path.facts.as_ref();
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         // Another core may be live, and ask, while our own queue is still being opened.
-        let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+        let used = path.has_association();
         if !used || !known || !self.recovers(number) {
             return;
         }
@@ -311,7 +315,7 @@ impl HostEngine {
     pub(super) fn lament(&mut self, volume: u16) {
         let none = self
             .paths_of(volume)
-            .all(|path| path.comeback.tried && path.phase != Phase::Live);
+            .all(|path| path.comeback.tried && !path.is_live());
         let ending = self.is_ending();
         let it = &mut self.volumes[usize::from(volume)];
         if none && it.recovery.enabled && !ending && !it.no_path {

@@ -1,6 +1,6 @@
 //! One line for people: what, which path, why, what to do.
 use super::damage::Direction;
-use super::path::{Path, Phase, Role};
+use super::path::{Path, Role, SessionState};
 use super::types::{PathKind, PathState};
 use crate::limits::NAMESPACES_LISTED_MAX;
 use crate::machine::Closed;
@@ -29,10 +29,10 @@ pub(super) fn stall(latency_ns: u64) -> String {
 }
 
 /// A connection that ended by itself.
-pub(super) fn closed(phase: Phase, role: Role, opened: bool, why: Closed) -> String {
-    let what = match (phase, role) {
-        (Phase::Learning, _) => "can't connect",
-        (Phase::Connecting, Role::Io) => "can't open the I/O queue's connection",
+pub(super) fn closed(session: SessionState, role: Role, opened: bool, why: Closed) -> String {
+    let what = match (session, role) {
+        (SessionState::Identifying | SessionState::CheckingOthers, _) => "can't connect",
+        (SessionState::Connecting, Role::Io) => "can't open the I/O queue's connection",
         _ => "connection lost",
     };
     ended(what, opened, why)
@@ -102,9 +102,9 @@ fn os_error(errno: i32) -> (&'static str, &'static str) {
 }
 
 /// A machine that gave up.
-pub(super) fn machine(phase: Phase, role: Role, error: HostError) -> String {
+pub(super) fn machine(session: SessionState, role: Role, error: HostError) -> String {
     match role {
-        Role::Admin if phase == Phase::Learning && matches!(error, HostError::Protocol(_)) => {
+        Role::Admin if session.is_identifying() && matches!(error, HostError::Protocol(_)) => {
             format!("{error}; check that an NVMe/TCP target listens there")
         }
         Role::Admin => format!("{error}"),

@@ -5,7 +5,7 @@
 //! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
 //! come to the same result.
 use super::mark::Unmarked;
-use super::path::{Link, Phase, Role, Target};
+use super::path::{Link, Role, SessionState, Target};
 use super::recovery::WriteFailover;
 use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
@@ -94,7 +94,7 @@ impl HostEngine {
             timeout_ns: settings.connect_timeout_ns,
             nsid: *nsid,
         })));
-        path.phase = Phase::Learning;
+        path.set_session(SessionState::Identifying);
         path.shutting_down = false;
         path.unmarked = None;
         self.open(number, Role::Admin, now_ns);
@@ -288,12 +288,12 @@ impl HostEngine {
             return;
         };
         let path = &self.paths[number];
-        if path.phase == Phase::Lost && !path.comeback.allowed {
+        if path.is_over() && !path.comeback.allowed {
             return;
         }
         let namespace = &facts.namespace;
         let shown = shown(&facts.controller, namespace);
-        let first = !matches!(path.phase, Phase::Connecting | Phase::Live);
+        let first = !path.has_association();
         let agrees = if first {
             self.admit(number, shown, now_ns)
         } else {
@@ -423,7 +423,7 @@ impl HostEngine {
         };
         path.queue = qid.map(queue);
         path.qid = qid.unwrap_or(0);
-        path.phase = Phase::Connecting;
+        path.set_session(SessionState::Connecting);
         path.aborts.clear();
         path.aborts_due.clear();
         path.probes_aborted.clear();
@@ -438,10 +438,10 @@ impl HostEngine {
 
     /// A path can take I/O.
     pub(super) fn live(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].phase == Phase::Lost {
+        if self.paths[number].is_over() {
             return;
         }
-        self.paths[number].phase = Phase::Live;
+        self.paths[number].set_session(SessionState::Live);
         self.paths[number].untold = true;
         let index = self.paths[number].index;
         let has_queue = self.has_queue(number);
@@ -470,7 +470,7 @@ impl HostEngine {
     pub(super) fn settle(&mut self, volume: u16) {
         self.refresh(volume);
         let settled = self.paths_of(volume).all(|path| path.comeback.tried);
-        let any = self.paths_of(volume).any(|path| path.phase == Phase::Live);
+        let any = self.paths_of(volume).any(|path| path.is_live());
         let it = &mut self.volumes[usize::from(volume)];
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
             return;

@@ -5,7 +5,7 @@
 //! A stage that loses its path goes on as for any lost path, and one whose time is over is called
 //! off, or forced, as was asked. Whatever happens, whoever asked is answered once.
 use super::change::{Job, Stage, What};
-use super::path::{Farewell, Link, Phase, Role, Will};
+use super::path::{AdminState, Farewell, Link, Role};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT, report};
 use alloc::format;
@@ -74,7 +74,7 @@ impl HostEngine {
             return job.stage != Stage::Forget || self.forgotten(job);
         };
         let path = &self.paths[number];
-        let lost = path.phase == Phase::Lost && !path.parted;
+        let lost = path.is_lost();
         let late = job.until_ns <= now_ns;
         if late {
             job.until_ns = u64::MAX;
@@ -123,7 +123,7 @@ impl HostEngine {
     /// A path is to be in use; true: it is, or won't be.
     fn arrive(&mut self, job: &mut Job, number: usize, late: bool, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        let lost = path.phase == Phase::Lost;
+        let lost = path.is_over();
         match job.stage {
             Stage::Join if lost => {
                 let line = path.comeback.line.clone();
@@ -141,15 +141,15 @@ impl HostEngine {
                 return true;
             }
             Stage::Join if late => self.lose(number, Some("not connected in time"), now_ns),
-            Stage::Return if path.phase == Phase::Live => {
+            Stage::Return if path.is_live() => {
                 self.answer(job, Ok(()));
                 return true;
             }
-            Stage::Return if late || path.will == Will::GivenUp => {
+            Stage::Return if late || path.admin_state() == AdminState::GivenUp => {
                 let of = &self.volumes[usize::from(path.volume)];
                 let tried_ns = of.recovery.ctrl_loss_ns;
-                let why = match path.will {
-                    Will::GivenUp => report::stays_lost(&of.name, path, tried_ns),
+                let why = match path.admin_state() {
+                    AdminState::GivenUp => report::stays_lost(&of.name, path, tried_ns),
                     _ => report::not_yet(&path.comeback.line, tried_ns),
                 };
                 self.answer(job, Err(why));
@@ -164,7 +164,7 @@ impl HostEngine {
     fn flush_or_part(&mut self, job: &mut Job, number: usize, now_ns: u64) {
         let early = self.leaves_early(number);
         let path = &mut self.paths[number];
-        let live = path.phase == Phase::Live;
+        let live = path.is_live();
         if live && (job.unflushed || path.is_unflushed() || early) {
             job.stage = Stage::Flush;
             match path.farewell.is_out() {
@@ -274,7 +274,7 @@ impl HostEngine {
             return Some(refused.comeback.line.clone());
         }
         let mut paths = self.paths_of(volume);
-        if paths.all(|path| path.comeback.tried && path.phase == Phase::Lost) {
+        if paths.all(|path| path.comeback.tried && path.is_over()) {
             let lines = self
                 .paths_of(volume)
                 .map(|path| path.comeback.line.as_str());

@@ -9,7 +9,7 @@
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::fence::range;
-use super::path::{Farewell, Link, Path, Phase, Role};
+use super::path::{Farewell, Link, Path, Role, SessionState};
 use super::slots::{Kind, Slot};
 use super::types::HostEvent;
 use super::{HostEngine, report};
@@ -199,7 +199,7 @@ impl HostEngine {
         let path = &self.paths[number];
         // Nobody waits for what is left in a lane then: copies of reads that ended.
         let ended = path.lane.is_empty() || self.slots.active() == 0;
-        if path.phase == Phase::Live
+        if path.is_live()
             && path.farewell == Farewell::None
             && ended
             && path.is_unflushed()
@@ -260,10 +260,11 @@ impl HostEngine {
         if resetting && path.admin.is_some() {
             return self.close(number, Role::Admin, true, now_ns);
         }
-        match (path.phase, path.link(Role::Admin)) {
+        match (path.session(), path.link(Role::Admin)) {
             (_, Link::Closed) => self.close(number, Role::Io, false, now_ns),
             // Nothing to shut down before the controller is ready.
-            (_, Link::Opening { .. }) | (Phase::Learning, _) => {
+            (_, Link::Opening { .. })
+            | (SessionState::Identifying | SessionState::CheckingOthers, _) => {
                 self.close(number, Role::Admin, true, now_ns);
             }
             (_, Link::Open) if !path.shutting_down => {

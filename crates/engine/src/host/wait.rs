@@ -16,7 +16,7 @@
 use super::counters::group;
 use super::explain::Wait;
 use super::fence::range;
-use super::path::Phase;
+
 use super::slots::{AttemptEnd, IoState, Kind, Lane};
 use super::types::{IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover, fence};
@@ -41,7 +41,7 @@ impl HostEngine {
             return self.flushed(number, index, now_ns);
         }
         self.came_true(number, index, outcome, now_ns);
-        if outcome.is_path_error() && self.paths[number].phase == Phase::Live {
+        if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number].suspect.note(&self.slots.get(index).io);
         }
         if self.slots.get(index).hedged && !self.copy_ended(number, index, outcome, now_ns) {
@@ -51,7 +51,7 @@ impl HostEngine {
             self.blame(number, index, now_ns);
         }
         let slot = self.slots.get_mut(index);
-        let lost = outcome.is_path_error() && self.paths[number].will.returns();
+        let lost = outcome.is_path_error() && self.paths[number].admin_state().returns();
         // Once: after a hold this is the end of the same attempt.
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
@@ -185,7 +185,7 @@ impl HostEngine {
         // What it waits for from now on is not `from`.
         self.note_cost(index, now_ns);
         let number = self.number(self.slots.get(index).io.volume, from);
-        let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
+        let lost = number.is_none_or(|number| !self.paths[number].is_live());
         let slot = self.slots.get_mut(index);
         slot.history.moved(lost);
         slot.history.failed |= 1 << from.0;

@@ -65,24 +65,41 @@ fn a_long_list_is_cut() {
 #[test]
 fn the_reason_of_a_lost_connection_says_what_to_do() {
     assert_eq!(
-        closed(Phase::Learning, Role::Admin, false, Closed::Error(111)),
+        closed(
+            SessionState::Identifying,
+            Role::Admin,
+            false,
+            Closed::Error(111)
+        ),
         "can't connect: connection refused; start the target there, or correct host and port"
     );
     assert_eq!(
-        closed(Phase::Live, Role::Io, true, Closed::Error(104)),
+        closed(SessionState::Live, Role::Io, true, Closed::Error(104)),
         "connection lost: reset by the target; see the target's log"
     );
     assert_eq!(
-        closed(Phase::Live, Role::Io, true, Closed::Error(9999)),
+        closed(SessionState::Live, Role::Io, true, Closed::Error(9999)),
         "connection lost: system error 9999; check network and target"
     );
 }
 
 #[test]
 fn a_connection_that_nobody_takes_is_refused_however_the_system_says_so() {
-    let refused = |errno| closed(Phase::Learning, Role::Admin, false, Closed::Error(errno));
+    let refused = |errno| {
+        closed(
+            SessionState::Identifying,
+            Role::Admin,
+            false,
+            Closed::Error(errno),
+        )
+    };
     assert_eq!([refused(103), refused(104)], [refused(111), refused(111)]);
-    let reset = closed(Phase::Learning, Role::Admin, true, Closed::Error(104));
+    let reset = closed(
+        SessionState::Identifying,
+        Role::Admin,
+        true,
+        Closed::Error(104),
+    );
     assert!(reset.contains("reset by the target"), "{reset}");
 }
 
@@ -94,7 +111,12 @@ fn want_of_descriptors_is_no_matter_of_the_network() {
         (12, "no memory"),
         (105, "no memory"),
     ] {
-        let text = closed(Phase::Learning, Role::Admin, false, Closed::Error(errno));
+        let text = closed(
+            SessionState::Identifying,
+            Role::Admin,
+            false,
+            Closed::Error(errno),
+        );
         assert!(text.starts_with("can't connect: "), "{text}");
         assert!(text.contains(part) && !text.contains("network"), "{text}");
     }
