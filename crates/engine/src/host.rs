@@ -291,7 +291,7 @@ impl HostEngine {
 
     fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
         let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
-            return;
+            return; // this core has not opened it yet: its configuration has the policy
         };
         if let Err(why) = it.head.set_policy(policy, knobs) {
             let line = alloc::format!("{}: policy not changed: {why}", it.name);
@@ -322,7 +322,7 @@ impl Machine for HostEngine {
         match (role, &mut path.admin, &mut path.queue) {
             (Role::Admin, Some(admin), _) => admin.handle_connected(now_ns),
             (Role::Io, _, Some(queue)) => queue.handle_connected(now_ns),
-            _ => {}
+            _ => unreachable!("a connection is opened for a machine"),
         }
         self.touch(number, role);
     }
@@ -348,7 +348,7 @@ impl Machine for HostEngine {
                 self.touch(number, role);
                 taken
             }
-            _ => bytes.len(),
+            _ => unreachable!("an open connection has its machine"),
         }
     }
 
@@ -371,12 +371,13 @@ impl Machine for HostEngine {
         let (number, role) = path::of(conn);
         let path = &mut self.paths[number];
         if !path.is_open(role) {
-            return;
+            return; // as of other bytes
         }
-        if let (Role::Io, Some(queue)) = (role, &mut path.queue) {
-            queue.handle_payload(len, crc, now_ns);
-            self.touch(number, role);
-        }
+        let (Role::Io, Some(queue)) = (role, &mut path.queue) else {
+            unreachable!("only an I/O queue has placed payload");
+        };
+        queue.handle_payload(len, crc, now_ns);
+        self.touch(number, role);
     }
 
     fn poll_transmit(

@@ -250,7 +250,7 @@ impl HostEngine {
     pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let Some(index) = path.probe.and_then(|token| self.slots.find(token)) else {
-            return false;
+            unreachable!("only a probe that is under way has a time");
         };
         let slot = self.slots.get(index);
         if slot.is_expired() {
@@ -290,7 +290,7 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         let mut places = path.aborts.asked.iter_mut();
         let Some(place) = places.find(|it| it.is_none()) else {
-            return false;
+            return false; // so many late commands are no trouble of single ones
         };
         // What the controller was never told of can't be aborted, and says that nothing is sent.
         let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
@@ -426,7 +426,7 @@ impl HostEngine {
             },
         );
         if !known {
-            return;
+            return; // it was asked of a queue that is gone
         }
         if let Some(queue) = &mut path.queue {
             queue.abort_over(cid);

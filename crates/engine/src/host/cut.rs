@@ -27,7 +27,7 @@ impl HostEngine {
         let fenced = |it: &&mut Volume| it.recovery.write_failover == WriteFailover::Fenced;
         let there = self.volumes.get_mut(at).filter(|it| !it.vacant);
         let Some(it) = there.filter(fenced) else {
-            return;
+            return; // see the module's limits; or the leg's volume is not open on this core yet
         };
         it.is_cut = true;
         for number in 0..self.paths.len() {
@@ -47,7 +47,7 @@ impl HostEngine {
             let first = lane(&mut self.volumes[volume]).front();
             let mut waiting = core::iter::successors(first, |&it| self.slots.next(it));
             let Some(index) = waiting.find(|&it| !self.goes_on(it)) else {
-                return;
+                return; // all that is left goes on
             };
             self.slots.unlink(lane(&mut self.volumes[volume]), index);
             self.end(index, self.without_path(volume), NO_PATH, now_ns);

@@ -39,6 +39,11 @@ pub(super) enum VolumeStep {
 /// Low half of the name of a flush that no slot belongs to; the path's number is the other.
 const FAREWELL: u32 = 0xffff;
 
+/// Whether a command or request is a flush that no slot belongs to.
+pub(super) fn is_farewell(token: u32) -> bool {
+    token & FAREWELL == FAREWELL
+}
+
 impl HostEngine {
     /// Does what core 0 says, or takes note of it.
     pub(super) fn obey(&mut self, order: Order, now_ns: u64) {
@@ -176,7 +181,7 @@ impl HostEngine {
     fn resume(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         if !path.is_over() {
-            return;
+            return; // its connections stand, or are being opened
         }
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
@@ -265,7 +270,7 @@ impl HostEngine {
             VolumeStep::Forgotten => self.is_unused(volume),
         };
         if !done {
-            return;
+            return; // it is asked again each turn
         }
         self.set_volume_errand(volume, None);
         if step == VolumeStep::Forgotten {
@@ -290,7 +295,7 @@ impl HostEngine {
             Step::Forgotten => self.is_forgettable(number),
         };
         if !done {
-            return;
+            return; // it is asked again each turn
         }
         let unflushed = path.is_unflushed() || self.leaves_early(number);
         self.set_errand(number, None);
@@ -405,7 +410,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
-        if let Some(path) = path.filter(|_| token & FAREWELL == FAREWELL) {
+        if let Some(path) = path.filter(|_| is_farewell(token)) {
             path.farewell = match path.farewell {
                 Farewell::Out => Farewell::Ended(done),
                 _ => Farewell::None,

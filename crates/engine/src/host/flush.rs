@@ -431,7 +431,7 @@ impl HostEngine {
         let it = usize::from(volume);
         for _ in 0..self.slots.of(&self.volumes[it].flushes).count() {
             let Some(index) = self.volumes[it].flushes.front() else {
-                return;
+                return; // one of them has failed all
             };
             self.slots.unlink(&mut self.volumes[it].flushes, index);
             self.excuse(index, now_ns);

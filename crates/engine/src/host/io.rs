@@ -4,7 +4,9 @@
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
+use super::errand::is_farewell;
 use super::fence::range;
+use super::loss::is_let_go;
 use super::path::{Role, SessionState, Target};
 use super::probation::is_timed;
 use super::slots::{AttemptEnd, FlushProgress, Kind};
@@ -196,7 +198,7 @@ impl HostEngine {
     pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
             if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
-                return;
+                return; // they are taken from a lost path, and wait for room on a full one
             }
             self.slots.issued(&mut self.paths[number].lane);
         }
@@ -205,6 +207,7 @@ impl HostEngine {
     /// A command has ended.
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.slots.find(completed.token) else {
+            assert!(is_farewell(completed.token), "a command ended of no I/O");
             self.flushed_for_good(completed.token, completed.status.is_success());
             return self.refill(number, now_ns); // it had a slot of the queue as well
         };
@@ -269,7 +272,10 @@ impl HostEngine {
             if let Some(number) = self.let_go_of(id) {
                 return self.is_let_go(number, now_ns);
             }
-            self.flushed_for_good(id, end.is_ok());
+            if is_farewell(id) && !is_let_go(id) {
+                self.flushed_for_good(id, end.is_ok());
+                return;
+            }
             return self.orphan_ended(id, end, now_ns);
         };
         let slot = self.slots.get(index);
@@ -335,6 +341,8 @@ impl HostEngine {
     fn orphan_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let mut paths = self.paths.iter();
         let Some(number) = paths.position(|path| path.orphans.contains(&token)) else {
+            // Else the device of a path that has left may be asked again.
+            assert!(is_let_go(token), "a device request ended of no I/O");
             return;
         };
         let path = &mut self.paths[number];
@@ -429,7 +437,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let volume = &mut self.volumes[usize::from(path.volume)];
         let Some(ready) = volume.ready.as_mut().filter(|ready| !ready.warned) else {
-            return;
+            return; // it was said of this size; or the volume is leaving
         };
         ready.warned = true;
         let io = &self.slots.get(index).io;

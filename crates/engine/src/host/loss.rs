@@ -223,14 +223,14 @@ impl HostEngine {
         match role {
             Role::Admin => {
                 let Some(admin) = path.admin.as_mut().filter(|it| due(it.poll_timeout())) else {
-                    return;
+                    return; // another path's time it is
                 };
                 admin.handle_timeout(now_ns);
                 self.drain_admin(number, now_ns);
             }
             Role::Io => {
                 let Some(queue) = path.queue.as_mut().filter(|it| due(it.poll_timeout())) else {
-                    return;
+                    return; // another path's time it is
                 };
                 queue.handle_timeout(now_ns);
                 self.drain_queue(number, now_ns);
@@ -264,6 +264,11 @@ impl HostEngine {
 
 /// Of no slot, and of no farewell: there are fewer paths.
 const LET_GO: u32 = 0x8000;
+
+/// Whether a device has answered to [`Output::LetGo`].
+pub(super) fn is_let_go(id: u32) -> bool {
+    id & let_go_id(0) == let_go_id(0)
+}
 
 fn let_go_id(number: usize) -> u32 {
     (LET_GO | number as u32) << 16 | 0xffff

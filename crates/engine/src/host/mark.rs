@@ -88,7 +88,7 @@ impl HostEngine {
     /// have left since we began.
     pub fn inherit(&mut self, volume: u16, unclean: bool) {
         let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
-            return;
+            return; // this core has not opened the leg's volume yet
         };
         it.is_claimed = true;
         let early = it.left_early.take();
@@ -191,10 +191,10 @@ impl HostEngine {
         let path = &self.paths[number];
         let it = &mut self.volumes[usize::from(path.volume)];
         let (Some(serial), Some(facts)) = (it.recovery.marks, &path.facts) else {
-            return;
+            return; // no marks are kept of it, or a device has none
         };
         if self.settings.core != 0 || it.opened {
-            return;
+            return; // it was told
         }
         it.opened = true;
         let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
@@ -280,7 +280,7 @@ impl HostEngine {
     /// Core 0: a mark is durable.
     pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
         let Some(it) = self.asking(&mark) else {
-            return;
+            return; // the volume was removed, or is another one, while the mark was written
         };
         it.marked_ns = it.marked_ns.max(mark.bound_ns);
         it.marked_as = Some(mark.namespace);
@@ -290,7 +290,7 @@ impl HostEngine {
     /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
     pub(super) fn bar_namespace(&mut self, mark: &Mark, bar: &Bar, now_ns: u64) {
         if self.asking(mark).is_none() {
-            return;
+            return; // as in `marked`
         }
         for path in self.indexes(mark.volume) {
             let Some(number) = self.number(mark.volume, path) else {

@@ -198,7 +198,7 @@ impl HostEngine {
     pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         if !path.is_over() || !path.admin_state().returns() {
-            return;
+            return; // it came back while the news was under way, or a user has decided
         }
         path.set_admin_state(AdminState::GivenUp);
         let volume = path.volume;

@@ -74,9 +74,10 @@ impl HostEngine {
 
     /// The lost controller of a path executes nothing any more.
     pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
-        if !self.paths[number].is_over() {
-            return;
-        }
+        // Core 0 tells of a loss before it tells of the reset, and no core connects before that is
+        // over.
+        let path = &self.paths[number];
+        assert!(path.is_over(), "{}: reset while it is in use", path.uri);
         let disbelief_ns = self.disbelief_ns(number);
         let (volume, path) = (self.paths[number].volume, self.paths[number].index);
         let fence = &mut self.volumes[usize::from(volume)].fence;

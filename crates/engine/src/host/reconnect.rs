@@ -44,10 +44,12 @@ impl HostEngine {
     /// News of a path, from another core.
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
         let Some(news) = self.ordered(news, now_ns) else {
-            return;
+            return; // it was an order
         };
         let (volume, path) = match &news {
-            PathNews::Order(_) | PathNews::Done { .. } => return,
+            PathNews::Order(_) | PathNews::Done { .. } => {
+                unreachable!("an order is taken before")
+            }
             PathNews::Found(facts) => (facts.volume, facts.path),
             PathNews::Lost { volume, path, .. }
             | PathNews::Broken { volume, path, .. }
@@ -66,12 +68,14 @@ impl HostEngine {
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
         let Some(number) = self.number(volume, path) else {
-            return;
+            return; // the path has left on this core while the news was under way
         };
         let core_0 = self.settings.core == 0;
         let comeback = &mut self.paths[number].comeback;
         match news {
-            PathNews::Order(_) | PathNews::Done { .. } => {}
+            PathNews::Order(_) | PathNews::Done { .. } => {
+                unreachable!("an order is taken before")
+            }
             PathNews::Found(facts) => self.found(facts, now_ns),
             PathNews::Lost { renewal, .. } => {
                 comeback.owes = true;
@@ -131,7 +135,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let (volume, index) = (path.volume, path.index);
         if path.address().is_none() {
-            return;
+            return; // each core sees by itself what becomes of a device
         }
         if self.settings.core == 0 {
             path.comeback.others = self.settings.cores - 1;
@@ -267,12 +271,12 @@ impl HostEngine {
         // Another core may be live, and ask, while our own queue is still being opened.
         let used = path.has_association();
         if !used || !known || !self.recovers(number) {
-            return;
+            return; // nothing is read again of a path that is lost, or never will be
         }
         self.head(number).set_pending(index, true);
         let path = &mut self.paths[number];
         if core::mem::replace(&mut path.comeback.doubted, true) {
-            return;
+            return; // it was asked for, and not answered yet
         }
         if self.settings.core == 0 {
             if let Some(admin) = &mut path.admin {

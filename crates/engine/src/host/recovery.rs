@@ -115,7 +115,7 @@ impl HostEngine {
         let (io_max, scratch) = (self.settings.io_max, self.settings.scratch);
         let it = self.volumes.get_mut(usize::from(volume));
         let Some(it) = it.filter(|it| !it.vacant) else {
-            return;
+            return; // it was removed while the message was under way
         };
         if !to.is_possible() {
             let line = alloc::format!("{}: times not changed: they can't be together", it.name);

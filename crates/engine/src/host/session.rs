@@ -56,7 +56,7 @@ impl HostEngine {
         match self.paths[number].kind {
             PathKind::Device { block_shift, .. } => {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
-                    return;
+                    unreachable!("a device shows what it is");
                 };
                 self.paths[number].target.block_shift = block_shift;
                 if self.admit(number, shown, now_ns) {
@@ -83,7 +83,7 @@ impl HostEngine {
             subsystem, nsid, ..
         } = &path.kind
         else {
-            return;
+            unreachable!("a device has no admin connection");
         };
         path.admin = Some(Box::new(Admin::new(AdminConfig {
             host: settings.identity.clone(),
@@ -103,7 +103,7 @@ impl HostEngine {
     fn open(&mut self, number: usize, role: Role, now_ns: u64) {
         let path = &mut self.paths[number];
         let Some(address) = path.address() else {
-            return;
+            unreachable!("a device has no connections");
         };
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         path.set_link(role, Link::Opening { until_ns });
@@ -175,7 +175,7 @@ impl HostEngine {
     ) {
         let path = &self.paths[number];
         let PathKind::NvmeTcp { nsid, .. } = path.kind else {
-            return;
+            unreachable!("a device has no admin connection");
         };
         let (volume, index) = (path.volume, path.index);
         let cores = self.settings.cores;
@@ -217,7 +217,7 @@ impl HostEngine {
         let volume = path.volume;
         let granted_ms = u32::from(controller.kas) * 100;
         let Some(bound_ns) = self.bound_of(volume, controller) else {
-            return;
+            return; // no keep-alive: `check` and `stat` show that risk
         };
         let recovery = &self.volumes[usize::from(volume)].recovery;
         let holds = recovery.write_failover == WriteFailover::Fenced;
@@ -264,7 +264,7 @@ impl HostEngine {
         }
         let path = &mut self.paths[number];
         let Some(facts) = &path.facts else {
-            return;
+            return; // it was lost before anything was known of it
         };
         let nsid = facts.namespace.nsid;
         let doubted = core::mem::take(&mut path.comeback.doubted);
@@ -285,11 +285,11 @@ impl HostEngine {
     /// 0's.
     pub(super) fn found(&mut self, facts: Box<PathFacts>, now_ns: u64) {
         let Some(number) = self.number(facts.volume, facts.path) else {
-            return;
+            return; // core 0's news crossed with the end of the path on this core
         };
         let path = &self.paths[number];
         if path.is_over() && !path.comeback.allowed {
-            return;
+            return; // it was found before it was lost
         }
         let namespace = &facts.namespace;
         let shown = shown(&facts.controller, namespace);
@@ -300,7 +300,7 @@ impl HostEngine {
             self.changed(number, shown, now_ns)
         };
         if !agrees {
-            return;
+            return; // it was refused, and is lost
         }
         let stale = canary::has(Bug::StaleAna) && !first;
         let state = if stale {
@@ -401,7 +401,7 @@ impl HostEngine {
         let settings = &self.settings;
         let path = &mut self.paths[number];
         let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&path.facts, &path.kind) else {
-            return;
+            unreachable!("a queue is opened on a path of which the controller is known");
         };
         let controller = &facts.controller;
         // One entry more than commands; as deep as all that can be outstanding, where allowed.
@@ -439,7 +439,7 @@ impl HostEngine {
     /// A path can take I/O.
     pub(super) fn live(&mut self, number: usize, now_ns: u64) {
         if self.paths[number].is_over() {
-            return;
+            return; // its queue became ready in the turn in which it was lost
         }
         self.paths[number].set_session(SessionState::Live);
         self.paths[number].untold = true;
@@ -473,7 +473,7 @@ impl HostEngine {
         let any = self.paths_of(volume).any(|path| path.is_live());
         let it = &mut self.volumes[usize::from(volume)];
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
-            return;
+            return; // no path was admitted yet
         };
         if !settled || !any || it.ready.is_some() || it.leaving {
             return;
@@ -496,7 +496,7 @@ impl HostEngine {
     fn refresh(&mut self, volume: u16) {
         let it = &mut self.volumes[usize::from(volume)];
         let Some(ready) = &mut it.ready else {
-            return;
+            return; // `settle` takes what they show then
         };
         if let Some(limits) = it.head.limits() {
             ready.limits = limits;

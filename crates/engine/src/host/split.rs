@@ -290,7 +290,7 @@ impl HostEngine {
     pub(super) fn cut_on(&mut self, index: u32, now_ns: u64) {
         let split = self.splits.of(index);
         if core::mem::replace(&mut split.busy, true) {
-            return;
+            return; // a piece ended at once: the caller further up the stack goes on
         }
         let (outcome, path) = loop {
             while let Some((carrier, piece)) = self.next_piece(index, now_ns) {
@@ -299,7 +299,7 @@ impl HostEngine {
             }
             self.splits.of(index).busy = false;
             let Some((outcome, path)) = self.splits.result(index) else {
-                return;
+                return; // the end of a piece, or a free slot, goes on with it
             };
             if !outcome.is_done() {
                 break (outcome, path);
@@ -419,7 +419,7 @@ impl HostEngine {
     fn recut(&mut self, index: u32) -> bool {
         let io = self.slots.get(index).io;
         let Some(limits) = self.cut_limits(io.volume) else {
-            return false;
+            unreachable!("a volume with a usable path has limits");
         };
         let slot = self.slots.get(index);
         let alone = !slot.kind.is_piece();

@@ -108,7 +108,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
         let Some(stop) = self.stop else {
-            return;
+            return; // the usual case: nobody stops it
         };
         if stop.stage <= Stage::Draining {
             if !stop.overdue && now_ns >= stop.until_ns {

@@ -207,7 +207,7 @@ impl HostEngine {
             _ => !failed,
         };
         let Some(able) = self.able(index, others) else {
-            return;
+            return; // cut for narrower paths, it waits at the fence
         };
         self.volumes[volume].totals.moved_total += 1;
         // Of the best ones, a path that has answered meanwhile counts before one that was not
@@ -270,7 +270,7 @@ impl HostEngine {
         for _ in 0..self.slots.of(&self.volumes[it].queue).count() {
             let volume = &mut self.volumes[it];
             let Some(index) = volume.queue.front().filter(|_| volume.head.is_usable()) else {
-                return;
+                return; // none is usable, or no longer
             };
             self.slots.unlink(&mut volume.queue, index);
             self.excuse(index, now_ns);
@@ -350,7 +350,7 @@ impl HostEngine {
     fn unfence(&mut self, volume: u16, place: Place, now_ns: u64) {
         let at = usize::from(volume);
         if !self.volumes[at].fence.end(&mut self.slots, place) {
-            return;
+            return; // a caller further up the stack places them
         }
         while let Some(index) = self.volumes[at].fence.next_released(&mut self.slots) {
             self.resume_change(index, now_ns);
@@ -409,7 +409,7 @@ impl HostEngine {
     pub(super) fn release_due(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
         if path.is_vacant() {
-            return;
+            return; // none left anything behind: see `is_forgettable`
         }
         let (volume, path) = (usize::from(path.volume), path.index);
         let mut next = self.volumes[volume].fence.first_held(path);
@@ -433,7 +433,7 @@ impl HostEngine {
             return self.flush_again(index, path, now_ns);
         }
         let Some(able) = self.able(index, 1 << path.0) else {
-            return;
+            return; // as in `fail_over`
         };
         match self.choose(index, able & 1 << path.0, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
