@@ -5,7 +5,7 @@
 //! programs that wrap it to add load or exports. `impl Machine for HostEngine`.
 //!
 //! * `session`: a path is connected, learnt, checked, opened
-//! * `io`: the course of one I/O; `slots`: the table of those in flight
+//! * `io`: the life of one I/O; `slots`: the table of those in flight, and their states
 //! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
 //!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;

@@ -84,11 +84,12 @@ impl Aborts {
         self.asked.iter().filter(|it| it.is_none()).count()
     }
 
-    /// Changes the entry for which `is` holds, and drops it when both ends are known.
+    /// Changes the entry for which `is` holds, and drops it when both ends are known. False: there
+    /// is none.
     fn change(&mut self, is: impl Fn(&Asked) -> bool, change: impl FnOnce(&mut Asked)) -> bool {
         let mut all = self.asked.iter_mut();
         let Some(place) = all.find(|it| it.as_ref().is_some_and(&is)) else {
-            return false;
+            return false; // the caller knows what that means
         };
         if let Some(asked) = place {
             change(asked);
@@ -294,7 +295,7 @@ impl HostEngine {
         };
         // What the controller was never told of can't be aborted, and says that nothing is sent.
         let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
-            return false;
+            return false; // the path is lost for it
         };
         let slot = self.slots.find(token).map(|index| self.slots.get(index));
         let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);

@@ -477,7 +477,7 @@ impl HostEngine {
 
     pub(super) fn answer(&mut self, job: &mut Job, result: Result<(), String>) {
         let Some(ticket) = job.ticket.take() else {
-            return;
+            return; // it was answered, or the engine itself asked
         };
         let path = (!job.stage.is_of_volume()).then_some(job.path);
         let volume = job.volume;

@@ -53,7 +53,7 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
         hole_bytes,
     } = *kind
     else {
-        return None;
+        return None; // of a controller's namespace its facts say that
     };
     Some(Shown {
         identity: match identity {

@@ -145,7 +145,7 @@ impl HostEngine {
         let errors = &mut self.paths[number].device_errors;
         errors.note(failed, now_ns);
         let Some(count) = errors.said[usize::from(failed)].one_more(now_ns) else {
-            return;
+            return; // a line was written lately
         };
         let path = &self.paths[number];
         let name = &self.volumes[usize::from(path.volume)].name;

@@ -271,7 +271,7 @@ impl HostEngine {
     pub fn explain(&mut self, volume: u16, wanted: Wanted, now_ns: u64) -> bool {
         let volume = self.volumes.get_mut(usize::from(volume));
         let Some(volume) = volume.filter(|it| !it.vacant) else {
-            return false;
+            return false; // it was removed meanwhile
         };
         volume.explain = Some(Box::new(Explain::new(wanted, now_ns)));
         true
@@ -377,7 +377,7 @@ impl HostEngine {
     pub(super) fn came_true(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
         let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
         let Some(explain) = &mut volume.explain else {
-            return;
+            return; // the usual case: no attempt is written down
         };
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
         let flying = |it: &&mut Entry| it.state == State::Flying && it.token == token;

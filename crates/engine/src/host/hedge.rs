@@ -305,7 +305,7 @@ impl HostEngine {
         let mut oldest = path.lane.oldest_issued();
         for walked in 0..WALK_FAR {
             let Some(index) = oldest.filter(|_| oldest != waiting) else {
-                return;
+                return; // those that wait for room are not late on their path
             };
             next.long |= walked == WALK_MAX;
             if walked == WALK_MAX && now_ns < self.hedges.far_ns {

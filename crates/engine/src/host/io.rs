@@ -1,4 +1,4 @@
-//! The course of one I/O: submitted, given a path, given to the path's queue, ended, reported.
+//! The life of one I/O: submitted, given a path, given to the path's queue, ended, reported.
 //!
 //! The policy's choice is final while the path lives: an I/O whose path is full waits for that
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
@@ -124,7 +124,7 @@ impl HostEngine {
         }
         self.renew(index, now_ns);
         let Some(able) = self.able(index, u64::MAX) else {
-            return;
+            return; // cut for narrower paths, it waits at the fence
         };
         match self.choose(index, able, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),

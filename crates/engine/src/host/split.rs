@@ -1,7 +1,7 @@
 //! I/Os larger than what one command may carry: how they are cut, and what becomes of the pieces.
 //!
 //! The slot of such an I/O carries one piece after the other; while slots are free, *helpers* carry
-//! further ones beside it. Each piece goes the whole course of an I/O: path, hold, failover, FUA,
+//! further ones beside it. Each piece goes the whole way of an I/O: path, hold, failover, FUA,
 //! sample. What was cut for a wider path and must go to a narrower one is cut again, and its parts
 //! go one after the other in the slot that it has.
 //!

@@ -108,7 +108,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
         let Some(stop) = self.stop else {
-            return; // the usual case: nobody stops it
+            return; // the usual case: it is not stopping
         };
         if stop.stage <= Stage::Draining {
             if !stop.overdue && now_ns >= stop.until_ns {
@@ -147,7 +147,7 @@ impl HostEngine {
     /// Queues are closed, controllers shut down; what takes too long is aborted.
     fn close_down(&mut self, now_ns: u64) {
         let Some(stop) = self.stop.filter(|stop| stop.stage != Stage::Stopped) else {
-            return;
+            return; // all is closed
         };
         let late = now_ns >= stop.until_ns;
         let gone = stop.stage == Stage::Aborting && late;

@@ -207,7 +207,7 @@ impl HostEngine {
             _ => !failed,
         };
         let Some(able) = self.able(index, others) else {
-            return; // cut for narrower paths, it waits at the fence
+            return; // as in `place_again`
         };
         self.volumes[volume].totals.moved_total += 1;
         // Of the best ones, a path that has answered meanwhile counts before one that was not
@@ -433,7 +433,7 @@ impl HostEngine {
             return self.flush_again(index, path, now_ns);
         }
         let Some(able) = self.able(index, 1 << path.0) else {
-            return; // as in `fail_over`
+            return; // as in `place_again`
         };
         match self.choose(index, able & 1 << path.0, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
