@@ -122,7 +122,7 @@ impl HostEngine {
     pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let paused_ns = path.paused_ns;
-        let mut late = path.farewell.is_out() && path.farewell_ns.max(paused_ns) <= now_ns;
+        let mut late = path.final_flush.is_out() && path.final_flush_ns.max(paused_ns) <= now_ns;
         let (lane, aborts) = (path.lane, path.aborts);
         let (mut new, mut counted) = (0, 0);
         let mut next = lane.oldest_issued();
@@ -484,7 +484,7 @@ impl HostEngine {
     }
 
     /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
-    /// farewell flush.
+    /// final flush.
     pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
         if !path.is_live() {
             return None;
@@ -507,8 +507,8 @@ impl HostEngine {
             first_ns = first_ns.min(expires_ns);
             break;
         }
-        if path.farewell.is_out() {
-            first_ns = first_ns.min(path.farewell_ns.max(path.paused_ns));
+        if path.final_flush.is_out() {
+            first_ns = first_ns.min(path.final_flush_ns.max(path.paused_ns));
         }
         first_ns = first_ns.min(self.probe_expiry_ns(path));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)

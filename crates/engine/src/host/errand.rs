@@ -7,7 +7,7 @@
 //! its writes is held (T9), its connections are over, and, on core 0, all other cores have said so;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
-use super::path::{AdminState, Farewell, Path, Role, SessionState};
+use super::path::{AdminState, FinalFlush, Path, Role, SessionState};
 use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
@@ -37,11 +37,11 @@ pub(super) enum VolumeStep {
 }
 
 /// Low half of the name of a flush that no slot belongs to; the path's number is the other.
-const FAREWELL: u32 = 0xffff;
+const FINAL_FLUSH: u32 = 0xffff;
 
 /// Whether a command or request is a flush that no slot belongs to.
-pub(super) fn is_farewell(token: u32) -> bool {
-    token & FAREWELL == FAREWELL
+pub(super) fn is_final_flush(token: u32) -> bool {
+    token & FINAL_FLUSH == FINAL_FLUSH
 }
 
 impl HostEngine {
@@ -186,7 +186,7 @@ impl HostEngine {
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
-            if path.lane.is_empty() && path.orphans.is_empty() && !path.letting_go {
+            if path.lane.is_empty() && path.abandoned_flushes.is_empty() && !path.letting_go {
                 path.set_session(SessionState::Idle);
                 self.begin(number, now_ns);
             }
@@ -348,7 +348,7 @@ impl HostEngine {
             || path.session() == SessionState::Closed
             || self.settings.core != 0
             || path.retry_ns().is_some();
-        let ended = !path.farewell.is_out() && path.orphans.is_empty();
+        let ended = !path.final_flush.is_out() && path.abandoned_flushes.is_empty();
         let fence = &self.volumes[usize::from(path.volume)].fence;
         let holds = fence.first_held(path.index).is_some();
         over && told && ended && path.lane.is_empty() && !holds
@@ -379,15 +379,15 @@ impl HostEngine {
         self.paths[number] = Path::vacant(number);
         self.settle(volume);
         self.release_flushes(volume, now_ns);
-        self.lament(volume);
+        self.report_all_paths_down(volume);
     }
 
     /// Sends a flush that belongs to no I/O; its end is noted in the path. A controller has the
     /// time of an I/O for it (T12), whoever still waits for it.
     pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
-        let token = (number as u32) << 16 | FAREWELL;
+        let token = (number as u32) << 16 | FINAL_FLUSH;
         let path = &mut self.paths[number];
-        (path.farewell, path.farewell_ns) = (Farewell::Out, u64::MAX);
+        (path.final_flush, path.final_flush_ns) = (FinalFlush::Out, u64::MAX);
         if let Some(device) = path.kind.device() {
             let request = device::flush(device, token);
             return self.outputs.push(Output::Device(request));
@@ -397,12 +397,12 @@ impl HostEngine {
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         let conn = path.conn(Role::Io);
         if given {
-            path.farewell_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
-            let until_ns = path.farewell_ns;
+            path.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
+            let until_ns = path.final_flush_ns;
             self.outputs.transmit(conn);
             self.wake_by(until_ns);
         } else {
-            path.farewell = Farewell::Ended(false);
+            path.final_flush = FinalFlush::Ended(false);
         }
     }
 
@@ -410,10 +410,10 @@ impl HostEngine {
     #[cold]
     pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
-        if let Some(path) = path.filter(|_| is_farewell(token)) {
-            path.farewell = match path.farewell {
-                Farewell::Out => Farewell::Ended(done),
-                _ => Farewell::None,
+        if let Some(path) = path.filter(|_| is_final_flush(token)) {
+            path.final_flush = match path.final_flush {
+                FinalFlush::Out => FinalFlush::Ended(done),
+                _ => FinalFlush::None,
             };
         }
     }

@@ -63,12 +63,12 @@ impl Path {
     pub(super) fn all_flushed(&mut self) {
         self.writes.forget();
         self.unflushed_elsewhere = false;
-        self.inherited = false;
+        self.unflushed_from_previous_run = false;
     }
 
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
-        self.has_unflushed() || self.has_cache() && self.inherited
+        self.has_unflushed() || self.has_cache() && self.unflushed_from_previous_run
     }
 
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
@@ -225,7 +225,7 @@ impl HostEngine {
         }
         path.writes.flushed(slot.flush.covers);
         path.unflushed_elsewhere = false;
-        if core::mem::take(&mut path.inherited) {
+        if core::mem::take(&mut path.unflushed_from_previous_run) {
             self.tell_of_flush(number);
         }
         self.flush(index, now_ns);
@@ -359,7 +359,7 @@ impl HostEngine {
         if self.settings.core == 0 {
             self.tell_of_flush(number);
         }
-        if core::mem::take(&mut self.paths[number].inherited) {
+        if core::mem::take(&mut self.paths[number].unflushed_from_previous_run) {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }
@@ -434,7 +434,7 @@ impl HostEngine {
                 return; // one of them has failed all
             };
             self.slots.unlink(&mut self.volumes[it].flushes, index);
-            self.excuse(index, now_ns);
+            self.exclude_wait(index, now_ns);
             self.flush(index, now_ns);
         }
     }

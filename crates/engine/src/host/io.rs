@@ -4,7 +4,7 @@
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
-use super::errand::is_farewell;
+use super::errand::is_final_flush;
 use super::fence::range;
 use super::loss::is_let_go;
 use super::path::{Role, SessionState, Target};
@@ -207,7 +207,7 @@ impl HostEngine {
     /// A command has ended.
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.slots.find(completed.token) else {
-            assert!(is_farewell(completed.token), "a command ended of no I/O");
+            assert!(is_final_flush(completed.token), "a command ended of no I/O");
             self.flushed_for_good(completed.token, completed.status.is_success());
             return self.refill(number, now_ns); // it had a slot of the queue as well
         };
@@ -272,11 +272,11 @@ impl HostEngine {
             if let Some(number) = self.let_go_of(id) {
                 return self.is_let_go(number, now_ns);
             }
-            if is_farewell(id) && !is_let_go(id) {
+            if is_final_flush(id) && !is_let_go(id) {
                 self.flushed_for_good(id, end.is_ok());
                 return;
             }
-            return self.orphan_ended(id, end, now_ns);
+            return self.abandoned_flush_ended(id, end, now_ns);
         };
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
@@ -306,7 +306,7 @@ impl HostEngine {
     /// A device that has ended all that it was given up for may be asked again, if it says so.
     pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let ended = path.lane.is_empty() && path.orphans.is_empty();
+        let ended = path.lane.is_empty() && path.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
         if path.is_over() && returns && self.recovers(number) {
             self.paths[number].set_session(SessionState::Idle);
@@ -318,7 +318,7 @@ impl HostEngine {
     /// controller do (T13): they have no memory that it may use, so nobody waits for their ends.
     /// Only the path does.
     #[cold]
-    pub(super) fn orphan_flushes(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn abandon_flushes(&mut self, number: usize, now_ns: u64) {
         if self.paths[number].kind.device().is_none() || !self.recovers(number) {
             return;
         }
@@ -330,7 +330,7 @@ impl HostEngine {
                 continue;
             }
             let token = self.slots.token(index);
-            self.paths[number].orphans.push(token);
+            self.paths[number].abandoned_flushes.push(token);
             self.slots.rename(index);
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
@@ -338,15 +338,15 @@ impl HostEngine {
 
     /// A request that no slot knows has ended: a flush that the device had when it was given up.
     #[cold]
-    fn orphan_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
+    fn abandoned_flush_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let mut paths = self.paths.iter();
-        let Some(number) = paths.position(|path| path.orphans.contains(&token)) else {
+        let Some(number) = paths.position(|path| path.abandoned_flushes.contains(&token)) else {
             // Else the device of a path that has left may be asked again.
             assert!(is_let_go(token), "a device request ended of no I/O");
             return;
         };
         let path = &mut self.paths[number];
-        path.orphans.retain(|&it| it != token);
+        path.abandoned_flushes.retain(|&it| it != token);
         let outcome = device::outcome(end, &path.target.crdt, 0);
         let outcome = device::outcome_of_flush(&path.kind, end, outcome);
         if !outcome.is_done() && !outcome.is_path_error() {

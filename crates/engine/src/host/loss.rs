@@ -71,7 +71,7 @@ impl HostEngine {
         self.tell_lost(number, why.is_some(), renewal);
         self.fail_waiting(number, now_ns);
         self.fence_in_flight(number);
-        self.orphan_flushes(number, now_ns);
+        self.abandon_flushes(number, now_ns);
         if was_live {
             self.take_back_device(number);
         }
@@ -87,7 +87,7 @@ impl HostEngine {
         }
         self.settle(volume);
         self.read_again(volume, now_ns);
-        self.lament(volume);
+        self.report_all_paths_down(volume);
         self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
     }
@@ -262,7 +262,7 @@ impl HostEngine {
     }
 }
 
-/// Of no slot, and of no farewell: there are fewer paths.
+/// Of no slot, and of no final flush: there are fewer paths.
 const LET_GO: u32 = 0x8000;
 
 /// Whether a device has answered to [`Output::LetGo`].

@@ -145,7 +145,7 @@ pub(super) struct Path {
     pub unflushed_elsewhere: bool,
     /// An engine before this one may have had such writes: of a controller that no core has flushed
     /// since.
-    pub inherited: bool,
+    pub unflushed_from_previous_run: bool,
     /// Core 0: its user was told that its controller may keep writes held for long.
     pub warned_of_hold: bool,
     /// It leaves, and its controller has flushed for that, or has no cache.
@@ -167,11 +167,11 @@ pub(super) struct Path {
     /// What core 0 waits for, and by which order.
     pub errand: Option<(Step, u32)>,
     /// The flush before it leaves, and when a controller must have answered it.
-    pub farewell: Farewell,
-    pub farewell_ns: u64,
+    pub final_flush: FinalFlush,
+    pub final_flush_ns: u64,
     /// A device's flushes that were under way when it was given up, and are not ended yet: by the
     /// names that their I/Os had then.
-    pub orphans: Vec<u32>,
+    pub abandoned_flushes: Vec<u32>,
     /// Its device has not said yet that it may be asked again, since this path was lost.
     pub letting_go: bool,
     /// It can't be beside another path.
@@ -225,7 +225,7 @@ impl Suspect {
 /// A flush that belongs to no I/O: nothing but its path tells one from the next, so there is never
 /// more than one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum FinalFlush {
     /// None was asked for.
     None,
     /// Under way.
@@ -236,7 +236,7 @@ pub(super) enum Farewell {
     Ended(bool),
 }
 
-impl Farewell {
+impl FinalFlush {
     pub(super) fn is_out(self) -> bool {
         matches!(self, Self::Out | Self::Late)
     }
@@ -328,7 +328,7 @@ impl Path {
             comeback: Comeback::default(),
             writes: FlushTracker::default(),
             unflushed_elsewhere: false,
-            inherited: false,
+            unflushed_from_previous_run: false,
             warned_of_hold: false,
             flushed_to_leave: false,
             untold: false,
@@ -339,9 +339,9 @@ impl Path {
             granted: 0,
             admin_state: AdminState::Enabled,
             errand: None,
-            farewell: Farewell::None,
-            farewell_ns: u64::MAX,
-            orphans: Vec::new(),
+            final_flush: FinalFlush::None,
+            final_flush_ns: u64::MAX,
+            abandoned_flushes: Vec::new(),
             letting_go: false,
             refused: false,
             look_ns: 0,

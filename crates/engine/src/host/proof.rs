@@ -25,8 +25,8 @@ use super::types::{HostEvent, PathFacts, PathKind, PathNews};
 use super::{HostEngine, WriteFailover};
 
 impl HostEngine {
-    /// Begins to reset the controller of a path that was in state `before` when it was lost; false: it can't be,
-    /// or there is nothing to prove.
+    /// Begins to reset the controller of a path that was in state `before` when it was lost; false:
+    /// it can't be reset, or there is nothing to prove.
     pub(super) fn reset(&mut self, number: usize, before: SessionState, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let recovery = &self.volumes[usize::from(path.volume)].recovery;

@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
-use super::path::{AdminState, Farewell};
+use super::path::{AdminState, FinalFlush};
 use super::types::{HostEvent, PathNews};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -139,16 +139,16 @@ impl HostEngine {
             return false;
         }
         let has_more = self.paths[number].is_unflushed() || self.leaves_early(number);
-        match self.paths[number].farewell {
-            Farewell::Out | Farewell::Late => true,
-            Farewell::None if has_more => {
+        match self.paths[number].final_flush {
+            FinalFlush::Out | FinalFlush::Late => true,
+            FinalFlush::None if has_more => {
                 self.flush_for_good(number, now_ns);
-                self.paths[number].farewell.is_out()
+                self.paths[number].final_flush.is_out()
             }
-            Farewell::None => false,
-            Farewell::Ended(done) => {
+            FinalFlush::None => false,
+            FinalFlush::Ended(done) => {
                 let path = &mut self.paths[number];
-                path.farewell = Farewell::None;
+                path.final_flush = FinalFlush::None;
                 if done {
                     path.all_flushed();
                     path.flushed_to_leave = true;

@@ -294,7 +294,7 @@ impl HostEngine {
     }
 
     /// A path is live: says so if it was lost, and gives it what waits.
-    pub(super) fn welcome(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn path_up(&mut self, number: usize, now_ns: u64) {
         let core = self.settings.core;
         let path = &mut self.paths[number];
         let (volume, comeback) = (path.volume, &mut path.comeback);
@@ -316,7 +316,7 @@ impl HostEngine {
     }
 
     /// Says that no path is live, once until one is.
-    pub(super) fn lament(&mut self, volume: u16) {
+    pub(super) fn report_all_paths_down(&mut self, volume: u16) {
         let none = self
             .paths_of(volume)
             .all(|path| path.comeback.tried && !path.is_live());

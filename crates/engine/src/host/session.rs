@@ -52,7 +52,7 @@ impl HostEngine {
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
         let it = &self.volumes[usize::from(self.paths[number].volume)];
-        self.paths[number].inherited = it.ready.is_none() && it.inherits();
+        self.paths[number].unflushed_from_previous_run = it.ready.is_none() && it.inherits();
         match self.paths[number].kind {
             PathKind::Device { block_shift, .. } => {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
@@ -318,7 +318,7 @@ impl HostEngine {
         path.comeback.doubted = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
-        path.inherited |= path.facts.is_none() && inherits;
+        path.unflushed_from_previous_run |= path.facts.is_none() && inherits;
         path.facts = Some(facts);
         self.found += 1;
         if first {
@@ -458,7 +458,7 @@ impl HostEngine {
         self.slots.forget_failures(self.paths[number].volume, index);
         self.compare_anew(self.paths[number].volume, now_ns);
         self.settle(self.paths[number].volume);
-        self.welcome(number, now_ns);
+        self.path_up(number, now_ns);
         if let Some(why) = sick {
             self.on_probation(number, why, now_ns);
         }

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! A slot is free, in one [`Lane`] (of a path, or of those that wait), or ended and waiting to be
-//! reported; its links serve the list it is in. [`IoState`] says which. A token names a slot *and* its use: a late
-//! answer to an earlier use finds nothing (T11).
+//! reported; its links serve the list it is in. [`IoState`] says which. A token names a slot *and*
+//! its use: a late answer to an earlier use finds nothing (T11).
 //!
 //! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so
 //! those that still wait are a suffix, and those given are in order of that time as well. The first

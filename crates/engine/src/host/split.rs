@@ -278,7 +278,7 @@ impl HostEngine {
 
     /// Places a change that the fence has released: all of it, if it is to be cut.
     pub(super) fn resume_change(&mut self, index: u32, now_ns: u64) {
-        self.excuse(index, now_ns);
+        self.exclude_wait(index, now_ns);
         if self.slots.get(index).kind == Kind::Cut {
             self.cut_on(index, now_ns);
         } else {

@@ -5,7 +5,7 @@
 //! A stage that loses its path goes on as for any lost path, and one whose time is over is called
 //! off, or forced, as was asked. Whatever happens, whoever asked is answered once.
 use super::change::{Job, Stage, What};
-use super::path::{AdminState, Farewell, Link, Role};
+use super::path::{AdminState, FinalFlush, Link, Role};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT, report};
 use alloc::format;
@@ -167,8 +167,8 @@ impl HostEngine {
         let live = path.is_live();
         if live && (job.unflushed || path.is_unflushed() || early) {
             job.stage = Stage::Flush;
-            match path.farewell.is_out() {
-                true => path.farewell = Farewell::Late,
+            match path.final_flush.is_out() {
+                true => path.final_flush = FinalFlush::Late,
                 false => self.flush_for_good(number, now_ns),
             }
         } else {
@@ -179,14 +179,14 @@ impl HostEngine {
     }
 
     fn flush_ended(&mut self, job: &mut Job, number: usize, now_ns: u64) -> bool {
-        match self.paths[number].farewell {
-            Farewell::Out | Farewell::Late => {}
-            Farewell::None => self.flush_for_good(number, now_ns),
-            Farewell::Ended(true) => {
+        match self.paths[number].final_flush {
+            FinalFlush::Out | FinalFlush::Late => {}
+            FinalFlush::None => self.flush_for_good(number, now_ns),
+            FinalFlush::Ended(true) => {
                 job.stage = Stage::Part;
                 self.order(job, What::Part(true), now_ns);
             }
-            Farewell::Ended(false) => return self.give_up(job, number, now_ns),
+            FinalFlush::Ended(false) => return self.give_up(job, number, now_ns),
         }
         false
     }

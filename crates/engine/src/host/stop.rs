@@ -9,7 +9,7 @@
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::fence::range;
-use super::path::{Farewell, Link, Path, Role, SessionState};
+use super::path::{FinalFlush, Link, Path, Role, SessionState};
 use super::slots::{Kind, Slot};
 use super::types::HostEvent;
 use super::{HostEngine, report};
@@ -124,9 +124,9 @@ impl HostEngine {
             }
             // What a flush for somebody else has covered is not all.
             for path in &mut self.paths {
-                path.farewell = match path.farewell.is_out() {
-                    true => Farewell::Late,
-                    false => Farewell::None,
+                path.final_flush = match path.final_flush.is_out() {
+                    true => FinalFlush::Late,
+                    false => FinalFlush::None,
                 };
             }
             self.enter(Stage::Orderly, now_ns);
@@ -158,7 +158,7 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
-        let flushes = |path: &Path| path.farewell.is_out() && !abort;
+        let flushes = |path: &Path| path.final_flush.is_out() && !abort;
         let over = |path: &Path| path.is_disconnected() && !flushes(path);
         if gone || (self.paths.iter().all(over) && self.slots.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
@@ -200,7 +200,7 @@ impl HostEngine {
         // Nobody waits for what is left in a lane then: copies of reads that ended.
         let ended = path.lane.is_empty() || self.slots.active() == 0;
         if path.is_live()
-            && path.farewell == Farewell::None
+            && path.final_flush == FinalFlush::None
             && ended
             && path.is_unflushed()
             && self.recovers(number)
@@ -208,10 +208,10 @@ impl HostEngine {
             self.flush_for_good(number, now_ns);
         }
         let path = &mut self.paths[number];
-        if path.farewell == Farewell::Ended(true) {
+        if path.final_flush == FinalFlush::Ended(true) {
             path.all_flushed();
         }
-        path.farewell.is_out()
+        path.final_flush.is_out()
     }
 
     /// Says which writes may still be in caches only.

@@ -273,13 +273,13 @@ impl HostEngine {
                 return; // none is usable, or no longer
             };
             self.slots.unlink(&mut volume.queue, index);
-            self.excuse(index, now_ns);
+            self.exclude_wait(index, now_ns);
             self.place_again(index, now_ns);
         }
     }
 
-    /// The time since an I/O began to wait is not its own.
-    pub(super) fn excuse(&mut self, index: u32, now_ns: u64) {
+    /// Excludes the time since `placed_ns` from the I/O's timeout: it was waiting, not executing.
+    pub(super) fn exclude_wait(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
         let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
         let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
@@ -417,7 +417,7 @@ impl HostEngine {
             // What goes on is not held again here: its association is over.
             next = self.slots.next(index);
             if self.slots.get(index).state().is_due(now_ns) {
-                self.excuse(index, now_ns);
+                self.exclude_wait(index, now_ns);
                 let fence = &mut self.volumes[volume].fence;
                 fence.release(&mut self.slots, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
