@@ -122,7 +122,8 @@ impl HostEngine {
     pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let paused_ns = path.paused_ns;
-        let mut late = path.final_flush.is_out() && path.final_flush_ns.max(paused_ns) <= now_ns;
+        let mut late =
+            path.cache.final_flush.is_out() && path.cache.final_flush_ns.max(paused_ns) <= now_ns;
         let (lane, aborts) = (path.lane, path.aborts);
         let (mut new, mut counted) = (0, 0);
         let mut next = lane.oldest_issued();
@@ -156,7 +157,7 @@ impl HostEngine {
     /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-        let index = path.probe.filter(|_| tcp && path.is_live());
+        let index = path.probing.probe.filter(|_| tcp && path.is_live());
         let Some(index) = index.and_then(|token| self.slots.find(token)) else {
             return u64::MAX;
         };
@@ -201,8 +202,8 @@ impl HostEngine {
             Some(_) => another.then_some(PROBE_WAIT_NS),
             None if another => Some(idle_ns),
             None if self.has_only_probe(path) => {
-                let least_ns = idle_ns.max(path.probe_took_ns.saturating_mul(2));
-                let wait_ns = least_ns.saturating_mul(1 << path.renewals.min(RENEWALS_MAX));
+                let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
+                let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
                 // Before it expires as an I/O, which would be the path's fault.
                 let io_timeout_ns = self.settings.io_timeout_ns;
                 Some(wait_ns.min(io_timeout_ns - io_timeout_ns / 8))
@@ -214,7 +215,7 @@ impl HostEngine {
     /// From when on a path may be connected anew while no other path was better: those of a volume
     /// take turns, and one that was just lost has the time of a reset to come back.
     fn renewal_turn_ns(&self, path: &Path) -> u64 {
-        if !path.renewing {
+        if !path.probing.renewing {
             return 0;
         }
         let others = self
@@ -231,7 +232,7 @@ impl HostEngine {
     /// Whether nothing but its probe is under way on a path, here and on the other cores: then it
     /// costs nothing to connect it again.
     pub(super) fn has_only_probe(&self, path: &Path) -> bool {
-        let probe = path.probe.and_then(|token| self.slots.find(token));
+        let probe = path.probing.probe.and_then(|token| self.slots.find(token));
         let front = path.lane.front();
         let only = front.is_some_and(|first| self.slots.next(first).is_none());
         let head = &self.volumes[usize::from(path.volume)].head;
@@ -244,13 +245,13 @@ impl HostEngine {
     pub(super) fn is_renewal(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let head = &self.volumes[usize::from(path.volume)].head;
-        path.renewing && self.has_only_probe(path) && head.probation(path.index).is_none()
+        path.probing.renewing && self.has_only_probe(path) && head.probation(path.index).is_none()
     }
 
     /// The probe of a path has had its time; true: the path must be given up.
     pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        let Some(index) = path.probe.and_then(|token| self.slots.find(token)) else {
+        let Some(index) = path.probing.probe.and_then(|token| self.slots.find(token)) else {
             unreachable!("only a probe that is under way has a time");
         };
         let slot = self.slots.get(index);
@@ -261,7 +262,7 @@ impl HostEngine {
         let head = &self.volumes[usize::from(path.volume)].head;
         let blameless = head.probation(path.index).is_none()
             && !head.another_is_well(path.index, slot.issued_ns);
-        self.paths[number].renewing = blameless && self.has_only_probe(path);
+        self.paths[number].probing.renewing = blameless && self.has_only_probe(path);
         self.slots.set_state(index, ASKED_BACK);
         let token = self.slots.token(index);
         !can || !self.ask_one_back(number, token, now_ns)
@@ -413,7 +414,7 @@ impl HostEngine {
     pub(super) fn asked_back(&mut self, number: usize, cid: u16, aborted: bool, now_ns: u64) {
         let soon_ns = now_ns.saturating_add(ABORT_ANSWERED_WAIT_NS);
         let path = &mut self.paths[number];
-        let probe = path.probe.filter(|_| !path.renewing);
+        let probe = path.probing.probe.filter(|_| !path.probing.renewing);
         let mut token = None;
         let known = path.aborts.change(
             |it| it.cid == cid && !it.answered,
@@ -507,8 +508,8 @@ impl HostEngine {
             first_ns = first_ns.min(expires_ns);
             break;
         }
-        if path.final_flush.is_out() {
-            first_ns = first_ns.min(path.final_flush_ns.max(path.paused_ns));
+        if path.cache.final_flush.is_out() {
+            first_ns = first_ns.min(path.cache.final_flush_ns.max(path.paused_ns));
         }
         first_ns = first_ns.min(self.probe_expiry_ns(path));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)

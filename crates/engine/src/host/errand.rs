@@ -116,7 +116,7 @@ impl HostEngine {
         self.head(number).set_draining(index, drains);
         match what {
             What::Use => {
-                self.paths[number].flushed_to_leave = false;
+                self.paths[number].cache.flushed_to_leave = false;
                 self.head(number).restored(index, now_ns);
                 self.resume(number, now_ns);
             }
@@ -132,7 +132,7 @@ impl HostEngine {
                 self.path_leaves(volume, now_ns);
             }
             What::Part(flushed) => {
-                self.paths[number].flushed_to_leave = *flushed;
+                self.paths[number].cache.flushed_to_leave = *flushed;
                 if *flushed {
                     self.is_covered(number, now_ns);
                 }
@@ -147,7 +147,7 @@ impl HostEngine {
     fn is_covered(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.all_flushed();
-        path.unheard = false;
+        path.cache.unheard = false;
         let volume = path.volume;
         self.release_flushes(volume, now_ns);
     }
@@ -186,7 +186,7 @@ impl HostEngine {
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
-            if path.lane.is_empty() && path.abandoned_flushes.is_empty() && !path.letting_go {
+            if path.lane.is_empty() && path.cache.abandoned_flushes.is_empty() && !path.letting_go {
                 path.set_session(SessionState::Idle);
                 self.begin(number, now_ns);
             }
@@ -348,7 +348,7 @@ impl HostEngine {
             || path.session() == SessionState::Closed
             || self.settings.core != 0
             || path.retry_ns().is_some();
-        let ended = !path.final_flush.is_out() && path.abandoned_flushes.is_empty();
+        let ended = !path.cache.final_flush.is_out() && path.cache.abandoned_flushes.is_empty();
         let fence = &self.volumes[usize::from(path.volume)].fence;
         let holds = fence.first_held(path.index).is_some();
         over && told && ended && path.lane.is_empty() && !holds
@@ -387,7 +387,7 @@ impl HostEngine {
     pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
         let token = (number as u32) << 16 | FINAL_FLUSH;
         let path = &mut self.paths[number];
-        (path.final_flush, path.final_flush_ns) = (FinalFlush::Out, u64::MAX);
+        (path.cache.final_flush, path.cache.final_flush_ns) = (FinalFlush::Out, u64::MAX);
         if let Some(device) = path.kind.device() {
             let request = device::flush(device, token);
             return self.outputs.push(Output::Device(request));
@@ -397,12 +397,12 @@ impl HostEngine {
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         let conn = path.conn(Role::Io);
         if given {
-            path.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
-            let until_ns = path.final_flush_ns;
+            path.cache.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
+            let until_ns = path.cache.final_flush_ns;
             self.outputs.transmit(conn);
             self.wake_by(until_ns);
         } else {
-            path.final_flush = FinalFlush::Ended(false);
+            path.cache.final_flush = FinalFlush::Ended(false);
         }
     }
 
@@ -411,7 +411,7 @@ impl HostEngine {
     pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
         if let Some(path) = path.filter(|_| is_final_flush(token)) {
-            path.final_flush = match path.final_flush {
+            path.cache.final_flush = match path.cache.final_flush {
                 FinalFlush::Out => FinalFlush::Ended(done),
                 _ => FinalFlush::None,
             };

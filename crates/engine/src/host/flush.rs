@@ -61,19 +61,19 @@ impl Path {
 
     /// A flush has covered all that it acknowledged, on any core.
     pub(super) fn all_flushed(&mut self) {
-        self.writes.forget();
-        self.unflushed_elsewhere = false;
-        self.unflushed_from_previous_run = false;
+        self.cache.writes.forget();
+        self.cache.unflushed_elsewhere = false;
+        self.cache.unflushed_from_previous_run = false;
     }
 
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
-        self.has_unflushed() || self.has_cache() && self.unflushed_from_previous_run
+        self.has_unflushed() || self.has_cache() && self.cache.unflushed_from_previous_run
     }
 
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
     pub(super) fn has_unflushed(&self) -> bool {
-        self.has_cache() && (!self.writes.is_flushed() || self.unflushed_elsewhere)
+        self.has_cache() && (!self.cache.writes.is_flushed() || self.cache.unflushed_elsewhere)
     }
 }
 
@@ -82,7 +82,7 @@ impl HostEngine {
     /// the others flush for it.
     pub(super) fn is_doubtful(&self, number: usize) -> bool {
         let path = &self.paths[number];
-        let unheard = path.unheard && !self.volumes[usize::from(path.volume)].is_leg;
+        let unheard = path.cache.unheard && !self.volumes[usize::from(path.volume)].is_leg;
         (path.is_unflushed() || unheard) && self.may_take_along(number)
     }
 
@@ -102,7 +102,7 @@ impl HostEngine {
     pub(super) fn leaves_early(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let it = &self.volumes[usize::from(path.volume)];
-        let unknown = it.is_leg && !it.is_claimed && !path.flushed_to_leave;
+        let unknown = it.is_leg && !it.is_claimed && !path.cache.flushed_to_leave;
         unknown && path.has_cache() && self.may_take_along(number)
     }
 
@@ -206,7 +206,7 @@ impl HostEngine {
         }
         let slot = self.slots.get_mut(index);
         slot.flush.asked |= 1 << path.0;
-        slot.flush.covers = self.paths[number].writes.covered_now();
+        slot.flush.covers = self.paths[number].cache.writes.covered_now();
         self.put(index, path, now_ns);
         true
     }
@@ -223,9 +223,9 @@ impl HostEngine {
                 false => self.fail_flush(index, now_ns),
             };
         }
-        path.writes.flushed(slot.flush.covers);
-        path.unflushed_elsewhere = false;
-        if core::mem::take(&mut path.unflushed_from_previous_run) {
+        path.cache.writes.flushed(slot.flush.covers);
+        path.cache.unflushed_elsewhere = false;
+        if core::mem::take(&mut path.cache.unflushed_from_previous_run) {
             self.tell_of_flush(number);
         }
         self.flush(index, now_ns);
@@ -280,7 +280,7 @@ impl HostEngine {
             let number = self.number(volume, path);
             if let Some(number) = number.filter(|&number| self.is_in_doubt(number)) {
                 self.paths[number].all_flushed();
-                self.paths[number].unheard = false;
+                self.paths[number].cache.unheard = false;
             }
         }
         self.fail_flushes(volume, now_ns);
@@ -296,7 +296,7 @@ impl HostEngine {
             if self.is_in_doubt(number) {
                 let path = &mut self.paths[number];
                 path.all_flushed();
-                path.unheard = false;
+                path.cache.unheard = false;
                 let it = &mut self.volumes[usize::from(volume)];
                 it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed(path);
@@ -359,7 +359,7 @@ impl HostEngine {
         if self.settings.core == 0 {
             self.tell_of_flush(number);
         }
-        if core::mem::take(&mut self.paths[number].unflushed_from_previous_run) {
+        if core::mem::take(&mut self.paths[number].cache.unflushed_from_previous_run) {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }

@@ -306,7 +306,7 @@ impl HostEngine {
     /// A device that has ended all that it was given up for may be asked again, if it says so.
     pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let ended = path.lane.is_empty() && path.abandoned_flushes.is_empty();
+        let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
         if path.is_over() && returns && self.recovers(number) {
             self.paths[number].set_session(SessionState::Idle);
@@ -330,7 +330,7 @@ impl HostEngine {
                 continue;
             }
             let token = self.slots.token(index);
-            self.paths[number].abandoned_flushes.push(token);
+            self.paths[number].cache.abandoned_flushes.push(token);
             self.slots.rename(index);
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
@@ -340,13 +340,14 @@ impl HostEngine {
     #[cold]
     fn abandoned_flush_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let mut paths = self.paths.iter();
-        let Some(number) = paths.position(|path| path.abandoned_flushes.contains(&token)) else {
+        let Some(number) = paths.position(|path| path.cache.abandoned_flushes.contains(&token))
+        else {
             // Else the device of a path that has left may be asked again.
             assert!(is_let_go(token), "a device request ended of no I/O");
             return;
         };
         let path = &mut self.paths[number];
-        path.abandoned_flushes.retain(|&it| it != token);
+        path.cache.abandoned_flushes.retain(|&it| it != token);
         let outcome = device::outcome(end, &path.target.crdt, 0);
         let outcome = device::outcome_of_flush(&path.kind, end, outcome);
         if !outcome.is_done() && !outcome.is_path_error() {
@@ -384,7 +385,7 @@ impl HostEngine {
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         path.counters.count(slot, outcome);
         if outcome.is_done() && group(slot.io.op) == Group::Write {
-            path.writes.acknowledge();
+            path.cache.writes.acknowledge();
         }
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {

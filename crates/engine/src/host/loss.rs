@@ -41,12 +41,12 @@ impl HostEngine {
         path.comeback.allowed = false;
         path.comeback.died(was_live, longest_ns, now_ns);
         let covered = matches!(path.errand, Some((Step::Parted, _)));
-        path.unheard |= others && !covered && before.has_association();
+        path.cache.unheard |= others && !covered && before.has_association();
         if path.admin_state().returns() && was_live {
             self.suspect(number);
             let path = &mut self.paths[number];
-            if renewal && path.probe.is_some() {
-                path.renewals = path.renewals.saturating_add(1);
+            if renewal && path.probing.probe.is_some() {
+                path.probing.renewals = path.probing.renewals.saturating_add(1);
             }
             if renewal {
                 self.head(number).renewed(index, now_ns);
@@ -99,7 +99,7 @@ impl HostEngine {
         let head = &self.volumes[usize::from(path.volume)].head;
         let again = head.probation(path.index).map(|it| it.why) == Some(Why::Flaps);
         let again = again && why == report::PROBE_UNANSWERED;
-        again && core::mem::replace(&mut path.stays_out, true)
+        again && core::mem::replace(&mut path.probing.stays_out, true)
     }
 
     /// The device of a path is no more. Asking it again helps nothing: whatever comes back under

@@ -102,7 +102,7 @@ impl HostEngine {
         }
         for path in self.indexes(volume) {
             if let Some(number) = self.number(volume, path) {
-                self.paths[number].unflushed_from_previous_run |= inherits;
+                self.paths[number].cache.unflushed_from_previous_run |= inherits;
             }
         }
     }

@@ -107,6 +107,69 @@ pub(super) struct Target {
     pub crdt: [u16; 3],
 }
 
+/// What the controller of a path may have in its volatile cache only, and the flushes that belong to
+/// no I/O (T13).
+pub(super) struct CacheState {
+    /// Changes acknowledged on this core. What is unflushed hangs on this alone: counters are for
+    /// people, and may be reset.
+    pub writes: FlushTracker,
+    /// Another core had writes acknowledged that no flush has covered.
+    pub unflushed_elsewhere: bool,
+    /// An engine before this one may have had such writes: of a controller that no core has flushed
+    /// since.
+    pub unflushed_from_previous_run: bool,
+    /// It leaves, and its controller has flushed for that, or has no cache.
+    pub flushed_to_leave: bool,
+    /// It was live since the other cores were told whether this one had any.
+    pub untold: bool,
+    /// It was lost, and not all cores have said yet whether they had such writes.
+    pub unheard: bool,
+    /// The flush before it leaves, and when a controller must have answered it.
+    pub final_flush: FinalFlush,
+    pub final_flush_ns: u64,
+    /// A device's flushes that were under way when it was given up, and are not ended yet: by the
+    /// names that their I/Os had then.
+    pub abandoned_flushes: Vec<u32>,
+}
+
+impl CacheState {
+    fn new() -> Self {
+        Self {
+            writes: FlushTracker::default(),
+            unflushed_elsewhere: false,
+            unflushed_from_previous_run: false,
+            flushed_to_leave: false,
+            untold: false,
+            unheard: false,
+            final_flush: FinalFlush::None,
+            final_flush_ns: u64::MAX,
+            abandoned_flushes: Vec::new(),
+        }
+    }
+}
+
+/// The probes of a path.
+#[derive(Default)]
+pub(super) struct Probing {
+    /// The probe that is under way.
+    pub probe: Option<u32>,
+    /// That probe was aborted while no other path was better: if the path is lost for it, it is not
+    /// to blame.
+    pub renewing: bool,
+    /// How often the path was lost with a probe of an idle time unanswered, since one was answered.
+    pub renewals: u8,
+    /// How long the last answered probe of an idle time took, ns; 0: there was none.
+    pub probe_took_ns: u64,
+    /// What its probes repeat.
+    pub suspect: Suspect,
+    /// A probe on its probation was not answered, and that was reported: until its probation is
+    /// over, that it is lost and live again and again is not.
+    pub stays_out: bool,
+    /// It was found silent with all others, or a probe found no room: it is not looked at again
+    /// before.
+    pub look_ns: u64,
+}
+
 pub(super) struct Path {
     /// Which of the engine's paths this is.
     pub number: usize,
@@ -127,6 +190,10 @@ pub(super) struct Path {
     pub probes_aborted: Vec<(u16, u16)>,
     /// Core 0: questions about holes that its controller has not answered.
     pub questions: Vec<u64>,
+    /// What its controller may have in its cache only.
+    pub cache: CacheState,
+    /// Probes, and what they are for.
+    pub probing: Probing,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
     /// The machine of this role was called since the last turn.
@@ -138,22 +205,8 @@ pub(super) struct Path {
     pub facts: Option<Box<PathFacts>>,
     /// How it comes back.
     pub comeback: Comeback,
-    /// Changes acknowledged on this core. What is unflushed hangs on this alone: counters are for
-    /// people, and may be reset.
-    pub writes: FlushTracker,
-    /// Another core had writes acknowledged that no flush has covered.
-    pub unflushed_elsewhere: bool,
-    /// An engine before this one may have had such writes: of a controller that no core has flushed
-    /// since.
-    pub unflushed_from_previous_run: bool,
     /// Core 0: its user was told that its controller may keep writes held for long.
     pub warned_of_hold: bool,
-    /// It leaves, and its controller has flushed for that, or has no cache.
-    pub flushed_to_leave: bool,
-    /// It was live since the other cores were told whether this one had any.
-    pub untold: bool,
-    /// It was lost, and not all cores have said yet whether they had such writes.
-    pub unheard: bool,
     /// Core 0: what it shows, not used before its bound is marked and it is its turn.
     pub unmarked: Option<Unmarked>,
     /// Its controller activates firmware: time-outs count from then on, ns (T30).
@@ -166,33 +219,10 @@ pub(super) struct Path {
     admin_state: AdminState,
     /// What core 0 waits for, and by which order.
     pub errand: Option<(Step, u32)>,
-    /// The flush before it leaves, and when a controller must have answered it.
-    pub final_flush: FinalFlush,
-    pub final_flush_ns: u64,
-    /// A device's flushes that were under way when it was given up, and are not ended yet: by the
-    /// names that their I/Os had then.
-    pub abandoned_flushes: Vec<u32>,
     /// Its device has not said yet that it may be asked again, since this path was lost.
     pub letting_go: bool,
     /// It can't be beside another path.
     pub refused: bool,
-    /// It was found silent with all others, or a probe found no room: it is not looked at again
-    /// before.
-    pub look_ns: u64,
-    /// The probe that is under way.
-    pub probe: Option<u32>,
-    /// That probe was aborted while no other path was better: if the path is lost for it, it is not
-    /// to blame.
-    pub renewing: bool,
-    /// How often the path was lost with a probe of an idle time unanswered, since one was answered.
-    pub renewals: u8,
-    /// How long the last answered probe of an idle time took, ns; 0: there was none.
-    pub probe_took_ns: u64,
-    /// What its probes repeat.
-    pub suspect: Suspect,
-    /// A probe on its probation was not answered, and that was reported: until its probation is
-    /// over, that it is lost and live again and again is not.
-    pub stays_out: bool,
     /// Lines about damage on the way, by direction.
     pub damage_said: [Seldom; 2],
     /// Its last probation began for errors of which some were damage on the way.
@@ -319,6 +349,8 @@ impl Path {
             aborts_due: VecDeque::new(),
             probes_aborted: Vec::new(),
             questions: Vec::new(),
+            cache: CacheState::new(),
+            probing: Probing::default(),
             admin: None,
             queue: None,
             touched: [false; 2],
@@ -326,31 +358,15 @@ impl Path {
             links: [Link::Closed; 2],
             facts: None,
             comeback: Comeback::default(),
-            writes: FlushTracker::default(),
-            unflushed_elsewhere: false,
-            unflushed_from_previous_run: false,
             warned_of_hold: false,
-            flushed_to_leave: false,
-            untold: false,
-            unheard: false,
             unmarked: None,
             paused_ns: 0,
             qid: 0,
             granted: 0,
             admin_state: AdminState::Enabled,
             errand: None,
-            final_flush: FinalFlush::None,
-            final_flush_ns: u64::MAX,
-            abandoned_flushes: Vec::new(),
             letting_go: false,
             refused: false,
-            look_ns: 0,
-            probe: None,
-            renewing: false,
-            renewals: 0,
-            probe_took_ns: 0,
-            suspect: Suspect::default(),
-            stays_out: false,
             damage_said: [Seldom::new(1), Seldom::new(1)],
             damages: false,
             device_errors: DeviceErrors::new(),

@@ -62,7 +62,7 @@ fn probe_len(path: &Path) -> u32 {
     if canary::has(Bug::SmallProbes) {
         return block;
     }
-    path.suspect.read.min(PROBE_LEN_MAX).max(block)
+    path.probing.suspect.read.min(PROBE_LEN_MAX).max(block)
 }
 
 /// What may put paths on probation in an engine that has so many I/Os, and this memory of its own.
@@ -100,12 +100,13 @@ impl HostEngine {
         }
         let head = &self.volumes[usize::from(path.volume)].head;
         let due_ns = match head.probation(path.index) {
-            Some(_) if path.probe.is_some() => return None, // its end makes the next one due
+            Some(_) if path.probing.probe.is_some() => return None, // its end makes the next one due
             Some(_) => head.probe_due_ns(path.index),
             None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
                 let issued_ns = self.oldest_timed(path)?;
-                head.silent_ns(path.index, issued_ns).max(path.look_ns)
+                head.silent_ns(path.index, issued_ns)
+                    .max(path.probing.look_ns)
             }
         };
         Some(due_ns).filter(|&at_ns| at_ns < u64::MAX)
@@ -125,7 +126,7 @@ impl HostEngine {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
-        head.idle_due_ns(path.index).max(path.look_ns)
+        head.idle_due_ns(path.index).max(path.probing.look_ns)
     }
 
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
@@ -147,7 +148,7 @@ impl HostEngine {
                 }
                 let path = &mut self.paths[number];
                 let was_no_room = path.lane.is_empty();
-                path.look_ns = if was_no_room { by_ns } else { now_ns };
+                path.probing.look_ns = if was_no_room { by_ns } else { now_ns };
             }
         }
     }
@@ -172,7 +173,7 @@ impl HostEngine {
             if !known && can {
                 self.probe(at, now_ns);
             }
-            asked |= known || self.paths[at].probe.is_some();
+            asked |= known || self.paths[at].probing.probe.is_some();
         }
         asked
     }
@@ -206,7 +207,7 @@ impl HostEngine {
                 self.probe_as_failed(number, memory, now_ns);
             } else if let Some(issued_ns) = self.oldest_timed(path) {
                 // Whoever is silent together with all others is looked at again.
-                self.paths[number].look_ns = now_ns.saturating_add(self.unseen_ns_max / 4);
+                self.paths[number].probing.look_ns = now_ns.saturating_add(self.unseen_ns_max / 4);
                 let beside = self.probe_beside(number, issued_ns, now_ns);
                 let head = &mut self.volumes[volume].head;
                 let why = match beside {
@@ -231,7 +232,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
-        if !path.stays_out {
+        if !path.probing.stays_out {
             let line = report::line(&it.name, path, core, report::on_probation(path, why));
             self.events.push_back(HostEvent::Warning(volume, line));
         }
@@ -321,7 +322,9 @@ impl HostEngine {
     /// A slot and memory for a probe; `None`: there is no room, or none is wanted.
     fn take_probe(&mut self, number: usize, length: u32, now_ns: u64) -> Option<u32> {
         let path = &self.paths[number];
-        if path.admin_state() != AdminState::Enabled || self.stop.is_some() || path.probe.is_some()
+        if path.admin_state() != AdminState::Enabled
+            || self.stop.is_some()
+            || path.probing.probe.is_some()
         {
             return None;
         }
@@ -337,16 +340,16 @@ impl HostEngine {
             self.scratch.give_back(span);
             return None;
         };
-        self.paths[number].probe = Some(self.slots.token(slot));
+        self.paths[number].probing.probe = Some(self.slots.token(slot));
         Some(slot)
     }
 
     /// Probes a path on probation in the direction in which it failed; in turns, if in both.
     fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
-        let suspect = self.paths[number].suspect;
+        let suspect = self.paths[number].probing.suspect;
         let writes = suspect.write && !suspect.wrote && self.can_hint(number);
         let writes = writes && !canary::has(Bug::ReadingProbes);
-        self.paths[number].suspect.wrote = writes;
+        self.paths[number].probing.suspect.wrote = writes;
         if !writes {
             return self.probe(number, now_ns);
         }
@@ -384,7 +387,7 @@ impl HostEngine {
         let queue = path.queue.as_mut().filter(|_| room);
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if !given {
-            path.probe = None;
+            path.probing.probe = None;
             self.scratch.give_back(span);
             self.slots.free_spare(slot);
             return false;
@@ -405,7 +408,7 @@ impl HostEngine {
         while let Some(index) = next.filter(|_| next != waiting) {
             let slot = self.slots.get(index);
             if slot.kind != Kind::Probe {
-                path.suspect.note(&slot.io);
+                path.probing.suspect.note(&slot.io);
             }
             next = self.slots.next(index);
         }
@@ -421,21 +424,21 @@ impl HostEngine {
         self.scratch.give_back(span);
         self.slots.free_spare(index);
         let path = &mut self.paths[number];
-        path.probe = None;
-        let renewing = core::mem::take(&mut path.renewing);
+        path.probing.probe = None;
+        let renewing = core::mem::take(&mut path.probing.renewing);
         let (volume, at, live) = (path.volume, path.index, path.is_live());
         let idle = self.head(number).probation(at).is_none();
         let path = &mut self.paths[number];
         if idle && outcome.is_done() {
-            (path.renewals, path.probe_took_ns) = (0, latency_ns);
+            (path.probing.renewals, path.probing.probe_took_ns) = (0, latency_ns);
         }
         // It was aborted while no other path was better: the path is not to blame.
         let excused = renewing && live && outcome.is_path_error();
         if excused {
-            path.renewals = path.renewals.saturating_add(1);
+            path.probing.renewals = path.probing.renewals.saturating_add(1);
         }
         if idle && outcome.is_done() && length >= probe_len(&self.paths[number]) {
-            self.paths[number].suspect.read = 0; // reads of that length pass again
+            self.paths[number].probing.suspect.read = 0; // reads of that length pass again
         }
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
         if idle
@@ -447,11 +450,11 @@ impl HostEngine {
             self.on_probation(number, why, now_ns);
         }
         if let Some(took_ns) = over {
-            let suspect = core::mem::take(&mut self.paths[number].suspect);
+            let suspect = core::mem::take(&mut self.paths[number].probing.suspect);
             let reads = suspect.read > 0;
             self.head(number).try_first(at, reads, suspect.write);
             self.compare_anew(volume, now_ns);
-            self.paths[number].stays_out = false;
+            self.paths[number].probing.stays_out = false;
             let it = &self.volumes[usize::from(volume)];
             let path = &self.paths[number];
             let line = report::line(

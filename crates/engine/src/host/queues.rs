@@ -139,19 +139,19 @@ impl HostEngine {
             return false;
         }
         let has_more = self.paths[number].is_unflushed() || self.leaves_early(number);
-        match self.paths[number].final_flush {
+        match self.paths[number].cache.final_flush {
             FinalFlush::Out | FinalFlush::Late => true,
             FinalFlush::None if has_more => {
                 self.flush_for_good(number, now_ns);
-                self.paths[number].final_flush.is_out()
+                self.paths[number].cache.final_flush.is_out()
             }
             FinalFlush::None => false,
             FinalFlush::Ended(done) => {
                 let path = &mut self.paths[number];
-                path.final_flush = FinalFlush::None;
+                path.cache.final_flush = FinalFlush::None;
                 if done {
                     path.all_flushed();
-                    path.flushed_to_leave = true;
+                    path.cache.flushed_to_leave = true;
                 }
                 false
             }

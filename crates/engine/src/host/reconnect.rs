@@ -112,7 +112,7 @@ impl HostEngine {
                 fence.set_resetting(path, until_ns);
             }
             PathNews::Closed { unflushed, .. } if core_0 => {
-                self.paths[number].unflushed_elsewhere |= unflushed;
+                self.paths[number].cache.unflushed_elsewhere |= unflushed;
                 let comeback = &mut self.paths[number].comeback;
                 comeback.others = comeback.others.saturating_sub(1);
                 self.gone(number, now_ns);
@@ -122,7 +122,7 @@ impl HostEngine {
                 unflushed,
                 ..
             } => {
-                self.paths[number].unflushed_elsewhere |= unflushed;
+                self.paths[number].cache.unflushed_elsewhere |= unflushed;
                 self.heard(number, now_ns);
                 self.begin_bound(number, since_ns);
             }
@@ -171,7 +171,7 @@ impl HostEngine {
             path: path.index,
             since_ns: now_ns,
             // Once: whoever gave it up by then must not hear of it with every attempt to connect.
-            unflushed: core::mem::take(&mut path.untold) && path.has_unflushed(),
+            unflushed: core::mem::take(&mut path.cache.untold) && path.has_unflushed(),
         };
         let session = path.session();
         let comeback = &mut path.comeback;
@@ -240,7 +240,7 @@ impl HostEngine {
 
     /// It is known of a lost path whether any core had unflushed writes there.
     fn heard(&mut self, number: usize, now_ns: u64) {
-        if core::mem::take(&mut self.paths[number].unheard) {
+        if core::mem::take(&mut self.paths[number].cache.unheard) {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }
@@ -307,7 +307,7 @@ impl HostEngine {
         let comeback = &mut self.paths[number].comeback;
         comeback.line_before.clear();
         let said = !core::mem::take(&mut comeback.line).is_empty();
-        if said && !self.paths[number].stays_out {
+        if said && !self.paths[number].probing.stays_out {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
             self.events.push_back(HostEvent::Returned(volume, line));
         }

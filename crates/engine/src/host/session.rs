@@ -52,7 +52,7 @@ impl HostEngine {
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
         let it = &self.volumes[usize::from(self.paths[number].volume)];
-        self.paths[number].unflushed_from_previous_run = it.ready.is_none() && it.inherits();
+        self.paths[number].cache.unflushed_from_previous_run = it.ready.is_none() && it.inherits();
         match self.paths[number].kind {
             PathKind::Device { block_shift, .. } => {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
@@ -318,7 +318,7 @@ impl HostEngine {
         path.comeback.doubted = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
-        path.unflushed_from_previous_run |= path.facts.is_none() && inherits;
+        path.cache.unflushed_from_previous_run |= path.facts.is_none() && inherits;
         path.facts = Some(facts);
         self.found += 1;
         if first {
@@ -442,7 +442,7 @@ impl HostEngine {
             return; // its queue became ready in the turn in which it was lost
         }
         self.paths[number].set_session(SessionState::Live);
-        self.paths[number].untold = true;
+        self.paths[number].cache.untold = true;
         let index = self.paths[number].index;
         let has_queue = self.has_queue(number);
         self.head(number).set_enabled(index, has_queue);
@@ -452,7 +452,7 @@ impl HostEngine {
         } else {
             None
         };
-        self.paths[number].stays_out &= sick.is_some();
+        self.paths[number].probing.stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
         self.tell_opened(number);
         self.slots.forget_failures(self.paths[number].volume, index);

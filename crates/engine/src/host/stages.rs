@@ -167,8 +167,8 @@ impl HostEngine {
         let live = path.is_live();
         if live && (job.unflushed || path.is_unflushed() || early) {
             job.stage = Stage::Flush;
-            match path.final_flush.is_out() {
-                true => path.final_flush = FinalFlush::Late,
+            match path.cache.final_flush.is_out() {
+                true => path.cache.final_flush = FinalFlush::Late,
                 false => self.flush_for_good(number, now_ns),
             }
         } else {
@@ -179,7 +179,7 @@ impl HostEngine {
     }
 
     fn flush_ended(&mut self, job: &mut Job, number: usize, now_ns: u64) -> bool {
-        match self.paths[number].final_flush {
+        match self.paths[number].cache.final_flush {
             FinalFlush::Out | FinalFlush::Late => {}
             FinalFlush::None => self.flush_for_good(number, now_ns),
             FinalFlush::Ended(true) => {
@@ -252,7 +252,7 @@ impl HostEngine {
         job.until_ns = u64::MAX;
         // Another core's flush may have covered what one core still counts as unflushed: it would
         // fail a flush for it.
-        let heard = |number: usize| !self.paths[number].unheard && !self.is_doubtful(number);
+        let heard = |number: usize| !self.paths[number].cache.unheard && !self.is_doubtful(number);
         let covered = !job.unflushed && number.is_some_and(heard);
         self.order(job, What::Forget(covered), now_ns);
     }

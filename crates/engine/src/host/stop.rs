@@ -124,7 +124,7 @@ impl HostEngine {
             }
             // What a flush for somebody else has covered is not all.
             for path in &mut self.paths {
-                path.final_flush = match path.final_flush.is_out() {
+                path.cache.final_flush = match path.cache.final_flush.is_out() {
                     true => FinalFlush::Late,
                     false => FinalFlush::None,
                 };
@@ -158,7 +158,7 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
-        let flushes = |path: &Path| path.final_flush.is_out() && !abort;
+        let flushes = |path: &Path| path.cache.final_flush.is_out() && !abort;
         let over = |path: &Path| path.is_disconnected() && !flushes(path);
         if gone || (self.paths.iter().all(over) && self.slots.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
@@ -200,7 +200,7 @@ impl HostEngine {
         // Nobody waits for what is left in a lane then: copies of reads that ended.
         let ended = path.lane.is_empty() || self.slots.active() == 0;
         if path.is_live()
-            && path.final_flush == FinalFlush::None
+            && path.cache.final_flush == FinalFlush::None
             && ended
             && path.is_unflushed()
             && self.recovers(number)
@@ -208,10 +208,10 @@ impl HostEngine {
             self.flush_for_good(number, now_ns);
         }
         let path = &mut self.paths[number];
-        if path.final_flush == FinalFlush::Ended(true) {
+        if path.cache.final_flush == FinalFlush::Ended(true) {
             path.all_flushed();
         }
-        path.final_flush.is_out()
+        path.cache.final_flush.is_out()
     }
 
     /// Says which writes may still be in caches only.

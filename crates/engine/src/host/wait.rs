@@ -42,7 +42,10 @@ impl HostEngine {
         }
         self.came_true(number, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
-            self.paths[number].suspect.note(&self.slots.get(index).io);
+            self.paths[number]
+                .probing
+                .suspect
+                .note(&self.slots.get(index).io);
         }
         if self.slots.get(index).hedged && !self.copy_ended(number, index, outcome, now_ns) {
             return;
