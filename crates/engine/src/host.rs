@@ -10,7 +10,8 @@
 //!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
 //!   `reconnect`: it comes back
-//! * `fence`: changes that may not be executed yet; `wait`: what I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
+//! * `fence`: changes that may not be executed yet; `wait`: what I/O does meanwhile
+//! * `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `probation`: a path that does badly gets probes instead of I/O
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
