@@ -107,8 +107,8 @@ pub(super) struct Target {
     pub crdt: [u16; 3],
 }
 
-/// What the controller of a path may have in its volatile cache only, and the flushes that belong to
-/// no I/O (T13).
+/// Acknowledged data that the controller of a path may have in its volatile cache only, and the
+/// flushes that belong to no I/O (T13).
 pub(super) struct CacheState {
     /// Changes acknowledged on this core. What is unflushed hangs on this alone: counters are for
     /// people, and may be reset.

@@ -100,7 +100,7 @@ impl HostEngine {
         }
         let head = &self.volumes[usize::from(path.volume)].head;
         let due_ns = match head.probation(path.index) {
-            Some(_) if path.probing.probe.is_some() => return None, // its end makes the next one due
+            Some(_) if path.probing.probe.is_some() => return None, // its end asks for the next
             Some(_) => head.probe_due_ns(path.index),
             None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
