@@ -576,9 +576,13 @@ impl Machine for Devices {
         if self.again {
             return Some(0);
         }
+        let host = self.host.poll_timeout();
+        if self.mirrors.is_empty() {
+            return host;
+        }
         let mirrors = self.mirrors.iter().flatten();
         let mirrors = mirrors.filter_map(|it| it.timeout(&self.host));
-        mirrors.chain(self.host.poll_timeout()).min()
+        mirrors.chain(host).min()
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
