@@ -7,18 +7,18 @@
 . ./run.sh
 load_host
 modprobe ext4
+truncate -s 128M /tmp/disk
 target <<EOF
 nqn = "$nqn"
 [[namespace]]
 backend = "file:/tmp/disk"
-size = "128MiB"
 [[port]]
 listen = "127.0.0.1:4420"
 [[port]]
 listen = "127.0.0.1:4421"
 EOF
 for leg in a b; do truncate -s 96M /tmp/$leg.img; done
-check mirror_made braid mirror create m0 file:/tmp/a.img file:/tmp/b.img
+check mirror_made braid mirror create --force m0 file:/tmp/a.img file:/tmp/b.img
 exported=nqn.2026-01.org.example:exported
 start_run <<EOF
 keep_alive_tmo = "2s"
@@ -48,7 +48,7 @@ nqn = "$exported"
 nsid = 7
 EOF
 
-found() { nvme discover -t tcp -a 127.0.0.1 -s 4430 --hostnqn "$hostnqn" | grep -q "$exported"; }
+found() { nvme discover -t tcp -a 127.0.0.1 -s 4430 --hostnqn "$hostnqn" --hostid "$hostid" | grep -q "$exported"; }
 check discovered found
 nqn=$exported
 check connect connect 4430 --keep-alive-tmo 5 --reconnect-delay 1 --ctrl-loss-tmo 600

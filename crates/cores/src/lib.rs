@@ -62,6 +62,8 @@ pub enum RunEvent {
     Resized(u16, VolumeInfo),
     /// A line for the user.
     Note(String),
+    /// See [`ExportEvent::Port`].
+    Host(engine::target::Event, u32),
     /// This volume can't be the namespace of this NSID, and why.
     Unfit(u16, u32, String),
     /// No path of the volume is live; its I/O waits.
@@ -261,6 +263,7 @@ impl RunMachine {
                     | HostEvent::Freed(..)
                     | HostEvent::Removed(_),
                 ) => {}
+                ExportEvent::Port { event, count } => self.tell(RunEvent::Host(event, count)),
                 ExportEvent::Unfit { volume, nsid, why } => {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }

@@ -139,6 +139,14 @@ pub enum ExportEvent {
         /// What about the volume can't be.
         why: nvme::controller::ConfigError,
     },
+    /// A host over NVMe/TCP found no place, or a connection of it was ended for a reason worth a
+    /// line; of many, few are spoken of.
+    Port {
+        /// Which; its port counts within its server.
+        event: crate::target::Event,
+        /// How many since this was said last, with this one.
+        count: u32,
+    },
     /// A client's session was ended for a reason worth a line; of many, few are spoken of.
     Client {
         /// Of this export.

@@ -21,9 +21,11 @@
 //! Status.
 use crate::export::ExportEvent;
 use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use crate::limits::CLIENT_LINES_MAX;
 use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
 use crate::mirror::Devices;
-use crate::target::{TargetConfig, TargetControl, TargetEngine};
+use crate::seldom::Seldom;
+use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::Range;
@@ -94,6 +96,8 @@ pub(crate) struct NvmeServer {
     slots_changed: bool,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
+    /// Connections that ended for a reason worth a line.
+    ended: Seldom,
     /// The target has ended.
     is_over: bool,
 }
@@ -145,6 +149,7 @@ impl NvmeServer {
             slots_changed: false,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
+            ended: Seldom::new(CLIENT_LINES_MAX),
             is_over: false,
         })
     }
@@ -244,6 +249,19 @@ impl NvmeServer {
         }
     }
 
+    /// Reports hosts that found no place, and connections that ended for a fault of the host.
+    fn report_hosts(&mut self, now_ns: u64) {
+        while let Some((_, event)) = self.target.next_event() {
+            let count = match event {
+                target::Event::TurnedAway { count, .. } => Some(count),
+                target::Event::Closed { why, .. } if why.is_fault() => self.ended.one_more(now_ns),
+                _ => None,
+            };
+            let event = count.map(|count| ExportEvent::Port { event, count });
+            self.events.extend(event);
+        }
+    }
+
     /// Says which devices have become usable, or are so no more.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
         for it in &mut self.namespaces {
@@ -287,6 +305,7 @@ impl NvmeServer {
             };
             self.outputs.push_back(output);
         }
+        self.report_hosts(now_ns);
         any | self.submit_waiting(devices, now_ns)
     }
 

@@ -33,6 +33,7 @@ mod settings;
 
 pub use config::{check_nqn, identifiers, serial_of};
 pub use embedded::{Embedded, EmbeddedConfig, embedded};
+pub use log::reason;
 
 use clap::{Args, Subcommand};
 

@@ -139,7 +139,8 @@ fn of_event(event: Event) -> String {
     }
 }
 
-fn reason(why: Why) -> String {
+/// Why a connection is over, in words.
+pub fn reason(why: Why) -> String {
     let text = match why {
         Why::Target(reason) => match reason {
             CloseReason::Finished => "the host disconnected, or its controller was shut down",

@@ -329,6 +329,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
             ));
         }
         RunEvent::Note(what) => log::say(service.of_queue(what)),
+        RunEvent::Host(event, count) => log::say(nvme_exports::in_words(event, count)),
         RunEvent::Unfit(volume, nsid, why) => {
             let name = service.name(volume);
             log::say(format!(

@@ -9,11 +9,12 @@ use super::config::{Config, Subsystem};
 use super::mirrors;
 use super::service::Service;
 use anyhow::{Context, anyhow};
+use engine::target::Event;
 use engine::{Core, NvmeConfig};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
 use std::net::{SocketAddr, TcpListener};
-use target::serial_of;
+use target::{reason, serial_of};
 
 /// Most connections of one subsystem: as of a target.
 pub const CONNECTIONS_MAX: u32 = 128;
@@ -157,6 +158,27 @@ impl Listening {
             }
         });
         exported.collect()
+    }
+}
+
+/// A line about hosts of an export.
+pub fn in_words(event: Event, count: u32) -> String {
+    let more = match count {
+        0 | 1 => String::new(),
+        _ => format!(" ({} more since the last such line)", count - 1),
+    };
+    match event {
+        Event::TurnedAway { count, .. } => format!(
+            "NVMe/TCP exports: {count} connections turned away: all {CONNECTIONS_MAX} places of \
+             the subsystem are taken"
+        ),
+        Event::Closed { why, .. } => {
+            format!(
+                "NVMe/TCP exports: a connection was closed: {}{more}",
+                reason(why)
+            )
+        }
+        Event::Connected { .. } => "NVMe/TCP exports: a host connected".into(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! (T10).
 use super::TargetEngine;
 use super::commands::Stage;
+use super::log::Event;
 use block::Key;
 use nvme::controller::{Action, ConfigError};
 use nvme::host::AnaState;
@@ -83,6 +84,11 @@ impl TargetEngine {
             self.subsystem.set_ana_group(port, group, state, now_ns);
         }
         self.drain(now_ns);
+    }
+
+    /// The oldest event of the log not yet read, and how many before it were lost.
+    pub(crate) fn next_event(&self) -> Option<(u64, Event)> {
+        self.log.pop()
     }
 
     /// What the command of a request does.

@@ -55,6 +55,20 @@ pub enum Why {
     Network(Closed),
 }
 
+impl Why {
+    /// Whether a fault of the host, or of what is between, ended it: not an end in order, and not
+    /// the network's alone.
+    pub fn is_fault(self) -> bool {
+        match self {
+            Self::Stalled => true,
+            Self::Target(reason) => {
+                !matches!(reason, CloseReason::Finished | CloseReason::AssociationLost)
+            }
+            Self::Dropped | Self::Stopping | Self::Network(_) => false,
+        }
+    }
+}
+
 /// Events until they are read.
 #[derive(Debug)]
 pub struct Log {

@@ -2,10 +2,12 @@
 use super::common::{BLOCK, MS, SECOND, io};
 use super::rig::{Below, GUEST, Rig, Setup};
 use crate::mirror::rig::{LEG_BYTES, configured};
-use engine::export::ExportControl;
+use engine::Machine;
+use engine::export::{ExportControl, ExportEvent};
 use engine::host::{Io, IoOp, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use engine::mirror::{Anew, MIRRORS_FROM, MirrorOrder};
+use engine::target::Event;
 use volume::Outcome;
 
 fn write(slot: u64) -> Io {
@@ -93,4 +95,23 @@ fn stopped_mirror_is_inaccessible_until_it_begins_anew() {
     rig.control(ExportControl::Mirror(MIRRORS_FROM, begin));
     assert_eq!(rig.end(1, 60 * SECOND), Outcome::Done);
     assert_eq!(rig.world.connections(GUEST), connections);
+}
+
+#[test]
+fn hosts_that_find_no_place_are_reported() {
+    let mut setup = Setup::over(Below::Local);
+    setup.server.subsystem.connections_max = 2;
+    let mut rig = Rig::ready(setup);
+    let now_ns = rig.world.now_ns;
+    for _ in 0..3 {
+        let refused = rig.core.borrow_mut().handle_accepted(EXPORTS_MAX, now_ns);
+        assert!(refused.is_none());
+    }
+    rig.pass(MS);
+    let reported = rig.events.iter().filter_map(|event| match event {
+        ExportEvent::Port { event, .. } => Some(*event),
+        _ => None,
+    });
+    let turned_away = Event::TurnedAway { port: 0, count: 1 };
+    assert_eq!(reported.collect::<Vec<_>>(), [turned_away]);
 }
