@@ -460,7 +460,9 @@ impl NvmeServer {
             devices.order.end(ticket);
         }
         if request.of.op == DeviceOp::Flush && result.is_err() {
-            let (_, is_heard) = self.target.asker(id);
+            // That of zeroes tells of nothing but these.
+            let is_asked = self.target.action(id) == Action::Flush;
+            let is_heard = is_asked && self.target.asker(id).1;
             devices.flush_failed_for(request.of.device.0, is_heard);
         }
         self.target.request_ended(id, result, now_ns);

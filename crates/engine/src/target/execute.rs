@@ -308,12 +308,15 @@ fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<Dev
         Action::Read => DeviceOp::Read,
         Action::Write { fua } => DeviceOp::Write { fua },
         Action::Flush => DeviceOp::Flush,
-        Action::WriteZeroes { deallocate } => DeviceOp::WriteZeroes { deallocate },
+        // Devices don't zero durably: a flush behind it makes it so.
+        Action::WriteZeroes { fua: true, .. } if step > 0 => DeviceOp::Flush,
+        Action::WriteZeroes { deallocate, .. } => DeviceOp::WriteZeroes { deallocate },
         Action::Deallocate => DeviceOp::Deallocate,
         Action::Compare => DeviceOp::Compare,
     };
     let (first, blocks) = match command.action {
         Action::Deallocate => *command.ranges.get(step)?,
+        Action::WriteZeroes { fua: true, .. } if step == 1 => (0, 0),
         _ if step > 0 && command.namespace.is_some() => return None,
         Action::Flush => (0, 0),
         _ => (command.slba, u64::from(command.blocks)),

@@ -380,7 +380,7 @@ impl Purpose {
             Self::Read => Action::Read,
             Self::Write { fua } => Action::Write { fua },
             Self::Compare => Action::Compare,
-            Self::WriteZeroes { deallocate } => Action::WriteZeroes { deallocate },
+            Self::WriteZeroes { deallocate, fua } => Action::WriteZeroes { deallocate, fua },
             _ => Action::Flush,
         }
     }

@@ -128,6 +128,7 @@ fn blocks(
         nvm::COMPARE => Purpose::Compare,
         _ => Purpose::WriteZeroes {
             deallocate: cdw12 & nvm::DEALLOCATE != 0,
+            fua: cdw12 & nvm::FUA != 0,
         },
     };
     command.purpose = purpose;

@@ -156,6 +156,8 @@ pub enum Action {
     WriteZeroes {
         /// Deallocate allowed.
         deallocate: bool,
+        /// Force unit access: the zeroes are durable when it is done.
+        fua: bool,
     },
     /// Deallocate the ranges that [`Subsystem::take_ranges`](super::Subsystem::take_ranges)
     /// returns.

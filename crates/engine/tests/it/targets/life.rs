@@ -2,9 +2,9 @@
 //! and what can be changed while it runs.
 
 use crate::target_hand::*;
-use engine::Machine;
 use engine::machine::ConnId;
 use engine::target::{TargetControl, TargetEngine};
+use engine::{DeviceOp, Machine};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use nvme::wire::sqe::Sgl;
@@ -518,4 +518,20 @@ fn what_does_not_fit_together_is_refused_by_field() {
         "connections_max"
     );
     assert_eq!(field(|c| c.subsystem.nqn.clear()), "nqn");
+}
+
+/// Write Zeroes has the bit too (NVM command set 1.0, 3.2.8).
+#[test]
+fn t13_zeroes_with_fua_end_when_they_are_flushed() {
+    let (mut hand, queues) = Hand::ready(&[shape::Config::default()]);
+    hand.hold_device = true;
+    let zeroes = io(0x08, 4, 2).cdw(12, 1 | 1 << 30);
+    hand.send(queues[0], zeroes, &[]);
+    hand.answer_device();
+    assert!(hand.done(queues[0]).is_empty(), "they may be in a cache");
+    hand.answer_device();
+    assert_eq!(hand.done(queues[0]).len(), 1);
+    let ops: Vec<_> = hand.requests.iter().map(|it| it.op).collect();
+    let zeroes = DeviceOp::WriteZeroes { deallocate: false };
+    assert_eq!(ops, [zeroes, DeviceOp::Flush]);
 }

@@ -40,6 +40,7 @@ pub(in crate::controller) enum Purpose {
     Flush,
     WriteZeroes {
         deallocate: bool,
+        fua: bool,
     },
     Deallocate,
     Compare,

@@ -53,6 +53,7 @@ fn every_command_reaches_the_driver_as_it_was_meant() {
     let mut bench = Bench::ready(config(), &Options::default());
     let token = 0;
     let zeroes = rw(nvm::WRITE_ZEROES, 2, 9, 65, Sgl::None);
+    let zeroed = |deallocate, fua| Action::WriteZeroes { deallocate, fua };
     let cases = [
         (
             write(1, 5, 8, capsule(4096)),
@@ -79,15 +80,16 @@ fn every_command_reaches_the_driver_as_it_was_meant() {
             0,
             (NSID_ALL, 0, 0, Action::Flush),
         ),
-        (
-            zeroes,
-            0,
-            (2, 9, 65, Action::WriteZeroes { deallocate: false }),
-        ),
+        (zeroes, 0, (2, 9, 65, zeroed(false, false))),
         (
             zeroes.cdw(12, 64 | nvm::DEALLOCATE),
             0,
-            (2, 9, 65, Action::WriteZeroes { deallocate: true }),
+            (2, 9, 65, zeroed(true, false)),
+        ),
+        (
+            zeroes.cdw(12, 64 | nvm::FUA),
+            0,
+            (2, 9, 65, zeroed(false, true)),
         ),
     ];
     for (sqe, len, (nsid, slba, blocks, action)) in cases {
@@ -108,7 +110,7 @@ fn every_command_reaches_the_driver_as_it_was_meant() {
         assert_eq!(bench.executed.pop(), Some(want));
     }
     assert!(bench.buffers.is_empty(), "every buffer came back");
-    assert_eq!(bench.released.len(), 7);
+    assert_eq!(bench.released.len(), 8);
 }
 
 #[test]
