@@ -36,6 +36,7 @@ use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -123,6 +124,9 @@ pub struct Config {
     /// The subsystems that their NVMe/TCP exports make.
     #[serde(skip)]
     pub subsystems: Vec<Subsystem>,
+    /// Cores of the volumes in these, by number.
+    #[serde(skip)]
+    pub homes: BTreeMap<u16, u16>,
 }
 
 /// One discovery controller.
@@ -344,8 +348,8 @@ impl Config {
         let legs = config.volumes.iter().flat_map(Volume::leg_volumes);
         let legs: Vec<Volume> = legs.collect();
         config.volumes.extend(legs);
-        subsystems::check_cores(&config.subsystems, &config.volumes, config.cores)
-            .map_err(placed)?;
+        let homes = subsystems::homes(&config.subsystems, &config.volumes, config.cores);
+        config.homes = homes.map_err(placed)?;
         Ok(config)
     }
 
@@ -359,6 +363,12 @@ impl Config {
     pub fn tcp_keep_alive(&self) -> Option<std::time::Duration> {
         let ns = Some(self.tcp_keep_alive).filter(|&ns| ns > 0);
         ns.map(std::time::Duration::from_nanos)
+    }
+
+    /// The core of a volume's clients, by number.
+    pub fn core_of(&self, volume: u16) -> u16 {
+        let home = self.homes.get(&volume).copied();
+        home.unwrap_or(volume % self.cores.max(1))
     }
 
     /// The volume of that name.

@@ -23,6 +23,7 @@ use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
 use runtime::{Device, Handle, ReactorConfig, Sender};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -52,6 +53,8 @@ type Opened = (Resources, Vec<VolumeConfig>, Vec<Absent>);
 /// Running cores.
 pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
+    /// See [`Config::homes`].
+    homes: Arc<BTreeMap<u16, u16>>,
     /// Where the paths lead.
     pub known: Vec<Known>,
     /// Volumes that begin without some of their paths.
@@ -62,7 +65,11 @@ pub struct Cores {
 
 /// For speaking to them.
 #[derive(Clone)]
-pub struct Senders(Vec<Sender<RunControl>>);
+pub struct Senders {
+    all: Vec<Sender<RunControl>>,
+    /// See [`Config::homes`].
+    homes: Arc<BTreeMap<u16, u16>>,
+}
 
 impl Cores {
     /// Starts all.
@@ -129,6 +136,7 @@ impl Cores {
         handles.reverse();
         Ok(Self {
             handles,
+            homes: Arc::new(config.homes.clone()),
             known: resources.known,
             absent,
             storages,
@@ -137,7 +145,10 @@ impl Cores {
 
     /// For speaking to them.
     pub fn senders(&self) -> Senders {
-        Senders(self.handles.iter().map(Handle::sender).collect())
+        Senders {
+            all: self.handles.iter().map(Handle::sender).collect(),
+            homes: Arc::clone(&self.homes),
+        }
     }
 
     /// Ends all: clients are told, I/O under way has `drain_ns`.
@@ -158,21 +169,27 @@ impl Cores {
 }
 
 impl Senders {
-    /// The core of a volume's clients.
+    /// The sender to the core of a volume's clients.
     pub fn of(&self, volume: u16) -> &Sender<RunControl> {
-        &self.0[usize::from(volume) % self.0.len()]
+        &self.all[self.core_of(volume)]
+    }
+
+    /// The core of a volume's clients.
+    pub fn core_of(&self, volume: u16) -> usize {
+        let home = self.homes.get(&volume).copied();
+        home.map_or(usize::from(volume) % self.all.len(), usize::from)
     }
 
     /// Says the same to all.
     pub fn all(&self, message: impl Fn() -> ExportControl) {
-        for core in &self.0 {
+        for core in &self.all {
             core.send(RunControl::Export(message()));
         }
     }
 
     /// Passes on to core 0 what another core learnt of a path.
     pub fn tell_core_zero(&self, news: PathNews) {
-        self.0[0].send(RunControl::Export(ExportControl::Host(HostControl::Path(
+        self.all[0].send(RunControl::Export(ExportControl::Host(HostControl::Path(
             news,
         ))));
     }
@@ -180,13 +197,13 @@ impl Senders {
     /// A mark is durable, or can't be and is done without.
     pub fn marked(&self, mark: Mark) {
         let marked = HostControl::Marked(mark);
-        self.0[0].send(RunControl::Export(ExportControl::Host(marked)));
+        self.all[0].send(RunControl::Export(ExportControl::Host(marked)));
     }
 
     /// Paths that show a mark's namespace are not used, and why.
     pub fn barred(&self, mark: Mark, bar: Bar) {
         let barred = HostControl::Barred(mark, bar);
-        self.0[0].send(RunControl::Export(ExportControl::Host(barred)));
+        self.all[0].send(RunControl::Export(ExportControl::Host(barred)));
     }
 
     /// Clients of a volume that is not open are refused for this reason, or wait.
@@ -202,12 +219,12 @@ impl Senders {
             change,
             wait_ns,
         };
-        self.0[0].send(RunControl::Export(ExportControl::Host(change)));
+        self.all[0].send(RunControl::Export(ExportControl::Host(change)));
     }
 
     /// What an address number stands for from now on, on all cores.
     pub fn set_address(&self, number: u32, address: SocketAddr) {
-        for core in &self.0 {
+        for core in &self.all {
             core.set_address(number, address);
         }
     }
@@ -217,7 +234,7 @@ impl Senders {
     /// # Errors
     /// No descriptor is left.
     pub fn set_device(&self, number: u16, device: Option<&Device>) -> anyhow::Result<()> {
-        for core in &self.0 {
+        for core in &self.all {
             core.set_device(DeviceId(number), device)?;
         }
         Ok(())
@@ -247,7 +264,7 @@ impl Senders {
 
     /// Asks why I/Os of a volume go where they go; `None`: enough.
     pub fn explain(&self, volume: u16, asker: Option<Explain>) {
-        for core in &self.0 {
+        for core in &self.all {
             core.send(RunControl::Explain(volume, asker.clone()));
         }
     }
@@ -255,7 +272,7 @@ impl Senders {
     /// How core 0 sees a path; `None`: it doesn't answer.
     pub fn standing(&self, volume: u16, path: PathIndex) -> Option<PathStanding> {
         let (to, from) = mpsc::sync_channel(1);
-        self.0[0].send(RunControl::Standing(volume, path, to));
+        self.all[0].send(RunControl::Standing(volume, path, to));
         from.recv_timeout(REPORT_WAIT).ok()
     }
 
@@ -265,7 +282,7 @@ impl Senders {
     /// One doesn't answer.
     pub fn report(&self) -> anyhow::Result<Vec<CoreReport>> {
         let mut answers = Vec::new();
-        for core in &self.0 {
+        for core in &self.all {
             let (to, from) = mpsc::sync_channel(1);
             core.send(RunControl::Report(to));
             answers.push(from);
@@ -324,6 +341,7 @@ fn opened(
             });
         }
         let home = volume.leg_of.as_deref().and_then(mirror).copied();
+        let home = home.or(config.homes.get(number).copied());
         volumes.push(VolumeConfig {
             recovery: Recovery {
                 home,

@@ -68,7 +68,7 @@ pub fn bind(config: &Config) -> anyhow::Result<Vec<Listening>> {
         let volumes: Vec<u16> = volumes.filter_map(|it| number(&it.volume)).collect();
         let listeners = subsystem.addresses.iter().map(bind);
         Ok(Listening {
-            core: volumes.first().map_or(0, |number| number % config.cores),
+            core: volumes.first().map_or(0, |number| config.core_of(*number)),
             volumes,
             listeners: listeners.collect::<anyhow::Result<_>>()?,
             subsystem: subsystem.clone(),

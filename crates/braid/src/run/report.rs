@@ -428,7 +428,7 @@ impl<'a> Report<'a> {
         let exports = exports.filter_map(|(number, export)| Some((number, export.as_ref()?)));
         let exports = exports.filter(|(_, export)| export.volume == volume);
         let value = |number: usize| {
-            let core = usize::from(volume) % self.cores.len();
+            let core = self.service.senders.core_of(volume);
             self.cores[core].exports[number]
         };
         let show = exports.map(|(number, export)| {
@@ -449,7 +449,7 @@ impl<'a> Report<'a> {
             .iter()
             .filter(|it| it.volume == volume);
         let namespaces = namespaces.flat_map(|it| {
-            let core = usize::from(volume) % self.cores.len();
+            let core = self.service.senders.core_of(volume);
             let uris = it.uris.iter();
             uris.map(move |(uri, listener)| {
                 let port = (listener - EXPORTS_MAX) as usize;

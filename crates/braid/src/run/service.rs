@@ -372,7 +372,7 @@ impl Service {
 
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
-        volume % self.state().configured.cores == core
+        self.senders.core_of(volume) == usize::from(core)
     }
 
     /// Whether a volume is a leg of a mirror.

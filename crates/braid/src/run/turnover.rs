@@ -245,7 +245,7 @@ impl Service {
         let cores = self.senders.report()?;
         let state = self.state();
         let clients = |volume: u16| {
-            let core = &cores[usize::from(volume) % cores.len()];
+            let core = &cores[self.senders.core_of(volume)];
             let exports = (0..).zip(&state.exports);
             let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
             of.map(|(number, _): (usize, _)| core.exports[number].clients)

@@ -8,7 +8,7 @@ use super::check::Step::{At, Key};
 use super::check::Wrong;
 use super::{ExportKeys, Volume};
 use crate::run::mirrors;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use target::{check_nqn, identifiers};
 
@@ -204,28 +204,40 @@ fn finish(draft: Draft) -> Result<Subsystem, Wrong> {
     Ok(it)
 }
 
-/// Whether the volumes of each subsystem are on one core, as its connections are.
+/// Returns the cores of the volumes in subsystems, by number: all of a subsystem are on one, as its
+/// connections are. A mirror stays on its own.
 ///
 /// # Errors
-/// The first volume that is on another core.
-pub(super) fn check_cores(all: &[Subsystem], volumes: &[Volume], cores: u16) -> Result<(), Wrong> {
+/// The first volume that would have to be on two.
+pub(super) fn homes(
+    all: &[Subsystem],
+    volumes: &[Volume],
+    cores: u16,
+) -> Result<BTreeMap<u16, u16>, Wrong> {
     let numbers = mirrors::numbers(volumes.iter());
     let place = |name: &str| volumes.iter().position(|it| it.name == name);
+    let mut homes = BTreeMap::new();
     for it in all {
         let places = it.namespaces.iter().filter_map(|it| place(&it.volume));
         let places: Vec<usize> = places.collect();
-        let core = |at: usize| numbers[at] % cores.max(1);
-        let first = places[0];
-        if let Some(other) = places.iter().find(|at| core(**at) != core(first)) {
+        let usual = |at: usize| numbers[at] % cores.max(1);
+        let fixed = |at: &usize| {
+            let home = homes.get(&numbers[*at]).copied();
+            home.or(volumes[*at].is_mirror().then(|| usual(*at)))
+        };
+        let mut bound = places.iter().filter_map(|at| Some((*at, fixed(at)?)));
+        let first = bound.next().unwrap_or((places[0], usual(places[0])));
+        if let Some((other, _)) = bound.find(|(_, core)| *core != first.1) {
             let text = format!(
-                "volumes \"{}\" and \"{}\" are namespaces of {}, but on different cores: give each \
-                 an nqn and an address of its own, or write cores = 1",
-                volumes[first].name, volumes[*other].name, it.nqn
+                "\"{}\" and \"{}\" are namespaces of {}, but on different cores: give each an nqn \
+                 and an address of its own, or write cores = 1",
+                volumes[first.0].name, volumes[other].name, it.nqn
             );
-            return Err((vec![Key("volume"), At(*other), Key("export")], text));
+            return Err((vec![Key("volume"), At(other), Key("export")], text));
         }
+        homes.extend(places.iter().map(|at| (numbers[*at], first.1)));
     }
-    Ok(())
+    Ok(homes)
 }
 
 /// Whether the keys of an export over NVMe/TCP can be.
@@ -380,12 +392,24 @@ mod tests {
     #[test]
     fn volumes_of_one_subsystem_are_on_one_core() {
         let nvme: &[&str] = &["nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\""];
-        let error = parse(&[nvme, nvme], "cores = 2\n").unwrap_err();
+        let config = parse(&[&[], nvme, nvme, &[]], "cores = 2\n").unwrap();
+        let cores = [0, 1, 2, 3].map(|number| config.core_of(number));
+        assert_eq!(cores, [0, 1, 1, 1]);
+        let mirror = |name: &str| {
+            format!(
+                "[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n\
+                 [[volume.leg]]\nuri = \"file:/{name}a\"\n[[volume.leg]]\nuri = \"file:/{name}b\"\n\
+                 [[volume.export]]\n{}\n",
+                nvme[0].replace("NQN", NQN)
+            )
+        };
+        let one = format!("cores = 2\n{}", mirror("m0"));
+        let config = parse(&[&[], nvme], &one).unwrap();
+        assert_eq!([1, 256].map(|number| config.core_of(number)), [0, 0]);
+        let error = parse(&[nvme], &format!("{one}{}", mirror("m1"))).unwrap_err();
         assert!(
-            error.contains("\"v0\" and \"v1\"") && error.contains("cores = 1"),
+            error.contains("\"m0\" and \"m1\"") && error.contains("cores = 1"),
             "{error}"
         );
-        parse(&[nvme, &[], nvme], "cores = 2\n").unwrap();
-        parse(&[nvme, nvme], "").unwrap();
     }
 }

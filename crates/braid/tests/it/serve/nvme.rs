@@ -54,7 +54,9 @@ fn offering(directory: &Path) -> Option<(Process, [String; 2])> {
         .unwrap();
     let file = format!("file:{}", disk.display());
     let second = format!("{nvme}\nnsid = 7");
+    // So each would be on a core of its own.
     let text = [
+        "cores = 2\n".to_owned(),
         volume("a0", "mem:64MiB", &[nbd(directory, "a0"), nvme]),
         volume("a1", &file, &[nbd(directory, "a1"), second]),
     ];
