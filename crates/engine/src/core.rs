@@ -47,6 +47,8 @@ pub struct Core {
     devices: Devices,
     nbd: NbdServer,
     nvme: Vec<NvmeServer>,
+    /// Front end that goes on first in this turn: 0 is the NBD server.
+    first: usize,
     /// Server and port of each listener of an NVMe/TCP server.
     ports: Vec<(u16, u16)>,
     /// Front end that memory of a loan is of, by the loan's place.
@@ -76,6 +78,7 @@ impl Core {
             owners: owners.collect(),
             nbd,
             nvme: Vec::new(),
+            first: 0,
             ports: Vec::new(),
             loans: Vec::new(),
             devices,
@@ -293,23 +296,43 @@ impl Core {
         }
     }
 
+    /// Lets each front end go on, another one first in each turn: it takes the slots of the devices
+    /// that have become free. Whether any did.
+    fn advance_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = false;
+        let mut at = self.first;
+        for _ in 0..=self.nvme.len() {
+            let server = at.checked_sub(1).map(|server| &mut self.nvme[server]);
+            match server {
+                None => {
+                    any |= self.nbd.advance(&mut self.devices, memory, now_ns);
+                    self.events
+                        .extend(core::iter::from_fn(|| self.nbd.poll_event()));
+                }
+                Some(server) => {
+                    any |= server.advance(&mut self.devices, now_ns);
+                    self.events
+                        .extend(core::iter::from_fn(|| server.poll_event()));
+                }
+            }
+            at = if at == self.nvme.len() { 0 } else { at + 1 };
+        }
+        any
+    }
+
     /// Everything that was made possible by what happened, until nothing more is.
     fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.nbd.set_now(now_ns);
+        self.first = if self.first == self.nvme.len() {
+            0
+        } else {
+            self.first + 1
+        };
         loop {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);
             any |= self.begin_changes(now_ns);
-            any |= self.nbd.advance(&mut self.devices, memory, now_ns);
-            while let Some(event) = self.nbd.poll_event() {
-                self.events.push_back(event);
-            }
-            for server in &mut self.nvme {
-                any |= server.advance(&mut self.devices, now_ns);
-                while let Some(event) = server.poll_event() {
-                    self.events.push_back(event);
-                }
-            }
+            any |= self.advance_front_ends(memory, now_ns);
             if !any {
                 break;
             }

@@ -7,7 +7,7 @@ use engine::export::{ExportControl, ExportEvent};
 use engine::host::{Change, HostControl, HostEvent, Io, IoOp, PathKind};
 use engine::limits::EXPORTS_MAX;
 use engine::target::TargetControl;
-use nbd::Kind;
+use nbd::{Kind, Request};
 use volume::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
@@ -147,6 +147,30 @@ fn more_commands_than_the_device_has_slots_wait_for_one() {
         assert_eq!(rig.one(&it, 0), Outcome::Done);
         assert_eq!(rig.byte(&it), slot as u8 + 1);
     }
+}
+
+/// Each slot that becomes free has NBD requests that wait for it.
+#[test]
+fn busy_nbd_client_leaves_slots_to_hosts() {
+    let mut setup = Setup::over(Below::Local);
+    setup.core.io_max = 2;
+    let mut rig = Rig::ready(setup);
+    let client = rig.connect();
+    rig.slow(MS);
+    let ask = |rig: &mut Rig, token: u32| {
+        let request = Request::new(token, Kind::Read, u64::from(token) << 12, BLOCK);
+        rig.ask(client, request, &[]);
+    };
+    (0..8).for_each(|token| ask(&mut rig, token));
+    for round in 0..100 {
+        if round == 10 {
+            rig.submit(&blocks(WRITE, 100, 1, 0), 1);
+        }
+        rig.pass(MS);
+        let ended = rig.clients.borrow_mut().all[client].ended.split_off(0);
+        ended.iter().for_each(|it| ask(&mut rig, it.token));
+    }
+    assert!(rig.has_ended(0));
 }
 
 #[test]
