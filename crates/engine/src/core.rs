@@ -306,6 +306,8 @@ impl Core {
             match server {
                 None => {
                     any |= self.nbd.advance(&mut self.devices, memory, now_ns);
+                    any |= self.begin_changes(now_ns);
+                    any |= self.nbd.submit_waiting(&mut self.devices);
                     self.events
                         .extend(core::iter::from_fn(|| self.nbd.poll_event()));
                 }
@@ -331,7 +333,6 @@ impl Core {
         loop {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);
-            any |= self.begin_changes(now_ns);
             any |= self.advance_front_ends(memory, now_ns);
             if !any {
                 break;

@@ -364,12 +364,12 @@ impl NbdServer {
         self.course.now_ns = now_ns;
     }
 
-    /// Does what has become possible; whether that was anything.
+    /// Does what has become possible, but for requests that wait for other changes or for slots;
+    /// whether that was anything.
     pub fn advance(&mut self, devices: &mut Devices, memory: &mut dyn Memory, now_ns: u64) -> bool {
         let mut any = self.drain_sessions(devices, now_ns);
         any |= self.merge(devices, memory);
         any |= self.serve_waiting(devices);
-        any |= self.submit_waiting(devices);
         any
     }
 

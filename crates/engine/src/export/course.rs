@@ -233,7 +233,7 @@ impl NbdServer {
     }
 
     /// Those who found no free slot before; whether there were any.
-    pub(super) fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
+    pub fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
         if !core::mem::take(&mut self.course.slots_changed) {
             return false;
         }
