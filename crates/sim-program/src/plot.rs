@@ -6,6 +6,7 @@
 //! and letters are readable on a light and on a dark ground.
 use super::measure::{Cell, Column, Row};
 use std::fmt::Write;
+use terminal::page::{Frame, tick};
 
 const COLOURS: [&str; 8] = [
     "#868e96", "#f08c00", "#1c7ed6", "#ae3ec9", "#2f9e44", "#e03131", "#0c8599", "#7048e8",
@@ -16,77 +17,12 @@ pub fn colour(number: usize) -> &'static str {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Where lines are drawn; both axes go from 0 to 1.
-struct Frame {
-    left: f64,
-    top: f64,
-    width: f64,
-    height: f64,
-}
-
 const FRAME: Frame = Frame {
     left: 60.0,
     top: 24.0,
     width: 820.0,
     height: 130.0,
 };
-
-impl Frame {
-    fn x(&self, part: f64) -> f64 {
-        self.left + self.width * part
-    }
-
-    fn y(&self, part: f64) -> f64 {
-        self.top + self.height * (1.0 - part)
-    }
-
-    /// A line across, with its label at the left.
-    fn row(&self, svg: &mut String, part: f64, label: &str) -> std::fmt::Result {
-        let (y, right) = (self.y(part), self.x(1.0));
-        write!(
-            svg,
-            "<path class=\"g\" d=\"M{:.1} {y:.1}H{right:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{label}</text>",
-            self.left,
-            self.left - 6.0,
-            y + 4.0,
-        )
-    }
-
-    /// A line upwards, with its label below.
-    fn column(&self, svg: &mut String, part: f64, label: &str) -> std::fmt::Result {
-        let (x, bottom) = (self.x(part), self.y(0.0));
-        write!(
-            svg,
-            "<path class=\"g\" d=\"M{x:.1} {:.1}V{bottom:.1}\"/><text x=\"{x:.1}\" y=\"{:.1}\" \
-             text-anchor=\"middle\">{label}</text>",
-            self.top,
-            bottom + 16.0,
-        )
-    }
-
-    fn title(&self, svg: &mut String, text: &str) -> std::fmt::Result {
-        let y = self.top - 9.0;
-        write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{y:.1}\">{text}</text>",
-            self.left
-        )
-    }
-
-    fn line(&self, svg: &mut String, points: &[(f64, f64)], colour: &str) -> std::fmt::Result {
-        let points: Vec<String> = points
-            .iter()
-            .map(|&(x, y)| format!("{:.1},{:.1}", self.x(x), self.y(y)))
-            .collect();
-        write!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\" \
-             stroke-linejoin=\"round\" points=\"{}\"/>",
-            points.join(" ")
-        )
-    }
-}
 
 /// Share of I/Os that took longer, both axes logarithmic.
 pub fn latencies(row: &Row) -> Result<String, std::fmt::Error> {
@@ -193,18 +129,6 @@ fn rates(cell: &Cell) -> Vec<f64> {
     series.chunks(chunk).map(rate).collect()
 }
 
-/// A round step of which three to seven make up `most`.
-fn tick(most: f64) -> f64 {
-    let mut tick = 1.0;
-    for factor in [2.0, 2.5, 2.0].iter().cycle() {
-        if most / tick < 7.0 {
-            break;
-        }
-        tick *= factor;
-    }
-    tick
-}
-
 /// Over all scenarios: for each policy, from its best to its worst, how near it is to the bound;
 /// and in figures the mean, how many are at 95 % and more, and the worst.
 pub fn profile(rows: &[Row], columns: &[Column]) -> Result<String, std::fmt::Error> {
@@ -294,15 +218,4 @@ fn figures(svg: &mut String, number: usize, name: &str, parts: &[f64]) -> std::f
         )?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::tick;
-
-    #[test]
-    fn ticks_are_round() {
-        let ticks = [1.0, 6.0, 8.0, 330.0, 2400.0, 9000.0].map(tick);
-        assert_eq!(ticks, [1.0, 1.0, 2.0, 50.0, 500.0, 2000.0]);
-    }
 }

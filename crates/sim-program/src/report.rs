@@ -9,29 +9,19 @@ use super::plot::{self, colour};
 use super::show;
 use std::fmt::Write;
 use terminal::output::Style;
+use terminal::page::{self, escaped};
 
-const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-<meta name=\"viewport\" content=\"width=device-width\">\n<title>braid sim</title>\n<style>\n\
-:root { color-scheme: light dark; }\n\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; }\n\
-body { margin: 2rem auto; padding: 0 1rem; }\n\
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 0; }\n\
-p { margin: .3rem 0 .8rem; }\n\
+const STYLE: &str = "\
 pre { overflow-x: auto; font-size: 12px; line-height: 1.35; }\n\
-svg { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; }\n\
-svg { margin: .4rem 0; }\n\
-svg text { fill: currentColor; }\n\
-.g { stroke: currentColor; stroke-opacity: .15; }\n\
 .e { stroke: #e03131; stroke-opacity: .6; stroke-dasharray: 3 3; }\n\
-.t { fill: currentColor; fill-opacity: .08; }\n\
-</style>\n</head>\n<body>\n";
+.t { fill: currentColor; fill-opacity: .08; }\n";
 
 /// The page.
 ///
 /// # Errors
 /// None but what writing into a string has.
 pub fn page(rows: &[Row], columns: &[Column], seed: u64) -> anyhow::Result<String> {
-    let mut page = String::from(HEAD);
+    let mut page = String::new();
     writeln!(page, "<h1>Policies in simulated worlds, seed {seed}</h1>")?;
     page.push_str(
         "<p>The bound of a scenario is the best that rules which know everything could do; \
@@ -54,8 +44,7 @@ pub fn page(rows: &[Row], columns: &[Column], seed: u64) -> anyhow::Result<Strin
     for row in rows {
         scenario(&mut page, row)?;
     }
-    page.push_str("</body>\n</html>\n");
-    Ok(page)
+    Ok(page::page("braid sim", STYLE, &page))
 }
 
 fn scenario(page: &mut String, row: &Row) -> anyhow::Result<()> {
@@ -144,10 +133,4 @@ fn shares(page: &mut String, cell: &Cell, y: usize, colour: &str) -> anyhow::Res
         x += width;
     }
     Ok(())
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }

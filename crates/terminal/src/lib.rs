@@ -2,6 +2,7 @@
 //!
 //! * [`exit`]: how a program ends, and how a usage error reads
 //! * [`output`], [`table`]: standard output and standard error; [`advice`]: words of this program
+//! * [`page`]: pages with plots
 //! * [`answer`]: JSON answers of a running program, as text
 //! * [`signals`]: interruption by the user
 //! * [`log`]: lines on standard error that never make their writer wait
@@ -15,6 +16,7 @@ pub mod exit;
 pub mod limits;
 pub mod log;
 pub mod output;
+pub mod page;
 pub mod signals;
 pub mod table;
 pub mod text;

@@ -1,33 +1,25 @@
 //! The demo's result as one page that needs nothing else: text, tables and plots.
-//!
-//! # Contract
-//! Self-contained: plots are inline SVG, nothing is loaded. Readable on a light and on a dark
-//! ground: lines and letters take the page's own colour.
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
 use super::model::Figure;
 use super::text::{signed_percent, too_busy};
-use anyhow::anyhow;
-use plotters::coord::Shift;
-use plotters::coord::types::RangedCoordf64;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use terminal::page::{self, Frame, escaped, tick};
 use terminal::units::{format_bytes, format_ns};
 
-const SIZE: (u32, u32) = (900, 400);
-/// Stands for the page's own colour until the SVG is done.
-const INK: RGBColor = RGBColor(1, 2, 3);
-const INK_WRITTEN: &str = "#010203";
-const GROUP: f64 = 1.0;
+const FRAME: Frame = Frame {
+    left: 64.0,
+    top: 24.0,
+    width: 820.0,
+    height: 340.0,
+};
+/// Of a policy's part of the width, that of one bar.
 const BAR: f64 = 0.26;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The page.
 ///
 /// # Errors
-/// A plot can't be drawn.
+/// None but what writing into a string has.
 pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     let mut body = String::new();
     body.push_str("<h1>Two unequal paths, and what each policy makes of them</h1>\n");
@@ -43,12 +35,12 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     body.push_str(&legend(
         "the optimum is the line above each bar; figures are MiB/s",
     ));
-    body.push_str(&svg(|area| throughput(outcome, area))?);
+    body.push_str(&throughput(outcome)?);
     body.push_str("<h2>Latency</h2>\n");
     body.push_str(&legend(
         "from below: median (disc), 99 % (square), 99.9 % (triangle)",
     ));
-    body.push_str(&svg(|area| latency(outcome, area))?);
+    body.push_str(&latency(outcome)?);
     body.push_str("<h2>Why</h2>\n<ul>\n");
     for line in explanations(outcome) {
         let _ = writeln!(body, "<li>{}</li>", escaped(&line));
@@ -57,25 +49,18 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     body.push_str(&cells_table(outcome));
     body.push_str("<h2>Each path alone</h2>\n");
     body.push_str(&alone_table(outcome));
-    Ok(format!("{HEAD}{body}</body>\n</html>\n"))
+    Ok(page::page("braid demo", STYLE, &body))
 }
 
-const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-<meta name=\"viewport\" content=\"width=device-width\">\n<title>braid demo</title>\n<style>\n\
-:root { color-scheme: light dark; }\n\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; }\n\
-body { margin: 2rem auto; padding: 0 1rem; }\n\
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }\n\
+const STYLE: &str = "\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
 th, td { padding: .15rem .5rem; text-align: right; border-bottom: 1px solid #8884; }\n\
 td { white-space: nowrap; }\n\
 th { vertical-align: bottom; }\n\
 th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
-svg { display: block; max-width: 100%; height: auto; }\n\
 code { white-space: pre-wrap; }\n\
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n\
-.warning, .off { color: #d9480f; font-weight: 600; }\n\
-</style>\n</head>\n<body>\n";
+.warning, .off { color: #d9480f; font-weight: 600; }\n";
 
 fn introduction(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
@@ -106,10 +91,10 @@ fn introduction(outcome: &Outcome) -> String {
 fn legend(note: &str) -> String {
     let mut text = String::from("<p>");
     for op in Op::ALL {
-        let RGBColor(r, g, b) = colour(op);
         let _ = write!(
             text,
-            "<span class=\"key\" style=\"background:#{r:02x}{g:02x}{b:02x}\"></span>{}",
+            "<span class=\"key\" style=\"background:{}\"></span>{}",
+            colour(op),
             op.name()
         );
     }
@@ -117,167 +102,102 @@ fn legend(note: &str) -> String {
     text
 }
 
-fn colour(op: Op) -> RGBColor {
+fn colour(op: Op) -> &'static str {
     match op {
-        Op::Read => RGBColor(66, 133, 194),
-        Op::Write => RGBColor(224, 130, 40),
-        Op::Mixed => RGBColor(84, 162, 75),
+        Op::Read => "#4285c2",
+        Op::Write => "#e08228",
+        Op::Mixed => "#54a24b",
     }
 }
 
-/// An SVG element, drawn by `draw`, in the page's colours.
-fn svg(draw: impl FnOnce(&Area<'_>) -> anyhow::Result<()>) -> anyhow::Result<String> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        draw(&area)?;
-        area.present().map_err(cannot_draw)?;
-    }
-    let view_box = format!("viewBox=\"0 0 {} {}\"", SIZE.0, SIZE.1);
-    assert!(text.contains(&view_box), "an SVG of {SIZE:?}");
-    Ok(text.replace(INK_WRITTEN, "currentColor"))
-}
+const SVG: &str = "<svg viewBox=\"0 0 900 400\" role=\"img\">";
 
-fn throughput(outcome: &Outcome, area: &Area<'_>) -> anyhow::Result<()> {
-    let most = outcome
-        .cells
-        .iter()
-        .map(|cell| cell.mib_s.max(outcome.optimum_mib_s(cell.op)));
+fn throughput(outcome: &Outcome) -> Result<String, fmt::Error> {
+    let best = |cell: &Cell| outcome.optimum_mib_s(cell.op);
+    let most = outcome.cells.iter().map(|it| it.mib_s.max(best(it)));
     let top = most.fold(1.0, f64::max) * 1.12;
-    let groups = outcome.policies().len() as f64;
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(34)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..groups * GROUP, 0.0..top)
-        .map_err(cannot_draw)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(0)
-        .y_labels(8)
-        .y_label_formatter(&|mib_s| format!("{mib_s:.0}"))
-        .y_desc("MiB/s")
-        .bold_line_style(INK.mix(0.15))
-        .light_line_style(TRANSPARENT)
-        .axis_style(INK.mix(0.6))
-        .label_style(letters(14))
-        .draw()
-        .map_err(cannot_draw)?;
-    for (policy, op, cell) in placed(outcome) {
-        let centre = centre(policy, op);
-        let (left, right) = (centre - BAR / 2.0 + 0.01, centre + BAR / 2.0 - 0.01);
-        let bar = Rectangle::new([(left, 0.0), (right, cell.mib_s)], colour(op).filled());
-        let best = outcome.optimum_mib_s(op);
-        let line = PathElement::new(vec![(left, best), (right, best)], INK.stroke_width(2));
-        let style = letters(13).pos(Pos::new(HPos::Center, VPos::Bottom));
-        let label = Text::new(
-            format!("{:.0}", cell.mib_s),
-            (centre, cell.mib_s + top * 0.008),
-            style,
-        );
-        chart.draw_series([bar]).map_err(cannot_draw)?;
-        chart.draw_series([line]).map_err(cannot_draw)?;
-        chart.draw_series([label]).map_err(cannot_draw)?;
+    let mut svg = String::from(SVG);
+    FRAME.title(&mut svg, "MiB/s")?;
+    let tick = tick(top);
+    for number in 0..=(top / tick) as usize {
+        let mib_s = number as f64 * tick;
+        FRAME.row(&mut svg, mib_s / top, &format!("{mib_s}"))?;
     }
-    name_groups(outcome, area, &chart, 0.0)
-}
-
-fn latency(outcome: &Outcome, area: &Area<'_>) -> anyhow::Result<()> {
-    let all = outcome
-        .cells
-        .iter()
-        .flat_map(|cell| [cell.p50_us, cell.p999_us]);
-    let (low, high) = all.fold((f64::MAX, 1.0_f64), |(low, high), us| {
-        (low.min(us), high.max(us))
-    });
-    let (low, high) = (decade(low, f64::floor), decade(high, f64::ceil));
-    let groups = outcome.policies().len() as f64;
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(34)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0.0..groups * GROUP, (low..high).log_scale())
-        .map_err(cannot_draw)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(0)
-        .y_labels(8)
-        .y_max_light_lines(9)
-        .y_label_formatter(&|us| format_ns(us * 1e3))
-        .bold_line_style(INK.mix(0.15))
-        .light_line_style(INK.mix(0.06))
-        .axis_style(INK.mix(0.6))
-        .label_style(letters(14))
-        .draw()
-        .map_err(cannot_draw)?;
-    for (policy, op, cell) in placed(outcome) {
-        let x = centre(policy, op);
-        let ends = vec![(x, cell.p50_us.max(low)), (x, cell.p999_us.max(low))];
-        let fill = colour(op).filled();
-        let line = PathElement::new(ends, colour(op).stroke_width(2));
-        chart.draw_series([line]).map_err(cannot_draw)?;
-        chart
-            .draw_series([Circle::new((x, cell.p50_us.max(low)), 5, fill)])
-            .map_err(cannot_draw)?;
-        let square =
-            EmptyElement::at((x, cell.p99_us.max(low))) + Rectangle::new([(-5, -5), (5, 5)], fill);
-        chart.draw_series([square]).map_err(cannot_draw)?;
-        chart
-            .draw_series([TriangleMarker::new((x, cell.p999_us.max(low)), 6, fill)])
-            .map_err(cannot_draw)?;
+    let width = FRAME.width * (BAR - 0.02) / outcome.policies().len() as f64;
+    for (x, cell) in placed(outcome) {
+        let [y, best] = [cell.mib_s, best(cell)].map(|mib_s| FRAME.y(mib_s / top));
+        let (x, height, colour) = (FRAME.x(x), FRAME.y(0.0) - y, colour(cell.op));
+        let left = x - width / 2.0;
+        write!(
+            svg,
+            "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+             fill=\"{colour}\"/><path stroke=\"currentColor\" stroke-width=\"2\" \
+             d=\"M{left:.1} {best:.1}h{width:.1}\"/><text x=\"{x:.1}\" y=\"{:.1}\" \
+             text-anchor=\"middle\">{:.0}</text>",
+            y - 4.0,
+            cell.mib_s
+        )?;
     }
-    name_groups(outcome, area, &chart, low)
+    name_groups(outcome, svg)
 }
 
-/// The power of ten at or beyond `us`.
-fn decade(us: f64, round: fn(f64) -> f64) -> f64 {
-    10_f64.powf(round(us.max(1.0).log10() * 1.001))
+/// The latencies' axis is logarithmic.
+fn latency(outcome: &Outcome) -> Result<String, fmt::Error> {
+    let decade = |us: f64| us.max(1.0).log10();
+    let all = || outcome.cells.iter().flat_map(|it| [it.p50_us, it.p999_us]);
+    let low = all().map(decade).fold(f64::MAX, f64::min).min(9.0).floor();
+    let high = all().map(decade).fold(low + 0.1, f64::max).ceil();
+    let mut svg = String::from(SVG);
+    for number in low as i32..=high as i32 {
+        let part = (f64::from(number) - low) / (high - low);
+        FRAME.row(&mut svg, part, &format_ns(10_f64.powi(number) * 1e3))?;
+    }
+    for (x, cell) in placed(outcome) {
+        let part = |us| (decade(us) - low) / (high - low);
+        let parts = [cell.p50_us, cell.p99_us, cell.p999_us].map(part);
+        let colour = colour(cell.op);
+        FRAME.line(&mut svg, &[(x, parts[0]), (x, parts[2])], colour)?;
+        let (x, [median, most, nearly_all]) = (FRAME.x(x), parts.map(|part| FRAME.y(part)));
+        write!(
+            svg,
+            "<g fill=\"{colour}\"><circle cx=\"{x:.1}\" cy=\"{median:.1}\" r=\"5\"/>\
+             <path d=\"M{:.1} {:.1}h10v10h-10z\"/><path d=\"M{x:.1} {:.1}l6 11h-12z\"/></g>",
+            x - 5.0,
+            most - 5.0,
+            nearly_all - 6.0
+        )?;
+    }
+    name_groups(outcome, svg)
 }
 
-/// Cells with the number of their policy.
-fn placed(outcome: &Outcome) -> impl Iterator<Item = (usize, Op, &Cell)> {
+/// Cells, with the part of the width where each is.
+fn placed(outcome: &Outcome) -> impl Iterator<Item = (f64, &Cell)> {
     let policies = outcome.policies();
     outcome.cells.iter().filter_map(move |cell| {
-        let policy = policies.iter().position(|&policy| policy == cell.policy)?;
-        Some((policy, cell.op, cell))
+        let policy = policies.iter().position(|&it| it == cell.policy)?;
+        let offset = match cell.op {
+            Op::Read => -BAR,
+            Op::Write => 0.0,
+            Op::Mixed => BAR,
+        };
+        let at = policy as f64 + 0.5 + offset;
+        Some((at / policies.len() as f64, cell))
     })
 }
 
-fn centre(policy: usize, op: Op) -> f64 {
-    let offset = match op {
-        Op::Read => -BAR,
-        Op::Write => 0.0,
-        Op::Mixed => BAR,
-    };
-    (policy as f64 + 0.5) * GROUP + offset
-}
-
-/// The policies' names under their groups.
-fn name_groups<Y: plotters::coord::ranged1d::Ranged<ValueType = f64>>(
-    outcome: &Outcome,
-    area: &Area<'_>,
-    chart: &ChartContext<'_, SVGBackend<'_>, Cartesian2d<RangedCoordf64, Y>>,
-    bottom: f64,
-) -> anyhow::Result<()> {
-    for (number, policy) in outcome.policies().iter().enumerate() {
-        let at = chart
-            .plotting_area()
-            .map_coordinate(&((number as f64 + 0.5) * GROUP, bottom));
-        let style = letters(15).pos(Pos::new(HPos::Center, VPos::Top));
-        area.draw_text(&policy.to_string(), &style, (at.0, at.1 + 10))
-            .map_err(cannot_draw)?;
+/// Ends a plot, with the policies' names under their groups.
+fn name_groups(outcome: &Outcome, mut svg: String) -> Result<String, fmt::Error> {
+    let policies = outcome.policies();
+    for (number, policy) in policies.iter().enumerate() {
+        let x = FRAME.x((number as f64 + 0.5) / policies.len() as f64);
+        let y = FRAME.y(0.0) + 22.0;
+        write!(
+            svg,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{policy}</text>"
+        )?;
     }
-    Ok(())
-}
-
-fn letters(size: u32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&INK)
-}
-
-fn cannot_draw(error: impl std::error::Error) -> anyhow::Error {
-    anyhow!("cannot draw a plot: {error}")
+    svg.push_str("</svg>\n");
+    Ok(svg)
 }
 
 fn cells_table(outcome: &Outcome) -> String {
@@ -361,12 +281,6 @@ fn html_table(
     text
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,7 +293,7 @@ mod tests {
         for foreign in ["http-equiv", "<script", "<link", "src=", "url("] {
             assert!(!page.contains(foreign), "{foreign}");
         }
-        assert!(!page.contains(INK_WRITTEN) && page.contains("currentColor"));
+        assert!(page.contains("currentColor") && !page.contains("NaN"));
         for name in ["numa", "round-robin", "queue-depth", "weighted-latency"] {
             assert!(
                 page.matches(name).count() >= 4,
@@ -397,10 +311,5 @@ mod tests {
         let page = page(&busy).unwrap();
         assert!(page.contains("class=\"warning\">the machine is too busy"));
         assert!(page.contains("<tr class=\"off\"><td>slow read</td>"));
-    }
-
-    #[test]
-    fn letters_with_a_meaning_are_escaped() {
-        assert_eq!(escaped("a<b & c>d"), "a&lt;b &amp; c&gt;d");
     }
 }
