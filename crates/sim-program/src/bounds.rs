@@ -6,7 +6,7 @@
 //! is searched anew, which takes some hundred runs. `SEARCH` changes when the list of rules or the
 //! world's models do.
 use super::limit::{self, limit};
-use super::measure::at_step;
+use super::measure;
 use super::scenario::Scenario;
 use anyhow::{Context, anyhow};
 use sim::{Rule, Way, bound};
@@ -145,7 +145,7 @@ pub fn search(scenario: &Scenario, seed: u64) -> anyhow::Result<Bound> {
             continue;
         }
         if let Some(step_ns) = scenario.step_ns {
-            after_step = after_step.max(at_step(plan, &tally, step_ns).plateau);
+            after_step = after_step.max(measure::after_step(plan, &tally, step_ns));
         }
         if matches!(rule, Rule::Split(_)) && split.is_none_or(|(old, _)| worth > old) {
             split = Some((worth, tally.quantile_ns(990)));

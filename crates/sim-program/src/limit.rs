@@ -71,12 +71,12 @@ pub fn rules(plan: &Plan) -> Vec<Rule> {
         return Vec::new();
     }
     let paced = bound::is_open(plan);
-    let parts: &[(f64, f64)] = match paced {
-        true => &PACED,
-        false => &CLOSED,
+    let parts = match paced {
+        true => PACED.map(|capacity| (capacity, 1.0)).to_vec(),
+        false => CLOSED.to_vec(),
     };
     let mut rules = Vec::new();
-    for &(capacity, in_flight) in parts {
+    for (capacity, in_flight) in parts {
         let terms = Terms {
             capacity,
             in_flight,
@@ -95,18 +95,9 @@ pub fn rules(plan: &Plan) -> Vec<Rule> {
     rules
 }
 
-/// Capacity and in-flight parts for which splits are made.
+/// Capacity and in-flight parts for which splits are made; with a pace all may be in flight.
 const CLOSED: [(f64, f64); 4] = [(1.0, 1.0), (1.0, 0.95), (1.0, 0.9), (0.97, 1.0)];
-const PACED: [(f64, f64); 8] = [
-    (0.5, 1.0),
-    (0.6, 1.0),
-    (0.7, 1.0),
-    (0.78, 1.0),
-    (0.84, 1.0),
-    (0.9, 1.0),
-    (0.94, 1.0),
-    (0.97, 1.0),
-];
+const PACED: [f64; 8] = [0.5, 0.6, 0.7, 0.78, 0.84, 0.9, 0.94, 0.97];
 
 /// Per mille of each kind on each path.
 fn shares(plan: &Plan, flows: &[Flow], solution: &Solution) -> Vec<(u32, bool, Vec<u32>)> {

@@ -66,24 +66,15 @@ impl Row {
     }
 }
 
-/// Throughput around a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Of the last half of the time until the next event, or the end: bytes per second.
-    pub plateau: u64,
-}
-
-/// How it went after the step at `step_ns`.
-pub fn at_step(plan: &Plan, tally: &Tally, step_ns: u64) -> Step {
+/// Throughput after the step at `step_ns`, of the last half of the time until the next event, or
+/// the end: bytes per second.
+pub fn after_step(plan: &Plan, tally: &Tally, step_ns: u64) -> u64 {
     let (from, to) = span(plan, step_ns);
     let half = from + (to - from) / 2;
     let points = tally.series.get(half..to).unwrap_or(&[]);
     let bytes: u64 = points.iter().sum();
-    let plateau = u128::from(bytes) * 1_000_000_000;
     let time_ns = u128::from(SERIES_NS) * points.len().max(1) as u128;
-    Step {
-        plateau: (plateau / time_ns) as u64,
-    }
+    (u128::from(bytes) * 1_000_000_000 / time_ns) as u64
 }
 
 /// Points of the series from the step to the next event.

@@ -516,29 +516,28 @@ fn events(event: &Event, names: &BTreeMap<&str, usize>) -> anyhow::Result<Vec<Ev
             .copied()
             .with_context(|| format!("[[event]]: no [path.{name}]"))
     };
-    let mut changes = Vec::new();
-    if let Some(us) = event.delay_us {
-        changes.push(Change::Delay(path()?, us.saturating_mul(1000)));
-    }
-    if let Some(rate) = event.bandwidth_mb_s {
-        changes.push(Change::Rate(path()?, rate.saturating_mul(1_000_000)));
-    }
-    if let Some(ms) = event.stall_ms {
-        changes.push(Change::Stall(path()?, ms.saturating_mul(1_000_000)));
-    }
-    if let Some(ms) = event.down_after_ms {
-        changes.push(Change::Down(path()?, ms.saturating_mul(1_000_000)));
-    }
-    if event.up {
-        changes.push(Change::Up(path()?));
-    }
-    if let Some(state) = event.state {
-        changes.push(Change::Ana(path()?, state.ana()));
-    }
-    if let Some(policy) = &event.policy {
-        let policy = Policy::parse(policy).with_context(|| format!("policy {policy}"))?;
-        changes.push(Change::Policy(policy));
-    }
+    // Of one kind only, see `sense`.
+    let [us, ms, rate] =
+        [1000, 1_000_000, 1_000_000].map(|by| move |it: u64| it.saturating_mul(by));
+    let policy = |word: &String| Policy::parse(word).with_context(|| format!("policy {word}"));
+    let changes = [
+        event.delay_us.map(|it| Ok(Change::Delay(path()?, us(it)))),
+        event
+            .bandwidth_mb_s
+            .map(|it| Ok(Change::Rate(path()?, rate(it)))),
+        event.stall_ms.map(|it| Ok(Change::Stall(path()?, ms(it)))),
+        event
+            .down_after_ms
+            .map(|it| Ok(Change::Down(path()?, ms(it)))),
+        event.up.then(|| Ok(Change::Up(path()?))),
+        event.state.map(|it| Ok(Change::Ana(path()?, it.ana()))),
+        event
+            .policy
+            .as_ref()
+            .map(|it| Ok(Change::Policy(policy(it)?))),
+    ];
+    let changes = changes.into_iter().flatten();
+    let changes = changes.collect::<anyhow::Result<Vec<Change>>>()?;
     ensure!(
         !changes.is_empty(),
         "an [[event]] at {} ms does nothing",

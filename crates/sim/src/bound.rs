@@ -7,7 +7,6 @@
 use crate::plan::{JobPlan, Plan, Rule};
 use crate::rule::{Wanted, servers, service_ns};
 use crate::tally::Tally;
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// Stripes to try: of a stream that reads far ahead the best is nearly twice that.
@@ -114,15 +113,18 @@ fn shares(plan: &Plan) -> Vec<Vec<u32>> {
     shares
 }
 
+/// Mean size of the I/Os of such jobs, bytes.
+fn mean_bytes<'a>(jobs: impl Iterator<Item = &'a JobPlan> + Clone) -> u64 {
+    let sizes = jobs.flat_map(|job| &job.sizes);
+    let sizes = sizes.map(|&(size, weight)| (u64::from(size), u64::from(weight)));
+    let bytes: u64 = sizes.clone().map(|(size, weight)| size * weight).sum();
+    bytes / sizes.map(|it| it.1).sum::<u64>().max(1)
+}
+
 /// A usual I/O of the plan: mean bytes, and the more frequent direction.
 fn usual(plan: &Plan) -> Wanted {
-    let sizes = || plan.jobs.iter().flat_map(|job| &job.sizes);
-    let whole: u64 = sizes().map(|&(_, weight)| u64::from(weight)).sum();
-    let bytes: u64 = sizes()
-        .map(|&(size, weight)| u64::from(size) * u64::from(weight))
-        .sum();
     Wanted {
-        bytes: (bytes / whole.max(1)) as u32,
+        bytes: mean_bytes(plan.jobs.iter()) as u32,
         write: plan.jobs.iter().all(|job| job.write_percent > 50),
         address: 0,
         job: 0,
@@ -132,12 +134,7 @@ fn usual(plan: &Plan) -> Wanted {
 
 /// Bytes that a kind of jobs keeps in flight, in the mean.
 pub fn in_flight_bytes(job: &JobPlan) -> u64 {
-    let sizes = || job.sizes.iter();
-    let whole: u64 = sizes().map(|&(_, weight)| u64::from(weight)).sum();
-    let bytes: u64 = sizes()
-        .map(|&(size, weight)| u64::from(size) * u64::from(weight))
-        .sum();
-    (job.count * job.depth) as u64 * bytes / whole.max(1)
+    (job.count * job.depth) as u64 * mean_bytes([job].into_iter())
 }
 
 /// I/Os per second that all paths together can carry at most, if `job` were all there is.

@@ -14,6 +14,7 @@
 //! read-ahead.
 #![no_std]
 #![forbid(unsafe_code)]
+#[macro_use]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;

@@ -275,10 +275,8 @@ impl Plan {
             (self.times().any(|ns| ns > TIME_NS_MAX), PlanError::TooLong),
             (self.is_too_much(), PlanError::TooMuch),
         ];
-        match wrong.iter().find(|(is, _)| *is) {
-            Some(&(_, error)) => Err(error),
-            None => Ok(()),
-        }
+        let first = wrong.into_iter().find(|it| it.0);
+        first.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Every time that stands in it.

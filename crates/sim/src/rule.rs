@@ -4,7 +4,6 @@
 //! # Contract
 //! All hosts and CPUs share one [`Rules`]: it sees every I/O at once.
 use crate::plan::{DevicePlan, Plan, Rule};
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// One I/O that needs a path.

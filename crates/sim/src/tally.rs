@@ -1,6 +1,5 @@
 //! Results of a run: counts, latencies, and the course over time.
 use crate::limits::SERIES_NS;
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// Buckets to a doubling: a latency is known to 1.6 %.

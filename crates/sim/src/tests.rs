@@ -1,6 +1,5 @@
 //! Worlds whose outcome can be worked out by hand.
 use crate::*;
-use alloc::vec;
 use alloc::vec::Vec;
 use policy::{Ana, Policy};
 

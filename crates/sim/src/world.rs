@@ -13,7 +13,6 @@ use crate::plan::{DevicePlan, Flash, Plan, PlanError, Rule, Way};
 use crate::queue::{Event, Queue, Ticket};
 use crate::rule::{Rules, Truth};
 use crate::tally::Tally;
-use alloc::vec;
 use alloc::vec::Vec;
 use policy::{Ana, Knobs, Means, PathView, Policy, Selector};
 use replay::Replay;

@@ -22,7 +22,7 @@ use crate::args::{ChaosArgs, Faults};
 use crew::{Ended, PATIENCE, Work};
 use detail::Detail;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use sim::chaos::judged::Check;
+use sim::chaos::judged::{Check, Family};
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::shrink::{Cut, Kept};
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ struct Course {
     /// Faults in such worlds, each once.
     kinds: Vec<Kind>,
     /// Checkers that judge there.
-    checks: &'static [Check],
+    checks: Vec<Check>,
 }
 
 /// Runs the worlds.
@@ -186,11 +186,11 @@ impl ChaosArgs {
     }
 
     /// Checkers of the family's worlds.
-    fn checks(&self) -> &'static [Check] {
-        match self.mirrors {
-            true => &Check::OF_MIRRORS,
-            false => &Check::ALL,
-        }
+    fn checks(&self) -> Vec<Check> {
+        Check::of(match self.mirrors {
+            true => Family::Mirrors,
+            false => Family::Plain,
+        })
     }
 
     /// The remaining part of the plan.

@@ -129,7 +129,7 @@ impl Course {
     /// A checker without worlds has found nothing, for there was nothing.
     fn judged(&self, style: Style) -> String {
         let mut table = Table::new(1, &["checker", "worlds"]);
-        for &check in self.checks {
+        for &check in &self.checks {
             let worlds = format_count(self.sums.judged(check));
             table.row(vec![check.name().to_owned(), worlds]);
         }

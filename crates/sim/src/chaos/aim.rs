@@ -1,6 +1,6 @@
 //! Plans that aim: every kind of fault in every state of a path, in turn over the seeds.
 //!
-//! Decides, from what the first worlds would have been ([`Plan::first`]) and their seed, which
+//! Decides, from what the first worlds would have been (`Plan::first`) and their seed, which
 //! faults are aimed at which state, and what brings a path into that state.
 //!
 //! # Contract
@@ -9,7 +9,7 @@
 //! sees to it that there is one. Whether it was hit is told by what happened only
 //! ([`Report::coverage`](super::run::Report)).
 use super::kind::Kind;
-use super::plan::{Fault, Plan, WINDOW_NS, lasts_ns};
+use super::plan::{self, Fault, Plan, WINDOW_NS, lasts_ns};
 use super::rig::More;
 use alloc::vec::Vec;
 use engine::host::PathState;
@@ -76,38 +76,22 @@ pub fn empty_cells(kinds: &[Kind], hit: &[(Kind, PathState)]) -> Vec<(Kind, Path
 }
 
 /// Turns a plan of the first kind into one with the same layout, additions to it, and other faults.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x0a1e_d000);
-    let random = &mut random;
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let layout = &mut plan.layout;
     layout.more = more(random);
     layout.habit.crowded = 4;
     if layout.targets * usize::from(layout.ports) == 1 && random.up_to(3) > 0 {
         layout.ports = 2; // most states of a path need another one beside it
     }
-    let cells = Kind::EVERYWHERE * STATES.len();
-    let mut faults = Vec::new();
-    for number in 0..CELLS_EACH {
-        // Neighbours in the table are far from each other in time.
-        let at = plan.seed.wrapping_mul(CELLS_EACH).wrapping_add(number) as usize;
-        let cell = at.wrapping_mul(61) % cells;
-        let (kind, state) = (Kind::ALL[cell / STATES.len()], STATES[cell % STATES.len()]);
-        layout.digests |= kind == Kind::Damage;
-        layout.caches |= kind == Kind::Power;
-        let each_ns = WINDOW_NS / CELLS_EACH;
-        let at_ns = late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
-        aimed(&mut faults, (kind, state), at_ns, random);
-    }
+    plan.faults.clear();
+    let kinds = &Kind::ALL[..Kind::EVERYWHERE];
+    aim_at_cells(plan, kinds, (CELLS_EACH, 61), random);
+    let (layout, faults) = (&plan.layout, &mut plan.faults);
     for _ in 0..FREE + random.up_to(FREE) {
         // The kinds of the first worlds that lose data.
         let kinds = [Kind::FIRST, Kind::EVERYWHERE][random.up_to(1) as usize];
         let kind = Kind::ALL[random.up_to(kinds as u64 - 1) as usize];
-        let possible = match kind {
-            Kind::Damage => layout.digests,
-            Kind::Power => layout.caches,
-            _ => true,
-        };
-        if possible {
+        if layout.allows(kind) {
             let at_ns = late(kind).max(random.up_to(WINDOW_NS));
             let whom = random.up_to(u64::MAX);
             faults.push(fault(kind, at_ns, whom, random));
@@ -116,9 +100,31 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     let slow = |fault: &&Fault| matches!(fault.kind, Kind::SlowDisk | Kind::LateWrites);
     let resets: Vec<Fault> = faults.iter().filter(slow).map(reset_within).collect();
     faults.extend(resets);
-    faults.sort_by_key(|fault| fault.at_ns);
-    plan.faults = faults;
-    plan
+}
+
+/// The field of the table of `kinds` with this number, or so many times around it.
+pub(super) fn cell(kinds: &[Kind], number: usize) -> Cell {
+    let number = number % (kinds.len() * STATES.len());
+    (kinds[number / STATES.len()], STATES[number % STATES.len()])
+}
+
+/// Adds faults that are aimed at so many cells of the table of `kinds`, so many fields apart:
+/// neighbours in the table are far from each other in time.
+pub(super) fn aim_at_cells(
+    plan: &mut Plan,
+    kinds: &[Kind],
+    (count, stride): (u64, usize),
+    random: &mut Random,
+) {
+    for number in 0..count {
+        let at = plan.seed.wrapping_mul(count).wrapping_add(number) as usize;
+        let (kind, state) = cell(kinds, at.wrapping_mul(stride));
+        plan.layout.digests |= kind == Kind::Damage;
+        plan.layout.caches |= kind == Kind::Power;
+        let each_ns = WINDOW_NS / count;
+        let at_ns = late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
+        aimed(&mut plan.faults, (kind, state), at_ns, random);
+    }
 }
 
 /// How long a kind of fault is put off, ns: after one that takes its host away for long there is
@@ -148,24 +154,13 @@ pub(super) fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> F
         Kind::StopUnread => 15_000 * MS,
         _ => 0,
     };
-    Fault {
-        kind,
-        at_ns,
-        lasts_ns: least_ns + lasts_ns(random),
-        whom,
-        when: None,
-    }
+    plan::fault(kind, at_ns, least_ns + lasts_ns(random), whom)
 }
 
 /// Late execution by a path that is lost meanwhile (T9).
 fn reset_within(slow: &Fault) -> Fault {
-    Fault {
-        kind: Kind::Reset,
-        at_ns: slow.at_ns + slow.lasts_ns / 2,
-        lasts_ns: 5 * MS,
-        whom: slow.whom,
-        when: None,
-    }
+    let at_ns = slow.at_ns + slow.lasts_ns / 2;
+    plan::fault(Kind::Reset, at_ns, 5 * MS, slow.whom)
 }
 
 /// A fault that is aimed at a state, and what brings about that state.
@@ -173,14 +168,7 @@ pub(super) fn aimed(faults: &mut Vec<Fault>, cell: Cell, at_ns: u64, random: &mu
     let (kind, state) = cell;
     let whom = random.up_to(u64::MAX) | FORCE;
     let mut first = |kind, at_ns, lasts_ms: u64| {
-        let (lasts_ns, when) = (lasts_ms * MS, None);
-        faults.push(Fault {
-            kind,
-            at_ns,
-            lasts_ns,
-            whom,
-            when,
-        });
+        faults.push(plan::fault(kind, at_ns, lasts_ms * MS, whom));
     };
     let last_ms = 200 + random.up_to(800);
     let cuts = matches!(kind, Kind::Reset | Kind::ResetCore | Kind::HalfOpen);

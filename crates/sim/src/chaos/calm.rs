@@ -1,9 +1,7 @@
 //! Checks of a world after all faults have ended.
-use super::node::Body;
 use super::rig::SPARE_PATHS;
 use super::run::{Course, Finding};
 use super::story::LOSS;
-use alloc::format;
 use alloc::string::String;
 use nvme::limits::IDLE_NS;
 
@@ -56,17 +54,12 @@ impl Course<'_> {
 
     /// Memory of a target that is in use though nothing is under way.
     pub(super) fn what_targets_have(&self) -> Option<String> {
-        self.rig
-            .targets
-            .iter()
-            .enumerate()
-            .find_map(|(target, &node)| {
-                let Body::Target(engine) = &self.rig.world.nodes[node].body else {
-                    return None;
-                };
-                let used = engine.buffers() - engine.buffers_free();
-                (used > 0).then(|| format!("target {target}: {used} bytes in use"))
-            })
+        let mut targets = self.rig.targets.iter().enumerate();
+        targets.find_map(|(target, &node)| {
+            let engine = self.rig.world.nodes[node].target()?;
+            let used = engine.buffers() - engine.buffers_free();
+            (used > 0).then(|| format!("target {target}: {used} bytes in use"))
+        })
     }
 
     /// All hosts have stopped: no target has a connection for longer than one may be idle.
@@ -93,16 +86,12 @@ impl Course<'_> {
         let layout = &self.plan.layout;
         let paths = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
         let most = MOVES_MIN.max(2 * paths);
-        for (number, host) in self.rig.hosts.iter().enumerate() {
-            for &node in &host.cores {
-                if let Body::Core(engine) = &self.rig.world.nodes[node].body {
-                    let stats = self.rig.volumes().map(|it| engine.host().hold_stats(it));
-                    let moves = stats.map(|it| it.moved_max).max().unwrap_or(0);
-                    if usize::from(moves) > most {
-                        let what = format!("host {number}: {moves} moves of one I/O");
-                        return Err(Finding::Unbalanced(what));
-                    }
-                }
+        for (number, _, _, engine) in self.rig.cores() {
+            let stats = self.rig.volumes().map(|it| engine.host().hold_stats(it));
+            let moves = stats.map(|it| it.moved_max).max().unwrap_or(0);
+            if usize::from(moves) > most {
+                let what = format!("host {number}: {moves} moves of one I/O");
+                return Err(Finding::Unbalanced(what));
             }
         }
         Ok(())

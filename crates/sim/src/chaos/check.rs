@@ -1,10 +1,9 @@
 //! Checks of a world that is quiescent.
 use super::judged::Check;
 use super::late::Late;
-use super::node::Body;
+use super::rig::Host;
 use super::run::{Course, Finding};
 use super::story::At;
-use alloc::format;
 use alloc::string::String;
 use engine::host::PathState;
 
@@ -31,7 +30,7 @@ impl Course<'_> {
                 return Some(why.unwrap_or_else(lacks));
             }
             for (core, &node) in host.cores.iter().enumerate() {
-                let Body::Core(engine) = &self.rig.world.nodes[node].body else {
+                let Some(engine) = self.rig.core(node) else {
                     continue;
                 };
                 let it = engine.host();
@@ -62,9 +61,7 @@ impl Course<'_> {
             client.tell(&mut self.history);
             self.report.requests += client.ended;
             let failed = client.failed.clone();
-            if !failed.is_empty() {
-                self.report.judged.insert(Check::Failures);
-            }
+            self.judges(Check::Failures, !failed.is_empty());
             for (start_ns, end_ns) in self.given_up(host, &failed) {
                 self.history.given_up(host as u64 + 1, start_ns, end_ns);
             }
@@ -90,9 +87,7 @@ impl Course<'_> {
             Finding::Disk(block, wrong)
         })?;
         self.waits_are_kept()?;
-        if self.plan.layout.habit.homes > 1 {
-            self.report.judged.insert(Check::Cores);
-        }
+        self.judges(Check::Cores, self.plan.layout.habit.homes > 1);
         self.note_judged();
         match self.plan.layout.mirror {
             Some(_) => Ok(()), // what legs do is more than what applications ask for
@@ -103,20 +98,12 @@ impl Course<'_> {
     /// Notes the checks that had something to judge.
     fn note_judged(&mut self) {
         let nodes = &self.rig.world.nodes;
-        let had_requests = |&node: &usize| match &nodes[node].body {
-            Body::Core(engine) => engine.counters(0).requests > 0,
-            _ => false,
-        };
         let has_conns = |&node: &usize| nodes[node].open_conns().next().is_some();
-        let mut cores = self.rig.hosts.iter().flat_map(|host| &host.cores);
-        let orphans = self
-            .rig
-            .hosts
-            .iter()
-            .any(|it| match &nodes[it.clients].body {
-                Body::Client(client) => client.orphans_over > 0,
-                _ => false,
-            });
+        let mut cores = self.rig.cores();
+        let had_requests = cores.any(|(.., engine)| engine.counters(0).requests > 0);
+        let clients = |host: &Host| nodes[host.clients].client();
+        let mut clients = self.rig.hosts.iter().filter_map(clients);
+        let orphans = clients.any(|client| client.orphans_over > 0);
         let [blocks, crowds, once] = self.history.has_judged();
         let no_mirror = self.plan.layout.mirror.is_none();
         let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
@@ -127,7 +114,7 @@ impl Course<'_> {
             (Check::Blocks, blocks),
             (Check::Crowds, crowds),
             (Check::Once, once),
-            (Check::HostMemory, cores.any(had_requests)),
+            (Check::HostMemory, had_requests),
             (Check::TargetMemory, self.rig.targets.iter().any(has_conns)),
             (Check::Durable, self.history.has_crashed()),
             (Check::Orphans, orphans),
@@ -157,38 +144,32 @@ impl Course<'_> {
 
     /// Returns a description of anything that waits, is in flight or holds memory.
     pub(super) fn what_is_left(&self) -> Option<String> {
-        for host in &self.rig.hosts {
-            for &node in &host.cores {
-                let Body::Core(engine) = &self.rig.world.nodes[node].body else {
-                    continue;
-                };
-                let it = engine.host();
-                let (mut waits, mut in_flight) = (0, 0);
-                for volume in self.rig.volumes() {
-                    let holds = it.hold_stats(volume);
-                    waits +=
-                        holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
-                    let paths = it.paths(volume);
-                    in_flight += paths.map(|path| it.in_flight(volume, path)).sum::<u32>();
-                }
-                if let Some(Ok(beside @ 1..)) = super::peaks::beside(engine) {
-                    let what = format!("node {node}: its mirror has {beside} bytes of its own");
-                    return Some(what);
-                }
-                let used = engine.buffers() - engine.buffers_free();
-                let scratch = u64::from(self.plan.layout.more.scratch_bytes);
-                let lent = scratch - it.scratch_free();
-                if it.slots_leaked() > 0 {
-                    let what = format!("node {node}: {} slots are lost", it.slots_leaked());
-                    return Some(what);
-                }
-                if (waits, in_flight, used, lent) != (0, 0, 0, 0) {
-                    let what = format!(
-                        "node {node}: {waits} wait, {in_flight} in flight, {used} bytes in use, \
-                         {lent} of the engine's own"
-                    );
-                    return Some(what);
-                }
+        for (_, _, node, engine) in self.rig.cores() {
+            let it = engine.host();
+            let (mut waits, mut in_flight) = (0, 0);
+            for volume in self.rig.volumes() {
+                let holds = it.hold_stats(volume);
+                waits += holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
+                let paths = it.paths(volume);
+                in_flight += paths.map(|path| it.in_flight(volume, path)).sum::<u32>();
+            }
+            if let Some(Ok(beside @ 1..)) = super::peaks::beside(engine) {
+                let what = format!("node {node}: its mirror has {beside} bytes of its own");
+                return Some(what);
+            }
+            let used = engine.buffers() - engine.buffers_free();
+            let scratch = u64::from(self.plan.layout.more.scratch_bytes);
+            let lent = scratch - it.scratch_free();
+            if it.slots_leaked() > 0 {
+                let what = format!("node {node}: {} slots are lost", it.slots_leaked());
+                return Some(what);
+            }
+            if (waits, in_flight, used, lent) != (0, 0, 0, 0) {
+                let what = format!(
+                    "node {node}: {waits} wait, {in_flight} in flight, {used} bytes in use, \
+                     {lent} of the engine's own"
+                );
+                return Some(what);
             }
         }
         self.what_is_unanswered()

@@ -145,7 +145,7 @@ impl Client {
             over: false,
             ready: false,
             again_ns: 0,
-            requests: alloc::vec![None; usize::from(habit.depth)],
+            requests: vec![None; usize::from(habit.depth)],
             next_ns: 0,
             tally: Tally::default(),
         };

@@ -2,7 +2,6 @@
 use super::node::Body;
 use super::rig::{Host, send};
 use super::world::World;
-use alloc::format;
 use alloc::vec::Vec;
 use engine::export::{ExportControl, ExportEvent};
 use engine::host::{HostControl, HostEvent};

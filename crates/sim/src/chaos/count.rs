@@ -9,18 +9,15 @@ use super::client::Tally;
 use super::disk::BLOCK;
 use super::judged::Check;
 use super::lives::Life;
-use super::node::Body;
+use super::node::Executed;
 use super::run::{Course, Finding};
-use alloc::format;
 use alloc::string::String;
 use engine::host::{HoldStats, PathCounters};
 
 /// Counts of a host's paths, all cores together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// Reads, writes, flushes.
-    ios: [u64; 3],
-    bytes: [u64; 2],
+    done: Executed,
     /// Second copies.
     copies: u64,
     /// Bytes of changes that were done again.
@@ -30,8 +27,10 @@ pub struct Sum {
 impl Sum {
     /// With what one more path counts.
     pub fn add(&mut self, path: &PathCounters) {
-        (0..3).for_each(|group| self.ios[group] += path.ios[group]);
-        (0..2).for_each(|way| self.bytes[way] += path.bytes[way]);
+        self.done.join(&Executed {
+            requests: path.ios,
+            bytes: path.bytes,
+        });
         self.copies += path.copies;
     }
 
@@ -41,8 +40,7 @@ impl Sum {
     }
 
     fn join(&mut self, other: &Self) {
-        (0..3).for_each(|group| self.ios[group] += other.ios[group]);
-        (0..2).for_each(|way| self.bytes[way] += other.bytes[way]);
+        self.done.join(&other.done);
         self.copies += other.copies;
         self.again += other.again;
     }
@@ -75,8 +73,8 @@ impl Course<'_> {
                 (0..3).for_each(|at| exact[at] |= judged[at]);
             }
             let checks = [Check::Export, Check::Paths, Check::Bounds];
-            for (check, _) in checks.into_iter().zip(exact).filter(|it| it.1) {
-                self.report.judged.insert(check);
+            for (check, exact) in checks.into_iter().zip(exact) {
+                self.judges(check, exact);
             }
         }
         self.of_devices(&all).map_err(Finding::Unbalanced)?;
@@ -104,15 +102,11 @@ impl Course<'_> {
                 "{who}: the export counts {export:?}, its clients {told:?}"
             ));
         }
-        let Sum {
-            bytes,
-            copies,
-            again,
-            ..
-        } = life.sum;
+        let sum = &life.sum;
+        let (bytes, again) = (sum.done.bytes, sum.again);
         // A change of a part of a block reads the block first.
         let parts = self.plan.layout.habit.unit != BLOCK as u64;
-        for (way, more) in [(0, copies > 0 || parts), (1, false)] {
+        for (way, more) in [(0, sum.copies > 0 || parts), (1, false)] {
             let least = if life.removed > 0 { 0 } else { told.bytes[way] };
             let most = if more {
                 u64::MAX
@@ -121,8 +115,7 @@ impl Course<'_> {
             };
             if !(least..=most).contains(&bytes[way]) {
                 return Err(format!(
-                    "{who}: its paths count {:?}, its clients {told:?}",
-                    life.sum
+                    "{who}: its paths count {sum:?}, its clients {told:?}"
                 ));
             }
         }
@@ -136,17 +129,12 @@ impl Course<'_> {
 
     /// Every I/O that a path counts as done was done by a device.
     fn of_devices(&mut self, all: &Sum) -> Result<(), String> {
-        let mut done = super::node::Executed::default();
-        for &node in &self.rig.targets {
-            let it = &self.rig.world.nodes[node].executed;
-            (0..3).for_each(|group| done.requests[group] += it.requests[group]);
-            (0..2).for_each(|way| done.bytes[way] += it.bytes[way]);
-        }
-        let all_done = (0..3).all(|group| all.ios[group] <= done.requests[group])
-            && (0..2).all(|way| all.bytes[way] <= done.bytes[way]);
-        if all.ios != [0; 3] {
-            self.report.judged.insert(Check::Devices);
-        }
+        let (mut done, counted) = (Executed::default(), &all.done);
+        let targets = self.rig.targets.iter();
+        targets.for_each(|&node| done.join(&self.rig.world.nodes[node].executed));
+        let all_done = (0..3).all(|group| counted.requests[group] <= done.requests[group])
+            && (0..2).all(|way| counted.bytes[way] <= done.bytes[way]);
+        self.judges(Check::Devices, all.done.requests != [0; 3]);
         match all_done {
             true => Ok(()),
             false => Err(format!("the paths did {all:?}, the devices {done:?}")),
@@ -157,7 +145,7 @@ impl Course<'_> {
     fn of_ports(&mut self) -> Result<(), String> {
         for (target, &node) in self.rig.targets.iter().enumerate() {
             let it = &self.rig.world.nodes[node];
-            let Body::Target(engine) = &it.body else {
+            let Some(engine) = it.target() else {
                 continue;
             };
             for port in 0..self.plan.layout.ports {

@@ -8,7 +8,7 @@
 //! One world in [`ONE_OF`], of those with two processes or more whose applications change whole
 //! blocks. All others are as they would be without.
 use super::disk::BLOCK;
-use super::plan::{Fault, Kind, Plan};
+use super::plan::{Kind, Plan, fault};
 use shape::Random;
 
 const MS: u64 = 1_000_000;
@@ -22,13 +22,11 @@ const CUT_NS: u64 = 2_600 * MS;
 const POWER_NS: u64 = 1_900 * MS;
 
 /// A plan with that in it, or the same.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0xcac4_e000);
-    let random = &mut random;
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let layout = &mut plan.layout;
     let chosen = random.up_to(ONE_OF - 1) == 0;
     if !chosen || layout.targets < 2 || layout.habit.unit != BLOCK as u64 {
-        return plan;
+        return;
     }
     layout.caches = true;
     layout.habit.flushes = layout.habit.flushes.max(8);
@@ -36,21 +34,14 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     let host = random.up_to(layout.hosts as u64 - 1);
     let target = random.up_to(targets - 1);
     let at_ns = random.up_to(WINDOW_NS);
-    let fault = |kind, address, at_ns, lasts_ns| Fault {
-        kind,
-        at_ns,
-        lasts_ns,
-        whom: 8 * address + host,
-        when: None,
+    let mut add = |kind, address, at_ns, lasts_ns| {
+        let fault = fault(kind, at_ns, lasts_ns, 8 * address + host);
+        plan.faults.push(fault);
     };
     for port in 0..ports {
         let address = target + port * targets;
-        plan.faults
-            .push(fault(Kind::Partition, address, at_ns, CUT_NS));
+        add(Kind::Partition, address, at_ns, CUT_NS);
     }
     let power_ns = at_ns + POWER_NS + random.up_to(400 * MS);
-    plan.faults
-        .push(fault(Kind::Power, target, power_ns, 100 * MS));
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
+    add(Kind::Power, target, power_ns, 100 * MS);
 }

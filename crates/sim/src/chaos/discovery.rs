@@ -28,7 +28,6 @@ use super::rig::{KATO_MS, Rig};
 use super::user::Wish;
 use super::world::World;
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -163,15 +162,15 @@ impl Rig {
         for _ in 0..self.hosts.len() {
             let node = self.world.nodes.len();
             let mut it = Node::new(Body::Dead, 0);
-            it.addresses = alloc::vec![(first, 0); DISCOVERY_CONTROLLERS_MAX];
+            it.addresses = vec![(first, 0); DISCOVERY_CONTROLLERS_MAX];
             self.world.nodes.push(it);
-            let due_ns = alloc::vec![None; paths];
+            let due_ns = vec![None; paths];
             seekers.push(Seeker { node, due_ns });
         }
         self.discovery = Some(Discovery {
             tellers: (first..first + count).collect(),
             seekers,
-            withheld: alloc::vec![0; paths],
+            withheld: vec![0; paths],
             unreferred: 0,
         });
         (0..count).for_each(|number| self.start_teller(number));
@@ -191,7 +190,7 @@ impl Rig {
         };
         let mut ports: Vec<_> = (0..paths).map(|it| port(it, path_at(it))).collect();
         ports.push(port(paths, teller_at(0)));
-        config.shapes = alloc::vec![shape::Config::default(); ports.len()];
+        config.shapes = vec![shape::Config::default(); ports.len()];
         config.subsystem.ports = ports;
         config.subsystem.namespaces.clear();
         config.subsystem.connections_max = 24;

@@ -29,6 +29,7 @@ const SLOWER_NS: u64 = 6_000_000_000;
 const HOLE: DeviceOp = DeviceOp::WriteZeroes { deallocate: true };
 
 /// One disk.
+#[derive(Default)]
 pub struct Disk {
     bytes: Vec<u8>,
     /// As it would be after all caches were lost.
@@ -115,25 +116,16 @@ impl Flaw {
 impl Disk {
     /// Zeroes.
     pub fn new(blocks: u64) -> Self {
-        let bytes = alloc::vec![0; blocks as usize * BLOCK];
+        let bytes = vec![0; blocks as usize * BLOCK];
         Self {
             durable: bytes.clone(),
-            dirty: alloc::vec![0; blocks as usize],
-            changes: [(); 2].map(|()| alloc::vec![0; bytes.len().div_ceil(STRETCH)]),
+            dirty: vec![0; blocks as usize],
+            changes: [(); 2].map(|()| vec![0; bytes.len().div_ceil(STRETCH)]),
             size: usize::MAX,
             bytes,
             unit: BLOCK,
-            base: 0,
-            data_at: 0,
             delay_ns: USUAL_NS,
-            in_turn: None,
-            done_ns: 0,
-            flaws: Vec::new(),
-            handed_over: Vec::new(),
-            slowed: 0,
-            hit: Vec::new(),
-            unwritten: Vec::new(),
-            now_ns: 0,
+            ..Self::default()
         }
     }
 

@@ -21,9 +21,8 @@ const MILD: [Kind; 3] = [Kind::ClientReset, Kind::ClientHalfOpen, Kind::SlowDisk
 const MILD_EACH: usize = 9;
 
 /// A plan with more in it.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0xe009_4000);
-    let mild = plan.layout.mirror.is_some() && is_mild(&plan);
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
+    let mild = plan.layout.mirror.is_some() && is_mild(plan);
     let (kinds, each, within_ns) = match mild {
         true => (MILD, MILD_EACH, 2 * WINDOW_NS),
         false => (SURE, SURE_EACH, WINDOW_NS),
@@ -32,9 +31,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     let more = more.map(|kind| {
         let at_ns = random.up_to(within_ns);
         let whom = random.up_to(u64::MAX);
-        aim::fault(kind, at_ns, whom, &mut random)
+        aim::fault(kind, at_ns, whom, random)
     });
     plan.faults.extend(more);
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }

@@ -14,9 +14,7 @@
 use super::calm::CALM_NS;
 use super::disk::USUAL_NS;
 use super::judged::Check;
-use super::node::Body;
 use super::run::{Course, Finding};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
@@ -206,23 +204,18 @@ impl Course<'_> {
     /// I/Os of all cores on all paths so far; begins anew with each change of the policy.
     fn used(&self) -> Vec<Used> {
         let mut all = Vec::new();
-        for (host, it) in self.rig.hosts.iter().enumerate() {
-            for (core, &node) in it.cores.iter().enumerate() {
-                let Body::Core(engine) = &self.rig.world.nodes[node].body else {
-                    continue;
-                };
-                let engine = engine.host();
-                let paths = |volume| engine.paths(volume).map(move |path| (volume, path));
-                for (volume, path) in self.rig.volumes().flat_map(paths) {
-                    let of = |group| engine.policy_stats(volume, path, group).selections;
-                    all.push(Used {
-                        host,
-                        core,
-                        volume,
-                        path,
-                        ios: [of(Group::Read), of(Group::Write)],
-                    });
-                }
+        for (host, core, _, engine) in self.rig.cores() {
+            let engine = engine.host();
+            let paths = |volume| engine.paths(volume).map(move |path| (volume, path));
+            for (volume, path) in self.rig.volumes().flat_map(paths) {
+                let of = |group| engine.policy_stats(volume, path, group).selections;
+                all.push(Used {
+                    host,
+                    core,
+                    volume,
+                    path,
+                    ios: [of(Group::Read), of(Group::Write)],
+                });
             }
         }
         all
@@ -232,10 +225,7 @@ impl Course<'_> {
     fn all_shares(&self) -> Vec<Share> {
         let mut shares = Vec::new();
         for (number, host) in self.rig.hosts.iter().enumerate() {
-            let engine = |&node: &usize| match &self.rig.world.nodes[node].body {
-                Body::Core(engine) => Some(engine.host()),
-                _ => None,
-            };
+            let engine = |&node: &usize| Some(self.rig.core(node)?.host());
             let Some(first) = engine(&host.cores[0]) else {
                 continue;
             };

@@ -11,7 +11,6 @@ use super::node::{Body, Wire};
 use super::plan::Fault;
 use super::run::{Course, Finding};
 use super::world::Event;
-use alloc::format;
 use alloc::vec::Vec;
 use engine::Machine;
 use engine::host::PathState;
@@ -157,10 +156,7 @@ impl Course<'_> {
     fn state(&self, whom: Whom) -> Option<PathState> {
         let host = &self.rig.hosts[whom.host];
         let node = host.cores[self.rig.layout.first_home()];
-        let Body::Core(engine) = &self.rig.world.nodes[node].body else {
-            return None;
-        };
-        let engine = engine.host();
+        let engine = self.rig.core(node)?.host();
         let (volume, _) = self.rig.first_path(whom.address);
         let path = host.user.path(whom.address);
         let state = |path| engine.path_state(volume, path);

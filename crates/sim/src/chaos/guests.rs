@@ -8,12 +8,12 @@
 //!
 //! # Limits
 //! Bytes are not damaged: NBD has no digests, so damaged data would be data.
+use super::aim::cell;
 use super::fault::Whom;
 use super::kind::Kind;
-use super::plan::{Fault, Plan, WINDOW_NS, lasts_ns};
+use super::plan::{Fault, Plan, WINDOW_NS, fault, lasts_ns};
 use super::run::Course;
 use super::strike::bit;
-use crate::chaos::aim::STATES;
 use alloc::vec::Vec;
 use shape::Random;
 
@@ -21,28 +21,21 @@ use shape::Random;
 const EACH: u64 = 3;
 
 /// A plan, perhaps with such faults.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x9e57_d000);
-    let random = &mut random;
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     if random.up_to(1) == 0 {
-        return plan;
+        return;
     }
     let kinds = Kind::OF_CLIENTS;
     let first = random.up_to(u64::MAX) as usize;
     for number in 0..EACH {
         // Neighbours in the table are far from each other in time.
-        let cells = kinds.len() * STATES.len();
-        let cell = first.wrapping_add(17 * number as usize) % cells;
+        let (kind, state) = cell(kinds, first.wrapping_add(17 * number as usize));
+        let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
         plan.faults.push(Fault {
-            kind: kinds[cell / STATES.len()],
-            at_ns: random.up_to(WINDOW_NS),
-            lasts_ns: lasts_ns(random),
-            whom: random.up_to(u64::MAX),
-            when: Some(STATES[cell % STATES.len()]),
+            when: Some(state),
+            ..fault(kind, at_ns, lasts_ns, random.up_to(u64::MAX))
         });
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 impl Course<'_> {

@@ -229,7 +229,7 @@ pub(super) fn faults(layout: &Layout, fault: &Fault, end_ns: u64) -> Faults {
                 rate: one_of([2, 20, 2, 1][fault.whom as usize / 1024 % 4]),
             };
             Faults {
-                errors: alloc::vec![rule],
+                errors: vec![rule],
                 short_rate: [Probability::default(), one_of(8)][fault.whom as usize / 4096 % 2],
                 ..none
             }

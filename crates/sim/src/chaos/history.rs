@@ -26,7 +26,6 @@ mod zone;
 
 use super::story::{At, LOSS};
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::String;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -392,7 +391,7 @@ impl History {
 }
 
 fn check_block(ops: &[Op], crashes: &[Durable]) -> Result<(), Wrong> {
-    let mut pasts = alloc::vec![Past {
+    let mut pasts = vec![Past {
         write: written(BLANK, 0),
         gone: None,
     }];
@@ -507,7 +506,7 @@ impl Epoch {
                 self.found = Some(past.write);
                 if self.all_lost {
                     self.found = Some(begins); // it is durable
-                    self.pasts = alloc::vec![past];
+                    self.pasts = vec![past];
                 }
                 Ok(())
             }

@@ -15,11 +15,9 @@
 //! is one. A flush waits until the lost path is back (T13), and an overlapping write waits for the
 //! fence of a lost one (T9). Requests that fail here, and the data of reads, are not judged.
 use super::kind::Kind;
-use super::node::Body;
 use super::plan::{Fault, Plan};
 use super::run::{Course, Finding};
 use super::strike::high_bit;
-use alloc::format;
 use shape::Random;
 
 const SECOND: u64 = 1_000_000_000;
@@ -41,11 +39,9 @@ fn fault_of(plan: &Plan) -> Option<&Fault> {
 }
 
 /// A plan whose writes get lost, perhaps.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x401e_1000);
-    let loses = fault_of(&plan).is_some() && plan.layout.mirror.is_none();
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
+    let loses = fault_of(plan).is_some() && plan.layout.mirror.is_none();
     plan.layout.more.loses_writes = loses && random.up_to(WRITES_ONE_OF - 1) == 0;
-    plan
 }
 
 impl Course<'_> {
@@ -107,9 +103,7 @@ impl Course<'_> {
     /// How many paths a host of one core has.
     fn paths_of(&self, host: usize) -> usize {
         let node = self.rig.hosts[host].cores[0];
-        match &self.rig.world.nodes[node].body {
-            Body::Core(engine) => engine.host().paths(0).count(),
-            _ => 0,
-        }
+        let engine = self.rig.core(node);
+        engine.map_or(0, |engine| engine.host().paths(0).count())
     }
 }

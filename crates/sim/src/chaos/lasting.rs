@@ -36,20 +36,18 @@ const KINDS: [Kind; 18] = of_kinds![
 ];
 
 /// A plan with a long fault, or the same.
-pub(super) fn plan(mut plan: Plan) -> Plan {
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     // Commands that a target has begun are late only after the bound.
     for fault in plan.faults.iter_mut().filter(|it| is_halt(it)) {
         fault.lasts_ns += NOTICED_NS;
     }
-    let mut random = Random::new(plan.seed ^ 0x1a57_1000);
-    let random = &mut random;
     if random.up_to(ONE_OF - 1) > 0 {
-        return plan;
+        return;
     }
     let long = |fault: &&mut Fault| KINDS.contains(&fault.kind);
     let count = plan.faults.iter_mut().filter(long).count() as u64;
     if count == 0 {
-        return plan;
+        return;
     }
     let which = random.up_to(count - 1) as usize;
     if let Some(fault) = plan.faults.iter_mut().filter(long).nth(which) {
@@ -65,7 +63,6 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
             plan.layout.habit.depth = 16;
         }
     }
-    plan
 }
 
 /// Whether applications read nothing, or little, meanwhile.

@@ -5,9 +5,9 @@
 //! Directly before such a change is made the clock is compared with the time before which it had to
 //! start. A change without such a time is made however late it is; late reads are executed.
 use super::disk::USUAL_NS;
-use super::node::{Arena, Body, Halt, Hung};
+use super::node::{Body, Halt, Hung, Process};
 use super::world::{Event, World};
-use alloc::format;
+use alloc::vec::Vec;
 use canary::Bug;
 use engine::machine::DeviceError;
 use engine::{DeviceId, DeviceRequest, Output};
@@ -39,10 +39,9 @@ fn is_heedless(body: &Body, why: Late) -> bool {
 /// A process that stands still with changes of its devices in its hands, while another one is in
 /// its place.
 pub struct Overtaken {
-    node: usize,
-    life: u64,
+    process: Process,
     body: Body,
-    arena: Arena,
+    arena: Vec<u8>,
 }
 
 impl World {
@@ -98,18 +97,17 @@ impl World {
     /// Starts requests that could not start when they were submitted: the clock is read first.
     pub(super) fn start_late(
         &mut self,
-        number: usize,
-        life: u64,
+        of: Process,
         request: DeviceRequest,
         (before_ns, why): (u64, Late),
     ) {
-        let now_ns = self.now_ns;
+        let (now_ns, number) = (self.now_ns, of.node);
         let mut overtaken = self.overtaken.iter();
-        let overtaken = overtaken.position(|it| (it.node, it.life) == (number, life));
+        let overtaken = overtaken.position(|it| it.process == of);
         let node = &self.nodes[number];
         let body = match overtaken {
             Some(at) => &self.overtaken[at].body,
-            None if node.life == life && !node.is_dead() => &node.body,
+            None if node.life == of.life && !node.is_dead() => &node.body,
             None => return,
         };
         let is_late = before_ns <= now_ns && body.start_before(request.id) <= now_ns;
@@ -120,22 +118,10 @@ impl World {
         if !is_made {
             self.dropped[why as usize] += 1;
             self.tell(|| format!("node {number} drops {:?} ({})", request.op, request.id));
-            let (node, id) = (number, request.id);
-            let result = Err(DeviceError::Lost);
-            let answer = Event::Answer {
-                node,
-                life,
-                id,
-                result,
-            };
-            return self.at(now_ns, answer);
+            let lost = Err(DeviceError::Lost);
+            return self.at(now_ns, Event::Answer(of, request.id, lost));
         }
-        let event = Event::Device {
-            node: number,
-            life,
-            request,
-        };
-        self.at(now_ns + USUAL_NS.0, event);
+        self.at(now_ns + USUAL_NS.0, Event::Device(of, request));
     }
 
     /// For how long what a turn of a host gives out to be sent is not submitted: it stands still.
@@ -149,11 +135,11 @@ impl World {
 
     /// A process dies for all others, and goes on for a moment with what is in its hands.
     pub(super) fn keep_overtaken(&mut self, number: usize, body: Body) {
+        let process = self.process(number);
         let node = &mut self.nodes[number];
-        let anew = Arena(alloc::vec![0; node.arena.0.len()]);
+        let anew = vec![0; node.arena.len()];
         self.overtaken.push(Overtaken {
-            node: number,
-            life: node.life,
+            process,
             body,
             arena: core::mem::replace(&mut node.arena, anew),
         });
@@ -161,7 +147,7 @@ impl World {
 
     /// A process that was overtaken goes on: a change that it had begun is made, or is not.
     fn go_on_overtaken(&mut self, at: usize, request: &DeviceRequest, is_made: bool) {
-        let number = self.overtaken[at].node;
+        let number = self.overtaken[at].process.node;
         let does = if is_made { "makes" } else { "drops" };
         let (op, id) = (request.op, request.id);
         self.tell(|| format!("node {number} goes on, was overtaken, and {does} {op:?} ({id})"));
@@ -173,24 +159,14 @@ impl World {
         let disk = self.nodes[number].disks[usize::from(request.device.0)];
         let disk = &mut self.disks[disk];
         // Its end is not reported.
-        let _ = disk.execute(
-            number as u8 + 1,
-            request,
-            &mut it.arena,
-            &mut self.random,
-            self.now_ns,
-        );
+        let (by, memory) = (number as u8 + 1, &mut it.arena);
+        let _ = disk.execute(by, request, memory, &mut self.random, self.now_ns);
     }
 
     /// A device is asked to let go of what it has: that ends as it would, and the device may be
     /// asked again.
     pub(super) fn let_go(&mut self, number: usize, id: u32) {
-        let answer = Event::Answer {
-            node: number,
-            life: self.nodes[number].life,
-            id,
-            result: Ok(()),
-        };
+        let answer = Event::Answer(self.process(number), id, Ok(()));
         self.at(self.now_ns + USUAL_NS.0, answer);
     }
 }

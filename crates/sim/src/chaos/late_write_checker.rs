@@ -14,7 +14,6 @@ use super::run::{Course, Finding};
 use super::story::At;
 use super::world::World;
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -32,12 +31,8 @@ impl World {
     pub(super) fn once(&self) -> BTreeSet<u64> {
         let mut seen = BTreeSet::new();
         let again = |it: &&Execution| !seen.insert((it.block, it.tag));
-        let twice: BTreeSet<u64> = self
-            .executions
-            .iter()
-            .filter(again)
-            .map(|it| it.block)
-            .collect();
+        let twice = self.executions.iter().filter(again);
+        let twice: BTreeSet<u64> = twice.map(|it| it.block).collect();
         let all = self.executions.iter().map(|it| it.block);
         all.filter(|it| !twice.contains(it) && !self.torn.contains(it))
             .collect()
@@ -66,7 +61,7 @@ impl Course<'_> {
                 wrong = wrong.or_else(|| self.overtaker(&all[first..=at]));
             }
         }
-        self.report.judged.extend(twice.then_some(Check::Behind));
+        self.judges(Check::Behind, twice);
         match wrong {
             Some((block, what)) => {
                 self.report.block = Some(block);

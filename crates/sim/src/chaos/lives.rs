@@ -6,7 +6,6 @@
 //! belong to the life in which they were made, by time.
 use super::client::{Failed, Tally};
 use super::count::Sum;
-use super::node::Body;
 use super::rig::Rig;
 use alloc::vec::Vec;
 use engine::export::ExportCounters;
@@ -104,10 +103,7 @@ impl Rig {
     /// Returns the counts of a host's running process, all cores together.
     pub fn counted(&self, number: usize) -> (Sum, ExportCounters) {
         let (mut sum, mut export) = (Sum::default(), ExportCounters::default());
-        for &node in &self.hosts[number].cores {
-            let Body::Core(engine) = &self.world.nodes[node].body else {
-                continue;
-            };
+        for (.., engine) in self.cores().filter(|it| it.0 == number) {
             let counters = engine.counters(0);
             export.requests += counters.requests;
             export.errors += counters.errors;

@@ -4,7 +4,6 @@ use super::mirror::LEG_BYTES;
 use super::node::Body;
 use super::rig::{Away, Checked, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use engine::Core;
@@ -104,7 +103,7 @@ impl Rig {
             paths: self.hosts[number].known.iter().copied().map(path).collect(),
             recovery,
         };
-        let config = host_config(layout, core, identity(number), alloc::vec![volume]);
+        let config = host_config(layout, core, identity(number), vec![volume]);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
         let mut engine = Core::new(HostEngine::with_room(config, room), 1, EXPORT);
         let offer = Offer {
@@ -125,7 +124,7 @@ impl Rig {
             Away::None => return Vec::new(),
         };
         let leg = self.disk_of(number) as u8;
-        alloc::vec![NamespaceConfig {
+        vec![NamespaceConfig {
             nsid: 1,
             blocks: self.sizes[number],
             block_shift: BLOCK.ilog2() as u8,
@@ -152,7 +151,7 @@ impl Rig {
             ana: AnaState::Optimized,
         };
         let namespaces = self.namespaces(number);
-        let devices = alloc::vec![DeviceId(0); namespaces.len()];
+        let devices = vec![DeviceId(0); namespaces.len()];
         TargetConfig {
             subsystem: SubsystemConfig {
                 nqn: nqn(self.disk_of(number)),
@@ -178,7 +177,7 @@ impl Rig {
                 lba_status: true,
                 connections_max,
             },
-            shapes: alloc::vec![shape::Config::default(); usize::from(layout.ports)],
+            shapes: vec![shape::Config::default(); usize::from(layout.ports)],
             devices,
             arena_bytes: match layout.more.tight {
                 true => tight_bytes(connections_max),

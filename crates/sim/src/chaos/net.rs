@@ -4,7 +4,6 @@ use super::touch::Mark;
 use super::wire_recorder::Tap;
 use super::world::{Event, SIP_NS, SMALL, State, World};
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::vec::Vec;
 use engine::machine::{Closed, Memory, Send};
 use engine::{ConnId, Span};
@@ -74,15 +73,11 @@ impl World {
         let those = conns.filter(|(number, conn)| {
             conn.wire == wire && !conn.closing && conn.peer.is_some() && is_io(*number)
         });
-        let near = |(number, conn): (u32, &Conn)| End {
-            node: wire.from,
-            conn: number,
-            life: conn.life,
-        };
+        let near = |(number, conn): (u32, &Conn)| End::new(wire.from, number, conn.life);
         let ends: Vec<(End, Option<End>)> = those.map(|it| (near(it), it.1.peer)).collect();
         for (near, far) in ends {
             for end in [Some(near), far].into_iter().flatten() {
-                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                if let Some(conn) = self.conn(end) {
                     (conn.cut_off, conn.stale) = (true, true);
                 }
             }
@@ -118,9 +113,7 @@ impl World {
     /// A connection attempt reaches its listener, and the answer comes back.
     pub(super) fn connect(&mut self, end: End) {
         let now_ns = self.now_ns;
-        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
-            return;
-        };
+        let Some(conn) = self.conn(end) else { return };
         if conn.closing {
             return;
         }
@@ -142,15 +135,11 @@ impl World {
             return self.at(now_ns, Event::Closed(end, RESET));
         };
         let life = self.name();
-        let peer = End {
-            node: wire.to,
-            conn: number,
-            life,
-        };
+        let peer = End::new(wire.to, number, life);
         let conn = Conn::new(life, wire, Some(end));
         self.nodes[wire.to].put(number, conn);
         let near = &mut self.nodes[end.node];
-        if let Some(conn) = near.conn(end.conn, end.life) {
+        if let Some(conn) = near.conn(end) {
             conn.peer = Some(peer);
         }
         near.body.connected(ConnId(end.conn), now_ns);
@@ -167,7 +156,7 @@ impl World {
             let piece = 1 + self.random.up_to(self.piece_max - 1) as usize;
             let now_ns = self.now_ns;
             let node = &mut self.nodes[end.node];
-            let Some(conn) = find(&mut node.conns, end.conn, end.life) else {
+            let Some(conn) = find(&mut node.conns, end) else {
                 return;
             };
             if conn.inbox.is_empty() || conn.blocked || conn.closing {
@@ -211,10 +200,10 @@ impl World {
     /// How many bytes of what has arrived are read now; `None`: nothing, until later.
     fn appetite(&mut self, end: End) -> Option<usize> {
         let now_ns = self.now_ns;
-        let wire = self.nodes[end.node].conn(end.conn, end.life)?.wire;
+        let wire = self.conn(end)?.wire;
         let toward = wire.toward(end.node);
         let way = self.state(wire).ways[toward];
-        let conn = self.nodes[end.node].conn(end.conn, end.life)?;
+        let conn = self.conn(end)?;
         let (there, again_ns) = (conn.inbox.bytes().len() as u64, conn.again_ns);
         let sipped = there > 0 && again_ns > now_ns || there > way.sip;
         let mark = match () {
@@ -225,7 +214,7 @@ impl World {
         if let Some(mark) = mark {
             self.mark(wire, mark);
         }
-        let conn = self.nodes[end.node].conn(end.conn, end.life)?;
+        let conn = self.conn(end)?;
         let next_ns = match () {
             () if way.deaf_ns > now_ns => way.deaf_ns,
             () if way.sip == 0 => return Some(usize::MAX),
@@ -243,16 +232,14 @@ impl World {
     /// The peer's sent bytes were read.
     fn was_read(&mut self, peer: Option<End>, bytes: usize) {
         let Some(peer) = peer else { return };
-        let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) else {
-            return;
-        };
+        let Some(conn) = self.conn(peer) else { return };
         assert!(bytes as u64 <= conn.unread, "more is read than was sent");
         conn.unread -= bytes as u64;
         let (wire, unread, wants) = (conn.wire, conn.unread, conn.wants);
         let waits = !conn.untaken.is_empty();
         let window = self.window_of(peer.node, wire);
         if waits && (window == 0 || unread <= window) {
-            let conn = self.nodes[peer.node].conn(peer.conn, peer.life);
+            let conn = self.conn(peer);
             let taken = conn.map(|conn| core::mem::take(&mut conn.untaken));
             self.report(peer, self.now_ns, taken.unwrap_or_default());
         }
@@ -264,11 +251,7 @@ impl World {
 
     /// Bytes that may be under way or unread of what a node sends; 0: any number.
     fn window_of(&self, number: usize, wire: Wire) -> u64 {
-        let far = if wire.from == number {
-            wire.to
-        } else {
-            wire.from
-        };
+        let far = [wire.from, wire.to][usize::from(wire.from == number)];
         match self.state(wire).ways[wire.toward(far)].window {
             0 => self.window,
             window => window,
@@ -284,8 +267,7 @@ impl World {
 
     /// Whether nothing more may be sent for now; who asks gets word when it may.
     fn is_full(&mut self, number: usize, conn: u32) -> bool {
-        let it = self.nodes[number].conns.get(conn as usize);
-        let Some(it) = it.and_then(Option::as_ref) else {
+        let Some(it) = self.nodes[number].any_conn(conn) else {
             return false;
         };
         let (wire, unread) = (it.wire, it.unread);
@@ -294,7 +276,7 @@ impl World {
         if full {
             self.mark_full(number, wire);
         }
-        if let Some(it) = self.nodes[number].conns[conn as usize].as_mut() {
+        if let Some(it) = self.nodes[number].any_conn(conn) {
             it.wants = full;
         }
         full
@@ -302,9 +284,7 @@ impl World {
 
     /// There may be room again for what a connection has to send.
     pub(super) fn room(&mut self, end: End) {
-        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
-            return;
-        };
+        let Some(conn) = self.conn(end) else { return };
         if !conn.wants || conn.closing {
             return;
         }
@@ -312,21 +292,16 @@ impl World {
         self.transmit(end.node, end.conn);
         let node = &mut self.nodes[end.node];
         node.stirred = true;
-        let over = node.conn(end.conn, end.life).is_some_and(|it| !it.wants);
+        let over = node.conn(end).is_some_and(|it| !it.wants);
         if leaving && over {
             self.end(end.node, end.conn, None, Closed::ByPeer);
         }
     }
 
     pub(super) fn resume(&mut self, node: usize, number: u32) {
-        let conn = self.nodes[node].conns.get_mut(number as usize);
-        if let Some(conn) = conn.and_then(Option::as_mut) {
+        if let Some(conn) = self.nodes[node].any_conn(number) {
             conn.blocked = false;
-            let end = End {
-                node,
-                conn: number,
-                life: conn.life,
-            };
+            let end = End::new(node, number, conn.life);
             self.at(self.now_ns, Event::Bytes(end, Vec::new()));
         }
     }
@@ -352,32 +327,33 @@ impl World {
                 .map_or(0, |send| send.span.len as usize + 4);
             let mut out = Vec::with_capacity(len + data);
             out.extend_from_slice(headers);
-            let it = node.conns.get(conn as usize).and_then(Option::as_ref);
+            let it = node.any_conn(conn);
             let Some((life, wire, Some(peer))) = it.map(|it| (it.life, it.wire, it.peer)) else {
                 panic!("node {number} sends on connection {conn}, which is not up");
             };
+            let own = End::new(number, conn, life);
             if let Some(send) = payload {
                 let bytes = node.arena.bytes(send.span).to_vec();
                 out.extend_from_slice(&bytes);
                 if send.digest {
                     out.extend(nvme::wire::crc::crc32c(0, &bytes).to_le_bytes());
                 }
-                self.take(number, (conn, life), (send, bytes), out.len() as u64);
+                self.take(own, (send, bytes), out.len() as u64);
             }
-            self.listen(number, (conn, life), peer, &out);
+            self.listen(own, peer, &out);
             let damages = self.state(wire).damages;
             if damages > 0 && self.random.up_to(damages - 1) == 0 {
                 self.mark(wire, Mark::Damaged);
                 let at = self.random.up_to(out.len() as u64 - 1) as usize;
                 let agreeing = out[0] <= IC_RESP && at < IC_BYTES;
                 out[at] ^= 1 << self.random.up_to(7);
-                self.damage(number, (conn, life), peer, agreeing);
+                self.damage([own, peer], agreeing);
             }
             let at_ns = self.arrival_ns(wire, peer.node) + self.stands_ns(number);
             let of_host = if number == wire.from { conn } else { peer.conn };
             let at_ns = at_ns.max(self.large_ns(wire, peer.node, of_host, out.len()));
             let mut arrive_ns = at_ns;
-            if let Some(it) = self.nodes[number].conn(conn, life) {
+            if let Some(it) = self.conn(own) {
                 arrive_ns = at_ns.max(it.arrive_ns);
                 it.arrive_ns = arrive_ns;
                 it.unread += out.len() as u64;
@@ -387,34 +363,23 @@ impl World {
     }
 
     /// A send is reported a little later if there is room for all of it, else once there is.
-    fn take(&mut self, number: usize, own: (u32, u64), sent: (Send, Vec<u8>), len: u64) {
+    fn take(&mut self, own: End, sent: (Send, Vec<u8>), len: u64) {
         let sent_ns = self.now_ns + self.random.up_to(self.sent_ns);
-        let Some(it) = self.nodes[number].conn(own.0, own.1) else {
-            return;
-        };
+        let Some(it) = self.conn(own) else { return };
         let (wire, unread) = (it.wire, it.unread);
-        let window = self.window_of(number, wire);
-        let Some(it) = self.nodes[number].conn(own.0, own.1) else {
-            return;
-        };
+        let window = self.window_of(own.node, wire);
+        let Some(it) = self.conn(own) else { return };
         if !it.untaken.is_empty() || window > 0 && unread + len > window {
             it.untaken.push(sent);
-            return self.mark_full(number, wire);
+            return self.mark_full(own.node, wire);
         }
         it.sent_ns = it.sent_ns.max(sent_ns);
-        let end = End {
-            node: number,
-            conn: own.0,
-            life: own.1,
-        };
-        self.report(end, sent_ns, Vec::from([sent]));
+        self.report(own, sent_ns, Vec::from([sent]));
     }
 
     /// Sends of one end are reported then, before its end.
     pub(super) fn report(&mut self, end: End, at_ns: u64, sends: Vec<(Send, Vec<u8>)>) {
-        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
-            return;
-        };
+        let Some(conn) = self.conn(end) else { return };
         conn.sends += sends.len();
         for (send, bytes) in sends {
             self.at(at_ns, Event::Sent(end, send, bytes));
@@ -423,28 +388,19 @@ impl World {
 
     /// Passes sent bytes to a listener; bytes in the other direction are passed on when they
     /// arrive.
-    fn listen(&mut self, number: usize, own: (u32, u64), peer: End, bytes: &[u8]) {
-        let Some(conn) = self.nodes[number].conn(own.0, own.1) else {
-            return;
-        };
-        if conn.wire.from == number {
+    fn listen(&mut self, own: End, peer: End, bytes: &[u8]) {
+        let Some(conn) = self.conn(own) else { return };
+        if conn.wire.from == own.node {
             let said = conn.tap.as_mut().and_then(|tap| tap.said(bytes).err());
-            self.blame(
-                number,
-                said.map(|it| format!("{it} (to node {})", peer.node)),
-            );
+            let wrong = said.map(|it| format!("{it} (to node {})", peer.node));
+            self.blame(own.node, wrong);
         }
     }
 
     /// A damaged stream can't be followed; `agreeing`: damaged in the handshake of its ends.
-    fn damage(&mut self, number: usize, own: (u32, u64), peer: End, agreeing: bool) {
-        let own = End {
-            node: number,
-            conn: own.0,
-            life: own.1,
-        };
-        for end in [own, peer] {
-            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+    fn damage(&mut self, ends: [End; 2], agreeing: bool) {
+        for end in ends {
+            if let Some(conn) = self.conn(end) {
                 conn.tap = None;
                 conn.unsound |= agreeing;
             }
@@ -454,8 +410,8 @@ impl World {
     pub(super) fn close(&mut self, number: usize, conn: u32, abort: bool) {
         if !abort {
             self.transmit(number, conn);
-            let it = self.nodes[number].conns.get_mut(conn as usize);
-            if let Some(it) = it.and_then(Option::as_mut).filter(|it| it.wants) {
+            let it = self.nodes[number].any_conn(conn);
+            if let Some(it) = it.filter(|it| it.wants) {
                 it.leaving = true;
                 return;
             }
@@ -467,8 +423,7 @@ impl World {
     /// Ends a connection: `near` for this end (`None`: as it asked), `far` for the other one.
     pub fn end(&mut self, number: usize, conn: u32, near: Option<Closed>, far: Closed) {
         let now_ns = self.now_ns;
-        let it = self.nodes[number].conns.get_mut(conn as usize);
-        let Some(it) = it.and_then(Option::as_mut) else {
+        let Some(it) = self.nodes[number].any_conn(conn) else {
             return;
         };
         let polite = far == Closed::ByPeer;
@@ -478,11 +433,7 @@ impl World {
         it.closing = true;
         let (life, peer, wire) = (it.life, it.peer, it.wire);
         let (sent_ns, last_ns) = (it.sent_ns.max(now_ns), it.arrive_ns);
-        let end = End {
-            node: number,
-            conn,
-            life,
-        };
+        let end = End::new(number, conn, life);
         self.at(sent_ns, Event::Closed(end, near.unwrap_or(Closed::ByUs)));
         let Some(peer) = peer else { return };
         let at_ns = self.arrival_ns(wire, peer.node).max(last_ns);
@@ -523,11 +474,11 @@ impl World {
             }
         }
         for (end, peer) in ends {
-            let far = peer.and_then(|it| self.nodes[it.node].conn(it.conn, it.life));
+            let far = peer.and_then(|it| self.conn(it));
             if far.is_some_and(|it| !it.forgotten) {
                 continue;
             }
-            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+            if let Some(conn) = self.conn(end) {
                 conn.closing = true;
                 let at_ns = conn.sent_ns.max(self.now_ns);
                 self.at(at_ns, Event::Closed(end, TIMED_OUT));
@@ -543,24 +494,18 @@ impl World {
         let those = conns.filter(|(_, conn)| conn.wire == wire && !conn.closing);
         let ends = those.map(|(number, conn)| match listener {
             true => conn.peer,
-            false => Some(End {
-                node: wire.from,
-                conn: number,
-                life: conn.life,
-            }),
+            false => Some(End::new(wire.from, number, conn.life)),
         });
         let ends: Vec<End> = ends.flatten().collect();
         for end in ends {
-            let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
-                continue;
-            };
+            let Some(conn) = self.conn(end) else { continue };
             (conn.closing, conn.forgotten) = (true, true);
-            let (at_ns, peer) = (conn.sent_ns.max(self.now_ns), conn.peer);
-            self.at(at_ns, Event::Closed(end, TIMED_OUT));
+            let (peer, sent_ns) = (conn.peer, conn.sent_ns);
+            self.at(sent_ns.max(self.now_ns), Event::Closed(end, TIMED_OUT));
             let Some(peer) = peer.filter(|it| self.heals_ns(wire, it.node) > self.now_ns) else {
                 continue;
             };
-            if let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) {
+            if let Some(conn) = self.conn(peer) {
                 conn.cut_off = true;
             }
         }

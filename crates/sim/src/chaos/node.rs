@@ -10,9 +10,10 @@ use engine::Core;
 use engine::discovery::DiscoveryEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
-use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
 
 /// A machine of any kind.
+#[derive(Default)]
 pub enum Body {
     /// One core of a host.
     Core(Box<Core>),
@@ -25,6 +26,7 @@ pub enum Body {
     /// A client that only takes resources that others need.
     Stranger(Box<Stranger>),
     /// A process that has died.
+    #[default]
     Dead,
 }
 
@@ -96,18 +98,6 @@ impl Body {
     }
 }
 
-/// Memory of one place.
-pub struct Arena(pub Vec<u8>);
-
-impl Memory for Arena {
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.0[span.at as usize..][..span.len as usize]
-    }
-    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        &mut self.0[span.at as usize..][..span.len as usize]
-    }
-}
-
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
@@ -119,7 +109,16 @@ pub struct End {
     pub life: u64,
 }
 
+/// A process at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub node: usize,
+    /// Which of those that were there.
+    pub life: u64,
+}
+
 /// A connection, seen from one end.
+#[derive(Default)]
 pub struct Conn {
     pub life: u64,
     /// The other end; none while it is being opened.
@@ -191,7 +190,7 @@ impl Inbox {
 }
 
 /// Which way bytes go: a host's or client's node, and where to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wire {
     pub from: usize,
     pub to: usize,
@@ -206,36 +205,28 @@ impl Wire {
     }
 }
 
+impl End {
+    pub fn new(node: usize, conn: u32, life: u64) -> Self {
+        Self { node, conn, life }
+    }
+}
+
 impl Conn {
     pub fn new(life: u64, wire: Wire, peer: Option<End>) -> Self {
         Self {
             life,
             peer,
             wire,
-            inbox: Inbox::default(),
-            blocked: false,
-            closing: false,
-            sent_ns: 0,
-            arrive_ns: 0,
-            unread: 0,
-            untaken: Vec::new(),
-            sends: 0,
-            wants: false,
-            leaving: false,
-            again_ns: 0,
-            cut_off: false,
-            stale: false,
-            forgotten: false,
-            unsound: false,
-            tap: None,
+            ..Self::default()
         }
     }
 }
 
 /// One place.
+#[derive(Default)]
 pub struct Node {
     pub body: Body,
-    pub arena: Arena,
+    pub arena: Vec<u8>,
     /// Its machine's addresses: node and listener.
     pub addresses: Vec<(usize, u32)>,
     /// The world's disks that are its devices.
@@ -310,24 +301,34 @@ impl Node {
     pub fn new(body: Body, arena_bytes: usize) -> Self {
         Self {
             body,
-            arena: Arena(alloc::vec![0; arena_bytes]),
-            addresses: Vec::new(),
-            disks: Vec::new(),
-            conns: Vec::new(),
-            life: 0,
-            frozen_ns: 0,
-            hung: None,
-            were_hung: 0,
-            halt: None,
-            in_hand: false,
-            outlives: false,
-            missed: 0,
-            stopped: false,
+            arena: vec![0; arena_bytes],
             stirred: true,
             wake_ns: u64::MAX,
-            at_device: BTreeMap::new(),
-            executed: Executed::default(),
-            mail: 0,
+            ..Self::default()
+        }
+    }
+
+    /// Its machine, if it is a host's core.
+    pub fn core(&self) -> Option<&Core> {
+        match &self.body {
+            Body::Core(engine) => Some(engine),
+            _ => None,
+        }
+    }
+
+    /// Its machine, if it is a process of the target.
+    pub fn target(&self) -> Option<&TargetEngine> {
+        match &self.body {
+            Body::Target(engine) => Some(engine),
+            _ => None,
+        }
+    }
+
+    /// Its machine, if it is applications.
+    pub fn client(&self) -> Option<&Client> {
+        match &self.body {
+            Body::Client(client) => Some(client),
+            _ => None,
         }
     }
 
@@ -335,9 +336,14 @@ impl Node {
         matches!(self.body, Body::Dead)
     }
 
-    /// The connection of this number, if it is still in this use.
-    pub fn conn(&mut self, conn: u32, life: u64) -> Option<&mut Conn> {
-        find(&mut self.conns, conn, life)
+    /// The connection of this end of it, if it is still in this use.
+    pub fn conn(&mut self, end: End) -> Option<&mut Conn> {
+        find(&mut self.conns, end)
+    }
+
+    /// The connection of this number.
+    pub fn any_conn(&mut self, number: u32) -> Option<&mut Conn> {
+        self.conns.get_mut(number as usize)?.as_mut()
     }
 
     pub fn put(&mut self, number: u32, conn: Conn) {
@@ -361,13 +367,19 @@ impl Node {
     }
 }
 
-/// The connection of this number, if it is still in this use.
-pub fn find(conns: &mut [Option<Conn>], conn: u32, life: u64) -> Option<&mut Conn> {
-    let it = conns.get_mut(conn as usize)?.as_mut();
-    it.filter(|it| it.life == life)
+/// The connection of this end of it, if it is still in this use.
+pub fn find(conns: &mut [Option<Conn>], end: End) -> Option<&mut Conn> {
+    let it = conns.get_mut(end.conn as usize)?.as_mut();
+    it.filter(|it| it.life == end.life)
 }
 
 impl Executed {
+    /// With those of another one.
+    pub fn join(&mut self, other: &Self) {
+        (0..3).for_each(|group| self.requests[group] += other.requests[group]);
+        (0..2).for_each(|way| self.bytes[way] += other.bytes[way]);
+    }
+
     /// Another request was done.
     pub fn count(&mut self, request: &DeviceRequest) {
         match request.op {

@@ -60,7 +60,7 @@ impl Rig {
     pub(super) fn part_with_orphans(&mut self) {
         let now_ns = self.world.now_ns;
         for host in &self.hosts {
-            let Body::Client(client) = &self.world.nodes[host.clients].body else {
+            let Some(client) = self.world.nodes[host.clients].client() else {
                 continue;
             };
             if client.orphans.is_empty() {
@@ -96,12 +96,9 @@ impl Rig {
     /// have no more.
     fn fate(&self, core: usize, clients: usize, stopping: bool) -> Fate {
         let node = &self.world.nodes[core];
-        let Body::Core(engine) = &node.body else {
+        let Some(engine) = node.core().filter(|_| !node.stopped) else {
             return Fate::Unknown;
         };
-        if node.stopped {
-            return Fate::Unknown;
-        }
         let accepted = || node.open_conns().filter(|(_, conn)| conn.wire.to == core);
         let mut own = accepted().filter(|(_, conn)| conn.wire.from == clients);
         let all_known = own.all(|(_, conn)| self.is_there(conn));

@@ -7,7 +7,7 @@
 //! Both faults of a pair are about the same host and path, and the second begins while the first
 //! goes on.
 use super::disk::BLOCK;
-use super::plan::{Fault, Kind, Plan};
+use super::plan::{Fault, Kind, Plan, fault};
 use shape::Random;
 
 const MS: u64 = 1_000_000;
@@ -34,19 +34,17 @@ const PAIRS: [Pair; 8] = [
 const LATE_HEIR: Pair = (Kind::LateWrites, 2000, Kind::KillHost, 40);
 
 /// A plan with more in it.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x9a12_d000);
-    let random = &mut random;
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     for _ in 0..1 + random.up_to(1) {
         let pair = PAIRS[random.up_to(PAIRS.len() as u64 - 1) as usize];
-        add(&mut plan, pair, random);
+        add(plan, pair, random);
     }
     match random.up_to(5) {
-        0 => everywhere(&mut plan, Kind::Ana, random),
-        1 => everywhere(&mut plan, Kind::Status, random),
+        0 => everywhere(plan, Kind::Ana, random),
+        1 => everywhere(plan, Kind::Status, random),
         2 => {
             plan.layout.digests = true;
-            everywhere(&mut plan, Kind::Damage, random);
+            everywhere(plan, Kind::Damage, random);
         }
         _ => {}
     }
@@ -54,19 +52,17 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     let heirs = &mut Random::new(plan.seed ^ 0x3e11_3980);
     let drawn = heirs.up_to(7);
     if drawn == 0 {
-        bequeath(&mut plan, heirs);
+        bequeath(plan, heirs);
     }
     let heir = drawn == 1;
     if heir {
-        fit_for_parts(&mut plan);
-        add(&mut plan, LATE_HEIR, heirs);
+        fit_for_parts(plan);
+        add(plan, LATE_HEIR, heirs);
     }
-    if heir || is_for_parts(&plan) {
+    if heir || is_for_parts(plan) {
         plan.layout.habit.unit = BLOCK as u64 / 2;
         plan.layout.habit.crowded = 0;
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// Whether applications may change parts of blocks in this world. Changes of one block by two hosts
@@ -145,11 +141,5 @@ fn add(plan: &mut Plan, (first, first_ms, second, second_ms): Pair, random: &mut
 }
 
 fn push(plan: &mut Plan, whom: u64, kind: Kind, at_ns: u64, lasts_ns: u64) {
-    plan.faults.push(Fault {
-        kind,
-        at_ns,
-        lasts_ns,
-        whom,
-        when: None,
-    });
+    plan.faults.push(fault(kind, at_ns, lasts_ns, whom));
 }

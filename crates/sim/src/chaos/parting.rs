@@ -53,7 +53,7 @@ impl World {
             Event::Bytes(end, _) | Event::Room(end) | Event::Closed(end, _) => (end, end.node),
             _ => return None,
         };
-        let conn = self.nodes[end.node].conn(end.conn, end.life)?;
+        let conn = self.conn(*end)?;
         (conn.wire == wire).then(|| wire.toward(there))
     }
 }

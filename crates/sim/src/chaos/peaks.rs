@@ -8,7 +8,6 @@
 //! nothing beside.
 use super::node::Body;
 use super::world::World;
-use alloc::format;
 use alloc::string::String;
 use engine::Core;
 use engine::limits::{HEDGES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES};
@@ -36,7 +35,7 @@ impl World {
     /// Looks at a machine that has just had its turn.
     pub(super) fn measure(&mut self, number: usize) {
         let node = &self.nodes[number];
-        let arena = node.arena.0.len() as u64;
+        let arena = node.arena.len() as u64;
         let wrong = match &node.body {
             Body::Target(engine) => {
                 let there = node.at_device.values().sum();

@@ -9,12 +9,15 @@ use super::guests;
 use super::hole;
 pub use super::kind::Kind;
 use super::lasting;
+use super::mirror;
 use super::pair;
 use super::rig::{Layout, More};
 use super::settings;
 use super::spread;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use engine::host::PathState;
+use engine::limits::SCRATCH_BYTES;
 use policy::{Aggregate, Policy};
 use shape::Random;
 
@@ -50,106 +53,77 @@ pub struct Plan {
     pub faults: Vec<Fault>,
 }
 
+/// What was added to worlds: the name of the module that has it, where its random numbers begin,
+/// and what it does to a plan. Worlds without a layer are as they were before there was one: seeds
+/// that found something once are kept so.
+type Layer = (&'static str, u64, fn(&mut Plan, &mut Random));
+
+const LAYERS: [Layer; 10] = [
+    ("aim", 0x0a1e_d000, aim::plan),
+    ("pair", 0x9a12_d000, pair::plan),
+    ("cut_off", 0xcac4_e000, cut_off::plan),
+    ("discovery", 0xd15c_00bd, discovery::plan::plan),
+    ("spread", 0x5b4e_d000, spread::plan),
+    ("guests", 0x9e57_d000, guests::plan),
+    ("lasting", 0x1a57_1000, lasting::plan),
+    ("settings", 0x5e77_1000, settings::plan),
+    ("enough", 0xe009_4000, enough::plan),
+    ("hole", 0x401e_1000, hole::plan),
+];
+
+/// Those of worlds with a mirror, which are a family of their own.
+const LAYERS_OF_MIRRORS: [Layer; 13] = [
+    ("sharp", 0x54a2_9000, mirror::sharp::plan),
+    ("ample", 0xa3b1_e000, mirror::ample::plan),
+    ("dense", 0x0de4_5e00, mirror::dense::plan),
+    ("apart", 0x0a9a_4700, mirror::apart::plan),
+    ("quick", 0x91c8_b000, mirror::quick::plan),
+    ("enough", 0xe009_4000, enough::plan),
+    ("put_back", 0x9b7b_ac00, mirror::put_back::plan),
+    ("blink", 0x6b11_4c00, mirror::blink::plan),
+    ("shrunk", 0x5c41_7a00, mirror::shrunk::plan),
+    ("exchanged", 0x3c8a_9100, mirror::exchanged::plan),
+    ("deep", 0xdee9_0100, mirror::deep::plan),
+    ("hung", 0x4a9d_5b00, mirror::hung::plan),
+    ("local", 0x10ca_1e00, mirror::local::plan),
+];
+
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
-        hole::plan(Self::fourth(seed))
+        Self::first(seed).with(&LAYERS)
     }
 
-    /// That of a seed as worlds were before writes got lost in a `hole`.
-    pub fn fourth(seed: u64) -> Self {
-        enough::plan(Self::third(seed))
-    }
-
-    /// That of a seed as worlds were before `enough`.
-    pub fn third(seed: u64) -> Self {
-        settings::plan(Self::second(seed))
-    }
-
-    /// That of a seed as worlds were before `settings`.
-    pub fn second(seed: u64) -> Self {
-        let plan = pair::plan(aim::plan(Self::first(seed)));
-        let plan = discovery::plan::plan(cut_off::plan(plan));
-        lasting::plan(guests::plan(spread::plan(plan)))
-    }
-
-    /// That of a seed among the worlds with mirrors, which are a family of their own.
+    /// That of a seed among the worlds with mirrors.
     pub fn draw_mirror(seed: u64) -> Self {
-        super::mirror::local::plan(Self::thirteenth_mirror(seed))
+        mirror::plan::plan(seed).with(&LAYERS_OF_MIRRORS)
     }
 
-    /// That of a seed as worlds with mirrors were before `local`.
-    pub fn thirteenth_mirror(seed: u64) -> Self {
-        super::mirror::hung::plan(Self::twelfth_mirror(seed))
+    /// That of a seed as worlds were before this layer.
+    pub fn draw_before(layer: &str, seed: u64) -> Self {
+        Self::first(seed).with(before(&LAYERS, layer))
     }
 
-    /// That of a seed as worlds with mirrors were before `hung`.
-    pub fn twelfth_mirror(seed: u64) -> Self {
-        super::mirror::deep::plan(Self::eleventh_mirror(seed))
+    /// That of a seed as worlds with mirrors were before this layer.
+    pub fn draw_mirror_before(layer: &str, seed: u64) -> Self {
+        mirror::plan::plan(seed).with(before(&LAYERS_OF_MIRRORS, layer))
     }
 
-    /// That of a seed as worlds with mirrors were before `deep`.
-    pub fn eleventh_mirror(seed: u64) -> Self {
-        super::mirror::exchanged::plan(Self::tenth_mirror(seed))
+    fn with(mut self, layers: &[Layer]) -> Self {
+        for (_, salt, add) in layers {
+            let random = &mut Random::new(self.seed ^ salt);
+            add(&mut self, random);
+            self.faults.sort_by_key(|fault| fault.at_ns);
+        }
+        self
     }
 
-    /// That of a seed as worlds with mirrors were before `exchanged`.
-    pub fn tenth_mirror(seed: u64) -> Self {
-        super::mirror::shrunk::plan(Self::ninth_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `shrunk`.
-    pub fn ninth_mirror(seed: u64) -> Self {
-        super::mirror::blink::plan(Self::eighth_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `blink`.
-    pub fn eighth_mirror(seed: u64) -> Self {
-        super::mirror::put_back::plan(Self::seventh_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `put_back`.
-    pub fn seventh_mirror(seed: u64) -> Self {
-        enough::plan(Self::sixth_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `enough`.
-    pub fn sixth_mirror(seed: u64) -> Self {
-        super::mirror::quick::plan(Self::fifth_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `quick`.
-    pub fn fifth_mirror(seed: u64) -> Self {
-        super::mirror::apart::plan(Self::fourth_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `apart`.
-    pub fn fourth_mirror(seed: u64) -> Self {
-        super::mirror::dense::plan(Self::third_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `dense`.
-    pub fn third_mirror(seed: u64) -> Self {
-        super::mirror::ample::plan(Self::second_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `ample`.
-    pub fn second_mirror(seed: u64) -> Self {
-        super::mirror::sharp::plan(Self::first_mirror(seed))
-    }
-
-    /// That of a seed as worlds with mirrors were before `sharp`.
-    pub fn first_mirror(seed: u64) -> Self {
-        super::mirror::plan::plan(seed)
-    }
-
-    /// That of a seed as the first worlds had it: what they found once is kept by their seeds.
-    pub fn first(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0xb4a1_d000);
-        let random = &mut random;
+    /// That of a seed as the first worlds were.
+    fn first(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0xb4a1_d000);
         let layout = layout(random);
         let count = 10 + random.up_to(8);
-        let mut faults: Vec<Fault> = (0..count).map(|_| fault(&layout, random)).collect();
+        let mut faults: Vec<Fault> = (0..count).map(|_| drawn(&layout, random)).collect();
         faults.sort_by_key(|fault| fault.at_ns);
         Self {
             seed,
@@ -159,13 +133,52 @@ impl Plan {
     }
 }
 
+fn before<'a>(layers: &'a [Layer], layer: &str) -> &'a [Layer] {
+    match layers.iter().position(|it| it.0 == layer) {
+        Some(at) => &layers[..at],
+        None => panic!("no layer {layer}"),
+    }
+}
+
 fn layout(random: &mut Random) -> Layout {
     let hosts = 1 + random.up_to(3) as usize / 3;
+    let habit = habit(random, 3, 16..=16 << 3, 2000);
+    Layout {
+        hosts,
+        cores: 1 + random.up_to(2) as u16,
+        targets: 1 + random.up_to(2).min(1) as usize,
+        ports: 1 + random.up_to(1) as u16,
+        digests: random.up_to(2) == 0,
+        caches: random.up_to(1) == 0,
+        policy: policy(random),
+        habit,
+        io_max: [4, 16, 64][random.up_to(2) as usize],
+        blocks: 256,
+        more: More {
+            scratch_bytes: SCRATCH_BYTES,
+            ..More::default()
+        },
+        mirror: None,
+    }
+}
+
+/// A client pauses after one request in so many, and so much longer.
+pub(super) const PAUSES: u64 = 8;
+
+/// Applications of up to so many connections more than one, with at least so many requests;
+/// `blocks`: the least number of those and the greatest, a power of two of the least.
+pub(super) fn habit(
+    random: &mut Random,
+    connections: u64,
+    blocks: RangeInclusive<u64>,
+    total: u64,
+) -> Habit {
+    let (least, most) = blocks.into_inner();
     let habit = Habit {
-        connections: 1 + random.up_to(3) as u32,
+        connections: 1 + random.up_to(connections) as u32,
         depth: 1 + random.up_to(15) as u16,
-        blocks: 16 << random.up_to(3),
-        total: 2000 + random.up_to(1000),
+        blocks: least << random.up_to((most / least).ilog2().into()),
+        total: total + random.up_to(1000),
         writes: 64 + random.up_to(128),
         flushes: random.up_to(24),
         share: (0, 1),
@@ -176,27 +189,11 @@ fn layout(random: &mut Random) -> Layout {
         base: 0,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
-    Layout {
-        hosts,
-        cores: 1 + random.up_to(2) as u16,
-        targets: 1 + random.up_to(2).min(1) as usize,
-        ports: 1 + random.up_to(1) as u16,
-        digests: random.up_to(2) == 0,
-        caches: random.up_to(1) == 0,
-        policy: policy(random),
-        habit: Habit {
-            pause_ns: spread_ns * PAUSES,
-            ..habit
-        },
-        io_max: [4, 16, 64][random.up_to(2) as usize],
-        blocks: 256,
-        more: More::default(),
-        mirror: None,
+    Habit {
+        pause_ns: spread_ns * PAUSES,
+        ..habit
     }
 }
-
-/// A client pauses after one request in so many, and so much longer.
-pub(super) const PAUSES: u64 = 8;
 
 pub(super) fn policy(random: &mut Random) -> Policy {
     let all = [
@@ -210,24 +207,25 @@ pub(super) fn policy(random: &mut Random) -> Policy {
     all[random.up_to(all.len() as u64 - 1) as usize]
 }
 
-fn fault(layout: &Layout, random: &mut Random) -> Fault {
+fn drawn(layout: &Layout, random: &mut Random) -> Fault {
     let kind = loop {
         let kind = Kind::ALL[random.up_to(Kind::FIRST as u64 - 1) as usize];
-        let possible = match kind {
-            Kind::Damage => layout.digests,
-            Kind::Power => layout.caches,
-            _ => true,
-        };
-        if possible {
+        if layout.allows(kind) {
             break kind;
         }
     };
     let lasts_ns = lasts_ns(random);
+    let at_ns = random.up_to(WINDOW_NS);
+    fault(kind, at_ns, lasts_ns, random.up_to(u64::MAX))
+}
+
+/// A fault that waits for nothing.
+pub(super) fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
     Fault {
         kind,
-        at_ns: random.up_to(WINDOW_NS),
+        at_ns,
         lasts_ns,
-        whom: random.up_to(u64::MAX),
+        whom,
         when: None,
     }
 }

@@ -7,10 +7,11 @@ use super::client::{Client, Habit};
 use super::discovery::Discovery;
 use super::disk::Disk;
 use super::good::Good;
+use super::kind::Kind;
 use super::lives::Lives;
 use super::make;
 use super::mirror::Shape;
-use super::node::{Body, Node, Wire};
+use super::node::{Body, Node, Process, Wire};
 use super::stranger::Stranger;
 use super::user::User;
 use super::world::{Event, World};
@@ -18,9 +19,9 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
-use engine::Machine;
 use engine::export::ExportControl;
-use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES, SCRATCH_BYTES};
+use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
+use engine::{Core, Machine};
 use policy::{PathIndex, Policy};
 
 /// Host's time-outs: short, so that much happens in little time.
@@ -57,8 +58,9 @@ pub struct Layout {
     pub mirror: Option<Shape>,
 }
 
-/// Components that the first worlds did not have. Default: as they were.
-#[derive(Clone, Copy, Debug)]
+/// Components that the first worlds did not have. Default: as they were, without memory of the
+/// engine's own.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct More {
     /// Bytes that may be under way or unread in one direction of a connection; 0: any number.
     pub window: u64,
@@ -84,8 +86,9 @@ pub struct More {
 }
 
 /// Digests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checked {
+    #[default]
     Both,
     Headers,
     Data,
@@ -103,30 +106,23 @@ pub enum Away {
 }
 
 impl Layout {
+    /// Whether a world has what such a fault is about.
+    pub(super) fn allows(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Damage => self.digests,
+            Kind::Power => self.caches,
+            _ => true,
+        }
+    }
+
     /// The first core of a host that has applications.
     pub(super) fn first_home(&self) -> usize {
         usize::from(self.mirror.map_or(0, |it| it.core))
     }
 }
 
-impl Default for More {
-    fn default() -> Self {
-        Self {
-            window: 0,
-            tight: false,
-            scratch_bytes: SCRATCH_BYTES,
-            connections_spare: None,
-            large: false,
-            tellers: 0,
-            cqt_ms: 0,
-            base: 0,
-            checked: Checked::Both,
-            loses_writes: false,
-        }
-    }
-}
-
 /// A process with cores and applications.
+#[derive(Default)]
 pub struct Host {
     /// Node of each core.
     pub cores: Vec<usize>,
@@ -200,10 +196,10 @@ impl Rig {
             targets: Vec::new(),
             hosts: Vec::new(),
             strangers: 0,
-            away: alloc::vec![Away::No; layout.targets],
+            away: vec![Away::No; layout.targets],
             untouched: Vec::new(),
-            foreign: alloc::vec![false; layout.targets],
-            sizes: alloc::vec![make::blocks(&layout); layout.targets],
+            foreign: vec![false; layout.targets],
+            sizes: vec![make::blocks(&layout); layout.targets],
             discovery: None,
             mail: Vec::new(),
             due: VecDeque::new(),
@@ -213,7 +209,7 @@ impl Rig {
         rig.world.window = rig.layout.more.window;
         let mut disks = match rig.layout.mirror {
             Some(shape) => shape.disks(),
-            None => alloc::vec![Disk::new(rig.layout.blocks)],
+            None => vec![Disk::new(rig.layout.blocks)],
         };
         for disk in &mut disks {
             disk.unit = rig.layout.habit.unit as usize;
@@ -230,7 +226,7 @@ impl Rig {
             let config = rig.target_config(number);
             let arena = config.arena_bytes as usize;
             let mut node = Node::new(make::target(config), arena);
-            node.disks = alloc::vec![rig.disk_of(number)];
+            node.disks = vec![rig.disk_of(number)];
             rig.targets.push(rig.world.nodes.len());
             rig.world.nodes.push(node);
         }
@@ -286,25 +282,9 @@ impl Rig {
         node.addresses = homes.map(|&core| (core, 0)).collect();
         self.world.nodes.push(node);
         self.hosts.push(Host {
-            board: Vec::new(),
             cores,
             clients,
-            mark_ns: None,
-            unflushed: false,
-            losses: 0,
-            known: Vec::new(),
-            found_ns: None,
-            begun_ns: 0,
-            unfinished: false,
-            stopping: None,
-            lives: Lives::default(),
-            mail_ns: 0,
-            lines: Vec::new(),
-            good: Vec::new(),
-            user: User::default(),
-            flapped: false,
-            heirs: 0,
-            turned: 0,
+            ..Host::default()
         });
         self.start_host(number);
     }
@@ -350,8 +330,7 @@ impl Rig {
         let host = &mut self.hosts[number];
         let lost_ns = (host.losses != 0).then_some(self.world.now_ns);
         host.user.begin(paths, !is_told, lost_ns);
-        host.board =
-            alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
+        host.board = vec![vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         (host.stopping, host.unfinished, host.unflushed) = (None, false, false);
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives.begin(self.world.now_ns);
@@ -364,8 +343,17 @@ impl Rig {
         let legs = self.layout.mirror.map_or(1, |it| it.legs);
         let behind = if self.foreign[number] { legs } else { 0 };
         let disk = self.disk_of(number) + behind;
-        self.world.nodes[self.targets[number]].disks = alloc::vec![disk];
+        self.world.nodes[self.targets[number]].disks = vec![disk];
         self.world.revive(self.targets[number], body);
+    }
+
+    /// Another process of the target takes the place of one that is there.
+    pub(super) fn restart_target(&mut self, number: usize) {
+        let node = self.targets[number];
+        if !self.world.nodes[node].is_dead() {
+            self.world.kill(node);
+            self.start_target(number);
+        }
     }
 
     /// The wires of a host to address number `address`, of all its cores.
@@ -399,7 +387,7 @@ impl Rig {
             for event in heard {
                 match event {
                     Event::Planned(number) => self.due.push_back(number),
-                    Event::Message { node, life, slot } => self.hand_over(node, life, slot),
+                    Event::Message(to, slot) => self.hand_over(to, slot),
                     _ => {}
                 }
             }
@@ -427,7 +415,7 @@ impl Rig {
         });
     }
 
-    fn hand_over(&mut self, node: usize, life: u64, slot: usize) {
+    fn hand_over(&mut self, Process { node, life }: Process, slot: usize) {
         let Some(message) = self.mail[slot].take() else {
             unreachable!("message {slot} is delivered twice");
         };
@@ -458,6 +446,26 @@ impl Rig {
         }
     }
 
+    /// The cores of all hosts that live: host, core, node, and its machine.
+    pub fn cores(&self) -> impl Iterator<Item = (usize, usize, usize, &Core)> {
+        let hosts = self.hosts.iter().enumerate();
+        let cores = hosts.flat_map(|(host, it)| {
+            let cores = it.cores.iter().enumerate();
+            cores.map(move |(core, &node)| (host, core, node))
+        });
+        cores.filter_map(|(host, core, node)| Some((host, core, node, self.core(node)?)))
+    }
+
+    /// The machine of a host's core, if that lives.
+    pub fn core(&self, node: usize) -> Option<&Core> {
+        self.world.nodes[node].core()
+    }
+
+    /// That of the core that a host's mirror is on.
+    pub fn mirror_core(&self, host: usize) -> Option<&Core> {
+        self.core(self.mirror_node(host))
+    }
+
     /// Says something to a core.
     pub fn tell(&mut self, node: usize, message: ExportControl) {
         let now_ns = self.world.now_ns;
@@ -483,7 +491,7 @@ pub(super) fn send(
     at_ns: u64,
     message: ExportControl,
 ) {
-    let (life, slot) = (world.nodes[node].life, mail.len());
+    let slot = mail.len();
     mail.push(Some(message));
     world.nodes[node].mail += 1;
     if world.nodes[node].mail > MAIL_MAX {
@@ -492,5 +500,5 @@ pub(super) fn send(
             Some("more messages wait for it than a mailbox holds".into()),
         );
     }
-    world.at(at_ns, Event::Message { node, life, slot });
+    world.at(at_ns, Event::Message(world.process(node), slot));
 }

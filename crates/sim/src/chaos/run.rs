@@ -8,7 +8,6 @@ use super::mirror::crash_checker::Compared;
 use super::mirror::put_back::Image;
 use super::mirror::shrunk::{Restart, Shrunk};
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
-use super::node::Body;
 use super::pardon::Pardon;
 use super::plan::{Kind, Plan};
 use super::rig::Rig;
@@ -16,7 +15,6 @@ use super::story::Lines;
 use super::touch::Begun;
 use super::world::Event;
 use alloc::collections::BTreeSet;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -229,18 +227,18 @@ impl<'a> Course<'a> {
             history,
             report: Report::default(),
             begin_ns,
-            going_on: alloc::vec![None; plan.faults.len()],
-            until_ns: alloc::vec![0; plan.faults.len()],
+            going_on: vec![None; plan.faults.len()],
+            until_ns: vec![0; plan.faults.len()],
             begun: plan.faults.iter().map(|_| None).collect(),
             pardons: Vec::new(),
-            late_ns: alloc::vec![0; plan.layout.targets],
-            bare: alloc::vec![false; plan.layout.targets],
+            late_ns: vec![0; plan.layout.targets],
+            bare: vec![false; plan.layout.targets],
             bare_ns: None,
             taken_blindly: false,
-            images: alloc::vec![None; plan.layout.targets],
+            images: vec![None; plan.layout.targets],
             accepted: None,
-            restarts: alloc::vec![Restart::Not; plan.layout.targets],
-            cuts: alloc::vec![None; plan.layout.targets],
+            restarts: vec![Restart::Not; plan.layout.targets],
+            cuts: vec![None; plan.layout.targets],
             told_failed: 0,
             compared: RefCell::default(),
         }
@@ -295,6 +293,11 @@ impl<'a> Course<'a> {
         }
         self.note_rest(begun_ns);
         Ok(())
+    }
+
+    /// A checker had something to judge here, if it had.
+    pub(super) fn judges(&mut self, check: Check, something: bool) {
+        self.report.judged.extend(something.then_some(check));
     }
 
     /// Moves the clients' records so far into the history.
@@ -372,7 +375,7 @@ impl<'a> Course<'a> {
                     (!is_flush).then_some(request.offset / self.plan.layout.habit.unit);
             }
             for &node in &self.rig.hosts[host].cores {
-                if let Body::Core(engine) = &self.rig.world.nodes[node].body {
+                if let Some(engine) = self.rig.core(node) {
                     for volume in self.rig.volumes() {
                         lines.push(format!("{:?}", engine.host().hold_stats(volume)));
                     }

@@ -22,9 +22,7 @@ const BASES: [u64; 4] = [0, 0, (1 << 32) - AROUND, (1 << 41) - AROUND];
 const AROUND: u64 = 4 << 10;
 
 /// A plan with other settings, perhaps.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x5e77_1000);
-    let random = &mut random;
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let damage = plan.faults.iter().any(|it| it.kind == Kind::Damage);
     let more = &mut plan.layout.more;
     more.cqt_ms = [0, 0, 300, 900][random.up_to(3) as usize];
@@ -34,5 +32,4 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
         (false, 1) => Checked::Data,
         _ => Checked::Both,
     };
-    plan
 }

@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn runs_are_bounded_and_a_cut_was_tried() {
         let (_, cut) = whole(2);
-        let mut tried = alloc::vec![cut.clone()];
+        let mut tried = vec![cut.clone()];
         let mut answer = 0_u64;
         let (small, _) = shrink(cut, 30, |cut| {
             answer = answer.wrapping_mul(25_214_903_917).wrapping_add(11);

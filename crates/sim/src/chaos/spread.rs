@@ -8,13 +8,11 @@ use super::plan::Plan;
 use shape::Random;
 
 /// A plan, perhaps with applications on all cores.
-pub(super) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x5b4e_d000);
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let layout = &mut plan.layout;
     let whole = layout.habit.unit == BLOCK as u64;
     if whole && layout.cores > 1 && random.up_to(3) > 0 {
         layout.habit.homes = u32::from(layout.cores);
         layout.habit.connections = layout.habit.connections.max(layout.habit.homes);
     }
-    plan
 }

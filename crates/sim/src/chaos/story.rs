@@ -7,7 +7,6 @@
 use super::START_NS;
 use super::plan::Plan;
 use super::run::{Course, play};
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;

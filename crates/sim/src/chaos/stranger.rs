@@ -45,10 +45,8 @@ impl Stranger {
     /// Takes so many connections to an address, for the fault of that name.
     pub fn come(&mut self, address: u32, count: usize, name: u64, greedy: bool) {
         for _ in 0..count {
-            let free = self
-                .conns
-                .iter()
-                .position(|it| it.wanted.is_none() && !it.open);
+            let mut conns = self.conns.iter();
+            let free = conns.position(|it| it.wanted.is_none() && !it.open);
             let at = free.unwrap_or(self.conns.len());
             if at == CONNECTIONS_MAX {
                 return;
@@ -156,10 +154,8 @@ impl Machine for Stranger {
         self.outputs.pop_front()
     }
     fn poll_timeout(&self) -> Option<u64> {
-        let waits = self
-            .conns
-            .iter()
-            .filter(|it| it.wanted.is_some() && !it.open);
+        let conns = self.conns.iter();
+        let waits = conns.filter(|it| it.wanted.is_some() && !it.open);
         waits.map(|it| it.at_ns).min()
     }
     fn handle_timeout(&mut self, _: u64) {}

@@ -101,11 +101,7 @@ impl Course<'_> {
             Kind::Away if self.goes_on(Kind::Away, target) => {}
             Kind::Away => {
                 self.rig.away[target] = Away::No;
-                let node = self.rig.targets[target];
-                if !self.rig.world.nodes[node].is_dead() {
-                    self.rig.world.kill(node);
-                    self.rig.start_target(target);
-                }
+                self.rig.restart_target(target);
             }
             Kind::KillHost => {
                 self.inherit(fault, host);
@@ -172,11 +168,7 @@ impl Course<'_> {
         for target in 0..self.rig.targets.len() {
             if self.rig.away[target] == Away::Other {
                 self.rig.away[target] = Away::None;
-                let node = self.rig.targets[target];
-                if !self.rig.world.nodes[node].is_dead() {
-                    self.rig.world.kill(node);
-                    self.rig.start_target(target);
-                }
+                self.rig.restart_target(target);
             }
         }
         self.rig.start_host(host);
@@ -205,8 +197,7 @@ impl Course<'_> {
         world.tell(|| format!("{LOSS}those of target {target}"));
         let lost = world.disks[disk].lose(node as u8 + 1, &mut world.random);
         if covered {
-            let judged = (lost > 0).then_some(Check::Heir);
-            self.report.judged.extend(judged);
+            self.judges(Check::Heir, lost > 0);
             return; // the mirror has what is lost
         }
         match alone {

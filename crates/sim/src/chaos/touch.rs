@@ -215,10 +215,10 @@ impl Course<'_> {
             }
             // It was so already.
             Kind::Withdraw | Kind::Unheard | Kind::Unreferred => u64::MAX,
-            Kind::Policy | Kind::Knobs => match &world.nodes[rig.hosts[whom.host].clients].body {
-                Body::Client(client) => client.begun,
-                _ => 0,
-            },
+            Kind::Policy | Kind::Knobs => {
+                let client = world.nodes[rig.hosts[whom.host].clients].client();
+                client.map_or(0, |client| client.begun)
+            }
             Kind::SlowDisk | Kind::DeepQueue => world.disks[rig.disk_of(whom.target)].slowed,
             Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let hit = &world.disks[rig.disk_of(whom.target)].hit;
@@ -239,10 +239,7 @@ impl Course<'_> {
     /// Returns a port's count of its faults; `None`: it is not there.
     fn injected(&self, kind: Kind, whom: Whom) -> Option<Count> {
         let node = &self.rig.world.nodes[self.rig.targets[whom.target]];
-        let Body::Target(engine) = &node.body else {
-            return None;
-        };
-        let stats = engine.port_stats(whom.port).faults;
+        let stats = node.target()?.port_stats(whom.port).faults;
         let times = match kind {
             Kind::Drop => stats.drops,
             Kind::LateWrites => stats.held_writes + stats.late_writes,
@@ -269,11 +266,8 @@ impl Course<'_> {
 
     /// Whether a mirror runs that can do what is asked for.
     fn has_mirror(&self, kind: Kind, whom: Whom) -> bool {
-        let node = self.rig.mirror_node(whom.host);
-        let Body::Core(engine) = &self.rig.world.nodes[node].body else {
-            return false;
-        };
-        let Some(report) = engine.mirror(MIRRORS_FROM) else {
+        let engine = self.rig.mirror_core(whom.host);
+        let Some(report) = engine.and_then(|it| it.mirror(MIRRORS_FROM)) else {
             return false;
         };
         let is_in = |leg: usize| leg_of(&report.legs, leg).map(|it| it.status);

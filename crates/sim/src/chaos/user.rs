@@ -4,10 +4,8 @@
 //! Every change is answered once. A process that begins has the paths of its configuration,
 //! or where hosts are told of paths, those that a mark of the one before it names.
 use super::make;
-use super::node::Body;
 use super::rig::Rig;
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
@@ -228,7 +226,7 @@ impl Rig {
         if it.stopping.is_some() || it.user.waits_for(address) {
             return;
         }
-        let Body::Core(engine) = &self.world.nodes[it.cores[0]].body else {
+        let Some(engine) = self.world.nodes[it.cores[0]].core() else {
             return;
         };
         let seconds = &mut it.user.seconds;

@@ -11,7 +11,6 @@
 //! NVMe/TCP from its first PDU on, and NBD with options and requests of fixed newstyle. Payload is
 //! not looked at.
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nbd::wire::{

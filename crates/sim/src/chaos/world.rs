@@ -13,13 +13,12 @@ use super::START_NS;
 use super::disk::Disk;
 use super::late::{Late, Overtaken};
 use super::late_write_checker::Execution;
-use super::node::{Body, End, Halt, Node, Wire};
+use super::node::{Body, Conn, End, Halt, Node, Process, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
 use super::touch::Mark;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -47,34 +46,16 @@ pub enum Event {
     /// The peer has read, so that there is room for more.
     Room(End),
     /// A device executes and answers.
-    Device {
-        node: usize,
-        life: u64,
-        request: DeviceRequest,
-    },
-    /// A request that could not start when it was submitted starts, if it is not too late.
-    Start {
-        node: usize,
-        life: u64,
-        request: DeviceRequest,
-        before_ns: u64,
-        why: Late,
-    },
-    /// A device answers.
-    Answer {
-        node: usize,
-        life: u64,
-        id: u32,
-        result: Result<(), DeviceError>,
-    },
+    Device(Process, DeviceRequest),
+    /// A request that could not start when it was submitted starts, if it is not too late: before
+    /// when that would be, ns.
+    Start(Process, DeviceRequest, u64, Late),
+    /// A device answers; the number of the request.
+    Answer(Process, u32, Result<(), DeviceError>),
     /// A planned fault; its number.
     Planned(usize),
     /// A message to a node's machine, sent by another: its number.
-    Message {
-        node: usize,
-        life: u64,
-        slot: usize,
-    },
+    Message(Process, usize),
 }
 
 /// How a wire is doing.
@@ -190,15 +171,16 @@ impl World {
     pub fn new(seed: u64) -> Self {
         Self {
             now_ns: START_NS,
+            way_ns: 10_000,
+            piece_max: 5000,
+            sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
+            random: Random::new(seed),
+            crowds: u64::MAX,
             nodes: Vec::new(),
             disks: Vec::new(),
             wires: BTreeMap::new(),
             marks: BTreeMap::new(),
-            way_ns: 10_000,
-            piece_max: 5000,
-            sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
             window: 0,
-            random: Random::new(seed),
             events: BinaryHeap::new(),
             headers: Vec::new(),
             sequence: 0,
@@ -206,7 +188,6 @@ impl World {
             moments: 0,
             count: 0,
             watched: None,
-            crowds: u64::MAX,
             executions: Vec::new(),
             torn: BTreeSet::new(),
             wrong: None,
@@ -232,6 +213,17 @@ impl World {
         let (unit, data_at) = (self.disks[0].unit as u64, self.disks[0].data_at as u64);
         let is_in = |block| range.contains(&(data_at + block * unit));
         block.is_some_and(is_in) || self.watched.is_some() && request.op == DeviceOp::Flush
+    }
+
+    /// The connection of this end of it, if it is still in this use.
+    pub(super) fn conn(&mut self, end: End) -> Option<&mut Conn> {
+        self.nodes[end.node].conn(end)
+    }
+
+    /// The process that is at a place now.
+    pub(super) fn process(&self, node: usize) -> Process {
+        let life = self.nodes[node].life;
+        Process { node, life }
     }
 
     /// Lets something happen at a time.
@@ -322,10 +314,8 @@ impl World {
             Event::Connect(_) | Event::Planned(_) => return None,
             Event::Bytes(end, _) | Event::Sent(end, ..) => end.node,
             Event::Closed(end, _) | Event::Room(end) => end.node,
-            Event::Device { .. } => return None, // the kernel's part goes on
-            Event::Message { node, .. }
-            | Event::Answer { node, .. }
-            | Event::Start { node, .. } => *node,
+            Event::Device(..) => return None, // the kernel's part goes on
+            Event::Message(of, _) | Event::Answer(of, ..) | Event::Start(of, ..) => of.node,
         })
     }
 
@@ -338,12 +328,10 @@ impl World {
             return self.at(self.nodes[node].frozen_ns, event);
         }
         match event {
-            Event::Planned(_) | Event::Message { .. } => heard.push(event),
+            Event::Planned(_) | Event::Message(..) => heard.push(event),
             Event::Connect(end) => self.connect(end),
             Event::Bytes(end, bytes) => {
-                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life)
-                    && !conn.cut_off
-                {
+                if let Some(conn) = self.conn(end).filter(|it| !it.cut_off) {
                     let wrong = conn.tap.as_mut().and_then(|tap| tap.heard(&bytes).err());
                     conn.inbox.put(bytes);
                     self.blame(end.node, wrong);
@@ -353,26 +341,13 @@ impl World {
             Event::Room(end) => self.room(end),
             Event::Sent(end, send, bytes) => self.sent(end, send, &bytes),
             Event::Closed(end, why) => self.closed(end, why),
-            Event::Device {
-                node,
-                life,
-                request,
-            } => self.device(node, life, request),
-            Event::Start {
-                node,
-                life,
-                request,
-                before_ns,
-                why,
-            } => self.start_late(node, life, request, (before_ns, why)),
-            Event::Answer {
-                node,
-                life,
-                id,
-                result,
-            } => {
-                let it = &mut self.nodes[node];
-                if it.life == life && !it.is_dead() {
+            Event::Device(of, request) => self.device(of, request),
+            Event::Start(of, request, before_ns, why) => {
+                self.start_late(of, request, (before_ns, why));
+            }
+            Event::Answer(of, id, result) => {
+                let it = &mut self.nodes[of.node];
+                if it.life == of.life && !it.is_dead() {
                     it.at_device.remove(&id);
                     it.body.device(id, result, now_ns);
                     it.stirred = true;
@@ -384,7 +359,7 @@ impl World {
     fn sent(&mut self, end: End, send: Send, bytes: &[u8]) {
         let now_ns = self.now_ns;
         let node = &mut self.nodes[end.node];
-        let Some(conn) = node.conn(end.conn, end.life) else {
+        let Some(conn) = node.conn(end) else {
             return; // its process died
         };
         conn.sends -= 1;
@@ -396,17 +371,12 @@ impl World {
 
     fn closed(&mut self, end: End, why: Closed) {
         let now_ns = self.now_ns;
-        let node = &mut self.nodes[end.node];
-        let Some(conn) = node.conn(end.conn, end.life) else {
-            return;
-        };
+        let Some(conn) = self.conn(end) else { return };
         // Messages that had no room are sent as well as it will be.
         let untaken = core::mem::take(&mut conn.untaken);
         self.report(end, now_ns, untaken);
         let node = &mut self.nodes[end.node];
-        let Some(conn) = node.conn(end.conn, end.life) else {
-            return;
-        };
+        let Some(conn) = node.conn(end) else { return };
         if conn.sends > 0 {
             let at_ns = conn.sent_ns.max(now_ns); // sends are reported before the end
             return self.at(at_ns, Event::Closed(end, why));
@@ -421,20 +391,15 @@ impl World {
     }
 
     /// A request is executed, also when the process that asked has died since.
-    fn device(&mut self, node: usize, life: u64, request: DeviceRequest) {
-        let now_ns = self.now_ns;
+    fn device(&mut self, of: Process, request: DeviceRequest) {
+        let (now_ns, node) = (self.now_ns, of.node);
         let it = &mut self.nodes[node];
-        if it.life != life {
+        if it.life != of.life {
             return;
         }
         let disk = &mut self.disks[it.disks[usize::from(request.device.0)]];
-        let result = disk.execute(
-            node as u8 + 1,
-            &request,
-            &mut it.arena,
-            &mut self.random,
-            now_ns,
-        );
+        let (by, memory) = (node as u8 + 1, &mut it.arena);
+        let result = disk.execute(by, &request, memory, &mut self.random, now_ns);
         if result.is_ok() {
             it.executed.count(&request);
         }
@@ -442,14 +407,7 @@ impl World {
         if self.is_watched(&request) {
             self.tell_of(node, EXECUTES, &request);
         }
-        let id = request.id;
-        let answer = Event::Answer {
-            node,
-            life,
-            id,
-            result,
-        };
-        self.at(now_ns, answer);
+        self.at(now_ns, Event::Answer(of, request.id, result));
     }
 
     /// Notes the writers of blocks that have several at a time, and when.
@@ -557,34 +515,18 @@ impl World {
             let what = format!("device request {id} is under way already");
             self.blame(number, Some(what));
         }
-        let life = self.nodes[number].life;
-        if let Some(halt) = halt.filter(|_| before_ns != u64::MAX) {
-            let event = Event::Start {
-                node: number,
-                life,
-                request,
-                before_ns,
-                why: halt.why(),
-            };
-            return self.at(halt.until_ns, event);
-        }
-        if let Some(at_ns) = self.hangs_until(number, request.device) {
-            let event = Event::Start {
-                node: number,
-                life,
-                request,
-                before_ns,
-                why: Late::Hung,
-            };
-            return self.at(at_ns, event);
+        let process = self.process(number);
+        let late = match halt.filter(|_| before_ns != u64::MAX) {
+            Some(halt) => Some((halt.until_ns, halt.why())),
+            None => self
+                .hangs_until(number, request.device)
+                .map(|at_ns| (at_ns, Late::Hung)),
+        };
+        if let Some((at_ns, why)) = late {
+            return self.at(at_ns, Event::Start(process, request, before_ns, why));
         }
         let at_ns = self.disks[disk].due_ns(self.now_ns, &mut self.random);
-        let event = Event::Device {
-            node: number,
-            life,
-            request,
-        };
-        self.at(at_ns, event);
+        self.at(at_ns, Event::Device(process, request));
     }
 
     /// The process at a place dies. Bytes that its sockets have taken go out; then peers get notice

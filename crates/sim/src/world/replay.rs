@@ -9,7 +9,6 @@ use super::Path;
 use crate::needs::needs;
 use crate::plan::{DevicePlan, Plan};
 use crate::rule::{Truth, Wanted};
-use alloc::vec;
 use alloc::vec::Vec;
 use shape::{Bandwidth, Servers};
 

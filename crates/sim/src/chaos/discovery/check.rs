@@ -1,7 +1,6 @@
 //! Checks of discovery after all faults have ended.
 use crate::chaos::node::Body;
 use crate::chaos::run::{Course, Finding};
-use alloc::format;
 use alloc::string::String;
 
 impl Course<'_> {

@@ -3,9 +3,9 @@
 //! # Contract
 //! Drawn apart from everything else: worlds without discovery are what they would be if there were
 //! none.
-use crate::chaos::aim::{self, STATES};
+use crate::chaos::aim;
 use crate::chaos::kind::Kind;
-use crate::chaos::plan::{Fault, Plan, WINDOW_NS, lasts_ns};
+use crate::chaos::plan::{Plan, WINDOW_NS, fault, lasts_ns};
 use alloc::vec::Vec;
 use shape::Random;
 
@@ -16,11 +16,9 @@ const AIMED: u64 = 5;
 const FREE: u64 = 2;
 
 /// A plan, perhaps with discovery.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0xd15c_00bd);
-    let random = &mut random;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     if random.up_to(ONE_IN - 1) > 0 {
-        return plan;
+        return;
     }
     let layout = &mut plan.layout;
     layout.more.tellers = 1 + random.up_to(1) as usize;
@@ -32,28 +30,19 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     let first = random.up_to(u64::MAX) as usize;
     for number in 0..AIMED {
         // Neighbours in the table are far from each other in time.
-        let cells = kinds.len() * STATES.len();
-        let cell = first.wrapping_add(17 * number as usize) % cells;
-        let (kind, state) = (kinds[cell / STATES.len()], STATES[cell % STATES.len()]);
+        let cell = aim::cell(kinds, first.wrapping_add(17 * number as usize));
         let each_ns = WINDOW_NS / AIMED;
         let at_ns = each_ns * number + random.up_to(each_ns / 2);
-        aim::aimed(&mut faults, (kind, state), at_ns, random);
+        aim::aimed(&mut faults, cell, at_ns, random);
     }
     for _ in 0..FREE {
         let kind = kinds[random.up_to(kinds.len() as u64 - 1) as usize];
-        faults.push(Fault {
-            kind,
-            at_ns: random.up_to(WINDOW_NS),
-            lasts_ns: lasts_ns(random),
-            whom: random.up_to(u64::MAX),
-            when: None,
-        });
+        let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
+        faults.push(fault(kind, at_ns, lasts_ns, random.up_to(u64::MAX)));
     }
     // Faults that need two controllers.
     if faults.iter().any(|it| it.kind == Kind::Unreferred) {
         layout.more.tellers = 2;
     }
     plan.faults.extend(faults);
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }

@@ -10,7 +10,7 @@
 //! # Limits
 //! Left out: faults that need discovery, and unrelated clients of exports (the mirror is smaller
 //! than what they ask for).
-use super::super::aim::{self, STATES};
+use super::super::aim;
 use super::super::kind::{Kind, of_kinds};
 use super::super::plan::{Fault, Plan, WINDOW_NS};
 use super::plan::{MS, Whom, fault};
@@ -53,19 +53,17 @@ const MILD: [Kind; 12] = of_kinds![
 ];
 
 /// A plan with more in it.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0xa3b1_e000);
-    let random = &mut random;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     let habit = &mut plan.layout.habit;
     let before = habit.total;
     habit.total = REQUESTS.max(before) + random.up_to(800);
     habit.pause_ns = habit.pause_ns * before / habit.total;
-    let kinds: &[Kind] = match is_mild(&plan) {
+    let kinds: &[Kind] = match is_mild(plan) {
         true => &MILD,
         false => {
-            aim_at_cells(&mut plan, random);
+            aim::aim_at_cells(plan, &KINDS, (CELLS_EACH, 61), random);
             if random.up_to(1) == 0 {
-                fail_a_copy(&mut plan, random);
+                fail_a_copy(plan, random);
             }
             &KINDS
         }
@@ -82,30 +80,12 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
         let whom = random.up_to(u64::MAX);
         plan.faults.push(aim::fault(kind, at_ns, whom, random));
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// Whether little may happen in it but what it has.
 pub(in crate::chaos) fn is_mild(plan: &Plan) -> bool {
     let is_absence = |it: &Fault| it.lasts_ns > LONG_NS && it.kind != Kind::StopUnread;
     plan.layout.mirror.is_some_and(|it| it.unfenced) || plan.faults.iter().any(is_absence)
-}
-
-fn aim_at_cells(plan: &mut Plan, random: &mut Random) {
-    let layout = &mut plan.layout;
-    let cells = KINDS.len() * STATES.len();
-    for number in 0..CELLS_EACH {
-        // Neighbours in the table are far from each other in time.
-        let at = plan.seed.wrapping_mul(CELLS_EACH).wrapping_add(number) as usize;
-        let cell = at.wrapping_mul(61) % cells;
-        let (kind, state) = (KINDS[cell / STATES.len()], STATES[cell % STATES.len()]);
-        layout.digests |= kind == Kind::Damage;
-        layout.caches |= kind == Kind::Power;
-        let each_ns = WINDOW_NS / CELLS_EACH;
-        let at_ns = aim::late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
-        aim::aimed(&mut plan.faults, (kind, state), at_ns, random);
-    }
 }
 
 /// A leg is taken out and returned, and one write to it fails while what it lacks is copied.

@@ -8,13 +8,11 @@ use super::super::plan::Plan;
 use shape::Random;
 
 /// A plan, perhaps with the mirror on a second core.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x0a9a_4700);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     if let Some(shape) = &mut plan.layout.mirror
         && random.up_to(1) == 0
     {
         shape.core = 1;
         plan.layout.cores = 2;
     }
-    plan
 }

@@ -18,15 +18,13 @@ const CEILING: u64 = 64 << 10;
 const FLAWS: u64 = 12;
 
 /// A plan, perhaps with a leg that is away for a moment.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x6b11_4c00);
-    let random = &mut random;
-    let mild = is_mild(&plan);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    let mild = is_mild(plan);
     let Some(shape) = plan.layout.mirror.as_mut().filter(|it| it.legs == 3) else {
-        return plan;
+        return;
     };
     if mild || random.up_to(1) == 0 {
-        return plan;
+        return;
     }
     shape.ceiling = CEILING;
     let whom = &mut Whom::new(&plan.layout, random);
@@ -57,6 +55,4 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
         let there = whom.paths(first + 2).take(1);
         there.for_each(|it| add(Kind::Media, at_ns, lasts_ns, it));
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }

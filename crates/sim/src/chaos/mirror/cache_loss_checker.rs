@@ -1,5 +1,4 @@
 //! Hosts that die with a mirror, those that take it over, and what legs had lost by then.
-use super::super::node::Body;
 use super::super::plan::Fault;
 use super::super::run::Course;
 use super::crash_checker::Legs;
@@ -39,7 +38,7 @@ impl Course<'_> {
         };
         let host = &self.rig.hosts[0];
         let node = &self.rig.world.nodes[self.rig.mirror_node(0)];
-        let Body::Core(engine) = &node.body else {
+        let Some(engine) = node.core() else {
             return false;
         };
         let well = host.stopping.is_none() && !node.stopped && !self.is_frozen(0);

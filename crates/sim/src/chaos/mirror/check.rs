@@ -1,9 +1,7 @@
 //! Checks of a mirror that is quiescent.
 use super::super::judged::Check;
-use super::super::node::Body;
 use super::super::run::{Course, Finding};
 use super::crash_checker::Legs;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use engine::host::PathState;
@@ -14,7 +12,6 @@ use volume::mirror::superblock::LegState;
 impl Course<'_> {
     /// A mirror that does not run, a leg that is not in sync, or a path that is not in use.
     pub(in crate::chaos) fn what_mirrors_lack(&self) -> Option<String> {
-        let nodes = &self.rig.world.nodes;
         self.rig
             .hosts
             .iter()
@@ -25,7 +22,7 @@ impl Course<'_> {
                     let lacks = || format!("host {number} lacks a path, or has one too many");
                     return Some(host.user.unanswered().unwrap_or_else(lacks));
                 }
-                let Body::Core(engine) = &nodes[node].body else {
+                let Some(engine) = self.rig.core(node) else {
                     return Some(format!("host {number} is not there"));
                 };
                 let it = engine.host();
@@ -76,9 +73,7 @@ impl Course<'_> {
         self.others_are_untouched()?;
         self.alike_on_disks(false)?;
         // Those that never left were alike all the time.
-        if self.report.judged.contains(&Check::Plug) {
-            self.report.judged.insert(Check::Alike);
-        }
+        self.judges(Check::Alike, self.report.judged.contains(&Check::Plug));
         Ok(())
     }
 

@@ -11,11 +11,10 @@ use super::super::disk;
 use super::super::disk::Disk;
 use super::super::history::{Floors, Tag};
 use super::super::judged::Check;
-use super::super::node::Body;
+use super::super::rig::Host;
 use super::super::run::{Course, Finding};
 use super::make::crc32c;
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -150,7 +149,7 @@ impl<'a> Legs<'a> {
         roles().find_map(|(leg, role)| {
             let (below, mut having) = match role {
                 Role::InSync => (u64::MAX, Vec::new()),
-                Role::Behind { position, .. } => (*position, alloc::vec![leg]),
+                Role::Behind { position, .. } => (*position, vec![leg]),
                 Role::Unusable(_) => return None,
             };
             having.extend(&in_sync);
@@ -233,8 +232,7 @@ impl Course<'_> {
         self.look_at_bare();
         self.look_at_cuts();
         self.keep_images();
-        let passed = self.passed_gate().then_some(Check::Gate);
-        self.report.judged.extend(passed);
+        self.judges(Check::Gate, self.passed_gate());
         self.remember();
         let under_way = self.under_way();
         let caches = self.plan.layout.caches;
@@ -264,16 +262,13 @@ impl Course<'_> {
 
     /// Whether the process of a host has taken the mirror over before the gate of its legs opened.
     fn passed_gate(&self) -> bool {
-        let nodes = &self.rig.world.nodes;
-        let mut homes = (0..self.rig.hosts.len()).map(|host| self.rig.mirror_node(host));
-        homes.any(|node| match &nodes[node].body {
-            Body::Core(engine) => {
-                let runs = engine.mirror(MIRRORS_FROM);
-                let runs = runs.is_some_and(|it| it.state == MirrorState::Running);
-                let stats = self.rig.volumes().map(|leg| engine.host().hold_stats(leg));
-                runs && stats.into_iter().any(|it| it.past_gate_total > 0)
-            }
-            _ => false,
+        let hosts = 0..self.rig.hosts.len();
+        let mut engines = hosts.filter_map(|host| self.rig.mirror_core(host));
+        engines.any(|engine| {
+            let runs = engine.mirror(MIRRORS_FROM);
+            let runs = runs.is_some_and(|it| it.state == MirrorState::Running);
+            let mut stats = self.rig.volumes().map(|leg| engine.host().hold_stats(leg));
+            runs && stats.any(|it| it.past_gate_total > 0)
         })
     }
 
@@ -281,16 +276,15 @@ impl Course<'_> {
     fn under_way(&self) -> Vec<(u64, Tag)> {
         let unit = self.plan.layout.habit.unit;
         let mut all = Vec::new();
-        for host in &self.rig.hosts {
-            if let Body::Client(client) = &self.rig.world.nodes[host.clients].body {
-                let writes = client.tagged().filter(|it| it.0.kind == nbd::Kind::Write);
-                for (request, tag) in writes {
-                    let (first, end) = (request.offset, request.offset + u64::from(request.length));
-                    all.extend((first / unit..end / unit).zip((tag..).map(Tag)));
-                }
-                for it in &client.orphans {
-                    all.extend(it.blocks.clone().zip((it.tag..).map(Tag)));
-                }
+        let client = |host: &Host| self.rig.world.nodes[host.clients].client();
+        for client in self.rig.hosts.iter().filter_map(client) {
+            let writes = client.tagged().filter(|it| it.0.kind == nbd::Kind::Write);
+            for (request, tag) in writes {
+                let (first, end) = (request.offset, request.offset + u64::from(request.length));
+                all.extend((first / unit..end / unit).zip((tag..).map(Tag)));
+            }
+            for it in &client.orphans {
+                all.extend(it.blocks.clone().zip((it.tag..).map(Tag)));
             }
         }
         all.sort_unstable();
@@ -310,7 +304,7 @@ impl Course<'_> {
             false => "if all died",
         };
         let count = legs.said().len();
-        let mut judged = alloc::vec![false; count];
+        let mut judged = vec![false; count];
         let mut well: Vec<(usize, bool)> = Vec::new();
         let all = legs.in_sync().unwrap_or_default();
         let mut without = false;

@@ -12,11 +12,9 @@
 use super::super::aim;
 use super::super::judged::Check;
 use super::super::kind::Kind;
-use super::super::node::Body;
 use super::super::plan::{Fault, Plan, WINDOW_NS};
 use super::super::run::Course;
 use super::plan::{MS, fault};
-use alloc::format;
 use engine::host::PathState;
 use engine::mirror::{LegReport, MIRRORS_FROM, MirrorState};
 use shape::Random;
@@ -39,14 +37,12 @@ const CLIENTS: [Kind; 4] = [
 const FAULTS: u64 = 14;
 
 /// A plan, perhaps with slow legs and nothing else.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0xdee9_0100);
-    let random = &mut random;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     let Some(shape) = plan.layout.mirror.as_mut() else {
-        return plan;
+        return;
     };
     if random.up_to(OF - 1) > 0 {
-        return plan;
+        return;
     }
     (shape.beat_ms, shape.unfenced) = (BEAT_MS, false);
     (shape.put_back, shape.exchanged) = (false, false);
@@ -66,8 +62,6 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
         let whom = random.up_to(u64::MAX);
         plan.faults.push(aim::fault(kind, at_ns, whom, random));
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// How long a request takes at last, ns. A leg has 16 requests outstanding at least: a heartbeat,
@@ -79,7 +73,7 @@ pub(in crate::chaos) fn most_ns(fault: &Fault) -> u64 {
 impl Course<'_> {
     /// Whether the mirror runs, and all its legs have their lease: when it starts they have none.
     pub(in crate::chaos) fn may_be_deep(&self, host: usize) -> bool {
-        let Body::Core(engine) = &self.rig.world.nodes[self.rig.mirror_node(host)].body else {
+        let Some(engine) = self.rig.mirror_core(host) else {
             return false;
         };
         let report = engine.mirror(MIRRORS_FROM);

@@ -5,7 +5,7 @@
 //! # Contract
 //! Drawn apart from the rest, on top of it. Worlds in which little may happen (see `ample`) are as
 //! they were.
-use super::super::aim::{self, STATES};
+use super::super::aim::aim_at_cells;
 use super::super::kind::Kind;
 use super::super::plan::{Plan, WINDOW_NS};
 use super::ample::{KINDS, is_mild};
@@ -19,33 +19,15 @@ const CELLS_EACH: u64 = 12;
 const AFTER_NS: u64 = 4_000 * MS;
 
 /// A plan with more in it.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    if is_mild(&plan) {
-        return plan;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    if is_mild(plan) {
+        return;
     }
-    let mut random = Random::new(plan.seed ^ 0x0de4_5e00);
-    let random = &mut random;
-    aim_at_cells(&mut plan, random);
+    // Other cells than `ample` aims at in the same world.
+    aim_at_cells(plan, &KINDS, (CELLS_EACH, 101), random);
     match random.up_to(2) {
-        0 => spoil(&mut plan, random),
-        _ => lose_caches(&mut plan, random),
-    }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
-}
-
-/// Other cells than `ample` aims at in the same world.
-fn aim_at_cells(plan: &mut Plan, random: &mut Random) {
-    let cells = KINDS.len() * STATES.len();
-    for number in 0..CELLS_EACH {
-        let at = plan.seed.wrapping_mul(CELLS_EACH).wrapping_add(number) as usize;
-        let cell = at.wrapping_mul(101) % cells;
-        let (kind, state) = (KINDS[cell / STATES.len()], STATES[cell % STATES.len()]);
-        plan.layout.digests |= kind == Kind::Damage;
-        plan.layout.caches |= kind == Kind::Power;
-        let each_ns = WINDOW_NS / CELLS_EACH;
-        let at_ns = aim::late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
-        aim::aimed(&mut plan.faults, (kind, state), at_ns, random);
+        0 => spoil(plan, random),
+        _ => lose_caches(plan, random),
     }
 }
 

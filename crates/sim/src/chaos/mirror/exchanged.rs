@@ -17,20 +17,17 @@ use super::super::run::{Course, Finding};
 use super::LEG_BYTES;
 use super::ample::is_mild;
 use super::plan::{MS, Whom, fault};
-use alloc::format;
 use engine::mirror::LegReport;
 use shape::Random;
 
 /// A plan, perhaps with legs that are exchanged.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x3c8a_9100);
-    let random = &mut random;
-    let mild = is_mild(&plan);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    let mild = is_mild(plan);
     let Some(shape) = plan.layout.mirror.as_mut().filter(|_| !mild) else {
-        return plan;
+        return;
     };
     if random.up_to(1) == 0 {
-        return plan;
+        return;
     }
     shape.exchanged = true;
     for _ in 0..1 + random.up_to(1) {
@@ -42,8 +39,6 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
         let it = it.map(|it| fault(Kind::Exchange, at_ns, lasts_ns, it));
         plan.faults.extend(it);
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// The leg of this number, wherever the configuration names it.
@@ -95,11 +90,7 @@ impl Course<'_> {
             if core::mem::replace(&mut self.rig.foreign[target], foreign) == foreign {
                 continue;
             }
-            let node = self.rig.targets[target];
-            if !self.rig.world.nodes[node].is_dead() {
-                self.rig.world.kill(node);
-                self.rig.start_target(target);
-            }
+            self.rig.restart_target(target);
         }
     }
 

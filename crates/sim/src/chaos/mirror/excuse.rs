@@ -9,7 +9,6 @@
 //! says that what was acknowledged before it may be lost; later ones do not cover that.
 use super::super::client::{BLOCKS_MAX, Failed};
 use super::super::judged::Check;
-use super::super::node::Body;
 use super::super::run::Course;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
@@ -31,9 +30,8 @@ impl Course<'_> {
         let lives = &self.rig.hosts[host].lives;
         let is_error =
             |it: &Failed| matches!(it.error, CommandError::Server(Errno::Io | Errno::NoSpc));
-        if failed.iter().any(is_error) {
-            self.report.judged.insert(Check::Excuse);
-        }
+        let excuse = failed.iter().any(is_error).then_some(Check::Excuse);
+        self.report.judged.extend(excuse);
         let is_wrong = |it: &&Failed| match it.error {
             CommandError::Server(Errno::Io | Errno::NoSpc) => {
                 let has = |leg: &usize| !self.lacks_block_of(*leg, it);
@@ -81,7 +79,7 @@ impl Course<'_> {
             return;
         }
         let node = self.rig.hosts[0].clients;
-        if let Body::Client(client) = &self.rig.world.nodes[node].body {
+        if let Some(client) = self.rig.world.nodes[node].client() {
             let news = &client.failed[self.told_failed.min(client.failed.len())..];
             let io = CommandError::Server(Errno::Io);
             let flushes = news
@@ -100,7 +98,7 @@ impl Course<'_> {
         for host in 0..self.rig.hosts.len() {
             self.repair_accepted(host);
             let node = self.rig.mirror_node(host);
-            let Body::Core(engine) = &self.rig.world.nodes[node].body else {
+            let Some(engine) = self.rig.core(node) else {
                 continue;
             };
             let report = engine.mirror(MIRRORS_FROM);

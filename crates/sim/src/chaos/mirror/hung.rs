@@ -47,31 +47,27 @@ const MILD: [Kind; 4] = [
 const BESIDE: u64 = 30;
 
 /// A plan, perhaps with legs whose devices hang.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x4a9d_5b00);
-    let random = &mut random;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     if plan.faults.iter().any(|it| it.kind == Kind::DeepQueue) {
-        return plan;
+        return;
     }
-    match is_mild(&plan) {
+    match is_mild(plan) {
         true if random.up_to(OF - 1) == 0 => return with_little_else(plan, random),
-        true => return plan,
-        false if random.up_to(1) == 0 => return plan,
+        true => return,
+        false if random.up_to(1) == 0 => return,
         false => {}
     }
     for _ in 0..1 + random.up_to(1) {
         let at_ns = random.up_to(WINDOW_NS);
         // Shorter than a time-out of a request, and longer than the bound after it (T9).
         let lasts_ns = (500 << random.up_to(4)) * MS;
-        hang(&mut plan, at_ns, lasts_ns, random);
+        hang(plan, at_ns, lasts_ns, random);
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
-fn with_little_else(mut plan: Plan, random: &mut Random) -> Plan {
+fn with_little_else(plan: &mut Plan, random: &mut Random) {
     let Some(shape) = plan.layout.mirror.as_mut() else {
-        return plan;
+        return;
     };
     (shape.unfenced, shape.put_back, shape.exchanged) = (false, false, false);
     let habit = &mut plan.layout.habit;
@@ -82,11 +78,9 @@ fn with_little_else(mut plan: Plan, random: &mut Random) -> Plan {
     for number in 0..HANGS {
         let at_ns = 500 * MS + number * APART_NS + random.up_to(2_000) * MS;
         let lasts_ns = (500 << random.up_to(2)) * MS;
-        hang(&mut plan, at_ns, lasts_ns, random);
+        hang(plan, at_ns, lasts_ns, random);
     }
-    add_mild(&mut plan, BESIDE, HANGS * APART_NS, random);
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
+    add_mild(plan, BESIDE, HANGS * APART_NS, random);
 }
 
 /// With so many faults that take no leg and no host away, in this time.
@@ -130,7 +124,7 @@ impl Course<'_> {
         let leg = self.rig.disk_of(target);
         let shape = self.plan.layout.mirror;
         if shape.is_some_and(|it| it.is_local(leg)) {
-            return alloc::vec![(self.rig.mirror_node(0), DeviceId(leg as u16))];
+            return vec![(self.rig.mirror_node(0), DeviceId(leg as u16))];
         }
         let all = 0..self.rig.targets.len();
         let all = all.filter(move |&it| match bit(fault) {

@@ -41,15 +41,13 @@ const FAULTS: u64 = 10;
 const MILD: u64 = 24;
 
 /// A plan, perhaps with local legs, or a host that stands still.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x10ca_1e00);
-    let random = &mut random;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     let deep = plan.faults.iter().any(|it| it.kind == Kind::DeepQueue);
-    match is_mild(&plan) {
-        _ if deep => return plan,
+    match is_mild(plan) {
+        _ if deep => return,
         true if random.up_to(OF - 1) == 0 => return with_local_legs(plan, random),
-        true => return plan,
-        false if random.up_to(1) == 0 => return plan,
+        true => return,
+        false if random.up_to(1) == 0 => return,
         false => {}
     }
     for _ in 0..1 + random.up_to(1) {
@@ -60,13 +58,11 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
         plan.faults
             .push(fault(Kind::HaltHost, at_ns, lasts_ns, whom));
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
-fn with_local_legs(mut plan: Plan, random: &mut Random) -> Plan {
+fn with_local_legs(plan: &mut Plan, random: &mut Random) {
     let Some(shape) = plan.layout.mirror.as_mut() else {
-        return plan;
+        return;
     };
     (shape.local, shape.shared, shape.unfenced) = (true, true, false);
     (shape.core, shape.put_back, shape.exchanged) = (0, false, false);
@@ -88,9 +84,7 @@ fn with_local_legs(mut plan: Plan, random: &mut Random) -> Plan {
         let whom = random.up_to(u64::MAX);
         plan.faults.push(aim::fault(kind, at_ns, whom, random));
     }
-    add_mild(&mut plan, MILD, HALTS * APART_NS / 2, random);
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
+    add_mild(plan, MILD, HALTS * APART_NS / 2, random);
 }
 
 impl Course<'_> {

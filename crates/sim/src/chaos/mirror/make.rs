@@ -3,7 +3,6 @@ use super::super::disk::{self, BLOCK, Disk};
 use super::super::make;
 use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use super::{LEG_BYTES, Shape};
-use alloc::format;
 use alloc::vec::Vec;
 use engine::Core;
 use engine::export::{ExportControl, Offer};
@@ -87,7 +86,7 @@ impl Shape {
             bytes: LEG_BYTES,
             block_shift: BLOCK.ilog2() as u8,
         };
-        let sizes = alloc::vec![size; self.legs];
+        let sizes = vec![size; self.legs];
         let (geometry, data_offset) = plan(&sizes, Some(REGION_SHIFT)).ok()?;
         let place = Place {
             leg_bytes: LEG_BYTES,
@@ -143,7 +142,7 @@ impl Rig {
         let engine = HostEngine::with_room(config, room);
         let here = core == shape.core;
         let mirrors = MirrorsConfig {
-            mirrors: alloc::vec![here.then(|| self.mirror_config(number, shape))],
+            mirrors: vec![here.then(|| self.mirror_config(number, shape))],
             elsewhere: (0..shape.legs as u16).filter(|_| !here).collect(),
             scratch: Span {
                 at: EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes),
@@ -168,7 +167,7 @@ impl Rig {
         let Layout { policy, .. } = self.layout;
         let addresses = self.addresses_of(leg);
         let paths = match shape.is_local(leg) {
-            true => alloc::vec![device(leg)],
+            true => vec![device(leg)],
             false => addresses
                 .map(|address| make::path_to(address as u32, leg))
                 .collect(),

@@ -3,10 +3,9 @@
 //! # Contract
 //! Besides single faults there are courses: what takes several of them in a row to be dangerous,
 //! with times that fit each other.
-use super::super::client::Habit;
-use super::super::disk::BLOCK;
 use super::super::kind::{Kind, of_kinds};
-use super::super::plan::{Fault, PAUSES, Plan, WINDOW_NS, lasts_ns, policy};
+pub(super) use super::super::plan::fault;
+use super::super::plan::{Fault, Plan, WINDOW_NS, habit, lasts_ns, policy};
 use super::super::rig::{Layout, More};
 use super::Shape;
 use alloc::vec::Vec;
@@ -33,12 +32,7 @@ pub(in crate::chaos) fn plan(seed: u64) -> Plan {
     let mut faults = Vec::new();
     for _ in 0..4 + random.up_to(6) {
         let kind = KINDS[random.up_to(KINDS.len() as u64 - 1) as usize];
-        let possible = match kind {
-            Kind::Damage => layout.digests,
-            Kind::Power => layout.caches,
-            _ => true,
-        };
-        if possible {
+        if layout.allows(kind) {
             let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
             let whom = random.up_to(u64::MAX);
             faults.push(fault(kind, at_ns, lasts_ns, whom));
@@ -57,21 +51,7 @@ pub(in crate::chaos) fn plan(seed: u64) -> Plan {
 
 fn layout(random: &mut Random) -> Layout {
     let legs = [2, 2, 3][random.up_to(2) as usize];
-    let habit = Habit {
-        connections: 1 + random.up_to(2) as u32,
-        depth: 1 + random.up_to(15) as u16,
-        blocks: 64 << random.up_to(4),
-        total: 1200 + random.up_to(1000),
-        writes: 64 + random.up_to(128),
-        flushes: random.up_to(24),
-        share: (0, 1),
-        pause_ns: 0,
-        crowded: 0,
-        unit: BLOCK as u64,
-        homes: 1,
-        base: 0,
-    };
-    let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
+    let habit = habit(random, 2, 64..=64 << 4, 1200);
     Layout {
         hosts: 1,
         cores: 1,
@@ -80,10 +60,7 @@ fn layout(random: &mut Random) -> Layout {
         digests: random.up_to(2) == 0,
         caches: random.up_to(3) > 0,
         policy: policy(random),
-        habit: Habit {
-            pause_ns: spread_ns * PAUSES,
-            ..habit
-        },
+        habit,
         io_max: [32, 64, 256][random.up_to(2) as usize],
         blocks: 0,
         more: More {
@@ -104,16 +81,6 @@ fn layout(random: &mut Random) -> Layout {
             exchanged: false,
             local: false,
         }),
-    }
-}
-
-pub(super) fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
-    Fault {
-        kind,
-        at_ns,
-        lasts_ns,
-        whom,
-        when: None,
     }
 }
 

@@ -51,22 +51,18 @@ pub(in crate::chaos) struct Image {
 }
 
 /// A plan, perhaps with a leg that is put back.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x9b7b_ac00);
-    let random = &mut random;
-    let mild = is_mild(&plan);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    let mild = is_mild(plan);
     let Some(shape) = plan.layout.mirror.as_mut().filter(|_| !mild) else {
-        return plan;
+        return;
     };
     if random.up_to(3) == 0 {
-        return plan;
+        return;
     }
     shape.put_back = true;
     for late in [false, true] {
-        put_back_once(&mut plan, late, random);
+        put_back_once(plan, late, random);
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// A leg is taken out and returned, then it is taken out once more and dies: soon, or `late`.

@@ -17,21 +17,18 @@ use shape::Random;
 const BEATS_MS: [u32; 3] = [150, 250, 400];
 
 /// A plan, perhaps with short beats.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x91c8_b000);
-    let mild = is_mild(&plan);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    let mild = is_mild(plan);
     let Some(shape) = &mut plan.layout.mirror else {
-        return plan;
+        return;
     };
     if mild || !shape.shared || random.up_to(3) == 0 {
-        return plan;
+        return;
     }
     shape.beat_ms = BEATS_MS[random.up_to(2) as usize];
     for round in 0..2 {
-        die_late(&mut plan, round, &mut random);
+        die_late(plan, round, random);
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// A host dies while a leg, or each of them, executes writes late; the next one comes soon.

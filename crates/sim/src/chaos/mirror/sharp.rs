@@ -21,15 +21,12 @@ const FORGOTTEN_NS: u64 = WINDOW_NS + 11_000 * MS;
 const ROUND_NS: u64 = 5_000 * MS;
 
 /// A plan with more in it, or another one.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x54a2_9000);
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     match random.up_to(3) {
-        0 => absence(&mut plan, &mut random),
-        1 => unfenced(&mut plan, &mut random),
+        0 => absence(plan, random),
+        1 => unfenced(plan, random),
         _ => {}
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// A leg is away from early on, before most regions were recorded on it, until long after the last

@@ -17,7 +17,6 @@ use super::super::disk::BLOCK;
 use super::super::fault::Whom;
 use super::super::judged::Check;
 use super::super::kind::Kind;
-use super::super::node::Body;
 use super::super::plan::{Fault, Plan, WINDOW_NS};
 use super::super::run::Course;
 use super::ample::is_mild;
@@ -70,11 +69,9 @@ pub(in crate::chaos) enum Restart {
 }
 
 /// A plan, perhaps with a leg that shrinks.
-pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
-    let mut random = Random::new(plan.seed ^ 0x5c41_7a00);
-    let random = &mut random;
-    if is_mild(&plan) || random.up_to(1) == 0 {
-        return plan;
+pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
+    if is_mild(plan) || random.up_to(1) == 0 {
+        return;
     }
     let mut whom = plan::Whom::new(&plan.layout, random);
     whom.free = random.up_to(1 << 40);
@@ -105,8 +102,6 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     if let Some(shrink) = shrink.filter(|it| it.kind == Kind::Shrink) {
         shrink.when = Some(PathState::Live);
     }
-    plan.faults.sort_by_key(|fault| fault.at_ns);
-    plan
 }
 
 /// The first block of the mirror that is lost, of those that applications use.
@@ -132,11 +127,10 @@ impl Course<'_> {
     /// Whether a leg may shrink now: it is in sync, and its mirror can notice.
     pub(in crate::chaos) fn may_shrink(&self, whom: Whom) -> bool {
         let leg = self.leg_of(whom);
-        let node = &self.rig.world.nodes[self.rig.mirror_node(whom.host)];
-        let Body::Core(engine) = &node.body else {
-            return false;
-        };
-        let state = engine.mirror(MIRRORS_FROM).map(|it| it.state);
+        let engine = self.rig.mirror_core(whom.host);
+        let state = engine
+            .and_then(|it| it.mirror(MIRRORS_FROM))
+            .map(|it| it.state);
         let legs = Legs::of(self.rig.leg_disks(), false);
         let in_sync = legs.in_sync().is_some_and(|it| it[leg]);
         in_sync && state == Some(MirrorState::Running) && self.cuts[leg].is_none()
@@ -248,12 +242,8 @@ impl Course<'_> {
     /// as the one that lost it.
     pub(super) fn repair_accepted(&mut self, host: usize) {
         let node = self.rig.mirror_node(host);
-        let (Body::Core(engine), Some((leg, asked))) =
-            (&self.rig.world.nodes[node].body, self.accepted)
-        else {
-            return;
-        };
-        let Some(report) = engine.mirror(MIRRORS_FROM) else {
+        let report = self.rig.core(node).and_then(|it| it.mirror(MIRRORS_FROM));
+        let (Some(report), Some((leg, asked))) = (report, self.accepted) else {
             return;
         };
         let well = report.legs.iter().all(|it| it.status == LegStatus::InSync);
