@@ -66,7 +66,16 @@ impl Mounted {
 
     /// Unmounted, found clean and detached; with it goes all that was cached of it.
     fn detach(mut self) {
-        run("umount", &[self.directory.to_str().unwrap()]);
+        // A program that another test is starting has this one's files open until it is there.
+        wait("it is unmounted", || {
+            let mut command = Command::new("umount");
+            command
+                .arg(&self.directory)
+                .status()
+                .unwrap()
+                .success()
+                .then_some(())
+        });
         self.is_mounted = false;
         println!("{}", run("fsck.ext4", &["-fn", self.device()]));
         run("losetup", &["-d", &self.device.take().unwrap()]);
