@@ -53,8 +53,8 @@ pub struct Plan {
     pub faults: Vec<Fault>,
 }
 
-/// What was added to worlds: the name of the module that has it, where its random numbers begin,
-/// and what it does to a plan. Worlds without a layer are as they were before there was one: seeds
+/// A layer, which was added to worlds: the name of its module, where its random numbers begin, and
+/// how it changes a plan. Worlds without a layer are as they were before there was one: seeds
 /// that found something once are kept so.
 type Layer = (&'static str, u64, fn(&mut Plan, &mut Random));
 

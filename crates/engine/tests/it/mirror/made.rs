@@ -1,4 +1,4 @@
-//! A new mirror "m0" over devices: what its legs hold, and the configuration of an engine over them.
+//! A new mirror "m0" over devices: what its legs hold, and an engine's configuration over them.
 //! The example `mirror_cost` is compiled with it too.
 use engine::host::{PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::MIRROR_SCRATCH_BYTES;
