@@ -9,7 +9,7 @@
 //!
 //! Core 0 has the admin connections; the other cores ask it to.
 use super::HostEngine;
-use super::path::{Phase, Role};
+use super::path::Role;
 use super::types::{HostEvent, PathNews};
 use crate::machine::{DeviceExtent, DeviceId};
 use policy::PathIndex;
@@ -58,7 +58,7 @@ impl HostEngine {
     /// zeroes.
     fn lister(&self, volume: u16) -> Option<PathIndex> {
         let lists = self.paths_of(volume).filter(|path| {
-            let facts = path.facts.as_deref().filter(|_| path.phase == Phase::Live);
+            let facts = path.facts.as_deref().filter(|_| path.is_live());
             facts.is_some_and(|it| {
                 it.controller.lists_allocated && it.namespace.deallocate_reads_zero
             })
@@ -115,7 +115,7 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let path = &mut self.paths[number];
-        let open = path.phase == Phase::Live && path.is_open(Role::Admin);
+        let open = path.is_live() && path.is_open(Role::Admin);
         let about = (path.target.nsid, slba, blocks);
         let admin = path.admin.as_mut().filter(|_| open);
         if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
