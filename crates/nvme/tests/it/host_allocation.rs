@@ -60,7 +60,7 @@ fn list(entries: &[(u64, u32)]) -> Answer {
     Answer::data(&bytes)
 }
 
-/// What was answered, by token.
+/// Answers, by token.
 fn told(peer: &mut AdminPeer) -> Vec<(u64, Option<(u32, bool)>)> {
     let told = |event| match event {
         AdminEvent::Allocated { token, found } => (token, found),

@@ -65,7 +65,7 @@ pub(in crate::controller) enum Page {
     },
     Log(log::Request),
     HostId,
-    /// What the command has in `own`.
+    /// Bytes that the command has in `own`.
     Own,
 }
 

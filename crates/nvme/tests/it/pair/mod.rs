@@ -452,7 +452,7 @@ fn two_queues_of_one_controller_and_two_controllers_share_the_storage() {
     }
 }
 
-/// What the target's storage calls holes is what the host is told, in blocks.
+/// The host is told of the extents that the target's storage calls holes, in blocks.
 #[test]
 fn allocated_blocks_reach_the_host() {
     let mut world = World::new(config(), 11);

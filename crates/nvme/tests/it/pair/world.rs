@@ -124,7 +124,7 @@ pub struct World {
     target_sends: Vec<(ConnId, u32)>,
     pub info: Option<(ControllerInfo, Vec<NamespaceInfo>)>,
     pub changed: Vec<Vec<NamespaceInfo>>,
-    /// What the storage says of extents, in order: bytes, and whether they are a hole. None: data.
+    /// Extents that the storage reports, in order: bytes, and whether they are a hole. None: data.
     pub extents: VecDeque<(u32, bool)>,
     /// Answers to questions about allocation.
     pub allocated: Vec<(u64, Option<(u32, bool)>)>,
