@@ -27,9 +27,6 @@ use system::process;
 /// Lines shown of a step that failed.
 const TAIL_LINES: usize = 120;
 
-/// Tests of one program that are under way at a time, per core.
-const TESTS_PER_CORE: usize = 4;
-
 /// What to run.
 #[derive(clap::Args)]
 pub struct Args {
@@ -210,11 +207,6 @@ fn run_shell(root: &Path, step: &Step, part: &Part, words: &Words, log: &Path) -
     command.env("commit", words.commit.to_string());
     // A skip printed with println! is seen too.
     command.env("RUST_TEST_NOCAPTURE", "1");
-    // Tests of whole programs wait most of the time.
-    if std::env::var_os("RUST_TEST_THREADS").is_none() {
-        let cores = std::thread::available_parallelism()?.get();
-        command.env("RUST_TEST_THREADS", (TESTS_PER_CORE * cores).to_string());
-    }
     let result = process::run_logged(&mut command, log, Duration::from_secs(part.limit_s));
     if matches!(&result, Ok(status) if status.success()) {
         return Ok(true);
