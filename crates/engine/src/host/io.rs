@@ -304,11 +304,19 @@ impl HostEngine {
     }
 
     /// A device that has ended all that it was given up for may be asked again, if it says so.
+    #[inline]
     pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
+        if self.paths[number].is_over() {
+            self.revive_lost(number, now_ns);
+        }
+    }
+
+    #[cold]
+    fn revive_lost(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
         let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
-        if path.is_over() && returns && self.recovers(number) {
+        if returns && self.recovers(number) {
             self.paths[number].set_session(SessionState::Idle);
             self.live(number, now_ns);
         }

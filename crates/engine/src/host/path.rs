@@ -430,7 +430,10 @@ impl Path {
 
     /// Whether it was lost, or closed in order.
     pub(super) fn is_over(&self) -> bool {
-        self.is_lost() || self.session == SessionState::Closed
+        matches!(
+            self.session,
+            SessionState::Lost | SessionState::Backoff { .. } | SessionState::Closed
+        )
     }
 
     /// Core 0: when it is connected again, ns; `u64::MAX`: not by itself. `None`: it is not over on

@@ -151,7 +151,7 @@ impl IoState {
                     | Self::FlushWait { .. }
             ),
             Self::Pieces => !matches!(self, Self::Ended | Self::Pieces | Self::Copying),
-            Self::Ended => self != Self::Ended,
+            Self::Ended => !matches!(self, Self::Ended),
         }
     }
 
@@ -564,9 +564,9 @@ impl Slots {
     }
 
     /// Puts a slot at the end of a path's `lane`; `waits`: the path has no room for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_on_path(&mut self, lane: &mut Lane, index: u32, waits: bool) {
-        self.push(lane, index, IoState::OnPath);
+        self.enter(lane, index, IoState::OnPath);
         if waits && lane.waiting == NONE {
             lane.waiting = index;
         }
@@ -576,8 +576,13 @@ impl Slots {
     ///
     /// # Panics
     /// As [`Self::set_state`].
-    #[inline]
     pub(super) fn push(&mut self, lane: &mut Lane, index: u32, state: IoState) {
+        self.enter(lane, index, state);
+    }
+
+    /// Inlined where the state is known: then its edge costs a comparison.
+    #[inline(always)]
+    fn enter(&mut self, lane: &mut Lane, index: u32, state: IoState) {
         let slot = &mut self.table[index as usize];
         slot.set_state(state);
         slot.prev = lane.tail;
