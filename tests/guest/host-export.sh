@@ -33,6 +33,7 @@ uri = "nvme-tcp://127.0.0.1:4421/$nqn?nsid=1"
 [[volume.export]]
 nvme = "127.0.0.1:4430"
 nqn = "$exported"
+nsid = 1
 [[volume.export]]
 nbd = "unix:/run/v0.sock"
 [[volume]]

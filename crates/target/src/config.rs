@@ -388,14 +388,19 @@ impl From<PortKeys> for Port {
     }
 }
 
-/// A name-based UUID (version 5) that every process comes to alike.
 /// NGUID and UUID of a namespace for which none are given: whoever serves it makes the same.
 pub fn identifiers(nqn: &str, nsid: u32) -> ([u8; 16], [u8; 16]) {
+    identifiers_of(nqn, &format!("namespace {nsid}"))
+}
+
+/// The same of a namespace that is a volume of this name, whatever its NSID.
+pub fn volume_identifiers(nqn: &str, volume: &str) -> ([u8; 16], [u8; 16]) {
+    identifiers_of(nqn, &format!("volume {volume}"))
+}
+
+fn identifiers_of(nqn: &str, of: &str) -> ([u8; 16], [u8; 16]) {
     let made = |of: &str| *derived(nqn, of).as_bytes();
-    (
-        made(&format!("namespace {nsid} nguid")),
-        made(&format!("namespace {nsid}")),
-    )
+    (made(&format!("{of} nguid")), made(of))
 }
 
 /// Serial number of a subsystem for which none is given.
@@ -403,6 +408,7 @@ pub fn serial_of(nqn: &str) -> String {
     derived(nqn, "serial").simple().to_string()[..20].to_owned()
 }
 
+/// A name-based UUID (version 5) that every process comes to alike.
 fn derived(nqn: &str, of: &str) -> Uuid {
     let subsystem = Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes());
     Uuid::new_v5(&subsystem, of.as_bytes())

@@ -31,7 +31,7 @@ mod reference;
 mod serve;
 mod settings;
 
-pub use config::{check_nqn, identifiers, serial_of};
+pub use config::{check_nqn, identifiers, serial_of, volume_identifiers};
 pub use embedded::{Embedded, EmbeddedConfig, embedded};
 pub use log::reason;
 

@@ -101,6 +101,10 @@ fn t31_two_processes_derive_the_same_identifiers() {
     assert_eq!(uuid.get_version_num(), 5);
     // Pinned: a later braid must come to the same, or a namespace changes its identity.
     assert_eq!(uuid.to_string(), "8e2cb647-4c0e-56a7-a3fd-8d2f52677bee");
+    let (nguid, uuid) = crate::volume_identifiers(&one.nqn, "a");
+    assert_ne!(nguid, uuid);
+    let uuid = Uuid::from_bytes(uuid);
+    assert_eq!(uuid.to_string(), "55f89a9d-d988-5834-8cc0-b0e7b5f2322f");
 }
 
 #[test]

@@ -4,13 +4,17 @@
 //! Exports with one NQN are one subsystem. Each volume in it is one namespace, which is seen at all
 //! addresses of the subsystem. An address belongs to one subsystem. A subsystem that other machines
 //! reach names its hosts, or says that any may connect.
+//!
+//! The identity of a namespace doesn't depend on the order of the volumes: a connected host would
+//! go on with another volume's data. UUID and NGUID derive from the NQN and the volume's name; the
+//! NSID is written, unless the subsystem has one namespace.
 use super::check::Step::{At, Key};
 use super::check::Wrong;
 use super::{ExportKeys, Volume};
 use crate::run::mirrors;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use target::{check_nqn, identifiers};
+use target::{check_nqn, volume_identifiers};
 
 /// A subsystem that volumes are exported as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ struct Draft {
     exports: Vec<(usize, usize)>,
     /// Of each namespace what its exports say.
     keys: Vec<ExportKeys>,
+    /// Of each namespace the place of its first export.
+    first: Vec<(usize, usize)>,
 }
 
 /// Returns the subsystems that the exports of these volumes make.
@@ -123,12 +129,13 @@ fn add(
         }
         of.it.namespaces.push(Namespace {
             volume: volume.name.clone(),
-            nsid: keys.nsid.unwrap_or(0),
+            nsid: keys.nsid.unwrap_or(1),
             uuid: [0; 16],
             nguid: [0; 16],
             read_only: keys.read_only,
         });
         of.keys.push(keys.clone());
+        of.first.push(place);
         return Ok(());
     };
     if !is_new {
@@ -163,25 +170,34 @@ impl Draft {
             is_open: false,
             exports: Vec::new(),
             keys: Vec::new(),
+            first: Vec::new(),
         }
     }
 }
 
-/// Numbers the namespaces that have no NSID, and checks who reaches the subsystem.
+/// Gives the namespaces their identifiers, and checks their NSIDs and who reaches the subsystem.
 fn finish(draft: Draft) -> Result<Subsystem, Wrong> {
     let Draft {
         mut it,
         is_open,
         exports,
         keys,
+        first,
     } = draft;
-    let taken: BTreeSet<u32> = it.namespaces.iter().map(|it| it.nsid).collect();
-    let mut free = (1..).filter(|nsid| !taken.contains(nsid));
+    if keys.len() > 1
+        && let Some(at) = keys.iter().position(|it| it.nsid.is_none())
+    {
+        let (volume, export) = first[at];
+        let steps = [Key("volume"), At(volume), Key("export"), At(export)];
+        let text = format!(
+            "{} is one of several namespaces of {}: write its nsid, by which hosts know it; one \
+             that was alone without is nsid = 1",
+            it.namespaces[at].volume, it.nqn
+        );
+        return Err((steps.to_vec(), text));
+    }
     for (namespace, keys) in it.namespaces.iter_mut().zip(&keys) {
-        if namespace.nsid == 0 {
-            namespace.nsid = free.next().unwrap_or(u32::MAX);
-        }
-        let (nguid, uuid) = identifiers(&it.nqn, namespace.nsid);
+        let (nguid, uuid) = volume_identifiers(&it.nqn, &namespace.volume);
         namespace.uuid = keys.uuid.map_or(uuid, |id| id.0);
         namespace.nguid = keys.nguid.map_or(nguid, |id| id.0);
     }
@@ -291,8 +307,8 @@ mod tests {
         let config = parse(
             &[
                 &[
-                    "nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"\nserial = \"S1\"",
-                    "nvme = \"127.0.0.1:4421\"\nnqn = \"NQN\"",
+                    "nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"\nnsid = 2\nserial = \"S1\"",
+                    "nvme = \"127.0.0.1:4421\"\nnqn = \"NQN\"\nnsid = 2",
                     "nbd = \"unix:/v0\"",
                 ],
                 &["nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"\nnsid = 1\nread_only = true"],
@@ -317,6 +333,43 @@ mod tests {
         assert_ne!(first.namespaces[0].uuid, first.namespaces[1].uuid);
         assert_eq!(second.namespaces[0].nsid, 1);
         assert_eq!(config.volumes[0].exports.len(), 1, "over NBD");
+    }
+
+    /// A host keeps its disk as long as NSID and identifiers are the same.
+    #[test]
+    fn identity_of_a_namespace_is_its_volumes() {
+        let of = |volumes: &[&[&str]], name: &str| {
+            let config = parse(volumes, "").unwrap();
+            let mut namespaces = config.subsystems[0].namespaces.iter();
+            let found = namespaces.find(|it| it.volume == name).unwrap();
+            (found.nsid, found.uuid, found.nguid)
+        };
+        let [one, two] =
+            [1, 2].map(|nsid| format!("nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"\nnsid = {nsid}"));
+        let both: [&[&str]; 2] = [&[&one], &[&two]];
+        let before = of(&both, "v1");
+        assert_eq!(before.0, 2);
+        assert_eq!(of(&[&[], &[&two]], "v1"), before, "the first one has left");
+        let alone: &[&str] = &["nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\""];
+        let (nsid, uuid, nguid) = of(&[&[], alone], "v1");
+        assert_eq!((nsid, uuid, nguid), (1, before.1, before.2));
+        let other = of(&[alone], "v0");
+        assert_ne!((other.1, other.2), (uuid, nguid), "another volume's");
+        let swapped: [&[&str]; 2] = [&[&two], &[&one]];
+        assert_eq!(of(&swapped, "v1").1, before.1);
+    }
+
+    #[test]
+    fn volumes_of_one_subsystem_have_their_nsid() {
+        let nvme = "nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"";
+        let with = format!("{nvme}\nnsid = 1");
+        let both: [[&[&str]; 2]; 3] =
+            [[&[nvme], &[nvme]], [&[nvme], &[&with]], [&[&with], &[nvme]]];
+        for (volumes, name) in both.into_iter().zip(["v0", "v0", "v1"]) {
+            let error = parse(&volumes, "").unwrap_err();
+            let why = format!("{name} is one of several namespaces of {NQN}: write its nsid");
+            assert!(error.contains(&why) && error.contains("line "), "{error}");
+        }
     }
 
     #[test]
@@ -384,29 +437,34 @@ mod tests {
             "must be alike",
         );
         two(
-            [&[&with("serial = \"a\"")], &[&with("serial = \"b\"")]],
+            [
+                &[&with("nsid = 1\nserial = \"a\"")],
+                &[&with("nsid = 2\nserial = \"b\"")],
+            ],
             "different serial",
         );
     }
 
     #[test]
     fn volumes_of_one_subsystem_are_on_one_core() {
-        let nvme: &[&str] = &["nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\""];
-        let config = parse(&[&[], nvme, nvme, &[]], "cores = 2\n").unwrap();
+        let of = |nsid: u32| format!("nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"\nnsid = {nsid}");
+        let [first, second, third] = [1, 2, 3].map(of);
+        let (nvme, other): (&[&str], &[&str]) = (&[&first], &[&second]);
+        let config = parse(&[&[], nvme, other, &[]], "cores = 2\n").unwrap();
         let cores = [0, 1, 2, 3].map(|number| config.core_of(number));
         assert_eq!(cores, [0, 1, 1, 1]);
-        let mirror = |name: &str| {
+        let mirror = |name: &str, export: &str| {
             format!(
                 "[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n\
                  [[volume.leg]]\nuri = \"file:/{name}a\"\n[[volume.leg]]\nuri = \"file:/{name}b\"\n\
                  [[volume.export]]\n{}\n",
-                nvme[0].replace("NQN", NQN)
+                export.replace("NQN", NQN)
             )
         };
-        let one = format!("cores = 2\n{}", mirror("m0"));
+        let one = format!("cores = 2\n{}", mirror("m0", &second));
         let config = parse(&[&[], nvme], &one).unwrap();
         assert_eq!([1, 256].map(|number| config.core_of(number)), [0, 0]);
-        let error = parse(&[nvme], &format!("{one}{}", mirror("m1"))).unwrap_err();
+        let error = parse(&[nvme], &format!("{one}{}", mirror("m1", &third))).unwrap_err();
         assert!(
             error.contains("\"m0\" and \"m1\"") && error.contains("cores = 1"),
             "{error}"

@@ -53,11 +53,11 @@ fn offering(directory: &Path) -> Option<(Process, [String; 2])> {
         .set_len(32 << 20)
         .unwrap();
     let file = format!("file:{}", disk.display());
-    let second = format!("{nvme}\nnsid = 7");
+    let (first, second) = (format!("{nvme}\nnsid = 1"), format!("{nvme}\nnsid = 7"));
     // So each would be on a core of its own.
     let text = [
         "cores = 2\n".to_owned(),
-        volume("a0", "mem:64MiB", &[nbd(directory, "a0"), nvme]),
+        volume("a0", "mem:64MiB", &[nbd(directory, "a0"), first]),
         volume("a1", &file, &[nbd(directory, "a1"), second]),
     ];
     let mut engine = start(directory, "a", &text.concat());
