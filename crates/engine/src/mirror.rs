@@ -224,6 +224,11 @@ impl Devices {
         }
     }
 
+    /// Whether a device is a mirror that was stopped, and was not begun anew.
+    pub fn is_stopped(&self, volume: u16) -> bool {
+        self.numbered(volume).is_some_and(Mirrored::is_stopped)
+    }
+
     /// As [`HostEngine::submit_with`] [`Hints::for_change`].
     ///
     /// # Errors

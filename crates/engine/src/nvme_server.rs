@@ -7,7 +7,8 @@
 //! # Contract
 //! A namespace has the number of its device for good. Its NSID is inactive until the device is
 //! ready, then active with the size that the device has; when the device is removed it is inactive
-//! for ever. Each namespace has an ANA group of its own, numbered as its NSID, which is
+//! for ever. A mirror that is stopped is no namespace until it begins anew: hosts must not keep
+//! what they have of it, for its legs may have other contents then. Each namespace has an ANA group of its own, numbered as its NSID, which is
 //! inaccessible while the device has no usable path or leg. A command that the device has then
 //! waits there, as long as the device lets it; its connection is served meanwhile.
 //!
@@ -55,7 +56,7 @@ pub struct NvmeConfig {
 /// Whether hosts see a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
-    /// Its device has not been ready yet.
+    /// Its device has not been ready yet, or is a mirror that was stopped.
     Awaited,
     /// They do; whether its device is usable, as its ANA state says.
     Active { is_usable: bool },
@@ -228,7 +229,11 @@ impl NvmeServer {
                 .target
                 .activate(it.nsid, blocks, shift, read_only, now_ns);
             it.presence = match activated {
-                Ok(()) => Presence::Active { is_usable: true },
+                Ok(()) => {
+                    // What was said of it when it was stopped is over.
+                    self.target.set_ana(it.nsid, AnaState::Optimized, now_ns);
+                    Presence::Active { is_usable: true }
+                }
                 Err(why) => {
                     let nsid = it.nsid;
                     let unfit = ExportEvent::Unfit { volume, nsid, why };
@@ -262,12 +267,17 @@ impl NvmeServer {
         }
     }
 
-    /// Says which devices have become usable, or are so no more.
+    /// Says which devices have become usable, or are so no more, and which were stopped.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
         for it in &mut self.namespaces {
             let Presence::Active { is_usable } = &mut it.presence else {
                 continue;
             };
+            if devices.is_stopped(it.volume) {
+                self.target.deactivate(it.nsid, now_ns);
+                it.presence = Presence::Awaited;
+                continue;
+            }
             let now = devices.is_usable(it.volume);
             if core::mem::replace(is_usable, now) != now {
                 let state = if now {

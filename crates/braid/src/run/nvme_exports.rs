@@ -9,7 +9,8 @@ use super::config::{Config, Subsystem};
 use super::mirrors;
 use super::service::Service;
 use anyhow::{Context, anyhow};
-use engine::target::Event;
+use engine::limits::EXPORTS_MAX;
+use engine::target::{Event, PortStats};
 use engine::{Core, NvmeConfig};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
@@ -45,6 +46,15 @@ pub struct NvmeExported {
     pub uris: Vec<(String, u32)>,
     /// Write protected.
     pub read_only: bool,
+}
+
+impl NvmeExported {
+    /// Connections of hosts to its subsystem, by the ports of its core.
+    pub fn clients(&self, ports: &[PortStats]) -> u32 {
+        let at = |listener: u32| (listener - EXPORTS_MAX) as usize;
+        let stats = self.uris.iter().filter_map(|(_, it)| ports.get(at(*it)));
+        stats.map(|it| it.connections).sum()
+    }
 }
 
 /// Listens for all subsystems of the configuration.

@@ -237,19 +237,22 @@ impl Service {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Clients of volumes, by number.
+    /// Clients of volumes, by number: those of NBD exports, and connections of hosts to subsystems
+    /// of which a volume is a namespace.
     ///
     /// # Errors
     /// A core doesn't answer.
     pub fn clients_of(&self, volumes: &[u16]) -> anyhow::Result<Vec<(u16, u32)>> {
         let cores = self.senders.report()?;
         let state = self.state();
-        let clients = |volume: u16| {
+        let clients = |volume: u16| -> u32 {
             let core = &cores[self.senders.core_of(volume)];
             let exports = (0..).zip(&state.exports);
             let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
-            of.map(|(number, _): (usize, _)| core.exports[number].clients)
-                .sum()
+            let clients = of.map(|(number, _): (usize, _)| core.exports[number].clients);
+            let namespaces = state.namespaces.iter().filter(|it| it.volume == volume);
+            let hosts = namespaces.map(|it| it.clients(&core.ports));
+            clients.chain(hosts).sum()
         };
         Ok(volumes.iter().map(|it| (*it, clients(*it))).collect())
     }

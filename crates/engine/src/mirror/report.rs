@@ -154,6 +154,11 @@ impl Mirrored {
         }
     }
 
+    /// Whether it was told to stop, or has, and was not begun anew.
+    pub fn is_stopped(&self) -> bool {
+        self.stopping || matches!(self.phase, Phase::Over)
+    }
+
     /// Whether it runs and a leg in sync has a usable path.
     pub fn is_usable(&self, host: &HostEngine) -> bool {
         let Phase::Running(it) = &self.phase else {

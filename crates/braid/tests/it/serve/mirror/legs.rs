@@ -432,6 +432,41 @@ fn t48_what_is_a_leg_by_another_name_or_a_copy_of_one_is_not_added() {
     assert!(place.data("a") == place.data("copy"), "legs differ");
 }
 
+/// Hosts of its namespace are clients, too.
+#[test]
+fn stop_of_a_mirror_with_nvme_hosts_needs_force() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let mut text = std::fs::read_to_string(place.path("b.toml")).unwrap();
+    text += "[[volume.export]]\nnvme = \"127.0.0.1:0\"\nnqn = \"nqn.2026-01.org.example:m\"\n";
+    std::fs::write(place.path("b.toml"), text).unwrap();
+    let engine = place.start();
+    let stat = place.told(&["stat"]);
+    let exports = stat["volumes"][0]["exports"].as_array().unwrap();
+    let uri = exports.iter().find_map(|it| {
+        let uri = it["uri"].as_str().unwrap();
+        uri.starts_with("nvme-tcp:").then(|| uri.to_owned())
+    });
+    let uri = uri.unwrap();
+    let config = place.path("host.toml");
+    let text = format!("[[volume]]\nname = \"h\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+    std::fs::write(&config, text).unwrap();
+    let socket = place.path("host.sock");
+    let words = ["run", "-c", config.to_str().unwrap(), "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    let mut host = Process::start(place.0.path(), &words);
+    assert!(host.says("h: ready").is_some(), "{}", host.seen);
+    let why = place.refused(&["mirror", "stop", "v0"]);
+    assert!(why.contains("v0 has clients: 2"), "{why}");
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    host.notes("namespace 1 was removed or detached");
+    end(host);
+    place.told(&["mirror", "assemble", "v0"]);
+    place.told(&["mirror", "stop", "v0"]);
+    end(engine);
+}
+
 #[test]
 fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
     let Some(place) = Place::new() else {
