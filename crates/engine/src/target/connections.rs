@@ -211,6 +211,13 @@ impl TargetEngine {
         }
     }
 
+    /// Whether commands of a connection are answered: neither the target nor the subsystem, which
+    /// drops what comes behind a reset, has told it to close.
+    pub(super) fn is_answered(&self, number: u32) -> bool {
+        let live = self.subsystem.is_live(nvme::controller::ConnId(number));
+        live && self.connections.is_open(ConnId(number))
+    }
+
     /// Before when a change that is on its way to a device has to start there.
     pub(super) fn start_before(&self, slot: u32) -> u64 {
         let number = self.commands[slot].connection;
@@ -220,7 +227,7 @@ impl TargetEngine {
             // It is wanted that writes are late.
             return u64::MAX;
         }
-        if !connection.may_send() {
+        if !self.is_answered(number) {
             return 0;
         }
         let expires_ns = self

@@ -101,9 +101,9 @@ impl TargetEngine {
         self.commands[id].namespace.is_none()
     }
 
-    /// The connection of a request's command, and whether it can still be answered.
-    pub(crate) fn asker(&mut self, id: u32) -> (u32, bool) {
+    /// The connection of a request's command, and whether its host still gets an answer.
+    pub(crate) fn asker(&self, id: u32) -> (u32, bool) {
         let number = self.commands[id].connection;
-        (number, self.connections.of(number).may_send())
+        (number, self.is_answered(number))
     }
 }

@@ -438,6 +438,13 @@ impl Subsystem {
         })
     }
 
+    /// Whether commands of a connection are received and answered: no more once its queue is
+    /// deleted, or its association over, though the connection is not closed yet.
+    pub fn is_live(&self, conn: ConnId) -> bool {
+        let connection = self.connections.get(conn.0 as usize);
+        connection.is_some_and(|it| it.as_deref().is_some_and(Connection::is_live))
+    }
+
     /// When keep-alive of a connection's controller expires unless its host sends something, ns;
     /// `None`: no such timer runs.
     pub fn keep_alive_expires_ns(&self, conn: ConnId) -> Option<u64> {

@@ -4,6 +4,7 @@ mod data;
 mod lost;
 mod order;
 mod rig;
+mod told;
 
 use crate::common;
 use crate::export::clients;

@@ -1,0 +1,106 @@
+//! Who is told that acknowledged writes may be lost with a controller's cache (T13).
+use super::common::{Address, BLOCK, HOST, MS, P0, SECOND, io};
+use super::rig::{Below, GUEST, Rig, Setup};
+use engine::export::{ExportControl, ExportEvent};
+use engine::host::{Change, HostControl, HostEvent, Io, IoOp, Recovery};
+use engine::{ConnId, Machine};
+use nbd::client::CommandError;
+use nbd::{Errno, Kind};
+use nvme::wire::fabrics::{Property, property};
+use nvme::wire::pdu::{Framing, PduType};
+use volume::Outcome;
+
+fn flush() -> Io {
+    let mut it = io(IoOp::Flush, 0, 0, 40);
+    it.span.len = 0;
+    it
+}
+
+/// Each path's controller has an unflushed write, path 0 is lost, and the host's flush waits for
+/// it. The host takes nothing more, so that its connections don't close at once.
+fn flushing(recovery: Recovery) -> Rig {
+    let mut setup = Setup::over(Below::Paths);
+    setup.core.volumes[0].recovery = recovery;
+    setup.guest.io_timeout_ns = 100 * SECOND;
+    let mut rig = Rig::ready(setup);
+    for slot in 0..2 {
+        let write = io(
+            IoOp::Write { fua: false },
+            slot * u64::from(BLOCK),
+            BLOCK,
+            slot,
+        );
+        assert_eq!(rig.one(&write, 1), Outcome::Done);
+    }
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.pass(10 * MS);
+    rig.submit(&flush(), 0);
+    rig.pass(10 * MS);
+    for conn in 0..2 {
+        rig.world.stuff(GUEST, conn, true);
+    }
+    rig
+}
+
+/// Clears CC.EN over the host's admin connection.
+fn reset(rig: &mut Rig) {
+    let set = Property {
+        offset: property::CC,
+        wide: false,
+        value: 0,
+    };
+    let mut bytes = Vec::new();
+    let sqe = set.emit_set().cid(500);
+    Framing::PLAIN.whole(&mut bytes, PduType::CapsuleCmd, 0, sqe.bytes(), &[]);
+    let conns = rig.world.nodes[GUEST].conns.get(&0);
+    let (_, admin, _) = conns.and_then(|conn| conn.peer).unwrap();
+    let now_ns = rig.world.now_ns;
+    let taken = rig
+        .core
+        .borrow_mut()
+        .handle_bytes(ConnId(admin), &bytes, now_ns);
+    assert_eq!(taken, bytes.len());
+    rig.pass(10 * MS);
+}
+
+/// Nothing is answered on a queue that a reset has deleted, though its connection is there yet.
+#[test]
+fn t13_flush_of_a_reset_controller_fails_the_next_one() {
+    let mut rig = flushing(Recovery::default());
+    let client = rig.connect();
+    reset(&mut rig);
+    let change = Change::RemovePath {
+        volume: 0,
+        path: P0,
+        force: true,
+    };
+    rig.control(ExportControl::Host(HostControl::Change {
+        ticket: 1,
+        change,
+        wait_ns: SECOND,
+    }));
+    rig.pass(SECOND);
+    assert!(!rig.has_ended(40));
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_eq!(ended.result, Ok(()));
+}
+
+/// The next engine tells it.
+#[test]
+fn t13_flush_that_fails_after_a_stop_is_unheard() {
+    let mut rig = flushing(Recovery {
+        flush_timeout_ns: 500 * MS,
+        ..Recovery::default()
+    });
+    rig.control(ExportControl::Stop(30 * SECOND));
+    rig.pass(900 * MS);
+    let is_loss = |event: &ExportEvent| match event {
+        ExportEvent::Host(HostEvent::Loss(0, unheard)) => Some(*unheard),
+        _ => None,
+    };
+    let losses: Vec<bool> = rig.events.iter().filter_map(is_loss).collect();
+    assert_eq!(losses.last(), Some(&true), "{losses:?}");
+}
