@@ -13,9 +13,10 @@
 //! waits there, as long as the device lets it; its connection is served meanwhile.
 //!
 //! Changes of one device are executed in the order in which they came, over all connections and
-//! front ends ([`ChangeOrder`](block::order::ChangeOrder)). One whose connection was lost, or whose
-//! keep-alive time is over, is not begun any more; one that was begun keeps its place until it has
-//! ended, so it undoes nothing that comes later over any front end (T9).
+//! front ends ([`ChangeOrder`](block::order::ChangeOrder)). A request that only waits, for these or
+//! for a slot of the device, ends with its connection, with a reset or with an Abort (T12). One that
+//! was begun keeps its place until it has ended, so it undoes nothing that comes later over any
+//! front end (T9).
 //!
 //! # Limits
 //! Those of the target. Compare is not offered, for devices have none, and neither is Get LBA
@@ -76,8 +77,8 @@ struct Request {
     of: DeviceRequest,
     /// Bytes that are done.
     done: u64,
-    /// Bytes that an I/O has.
-    asked: u64,
+    /// Bytes of its I/O; `None`: no I/O is under way.
+    asked: Option<u64>,
     /// Its place among the changes under way.
     order: Option<Ticket>,
 }
@@ -137,6 +138,7 @@ impl NvmeServer {
         };
         let mut target = TargetEngine::new(target)?;
         target.place_buffers(arena_at);
+        target.allow_recalls();
         for it in &namespaces {
             target.deactivate(it.nsid, 0);
         }
@@ -293,7 +295,7 @@ impl NvmeServer {
     /// Does what has become possible; whether that was anything.
     pub fn advance(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
         self.observe(devices, now_ns);
-        let mut any = false;
+        let mut any = self.recall(devices, now_ns);
         while let Some(output) = self.target.poll_output() {
             any = true;
             let output = match output {
@@ -317,6 +319,28 @@ impl NvmeServer {
         }
         self.report_hosts(now_ns);
         any | self.submit_waiting(devices, now_ns)
+    }
+
+    /// Takes back requests that their hosts want, or whose connections are over, and to which no
+    /// device has been asked anything yet; whether there were any.
+    fn recall(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(id) = self.target.next_recall() {
+            let Some(Some(request)) = self.requests.get(id as usize).copied() else {
+                continue; // it has not come yet, and does not begin when it does
+            };
+            any = true;
+            let waits = request.asked.is_none() && request.done == 0;
+            if waits {
+                self.requests[id as usize] = None;
+                self.waiting.retain(|it| *it != id);
+                if let Some(ticket) = request.order {
+                    devices.order.withdraw(ticket);
+                }
+            }
+            self.target.recall_answered(id, waits, now_ns);
+        }
+        any
     }
 
     /// An I/O of some front end ended: there is a slot for a request that waits for one.
@@ -347,6 +371,9 @@ impl NvmeServer {
 
     /// A request begins when no change that it overlaps is in the way.
     fn begin(&mut self, devices: &mut Devices, of: DeviceRequest, now_ns: u64) {
+        if self.target.is_recalled(of.id) {
+            return self.target.recall_answered(of.id, true, now_ns);
+        }
         let at = of.id as usize;
         if at >= self.requests.len() {
             self.requests.resize(at + 1, None);
@@ -354,7 +381,7 @@ impl NvmeServer {
         let mut request = Request {
             of,
             done: 0,
-            asked: 0,
+            asked: None,
             order: None,
         };
         let mut begins = true;
@@ -412,7 +439,7 @@ impl NvmeServer {
         }
         let io = self.next_io(id);
         match devices.submit(&io, now_ns) {
-            Ok(()) => self.request(id).asked = io.length.into(),
+            Ok(()) => self.request(id).asked = Some(io.length.into()),
             Err(SubmitError::Full) => self.waiting.push_back(id),
             Err(error) => {
                 let status = match error {
@@ -453,7 +480,7 @@ impl NvmeServer {
         let id = done.cookie as u32;
         self.slots_changed = true;
         let request = self.request(id);
-        request.done += core::mem::take(&mut request.asked);
+        request.done += request.asked.take().unwrap_or_default();
         let (of, rest) = (request.of, request.of.length - request.done);
         let result = self.result(id, of.device.0, done.outcome);
         if result.is_ok() && rest > 0 {

@@ -104,6 +104,8 @@ pub struct TargetEngine {
     /// Of changes that devices have, and that wait for these.
     order: ChangeOrder,
     keeps_order: bool,
+    /// Commands that a front end is asked for; `None`: none is.
+    recalls: Option<VecDeque<u32>>,
     /// By loan: the command whose buffer is lent.
     loans: Vec<u32>,
     outputs: VecDeque<Output>,
@@ -153,6 +155,7 @@ impl TargetEngine {
             stalls: Stalls::new(connections),
             order: ChangeOrder::new(0),
             keeps_order: false,
+            recalls: None,
             loans: Vec::new(),
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,

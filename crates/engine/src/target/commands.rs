@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use block::SlotMap;
 use block::order::Ticket;
 use core::ops::{Index, IndexMut};
-use nvme::controller::Action;
+use nvme::controller::{Action, ConnId};
 
 /// End of a list of slots.
 const NONE: u32 = u32::MAX;
@@ -38,6 +38,17 @@ pub(super) enum Stage {
     Lent,
 }
 
+/// Whether a command whose request a front end has is wanted back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recall {
+    /// It is not.
+    No,
+    /// Its connection is over.
+    Closed,
+    /// Its host has sent this Abort, which is not answered yet: admin connection and place there.
+    Abort(ConnId, u32),
+}
+
 /// One command.
 #[derive(Debug)]
 pub(super) struct Command {
@@ -61,6 +72,7 @@ pub(super) struct Command {
     /// Place of its device request among the changes under way: from [`Stage::Ordered`] until the
     /// device has answered.
     pub(super) order: Option<Ticket>,
+    pub(super) recall: Recall,
     /// How often its buffer is lent beyond the end of a device request.
     pub(super) loans: u32,
     /// When a late write is executed.
@@ -133,6 +145,7 @@ impl Commands {
             in_capsule: false,
             buffer: None,
             order: None,
+            recall: Recall::No,
             loans: 0,
             due_ns: 0,
             next: NONE,
@@ -150,6 +163,11 @@ impl Commands {
     pub(super) fn find(&self, connection: u32, token: u32) -> Option<u32> {
         let slot = self.by_token[connection as usize].get(token as usize)?;
         slot.checked_sub(1)
+    }
+
+    /// A command, if there is one in this slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&Command> {
+        self.slots.get(self.slots.find(slot)?)
     }
 
     /// Every command.

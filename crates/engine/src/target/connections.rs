@@ -1,6 +1,6 @@
 //! The lives of connections: accepted, open, closing, gone, and only then free again.
 use super::TargetEngine;
-use super::commands::Stage;
+use super::commands::{Recall, Stage};
 use super::log::{Event, Why};
 use crate::limits::TARGET_LINGER_NS;
 use crate::machine::{Closed, ConnId, Output};
@@ -282,6 +282,12 @@ impl TargetEngine {
             }
         }
         self.withdraw(number, until_keep_alive, now_ns);
+        if self.recalls.is_some() {
+            let slots: Vec<u32> = self.commands.of_connection(number).collect();
+            for slot in slots {
+                self.recall(slot, Recall::Closed);
+            }
+        }
     }
 
     /// A connection's number is free when it is gone and its last command is released.

@@ -1,5 +1,5 @@
 //! The course of one command: buffer, shape, device, completion, release.
-use super::commands::{Command, Stage};
+use super::commands::{Command, Recall, Stage};
 use super::{Namespace, TargetEngine, status};
 use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, ExtentRequest, Output, Span};
 use block::Range;
@@ -234,6 +234,7 @@ impl TargetEngine {
         self.leave_order(slot);
         let command = &mut self.commands[slot];
         command.stage = Stage::Completed;
+        let recall = core::mem::replace(&mut command.recall, Recall::No);
         let (connection, token, len) = (command.connection, command.token, command.len);
         let port = self.connections.of(connection).port;
         let stats = &mut self.ports[usize::from(port)].stats;
@@ -250,6 +251,7 @@ impl TargetEngine {
             self.subsystem.shorten(conn, token);
         }
         self.subsystem.complete(conn, token, status, now_ns);
+        self.answer_abort(recall, false);
     }
 
     /// Takes bytes from a connection's stream, as far as placements and buffers allow.

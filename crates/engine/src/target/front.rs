@@ -2,12 +2,14 @@
 //!
 //! # Contract
 //! The caller keeps the order of overlapping changes, whichever front end sends them, so
-//! [`TargetEngine::keep_order`] is not for such a target. A buffer that a leg of a mirror may still
+//! [`TargetEngine::keep_order`] is not for such a target. Requests that only wait there end when
+//! their connection or queue does, or their host wants them back (`next_recall`). A buffer that a leg of a mirror may still
 //! read (`lend`) stays its command's until `loan_ended`, and so does the place of its connection
 //! (T10).
 use super::TargetEngine;
-use super::commands::Stage;
+use super::commands::{Recall, Stage};
 use super::log::Event;
+use alloc::collections::VecDeque;
 use block::Key;
 use nvme::controller::{Action, ConfigError};
 use nvme::host::AnaState;
@@ -27,6 +29,44 @@ impl TargetEngine {
         self.request_done(id, result, now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
+    }
+
+    /// From now on the caller is asked for requests that their hosts want back.
+    pub(crate) fn allow_recalls(&mut self) {
+        self.recalls = Some(VecDeque::new());
+    }
+
+    /// A request that its host wants back, or whose connection is over. The caller answers, at once
+    /// or when it is asked for that request.
+    pub(crate) fn next_recall(&mut self) -> Option<u32> {
+        let recalls = self.recalls.as_mut()?;
+        while let Some(id) = recalls.pop_front() {
+            // Another command may have its slot by now.
+            let command = self.commands.get(id);
+            if command.is_some_and(|it| it.recall != Recall::No) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Whether a request is wanted back.
+    pub(crate) fn is_recalled(&self, id: u32) -> bool {
+        self.commands[id].recall != Recall::No
+    }
+
+    /// Answers a recall: `taken`, the request has not begun, and never will; else it goes on.
+    pub(crate) fn recall_answered(&mut self, id: u32, taken: bool, now_ns: u64) {
+        let recall = core::mem::replace(&mut self.commands[id].recall, Recall::No);
+        if taken {
+            let status = match recall {
+                Recall::Abort(..) => Status::ABORT_REQUESTED,
+                Recall::Closed | Recall::No => Status::SQ_DELETION,
+            };
+            self.request_ended(id, Err(status), now_ns);
+        }
+        self.answer_abort(recall, taken);
+        self.drain(now_ns);
     }
 
     /// Notes that a leg may read a command's buffer after the end of its request.

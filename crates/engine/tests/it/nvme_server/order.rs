@@ -5,6 +5,7 @@ use super::rig::{Below, GUEST, Rig, Setup};
 use crate::export::rig::Plain;
 use engine::export::ExportControl;
 use engine::host::{Io, IoOp};
+use engine::limits::EXPORTS_MAX;
 use engine::machine::DeviceOp;
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use nbd::wire::{RequestHeader, cmd};
@@ -143,6 +144,79 @@ fn t09_waiting_write_goes_with_its_connection() {
         .collect();
     assert_eq!(writes, [1]);
     assert_eq!(rig.used(), 0);
+}
+
+/// Bytes of the NVMe/TCP server's memory that are in use.
+fn used_by_hosts(rig: &Rig) -> u64 {
+    let core = rig.core.borrow();
+    let used = core.targets().map(|it| it.buffers() - it.buffers_free());
+    used.sum()
+}
+
+/// What the device does not have ends with the connection: at once, not when its turn comes.
+#[test]
+fn commands_that_only_wait_end_with_their_connection() {
+    for (io_max, first) in [(64, 0), (1, 0), (1, 1)] {
+        let mut setup = Setup::over(Below::Local);
+        setup.core.io_max = io_max;
+        let mut rig = Rig::ready(setup);
+        let client = rig.connect();
+        rig.slow(5 * SECOND);
+        let request = Request::new(0, Kind::Write, first * u64::from(BLOCK), BLOCK);
+        rig.ask(client, request, &[1; BLOCK as usize]);
+        rig.pass(10 * MS);
+        for slot in 0..3 {
+            rig.submit(&write(slot, BLOCK), 2);
+        }
+        if io_max == 1 {
+            rig.submit(&io(IoOp::Read, 0, BLOCK, 3), 2);
+        }
+        rig.pass(10 * MS);
+        assert!(used_by_hosts(&rig) > 0);
+        rig.world.nodes[GUEST].addresses = vec![Address::Refused; 2];
+        rig.world.cut(GUEST, 0);
+        rig.pass(100 * MS);
+        assert_eq!(used_by_hosts(&rig), 0, "{io_max} {first}");
+        rig.until(10 * SECOND, |rig| {
+            !rig.clients.borrow().all[client].ended.is_empty()
+        });
+        assert_eq!(rig.used(), 0);
+        // Their places among the changes are free as well.
+        rig.slow(0);
+        let ended = rig.nbd(
+            client,
+            Kind::Write,
+            (0, 4 * BLOCK),
+            &[3; 4 * BLOCK as usize],
+        );
+        assert_eq!(ended.result, Ok(()));
+        assert!(block(&rig) == [3; BLOCK as usize]);
+    }
+}
+
+/// A host whose `io_timeout` is over keeps its path: it learns that the write was not executed.
+#[test]
+fn t12_write_that_only_waits_is_aborted() {
+    for (io_max, first) in [(64, 0), (1, 1)] {
+        let mut setup = Setup::over(Below::Local);
+        setup.core.io_max = io_max;
+        (setup.guest.kato_ms, setup.guest.io_timeout_ns) = (500, SECOND);
+        let mut rig = Rig::ready(setup);
+        let client = rig.connect();
+        rig.slow(5 * SECOND);
+        let request = Request::new(0, Kind::Write, first * u64::from(BLOCK), BLOCK);
+        rig.ask(client, request, &[1; BLOCK as usize]);
+        rig.pass(10 * MS);
+        rig.slow(0);
+        rig.submit(&write(0, BLOCK), 2);
+        let is_lost = |rig: &Rig| !rig.guest.borrow().usability(0).0;
+        assert!(!rig.run(4 * SECOND + 500 * MS, is_lost), "{io_max}");
+        let stats = rig.core.borrow().port_stats(EXPORTS_MAX).unwrap();
+        assert!(stats.errors > 0, "{stats:?}");
+        assert_eq!(rig.end(0, 10 * SECOND), Outcome::Done);
+        assert!(block(&rig) == [2; BLOCK as usize]);
+        assert_eq!(rig.used(), 0);
+    }
 }
 
 #[test]
