@@ -51,13 +51,15 @@ impl Question {
         self.next >= self.end || self.entries.len() == self.most
     }
 
-    /// Takes what the driver knows: so many blocks are of one kind.
+    /// Adds blocks of one kind from the first unknown one on. Of allocated blocks it takes as many
+    /// as fit into one entry.
     fn add(&mut self, blocks: u64, is_allocated: bool) {
-        let blocks = blocks.min(self.end - self.next);
+        let mut blocks = blocks.min(self.end - self.next);
         if is_allocated {
-            // A longer one goes on with the next entry of the next list.
+            // The rest stays unknown: a list that left it out would call it a hole.
             let most = blocks.min(u32::MAX.into()) as u32;
             self.entries.push(Entry::allocated(self.next, most));
+            blocks = most.into();
         }
         self.next += blocks;
     }
@@ -83,8 +85,10 @@ impl Subsystem {
                 question.slot = slot;
                 self.work(at).connection.slots[slot].len = len;
                 if self.questions.all.len() == ALLOCATION_COMMANDS_MAX {
-                    let rest = question.end - question.next;
-                    question.add(rest, true);
+                    // All of it is answered here: the driver is not asked for the rest either.
+                    while !question.is_over() {
+                        question.add(question.end - question.next, true);
+                    }
                 }
                 self.ask_extent(question);
             }

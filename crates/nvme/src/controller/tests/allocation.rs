@@ -160,3 +160,41 @@ fn beyond_the_limit_all_is_allocated() {
         }
     }
 }
+
+/// An entry has room for 2^32 - 1 blocks, so the rest needs further ones, or another list.
+#[test]
+fn beyond_the_limit_no_block_is_left_out() {
+    const LONG: u64 = 1 << 33;
+    const MOST: u64 = u32::MAX as u64;
+    let whole = vec![(0, u32::MAX), (MOST, u32::MAX), (2 * MOST, 2)];
+    let cases = [
+        (8 + 16, false, whole[..1].to_vec()),
+        (8 + 2 * 16, false, whole[..2].to_vec()),
+        (4096, true, whole),
+    ];
+    for (len, complete, entries) in cases {
+        let mut bench = Bench::new(SubsystemConfig {
+            cntlid_max: 30,
+            ..config()
+        });
+        bench.target.resize(1, LONG, bench.now).unwrap();
+        bench.hold_extents = true;
+        let got = (0..).find_map(|n| {
+            let conn = n / 12;
+            if n % 12 == 0 {
+                bench.admin(conn, 0);
+            }
+            let sqe = ask(1, 0, 0, len).sgl(Sgl::Transport { len: len as u32 });
+            match &bench.send(conn, sqe, &[])[..] {
+                [Got::Data { bytes, .. }, ..] => Some(bytes.clone()),
+                _ => None,
+            }
+        });
+        assert_eq!(
+            bench.extents.len(),
+            ALLOCATION_COMMANDS_MAX,
+            "in {len} bytes"
+        );
+        assert_eq!(list(&got.unwrap()), (entries, complete), "in {len} bytes");
+    }
+}
