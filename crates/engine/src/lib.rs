@@ -26,6 +26,7 @@ mod motion;
 mod nvme_server;
 mod scratch;
 pub mod seldom;
+mod slot_queues;
 pub mod target;
 
 pub use self::core::Core;

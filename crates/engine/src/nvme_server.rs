@@ -27,6 +27,7 @@ use crate::limits::CLIENT_LINES_MAX;
 use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
 use crate::mirror::Devices;
 use crate::seldom::Seldom;
+use crate::slot_queues::SlotQueues;
 use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -93,9 +94,8 @@ pub(crate) struct NvmeServer {
     namespaces: Vec<Namespace>,
     /// By the target's request number.
     requests: Vec<Option<Request>>,
-    /// Requests that wait for a free slot of the devices.
-    waiting: VecDeque<u32>,
-    slots_changed: bool,
+    /// Requests that wait for a free slot of their device.
+    waiting: SlotQueues,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
     /// Connections that ended for a reason worth a line.
@@ -148,8 +148,7 @@ impl NvmeServer {
             first_conn,
             namespaces,
             requests: Vec::new(),
-            waiting: VecDeque::new(),
-            slots_changed: false,
+            waiting: SlotQueues::default(),
             outputs: VecDeque::new(),
             events: VecDeque::new(),
             ended: Seldom::new(CLIENT_LINES_MAX),
@@ -333,7 +332,7 @@ impl NvmeServer {
             let waits = request.asked.is_none() && request.done == 0;
             if waits {
                 self.requests[id as usize] = None;
-                self.waiting.retain(|it| *it != id);
+                self.waiting.remove(request.of.device.0, id);
                 if let Some(ticket) = request.order {
                     devices.order.withdraw(ticket);
                 }
@@ -345,26 +344,17 @@ impl NvmeServer {
 
     /// An I/O of some front end ended: there is a slot for a request that waits for one.
     pub fn slot_freed(&mut self) {
-        self.slots_changed = true;
+        self.waiting.slot_freed();
     }
 
     fn submit_waiting(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
-        if !core::mem::take(&mut self.slots_changed) {
+        let Some(mut round) = self.waiting.begin_round() else {
             return false;
-        }
+        };
         let mut any = false;
-        for _ in 0..self.waiting.len() {
-            let Some(id) = self.waiting.pop_front() else {
-                break;
-            };
-            let before = self.waiting.len();
+        while let Some(id) = self.waiting.pop(&mut round) {
             self.submit(devices, id, now_ns);
-            if self.waiting.len() > before {
-                // Full again; it came first and stays so.
-                self.waiting.rotate_right(1);
-                break;
-            }
-            any = true;
+            any |= !self.waiting.is_back(&mut round, id);
         }
         any
     }
@@ -440,7 +430,7 @@ impl NvmeServer {
         let io = self.next_io(id);
         match devices.submit(&io, now_ns) {
             Ok(()) => self.request(id).asked = Some(io.length.into()),
-            Err(SubmitError::Full) => self.waiting.push_back(id),
+            Err(SubmitError::Full) => self.waiting.push(volume, id),
             Err(error) => {
                 let status = match error {
                     SubmitError::PastEnd { .. } => Status::LBA_RANGE.with_dnr(),
@@ -478,7 +468,7 @@ impl NvmeServer {
     /// An I/O ended.
     pub fn io_done(&mut self, devices: &mut Devices, done: &IoDone, now_ns: u64) {
         let id = done.cookie as u32;
-        self.slots_changed = true;
+        self.slot_freed();
         let request = self.request(id);
         request.done += request.asked.take().unwrap_or_default();
         let (of, rest) = (request.of, request.of.length - request.done);

@@ -262,8 +262,7 @@ impl NbdServer {
         let export = it.export;
         debug_assert!(it.held == 0 && !it.own_used && it.waiting.is_empty());
         *it = Client::default();
-        // One that still stands in a line stays, so that it stands there once.
-        self.table.close(client, |work| work.queued);
+        self.table.close(client);
         self.stalls.forget(client);
         self.free.push(Reverse(client));
         self.counters[export as usize].clients -= 1;

@@ -4,7 +4,7 @@ use super::{Devices, NbdServer};
 use crate::host::{Io, IoDone, IoOp, SubmitError};
 use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
 use crate::machine::{Memory, Output, Span};
-use alloc::collections::VecDeque;
+use crate::slot_queues::SlotQueues;
 use alloc::vec;
 use alloc::vec::Vec;
 use block::Range;
@@ -14,10 +14,8 @@ use volume::Outcome;
 
 /// Lines of requests that wait for something.
 pub(super) struct Course {
-    /// For free slots of the host's engine.
-    slots: VecDeque<u32>,
-    /// An I/O ended, so there is one.
-    slots_changed: bool,
+    /// For free slots of their devices.
+    slots: SlotQueues,
     /// For the end of the turn, where memory can be touched.
     merges: Vec<u32>,
     /// One block.
@@ -30,8 +28,7 @@ impl Course {
     pub fn new(tickets: usize) -> Self {
         let tickets = tickets.min(TICKETS_READY);
         Self {
-            slots: VecDeque::with_capacity(tickets),
-            slots_changed: false,
+            slots: SlotQueues::default(),
             merges: Vec::with_capacity(tickets),
             scratch: vec![0; nbd::limits::BLOCK_MIN_MAX as usize],
             now_ns: 0,
@@ -149,9 +146,7 @@ impl NbdServer {
                 Err(SubmitError::Full) => {
                     if !work.queued {
                         work.queued = true;
-                        // Each ticket stands in it once at most, whatever becomes of its request.
-                        debug_assert!(self.course.slots.len() < self.table.len());
-                        self.course.slots.push_back(ticket);
+                        self.course.slots.push(work.volume, ticket);
                     }
                     return;
                 }
@@ -229,32 +224,25 @@ impl NbdServer {
     /// An I/O ended: there is a slot for a request that waits for one.
     #[inline]
     pub fn slot_freed(&mut self) {
-        self.course.slots_changed = !canary::has(Bug::LostWakeUp);
+        if !canary::has(Bug::LostWakeUp) {
+            self.course.slots.slot_freed();
+        }
     }
 
     /// Those who found no free slot before; whether there were any.
     pub fn submit_waiting(&mut self, devices: &mut Devices) -> bool {
-        if !core::mem::take(&mut self.course.slots_changed) {
+        let Some(mut round) = self.course.slots.begin_round() else {
             return false;
-        }
+        };
         let mut any = false;
-        for _ in 0..self.course.slots.len() {
-            let Some(ticket) = self.course.slots.pop_front() else {
-                break;
-            };
+        while let Some(ticket) = self.course.slots.pop(&mut round) {
             let work = &mut self.table[ticket];
             work.queued = false;
-            // It may have failed meanwhile, and its ticket be another request's.
-            if !matches!(work.stage, Stage::Edges | Stage::Io | Stage::Flush) {
-                continue;
+            // Its I/Os may have found slots meanwhile, so that it is to be merged first.
+            if work.stage != Stage::Merge {
+                self.pump(devices, ticket);
             }
-            self.pump(devices, ticket);
-            if self.table[ticket].queued {
-                // Full again; it came first and stays so.
-                self.course.slots.rotate_right(1);
-                break;
-            }
-            any = true;
+            any |= !self.course.slots.is_back(&mut round, ticket);
         }
         any
     }
@@ -290,6 +278,10 @@ impl NbdServer {
         let flush = work.request.kind == Kind::Flush;
         let flushed = flush || work.stage == Stage::Flush;
         work.stage = Stage::Answered;
+        if core::mem::take(&mut work.queued) {
+            // It failed, or found slots before its turn. The ticket may be another's soon.
+            self.course.slots.remove(work.volume, ticket);
+        }
         let (client, token) = (work.client, work.request.token);
         let result = work.failed.map_or(Ok(()), Err);
         if flushed && result.is_err() {

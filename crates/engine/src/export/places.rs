@@ -27,11 +27,6 @@ impl<T> Places<T> {
         }
     }
 
-    /// Of all clients together.
-    pub fn len(&self) -> usize {
-        self.all.len() * usize::from(self.each)
-    }
-
     /// A client's request by its token.
     #[inline]
     pub fn ticket(&self, client: u16, token: u32) -> u32 {
@@ -51,12 +46,9 @@ impl<T> Places<T> {
         self.all[usize::from(client)] = (0..self.each).map(|_| (self.make)()).collect();
     }
 
-    /// Gives them back, if none of them is `kept`.
-    pub fn close(&mut self, client: u16, kept: impl FnMut(&T) -> bool) {
-        let places = &mut self.all[usize::from(client)];
-        if !places.iter().any(kept) {
-            *places = Box::default();
-        }
+    /// Gives them back.
+    pub fn close(&mut self, client: u16) {
+        self.all[usize::from(client)] = Box::default();
     }
 }
 
@@ -100,9 +92,7 @@ mod tests {
         places.open(2);
         assert_eq!(places[places.ticket(2, 4)], 204);
         assert!(places.all[1].is_empty());
-        places.close(2, |value| *value == 203);
-        assert_eq!(places[places.ticket(2, 0)], 200);
-        places.close(2, |_| false);
+        places.close(2);
         assert!(places.all[2].is_empty());
     }
 }

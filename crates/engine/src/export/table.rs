@@ -70,7 +70,7 @@ pub(super) struct Work {
     /// anew for that (T13).
     pub given_up: u32,
     pub again: u8,
-    /// In the line of those with I/Os to submit.
+    /// Waits for a slot of its volume.
     pub queued: bool,
     /// Its place among the changes under way, from when all of it is here until its last I/O ended.
     pub order: Option<Ticket>,

@@ -112,8 +112,8 @@ fn t06_requests_beyond_those_in_flight_are_read_when_the_answers_are_out() {
     assert_eq!(plain.replies(&rig).len(), 100);
 }
 
-/// Requests that fail and clients that go while they stand in the line for slots: the engine
-/// asserts that it never is longer than there can be requests.
+/// Requests that fail and clients that go while they wait for slots: the engine asserts that each
+/// waits once, and that requests that wait have places.
 #[test]
 fn t06_the_line_for_slots_is_bounded_whoever_comes_and_goes() {
     let mut setup = Setup::default();

@@ -1,6 +1,7 @@
 //! Volumes and mirrors as namespaces of an NVMe/TCP subsystem, in virtual time: a host's engine,
 //! NBD clients beside it, the engine that offers, and what is below.
 mod data;
+mod full;
 mod lost;
 mod order;
 mod rig;

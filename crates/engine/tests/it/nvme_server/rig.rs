@@ -7,7 +7,8 @@ use super::common::{
 use crate::mirror::rig::{configured, crc32c};
 use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery, VolumeInfo,
+    HostConfig, HostEngine, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery, VolumeConfig,
+    VolumeInfo,
 };
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Devices, MIRRORS_FROM, MirrorsConfig};
@@ -36,8 +37,9 @@ pub enum Below {
 /// What differs from test to test.
 pub struct Setup {
     pub below: Below,
-    /// Of the engine.
+    /// Of the engine. Over a mirror, the volumes behind the first one are numbered behind the legs.
     pub core: HostConfig,
+    pub export: ExportConfig,
     pub target: TargetConfig,
     /// Of the engine's NVMe/TCP server.
     pub server: TargetConfig,
@@ -67,6 +69,11 @@ impl Setup {
         Self {
             below,
             core,
+            export: ExportConfig {
+                clients_max: 4,
+                requests_max: 16,
+                arena_bytes: NBD_ARENA,
+            },
             target,
             server,
             guest,
@@ -125,15 +132,10 @@ impl Rig {
         };
         let volumes = setup.core.volumes.len();
         let devices: Devices = match setup.below {
-            Below::Mirror => mirrored(&disks),
+            Below::Mirror => mirrored(&disks, &setup.core.volumes[1..]),
             _ => HostEngine::new(setup.core).into(),
         };
-        let export = ExportConfig {
-            clients_max: 4,
-            requests_max: 16,
-            arena_bytes: NBD_ARENA,
-        };
-        let mut core = Core::new(devices, volumes, export);
+        let mut core = Core::new(devices, volumes, setup.export);
         let config = NvmeConfig {
             subsystem: setup.server.subsystem,
             volumes: setup.server.devices.iter().map(|it| it.0).collect(),
@@ -337,9 +339,10 @@ impl Rig {
     }
 }
 
-/// A mirror over these disks.
-fn mirrored(disks: &[Disk]) -> Devices {
-    let (host, mirror) = configured(disks);
+/// A mirror over these disks, and volumes beside it.
+fn mirrored(disks: &[Disk], beside: &[VolumeConfig]) -> Devices {
+    let (mut host, mirror) = configured(disks);
+    host.volumes.extend_from_slice(beside);
     let mirrors = MirrorsConfig {
         mirrors: vec![Some(mirror)],
         elsewhere: Vec::new(),
