@@ -19,9 +19,11 @@ use target::{reason, serial_of};
 
 /// Most connections of one subsystem: as of a target.
 pub const CONNECTIONS_MAX: u32 = 128;
-/// Entries of a queue, and I/O queues of a controller.
+/// Entries of a queue.
 const ENTRIES_MAX: u16 = 256;
-const QUEUES_MAX: u16 = 64;
+/// I/O queues of a controller: two controllers with all of them find places twice. A connection that
+/// is closed keeps its place while a device has commands of it.
+const QUEUES_MAX: u16 = 31;
 /// Data in a command capsule, bytes; log2 of the largest transfer's bytes.
 const IN_CAPSULE_BYTES: u32 = 8 << 10;
 const TRANSFER_SHIFT: u8 = 20;
@@ -210,6 +212,24 @@ impl Service {
                 let accepting = Accepting::start(Bound::Tcp(listener), number, core.clone())?;
                 state.accepting_hosts.push(accepting);
             }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that hangs keeps the places of closed connections that have commands there.
+    #[test]
+    fn connections_that_are_closed_leave_places_for_new_ones() -> anyhow::Result<()> {
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+                    [[volume.export]]\nnvme = \"127.0.0.1:0\"\nnqn = \"nqn.2026-01.org.example:s\"";
+        let all = bind(&Config::parse(text).map_err(anyhow::Error::msg)?)?;
+        for it in all.iter().map(Listening::config) {
+            let of_a_host = u32::from(it.io_queues_max) + 1;
+            assert!(it.connections_max >= 2 * of_a_host, "{of_a_host}");
         }
         Ok(())
     }
