@@ -134,6 +134,19 @@ impl Bound {
         }
     }
 
+    /// Its export, as in messages: that of the engine's listener `number`.
+    fn export(&self, number: u32) -> String {
+        let address = match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        };
+        match address {
+            Some(address) if number >= EXPORTS_MAX => format!("NVMe/TCP export {address}"),
+            Some(address) => format!("export tcp:{address}"),
+            None => format!("export {number}"),
+        }
+    }
+
     fn listener(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Unix(socket) => socket.listener.try_clone().map(Into::into),
@@ -156,6 +169,7 @@ impl Accepting {
     pub fn start(bound: Bound, number: u32, to: Sender<RunControl>) -> anyhow::Result<Self> {
         let listener = bound.listener().context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
+        let name = bound.export(number);
         let accept = move || {
             let mut warned = false;
             loop {
@@ -171,8 +185,7 @@ impl Accepting {
                     Err(error) => {
                         if !std::mem::replace(&mut warned, true) {
                             tracing::warn!(
-                                "export {number} accepts no clients for now, and tries again: \
-                                 {error}"
+                                "{name} accepts no connections for now, and tries again: {error}"
                             );
                         }
                         std::thread::sleep(ACCEPT_PAUSE);
@@ -260,6 +273,16 @@ fn identity(ip: std::net::IpAddr) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exports_over_tcp_are_named_by_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let bound = Bound::Tcp(listener);
+        let name = bound.export(EXPORTS_MAX);
+        assert_eq!(name, format!("NVMe/TCP export {address}"));
+        assert_eq!(bound.export(0), format!("export tcp:{address}"));
+    }
 
     #[test]
     fn addresses_are_read_and_shown() {
