@@ -25,6 +25,7 @@ mod subsystems;
 pub mod twice;
 
 use super::address::NbdAddress;
+use super::mirrors;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::text;
@@ -36,6 +37,7 @@ use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -350,6 +352,7 @@ impl Config {
         config.volumes.extend(legs);
         let homes = subsystems::homes(&config.subsystems, &config.volumes, config.cores);
         config.homes = homes.map_err(placed)?;
+        check::check_connections(&config).map_err(placed)?;
         Ok(config)
     }
 
@@ -369,6 +372,32 @@ impl Config {
     pub fn core_of(&self, volume: u16) -> u16 {
         let home = self.homes.get(&volume).copied();
         home.unwrap_or(volume % self.cores.max(1))
+    }
+
+    /// The core with the most subsystems of NVMe/TCP exports, and how many these are.
+    pub fn busiest_core(&self) -> (u16, usize) {
+        let numbers = mirrors::numbers(self.volumes.iter());
+        let core = |it: &Subsystem| {
+            let first = it.namespaces.first()?;
+            let at = self
+                .volumes
+                .iter()
+                .position(|volume| volume.name == first.volume)?;
+            Some(self.core_of(numbers[at]))
+        };
+        let mut counts = vec![0; usize::from(self.cores.max(1))];
+        for core in self.subsystems.iter().filter_map(core) {
+            counts[usize::from(core)] += 1;
+        }
+        let most = (0..)
+            .zip(counts)
+            .max_by_key(|(core, count)| (*count, Reverse(*core)));
+        most.unwrap_or_default()
+    }
+
+    /// Paths of all volumes and legs.
+    pub fn paths(&self) -> usize {
+        self.volumes.iter().map(|volume| volume.paths.len()).sum()
     }
 
     /// The volume of that name.

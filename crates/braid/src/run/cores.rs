@@ -366,9 +366,9 @@ pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
 
 /// Most paths in all: as many as the reactor's connections allow at most.
 fn room(config: &Config) -> usize {
-    let paths: usize = config.volumes.iter().map(|volume| volume.paths.len()).sum();
+    let paths = config.paths();
     let connections = runtime::limits::CONNECTIONS_MAX as usize;
-    let hosts = config.subsystems.len() * CONNECTIONS_MAX as usize;
+    let hosts = config.busiest_core().1 * CONNECTIONS_MAX as usize;
     let most = connections.saturating_sub(usize::from(config.clients) + hosts) / 2;
     PATHS_MIN.max(paths + PATHS_MORE).min(most).max(paths)
 }

@@ -2,6 +2,7 @@
 use super::{Config, Export, ExportKeys, PathKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
+use crate::run::nvme_exports;
 use crate::units::format_bytes;
 use engine::limits::DISCOVERY_CONTROLLERS_MAX;
 use std::collections::BTreeSet;
@@ -108,6 +109,31 @@ fn check_mirrors(config: &Config, text: &str) -> Result<(), Wrong> {
         return Err(([at(number), vec![Key(key)]].concat(), text));
     }
     mirror::check_alone(&config.volumes).map_err(|(number, text)| (at(number), text))
+}
+
+/// Whether the connections of each core have places: clients, hosts of subsystems on that core, and
+/// two for each path.
+///
+/// # Errors
+/// The core with the most of them has too many.
+pub(super) fn check_connections(config: &Config) -> Result<(), Wrong> {
+    let most = runtime::limits::CONNECTIONS_MAX as usize;
+    let (core, subsystems) = config.busiest_core();
+    let (of_each, paths) = (nvme_exports::CONNECTIONS_MAX as usize, config.paths());
+    let others = subsystems * of_each + 2 * paths;
+    if usize::from(config.clients) + others <= most {
+        return Ok(());
+    }
+    let advice = match most.saturating_sub(others) {
+        0 => "write fewer paths or subsystems, or more cores".to_owned(),
+        left => format!("write clients = {left} or fewer"),
+    };
+    let text = format!(
+        "core {core} has at most {most} connections, but {subsystems} subsystems of NVMe/TCP \
+         exports take {of_each} each, {paths} paths 2 each, and clients {}: {advice}",
+        config.clients
+    );
+    Err((vec![Key("clients")], text))
 }
 
 fn check_engine(config: &Config) -> Result<(), Wrong> {

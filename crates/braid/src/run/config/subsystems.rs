@@ -372,6 +372,23 @@ mod tests {
         }
     }
 
+    /// Places of clients, of hosts and of paths are of one table per core.
+    #[test]
+    fn more_places_than_a_core_has_are_refused() {
+        let exports: Vec<String> = (0..33)
+            .map(|n| format!("nvme = \"127.0.0.1:{}\"\nnqn = \"NQN{n}\"", 4420 + n))
+            .collect();
+        let exports: Vec<[&str; 1]> = exports.iter().map(|it| [it.as_str()]).collect();
+        let exports: Vec<&[&str]> = exports.iter().map(|it| &it[..]).collect();
+        let error = parse(&exports, "clients = 12288\n").unwrap_err();
+        let place = "line 1, column 11: core 0 has at most 16384 connections";
+        assert!(error.starts_with(place), "{error}");
+        assert!(error.contains("write clients = 12094 or fewer"), "{error}");
+        assert!(parse(&exports, "clients = 12094\n").is_ok());
+        // On two cores they have more places.
+        assert!(parse(&exports, "clients = 12288\ncores = 2\n").is_ok());
+    }
+
     #[test]
     fn exports_that_cannot_be_are_refused_by_name() {
         let nvme = "nvme = \"127.0.0.1:4420\"\nnqn = \"NQN\"";
