@@ -8,13 +8,15 @@
 //! A namespace has the number of its device for good. Its NSID is inactive until the device is
 //! ready, then active with the size that the device has; when the device is removed it is inactive
 //! for ever. A mirror that is stopped is no namespace until it begins anew: hosts must not keep
-//! what they have of it, for its legs may have other contents then. Each namespace has an ANA group of its own, numbered as its NSID, which is
-//! inaccessible while the device has no usable path or leg. A command that the device has then
-//! waits there, as long as the device lets it; its connection is served meanwhile.
+//! what they have of it, for its legs may have other contents then.
+//!
+//! Each namespace has an ANA group of its own, numbered as its NSID, which is inaccessible while
+//! the device has no usable path or leg. A command that the device has then waits there, as long
+//! as the device lets it; its connection is served meanwhile.
 //!
 //! Changes of one device are executed in the order in which they came, over all connections and
 //! front ends ([`ChangeOrder`](block::order::ChangeOrder)). A request that only waits, for these or
-//! for a slot of the device, ends with its connection, with a reset or with an Abort (T12). One that
+//! for a slot of the device, ends with its connection, by a reset or by an Abort (T12). One that
 //! was begun keeps its place until it has ended, so it undoes nothing that comes later over any
 //! front end (T9).
 //!

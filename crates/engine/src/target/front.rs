@@ -3,9 +3,9 @@
 //! # Contract
 //! The caller keeps the order of overlapping changes, whichever front end sends them, so
 //! [`TargetEngine::keep_order`] is not for such a target. Requests that only wait there end when
-//! their connection or queue does, or their host wants them back (`next_recall`). A buffer that a leg of a mirror may still
-//! read (`lend`) stays its command's until `loan_ended`, and so does the place of its connection
-//! (T10).
+//! their connection or queue does, or their host wants them back (`next_recall`). A buffer that a
+//! leg of a mirror may still read (`lend`) stays its command's until `loan_ended`, and so does the
+//! place of its connection (T10).
 use super::TargetEngine;
 use super::commands::{Recall, Stage};
 use super::log::Event;
