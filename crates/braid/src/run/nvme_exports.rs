@@ -21,8 +21,8 @@ use target::{reason, serial_of};
 pub const CONNECTIONS_MAX: u32 = 128;
 /// Entries of a queue.
 const ENTRIES_MAX: u16 = 256;
-/// I/O queues of a controller: two controllers with all of them find places twice. A connection that
-/// is closed keeps its place while a device has commands of it.
+/// I/O queues of a controller: two controllers with all of them find places twice. A closed
+/// connection keeps its place while a device has commands of it.
 const QUEUES_MAX: u16 = 31;
 /// Data in a command capsule, bytes; log2 of the largest transfer's bytes.
 const IN_CAPSULE_BYTES: u32 = 8 << 10;
