@@ -185,7 +185,7 @@ impl Accepting {
                     Err(error) => {
                         if !std::mem::replace(&mut warned, true) {
                             tracing::warn!(
-                                "{name} accepts no connections for now, and tries again: {error}"
+                                "{name} accepts no clients for now, and tries again: {error}"
                             );
                         }
                         std::thread::sleep(ACCEPT_PAUSE);
@@ -273,16 +273,6 @@ fn identity(ip: std::net::IpAddr) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exports_over_tcp_are_named_by_address() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let bound = Bound::Tcp(listener);
-        let name = bound.export(EXPORTS_MAX);
-        assert_eq!(name, format!("NVMe/TCP export {address}"));
-        assert_eq!(bound.export(0), format!("export tcp:{address}"));
-    }
 
     #[test]
     fn addresses_are_read_and_shown() {

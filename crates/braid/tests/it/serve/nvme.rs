@@ -1,6 +1,8 @@
 //! Volumes of `braid run` as NVMe/TCP namespaces, to which another `braid run` connects.
 use crate::serve::no_io_uring;
+use crate::serve::places::leave;
 use crate::serve::process::{Client, Process, wait_until};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -131,4 +133,19 @@ fn reload_refuses_changes_of_nvme_exports_by_name() {
     std::fs::write(&path, text.replace("nsid = 7", "nsid = 8")).unwrap();
     a.signal(rustix::process::Signal::HUP);
     a.notes("exports over NVMe/TCP can't come, go or change by a reload yet");
+}
+
+#[test]
+fn subsystem_without_descriptors_is_named_by_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((mut engine, [uri, _])) = offering(directory.path()) else {
+        return;
+    };
+    let address = uri.split('/').nth(2).unwrap();
+    leave(&engine, 4);
+    let connect = |_| TcpStream::connect(address).unwrap();
+    let _waiting: Vec<TcpStream> = (0..20).map(connect).collect();
+    let line = engine.notes("accepts no clients for now");
+    let name = format!("NVMe/TCP export {address} ");
+    assert!(line.contains(&name), "{line}");
 }

@@ -124,7 +124,7 @@ fn a_target_turns_away_who_comes_when_all_places_are_taken_and_each_host_has_its
 }
 
 /// Leaves a process `spare` descriptors more than it has.
-fn leave(process: &Process, spare: usize) {
+pub fn leave(process: &Process, spare: usize) {
     let id = process.child.id();
     let open = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
