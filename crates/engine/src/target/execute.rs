@@ -209,15 +209,23 @@ impl TargetEngine {
         if let Some(ticket) = self.commands[id].order.take() {
             self.order.end(ticket);
         }
-        let command = &self.commands[id];
+        let command = &mut self.commands[id];
+        let goes_on = request(id, command, &self.namespaces).is_some();
         let conn = ConnId(command.connection);
         match result {
             // What is left of it has no place in the order yet, and its host may have changed the
             // same blocks over another connection by then (T9).
-            Ok(()) if command.action == Action::Deallocate && !self.connections.is_open(conn) => {
+            Ok(()) if goes_on && !self.connections.is_open(conn) => {
                 self.finish(id, Status::SQ_DELETION, now_ns);
             }
-            Ok(()) => self.next_request(id, now_ns),
+            Ok(()) => {
+                // An Abort comes too late: a part of the command is done.
+                if let Recall::Abort(..) = command.recall {
+                    let recall = core::mem::replace(&mut command.recall, Recall::No);
+                    self.answer_abort(recall, false);
+                }
+                self.next_request(id, now_ns);
+            }
             Err(status) => self.finish(id, status, now_ns),
         }
     }

@@ -98,6 +98,8 @@ impl Mirror {
         });
         leg.fresh = Some((id, label));
         self.legs[usize::from(slot)] = Some(leg);
+        // The leg that had the slot may have been about to return.
+        self.members.set(slot, Member::Away);
         self.changes.adding.add(slot);
         self.outputs.reserve(2 * self.config.ios);
         self.begin = true;
@@ -160,6 +162,7 @@ impl Mirror {
         if may {
             self.changes.adding.remove(leg);
             self.legs[usize::from(leg)] = None;
+            self.members.set(leg, Member::Away);
             self.wake = true;
         }
         may
