@@ -95,6 +95,8 @@ pub enum What {
     Join(u32, Box<PathConfig>),
     /// It is used like any other.
     Use,
+    /// The same, and its user says that it is well: its relapses are forgotten.
+    Restore,
     /// It is given up.
     Fail,
     /// It gets nothing new.
@@ -284,7 +286,7 @@ impl HostEngine {
 
     fn restore_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
         self.idle_path(volume, path)?;
-        Ok(self.begin_change(volume, path, Stage::Return, What::Use, now_ns))
+        Ok(self.begin_change(volume, path, Stage::Return, What::Restore, now_ns))
     }
 
     fn drain_path(

@@ -87,7 +87,7 @@ impl HostEngine {
     fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
         let (volume, index) = (self.paths[number].volume, self.paths[number].index);
         let (to, errand) = match what {
-            What::Use => (AdminState::Enabled, None),
+            What::Use | What::Restore => (AdminState::Enabled, None),
             What::Drain => (AdminState::Draining, Some(Step::Drained)),
             What::Leave => (AdminState::Removing, Some(Step::Drained)),
             What::Part(_) => (AdminState::Removing, Some(Step::Parted)),
@@ -115,9 +115,11 @@ impl HostEngine {
         );
         self.head(number).set_draining(index, drains);
         match what {
-            What::Use => {
+            What::Use | What::Restore => {
                 self.paths[number].cache.flushed_to_leave = false;
-                self.head(number).restored(index, now_ns);
+                if let What::Restore = what {
+                    self.head(number).restored(index, now_ns);
+                }
                 self.resume(number, now_ns);
             }
             // It was to leave, was lost meanwhile, and stays.

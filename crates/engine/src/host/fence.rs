@@ -279,7 +279,7 @@ impl WriteFence {
 
     // Lost controllers.
 
-    /// Makes room for a path.
+    /// Makes room for a path, perhaps in the place of one that is gone.
     pub(super) fn add_path(&mut self, path: PathIndex) {
         let count = usize::from(path.0) + 1;
         if self.controllers.len() < count {
@@ -290,6 +290,12 @@ impl WriteFence {
                 held: Lane::EMPTY,
             });
         }
+        let of = self.of_mut(path);
+        assert!(
+            of.held.is_empty(),
+            "changes are held for a path that is gone"
+        );
+        (of.evidence, of.resetting_ns) = (Evidence::None, None);
     }
 
     fn of(&self, path: PathIndex) -> &Controller {

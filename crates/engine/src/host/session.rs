@@ -174,6 +174,9 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let path = &self.paths[number];
+        if !path.session().is_identifying() {
+            return; // it was lost, or leaves, since the controller answered
+        }
         let PathKind::NvmeTcp { nsid, .. } = path.kind else {
             unreachable!("a device has no admin connection");
         };
