@@ -123,28 +123,37 @@ impl World {
                 return true;
             }
             self.settle();
-            let timeouts = self.nodes.iter().filter(|node| !node.stopped);
-            let timeout_ns = timeouts
-                .filter_map(|node| node.body.borrow().timeout())
-                .min();
-            let event_ns = self.events.first_key_value().map(|(&(at_ns, _), _)| at_ns);
-            let next_ns = [timeout_ns, event_ns].into_iter().flatten().min();
-            let Some(next_ns) = next_ns.filter(|&at_ns| at_ns <= end_ns) else {
-                self.now_ns = end_ns;
+            if !self.advance(end_ns) {
                 return false;
-            };
-            self.spins = if next_ns > self.now_ns {
-                0
-            } else {
-                self.spins + 1
-            };
-            assert!(
-                self.spins < 100_000,
-                "the machines spin without time passing"
-            );
-            self.now_ns = self.now_ns.max(next_ns);
-            self.happen();
+            }
         }
+    }
+
+    /// Moves time to the next events, which happen; the turns of the machines follow. Until
+    /// `end_ns` at most: false: nothing happens before.
+    pub fn advance(&mut self, end_ns: u64) -> bool {
+        let timeouts = self.nodes.iter().filter(|node| !node.stopped);
+        let timeout_ns = timeouts
+            .filter_map(|node| node.body.borrow().timeout())
+            .min();
+        let event_ns = self.events.first_key_value().map(|(&(at_ns, _), _)| at_ns);
+        let next_ns = [timeout_ns, event_ns].into_iter().flatten().min();
+        let Some(next_ns) = next_ns.filter(|&at_ns| at_ns <= end_ns) else {
+            self.now_ns = end_ns;
+            return false;
+        };
+        self.spins = if next_ns > self.now_ns {
+            0
+        } else {
+            self.spins + 1
+        };
+        assert!(
+            self.spins < 100_000,
+            "the machines spin without time passing"
+        );
+        self.now_ns = self.now_ns.max(next_ns);
+        self.happen();
+        true
     }
 
     /// Whether a node's device has a write to this byte under way.
@@ -348,7 +357,7 @@ impl World {
     }
 
     /// Turns of all machines until none has anything more to say.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for round in 0.. {
             assert!(round < 10_000, "the machines never come to rest");
             let mut any = false;

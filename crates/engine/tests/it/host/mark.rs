@@ -126,6 +126,33 @@ fn t09_path_lost_while_it_waits_leaves_no_mark() {
     assert!(opened(&rig).unwrap().is_same(&behind.namespace));
 }
 
+/// The order arrives between the last answer of the controller and the turn that follows it.
+#[test]
+fn path_failed_while_its_controller_gets_ready_stays_failed() {
+    let end_ns = World::new(1).now_ns + SECOND;
+    for steps in 0.. {
+        let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
+        rig.world.settle();
+        let goes_on = (0..steps).all(|_| {
+            let goes_on = rig.world.advance(end_ns);
+            rig.world.settle();
+            goes_on
+        });
+        if !goes_on || !rig.world.advance(end_ns) {
+            assert!(steps > 10, "the start takes some steps");
+            return;
+        }
+        rig.control(HostControl::Change {
+            ticket: 1,
+            change: Change::FailPath(0, P0, true),
+            wait_ns: SECOND,
+        });
+        rig.world.pass(100 * MS);
+        let state = rig.host.borrow().path_state(0, P0);
+        assert_eq!(state, PathState::Failed, "{steps} steps");
+    }
+}
+
 /// A volume whose first path leads to another namespace than the second one; nothing is answered.
 fn asked_for_two_namespaces() -> Rig {
     let mut rig = Rig::new(config(|it| it.marks = Some(SERIAL)), target_config(2));
