@@ -65,6 +65,30 @@ fn t55_addition_taken_back_before_it_is_said() {
     assert!(!mirror.take_back_addition(slot, 7 * MS));
 }
 
+/// The next leg of a slot is not on its way back because the one before it was.
+#[test]
+fn leg_that_gets_a_slot_begins_as_away() {
+    let (mut mirror, under_way) = busy();
+    let place = mirror.place(0).unwrap();
+    let label = Label::of_uri("file:/new");
+    let add = |mirror: &mut Mirror| {
+        let id = Id([0x99; 16]);
+        mirror.add_leg(id, label, place, Legs::default(), 3 * MS)
+    };
+    let is_away = |mirror: &Mirror, leg| matches!(mirror.members.get(leg), members::Member::Away);
+    let slot = add(&mut mirror).unwrap();
+    assert!(is_away(&mirror, slot));
+    mirror.leg_found(slot, 0, 3 * MS);
+    assert!(!is_away(&mirror, slot));
+    assert!(mirror.take_back_addition(slot, 4 * MS));
+    assert!(is_away(&mirror, slot), "there is no leg");
+    finish(&mut mirror, under_way, 5 * MS);
+    // It was removed, and is found once more while its superblocks are overwritten.
+    mirror.leg_found(slot, 0, 5 * MS);
+    assert_eq!(add(&mut mirror), Ok(slot));
+    assert!(is_away(&mirror, slot), "another leg");
+}
+
 #[test]
 fn t55_growth_taken_back_before_its_size_is_said() {
     let mut mirror = started(2, Config::new(6));
