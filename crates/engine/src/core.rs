@@ -51,8 +51,8 @@ pub struct Core {
     first: usize,
     /// Server and port of each listener of an NVMe/TCP server.
     ports: Vec<(u16, u16)>,
-    /// Front end that memory of a loan is of, by the loan's place.
-    loans: Vec<u32>,
+    /// Cookie of the I/O that memory of a loan is of, by the loan's place.
+    loans: Vec<u64>,
     /// By connection.
     owners: Vec<Owner>,
     events: VecDeque<ExportEvent>,
@@ -212,18 +212,19 @@ impl Core {
         if at >= self.loans.len() {
             self.loans.resize(at + 1, 0);
         }
-        self.loans[at] = front_end;
+        self.loans[at] = cookie;
         match front_end {
             0 => self.nbd.lent(request, loan),
-            front_end => self.nvme[front_end as usize - 1].lent(request, loan),
+            front_end => self.nvme[front_end as usize - 1].lent(request),
         }
     }
 
     /// No leg has the memory of that loan any more.
     fn came_back(&mut self, loan: Key, now_ns: u64) {
-        match self.loans[loan.index() as usize] {
+        let cookie = self.loans[loan.index() as usize];
+        match cookie >> 32 {
             0 => self.nbd.came_back(loan),
-            front_end => self.nvme[front_end as usize - 1].came_back(loan, now_ns),
+            front_end => self.nvme[front_end as usize - 1].came_back(cookie as u32, now_ns),
         }
     }
 
@@ -296,6 +297,11 @@ impl Core {
         }
     }
 
+    /// The front end behind this one, the first behind the last.
+    fn front_end_after(&self, at: usize) -> usize {
+        if at == self.nvme.len() { 0 } else { at + 1 }
+    }
+
     /// Lets each front end go on, another one first in each turn: it takes the slots of the devices
     /// that have become free. Whether any did.
     fn advance_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
@@ -317,7 +323,7 @@ impl Core {
                         .extend(core::iter::from_fn(|| server.poll_event()));
                 }
             }
-            at = if at == self.nvme.len() { 0 } else { at + 1 };
+            at = self.front_end_after(at);
         }
         any
     }
@@ -325,11 +331,7 @@ impl Core {
     /// Everything that was made possible by what happened, until nothing more is.
     fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.nbd.set_now(now_ns);
-        self.first = if self.first == self.nvme.len() {
-            0
-        } else {
-            self.first + 1
-        };
+        self.first = self.front_end_after(self.first);
         loop {
             let mut any = self.devices.settle(memory, now_ns);
             any |= self.drain_devices(now_ns);

@@ -498,13 +498,13 @@ impl NvmeServer {
     }
 
     /// A leg has memory of a request beyond the end of its I/O.
-    pub fn lent(&mut self, id: u32, loan: block::Key) {
-        self.target.lend(id, loan);
+    pub fn lent(&mut self, id: u32) {
+        self.target.lend(id);
     }
 
-    /// No leg has the memory of that loan any more.
-    pub fn came_back(&mut self, loan: block::Key, now_ns: u64) {
-        self.target.loan_ended(loan, now_ns);
+    /// One loan of a request's memory has ended.
+    pub fn came_back(&mut self, id: u32, now_ns: u64) {
+        self.target.loan_ended(id, now_ns);
     }
 
     /// The status of what reached no path (type 3h): another controller's may.

@@ -106,8 +106,6 @@ pub struct TargetEngine {
     keeps_order: bool,
     /// Commands that a front end is asked for; `None`: none is.
     recalls: Option<VecDeque<u32>>,
-    /// By loan: the command whose buffer is lent.
-    loans: Vec<u32>,
     outputs: VecDeque<Output>,
     stop: Stop,
     board: Arc<Board>,
@@ -156,7 +154,6 @@ impl TargetEngine {
             order: ChangeOrder::new(0),
             keeps_order: false,
             recalls: None,
-            loans: Vec::new(),
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),

@@ -289,7 +289,7 @@ pub struct ExportKeys {
     pub mode: Option<Mode>,
     /// Of NVMe/TCP: the subsystem.
     pub nqn: Option<String>,
-    /// The namespace there; the next free one where it is left out.
+    /// The namespace there; 1 where it is left out, which it may be of a single one.
     #[serde(default, deserialize_with = "keys::nsid")]
     pub nsid: Option<u32>,
     /// Of NVMe/TCP: serial number.

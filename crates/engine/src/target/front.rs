@@ -10,7 +10,6 @@ use super::TargetEngine;
 use super::commands::{Recall, Stage};
 use super::log::Event;
 use alloc::collections::VecDeque;
-use block::Key;
 use nvme::controller::{Action, ConfigError};
 use nvme::host::AnaState;
 use nvme::wire::Status;
@@ -70,18 +69,12 @@ impl TargetEngine {
     }
 
     /// Notes that a leg may read a command's buffer after the end of its request.
-    pub(crate) fn lend(&mut self, id: u32, loan: Key) {
+    pub(crate) fn lend(&mut self, id: u32) {
         self.commands[id].loans += 1;
-        let at = loan.index() as usize;
-        if at >= self.loans.len() {
-            self.loans.resize(at + 1, 0);
-        }
-        self.loans[at] = id;
     }
 
-    /// Ends a loan.
-    pub(crate) fn loan_ended(&mut self, loan: Key, now_ns: u64) {
-        let slot = self.loans[loan.index() as usize];
+    /// Ends a loan of a command's buffer; the command keeps its slot until its last one ends.
+    pub(crate) fn loan_ended(&mut self, slot: u32, now_ns: u64) {
         let command = &mut self.commands[slot];
         command.loans -= 1;
         if command.loans == 0 && command.stage == Stage::Lent {
