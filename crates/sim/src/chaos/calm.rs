@@ -16,10 +16,16 @@ impl Course<'_> {
     pub(super) fn calm(&mut self) -> Result<(), Finding> {
         self.moves()?;
         let end_ns = self.rig.world.now_ns + CALM_NS;
+        let mut was_probed = false;
         while self.rig.world.now_ns < end_ns {
             let next_ns = (self.rig.world.now_ns + SECOND / 10).min(end_ns);
             self.pass(next_ns)?;
-            if let Some(what) = self.what_is_missing() {
+            // A look may meet the probe of a path that rests; one that lasts until the next look
+            // has no end.
+            let probed = self.what_is_probed();
+            let endless = probed.as_ref().filter(|_| was_probed).cloned();
+            was_probed = probed.is_some();
+            if let Some(what) = self.what_is_away().or(endless) {
                 return Err(Finding::Stuck(format!("with nothing wrong, {what}")));
             }
         }

@@ -20,6 +20,23 @@ impl Course<'_> {
 
     /// A path that is not in use on every core, or a change that was not answered.
     pub(super) fn what_is_missing(&self) -> Option<String> {
+        self.what_is_away().or_else(|| self.what_is_probed())
+    }
+
+    /// A probe that has not ended, or memory of one that was not given back.
+    pub(super) fn what_is_probed(&self) -> Option<String> {
+        let scratch = u64::from(self.plan.layout.more.scratch_bytes);
+        if self.plan.layout.mirror.is_some() {
+            return None; // copies of a mirror have memory of their own
+        }
+        self.rig.cores().find_map(|(host, core, _, engine)| {
+            let free = engine.host().scratch_free();
+            (free != scratch).then(|| format!("host {host} core {core}: a probe is under way"))
+        })
+    }
+
+    /// [`Self::what_is_missing`], where probes may be under way: paths that rest have some.
+    pub(super) fn what_is_away(&self) -> Option<String> {
         if self.plan.layout.mirror.is_some() {
             return self.what_mirrors_lack();
         }
@@ -38,9 +55,6 @@ impl Course<'_> {
                 if scratch > 0 && self.rig.world.has_stale(node) {
                     let what = format!("host {number} core {core} uses a connection that is gone");
                     return Some(what);
-                }
-                if it.scratch_free() != scratch {
-                    return Some(format!("host {number} core {core}: a probe is under way"));
                 }
                 let mut away = it.paths(0).map(|path| (path, it.path_state(0, path)));
                 if let Some((path, state)) = away.find(|(_, state)| *state != PathState::Live) {
