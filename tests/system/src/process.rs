@@ -5,6 +5,8 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,8 +82,64 @@ pub fn run_logged(command: &mut Command, log: &Path, limit: Duration) -> Result<
     Group::spawn(command)?.wait(limit)
 }
 
+/// Calls `work` with each of `items`, in their order, on so many threads. After an error none is
+/// begun.
+///
+/// # Errors
+/// The first one of `work`.
+pub fn at_a_time<'a, T: Sync>(
+    jobs: usize,
+    items: &'a [T],
+    work: impl Fn(&'a T) -> Result<()> + Sync,
+) -> Result<()> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+    let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while lock().is_none()
+                    && let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    if let Err(error) = work(item) {
+                        lock().get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    let error = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    error.map_or(Ok(()), Err)
+}
+
 /// Whether a program of this name is on the PATH.
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_a_time;
+    use anyhow::{bail, ensure};
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn items_are_worked_on_at_a_time_until_one_fails() {
+        // Each waits for another: one thread alone would never end.
+        let (pair, sum) = (Barrier::new(2), AtomicU64::new(0));
+        let work = |item: &u64| {
+            pair.wait();
+            sum.fetch_add(*item, Ordering::Relaxed);
+            Ok(())
+        };
+        at_a_time(2, &[1, 2, 3, 4], work).unwrap();
+        assert_eq!(sum.into_inner(), 10);
+        let work = |item: &u64| {
+            ensure!(*item < 3, "begun after an error");
+            bail!("item {item}")
+        };
+        let error = at_a_time(1, &[2, 3], work).unwrap_err();
+        assert_eq!(error.to_string(), "item 2");
+    }
 }

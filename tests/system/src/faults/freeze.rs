@@ -18,13 +18,13 @@ use super::stage::{Directory, Stage};
 use super::table::Table;
 use super::target::{Offer, Target};
 use super::{Common, stop};
+use crate::process;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -197,43 +197,25 @@ pub fn build(root: &Path) -> Result<PathBuf> {
 /// An acknowledged write was undone where that can't be, or something can't be set up.
 pub fn run(common: &Common, args: &Args) -> Result<()> {
     let rounds = rounds(args, common.seed);
-    let next = AtomicUsize::new(0);
     let sums: Mutex<BTreeMap<At, Sum>> = Mutex::default();
-    let failed: Mutex<Option<anyhow::Error>> = Mutex::default();
-    let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_well = || lock().is_none();
-    std::thread::scope(|scope| {
-        for _ in 0..args.jobs {
-            scope.spawn(|| {
-                while is_well()
-                    && let Some(round) = rounds.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let what = || format!("round {} of {}: {round:?}", round.number, rounds.len());
-                    common.progress(&what());
-                    let found = one(&common.program, round).and_then(|found| {
-                        let excused = round.at.is_open() || found.in_window;
-                        let undone = found.undone;
-                        ensure!(
-                            undone == 0 || excused,
-                            "{undone} acknowledged writes undone"
-                        );
-                        Ok(found)
-                    });
-                    match found.with_context(what) {
-                        Ok(found) => {
-                            let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-                            sums.entry(round.at).or_default().add(found);
-                        }
-                        Err(error) => *lock() = Some(error),
-                    }
-                }
-            });
-        }
-    });
+    let work = |round: &Round| {
+        let what = || format!("round {} of {}: {round:?}", round.number, rounds.len());
+        common.progress(&what());
+        let found = one(&common.program, round).with_context(what)?;
+        let excused = round.at.is_open() || found.in_window;
+        let undone = found.undone;
+        ensure!(
+            undone == 0 || excused,
+            "{}: {undone} acknowledged writes undone",
+            what()
+        );
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.entry(round.at).or_default().add(found);
+        Ok(())
+    };
+    let done = process::at_a_time(args.jobs as usize, &rounds, work);
     common.progress("");
-    if let Some(error) = lock().take() {
-        return Err(error);
-    }
+    done?;
     let sums = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (at, sum) in &sums {
         let few = sum.rounds < ROUNDS_FEW;

@@ -6,10 +6,10 @@
 //! each I/O, with and without, to within what bench leaves in flight at its end.
 //! The set-up of the demo, whose second path is 30 ms away; the same with both paths near; and both
 //! near and saturated, where nothing may be sent.
-use super::Common;
 use super::stage::Stage;
 use super::table::Table;
 use super::target::own_state;
+use super::{Common, stop};
 use crate::program::{facts, number};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -118,6 +118,16 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Facts of a run to its end.
+///
+/// # Errors
+/// It failed; or somebody asked to stop, which ends a bench too: its facts are of a shorter time.
+fn whole(command: &mut Command) -> Result<Value> {
+    let facts = facts(command)?;
+    stop::check()?;
+    Ok(facts)
+}
+
 /// One cell: figures, and commands for each I/O.
 fn measure(common: &Common, args: &Args, setup: &Setup, hedge: &str) -> Result<(Vec<Value>, f64)> {
     let stage = Stage::targets(&common.program, "tail", 2, false, (BYTES, ""))?;
@@ -134,7 +144,7 @@ fn measure(common: &Common, args: &Args, setup: &Setup, hedge: &str) -> Result<(
     command.arg(format!("--runtime={}", args.seconds));
     command.arg(format!("--seed={}", common.seed));
     command.args(setup.load);
-    let facts = facts(&mut command)?;
+    let facts = whole(&mut command)?;
     let asked = number(&facts, "iops")? * args.seconds as f64;
     let mut sent = 0;
     for target in &stage.targets {
@@ -147,4 +157,21 @@ fn measure(common: &Common, args: &Args, setup: &Setup, hedge: &str) -> Result<(
     let copies = &facts["hedges"];
     cells.extend(["sent", "won", "extra_percent"].map(|key| copies[key].clone()));
     Ok((cells, sent as f64 / asked.max(1.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{stop, whole};
+    use signal_hook::{consts::SIGINT, low_level::raise};
+    use std::process::Command;
+
+    #[test]
+    fn interrupted_bench_makes_no_row() {
+        let bench = || whole(Command::new("echo").arg("{\"iops\": 3}"));
+        stop::watch().unwrap();
+        assert_eq!(bench().unwrap()["iops"], 3);
+        raise(SIGINT).unwrap();
+        assert_eq!(bench().unwrap_err().to_string(), "interrupted");
+        stop::forget();
+    }
 }
