@@ -1,11 +1,13 @@
 //! Everything that must hold before a change is offered, and the longer nightly check.
 //!
 //! # Contract
-//! [`steps`] run one after the other, each within its own time. The first failure ends the run
-//! (with `--keep-going` and `--nightly` all are run) and shows the end of that step's output. Whole
-//! outputs are kept in `target/ci/<step>.log`. The commands for the tests and the demo are read out
-//! of README.md, so that what is checked is what readers type. A whole nightly check writes
-//! docs/results/nightly.md.
+//! [`steps`] run one after the other, each task of theirs within its own time. The first failure
+//! ends the run (with `--keep-going` and `--nightly` all are run) and shows the end of that task's
+//! output. Whole outputs are kept in `target/ci/<task>.log`. The commands for the tests and the
+//! demo are read out of README.md, so that what is checked is what readers type.
+//!
+//! The nightly check writes each task's result into docs/results/nightly.md as the task ends, with
+//! the commit that it ran on ([`report`]); `--resume` leaves out what holds for this very commit.
 //!
 //! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the
 //! capture of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not
@@ -15,16 +17,18 @@ mod report;
 mod skips;
 mod steps;
 
-use anyhow::{Context, Result, bail};
-use report::Outcome;
+use anyhow::{Context, Result, bail, ensure};
+use report::{Row, Tree, Verdict};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use steps::{Part, STEPS, Step};
+use steps::{Part, STEPS, Step, Task};
 use system::process;
 
-/// Lines shown of a step that failed.
+/// Lines shown of a task that failed.
 const TAIL_LINES: usize = 120;
 
 /// What to run.
@@ -33,6 +37,9 @@ pub struct Args {
     /// The longer check: all guests, fuzzing, long faults, 20,000 worlds of each kind.
     #[arg(long)]
     nightly: bool,
+    /// Leave out what docs/results/nightly.md says has passed on this very commit.
+    #[arg(long, requires = "nightly")]
+    resume: bool,
     /// Prints the table of CONTRIBUTING.md, and runs nothing.
     #[arg(long)]
     table: bool,
@@ -51,33 +58,97 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let steps = chosen(args)?;
-    let allowed = skips::allowed(&read(&root.join(".ci/allowed-skips"))?);
-    let words = Words::read(root)?;
     let begun = Instant::now();
-    let mut outcomes = Vec::new();
+    let mut check = Check {
+        root,
+        allowed: skips::allowed(&read(&root.join(".ci/allowed-skips"))?),
+        words: Words::read(root)?,
+        record: None,
+    };
+    if args.nightly {
+        let record = Record::open(root)?;
+        ensure!(
+            !args.resume || record.can_resume(),
+            "--resume needs a commit without changes: {}",
+            record.tree.name()
+        );
+        check.record = Some(Mutex::new(record));
+    }
+    let mut failed = Vec::new();
     for (step, part) in steps {
-        let outcome = run_step(root, step, part, &words, &allowed)?;
-        let well = outcome.well;
-        outcomes.push(outcome);
-        if !(well || args.keep_going || args.nightly) {
+        let is_left = |task: &&Task| !(args.resume && check.holds(&step.name_of(task)));
+        let tasks: Vec<&Task> = part.tasks.iter().filter(is_left).collect();
+        for name in part.tasks.iter().map(|task| step.name_of(task)) {
+            if !tasks.iter().any(|task| step.name_of(task) == name) {
+                println!("{name:20} has passed on this commit");
+            }
+        }
+        let keep_going = args.keep_going || args.nightly;
+        failed.extend(check.run_tasks(step, &tasks, part.jobs, keep_going)?);
+        if !(failed.is_empty() || keep_going) {
             break;
         }
     }
-    if args.nightly && args.only.is_empty() {
-        let tree = tree(root)?;
-        fs::write(root.join(report::PLACE), report::render(&tree, &outcomes))
-            .context(report::PLACE)?;
-        println!("ci: written to {}", report::PLACE);
-    }
     let seconds = begun.elapsed().as_secs_f64();
-    let failed = outcomes.iter().filter(|it| !it.well);
-    let failed: Vec<&str> = failed.map(|it| it.name).collect();
     if failed.is_empty() {
         println!("ci: all well in {seconds:.0} s");
         return Ok(ExitCode::SUCCESS);
     }
     println!("ci: {} failed after {seconds:.0} s", failed.join(", "));
     Ok(ExitCode::FAILURE)
+}
+
+/// Results in docs/results/nightly.md.
+struct Record {
+    place: PathBuf,
+    tree: Tree,
+    /// All tasks of the nightly check, in their order.
+    tasks: Vec<String>,
+    rows: Vec<Row>,
+}
+
+impl Record {
+    /// Reads what earlier checks left.
+    fn open(root: &Path) -> Result<Self> {
+        let place = root.join(report::PLACE);
+        let text = match fs::read_to_string(&place) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            text => text.context(report::PLACE)?,
+        };
+        let parts = STEPS
+            .iter()
+            .filter_map(|step| Some((step, step.part(true)?)));
+        let tasks = parts.flat_map(|(step, part)| part.tasks.iter().map(|it| step.name_of(it)));
+        Ok(Self {
+            place,
+            tree: tree(root),
+            tasks: tasks.collect(),
+            rows: report::rows(&text)?,
+        })
+    }
+
+    fn can_resume(&self) -> bool {
+        self.tree.commit.is_some() && !self.tree.is_changed
+    }
+
+    fn holds(&self, task: &str) -> bool {
+        let mut rows = self.rows.iter();
+        rows.any(|row| row.task == task && row.holds_for(&self.tree))
+    }
+
+    /// Replaces the task's row and writes the document.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn put(&mut self, row: Row) -> Result<()> {
+        self.rows.retain(|it| it.task != row.task);
+        self.rows.push(row);
+        // Renamed: a check that is cut now leaves the one or the other.
+        let new = self.place.with_extension("md.new");
+        let text = report::render(&self.tree, &self.tasks, &self.rows);
+        fs::write(&new, text).with_context(|| format!("write {}", new.display()))?;
+        fs::rename(&new, &self.place).context(report::PLACE)
+    }
 }
 
 /// The steps that are wanted, and what of each.
@@ -97,6 +168,9 @@ fn chosen(args: &Args) -> Result<Vec<(&'static Step, &'static Part)>> {
     parts.retain(|(step, _)| args.only.is_empty() || args.only.iter().any(|it| it == step.name));
     Ok(parts)
 }
+
+/// Runs the simulator.
+const SIM: &str = "cargo run --release -q --bin braid-sim --";
 
 /// What stands for words in the commands of steps.
 struct Words {
@@ -118,24 +192,22 @@ impl Words {
         })
     }
 
-    fn shell(&self, part: &Part) -> String {
-        let shell = part.shell.replace("{test}", &self.test);
-        shell.replace("{demo}", &self.demo)
+    fn shell(&self, task: &Task) -> String {
+        let shell = task.shell.replace("{test}", &self.test);
+        let shell = shell.replace("{demo}", &self.demo);
+        shell.replace("{sim}", SIM)
     }
 }
 
-/// On what the check ran.
-fn tree(root: &Path) -> Result<report::Tree> {
-    let commit = said(root, "git", &["rev-parse", "HEAD"]);
+/// On what the check runs.
+fn tree(root: &Path) -> Tree {
     // The document itself changes with each nightly check.
-    let others = format!(":!{}", report::PLACE);
+    let others = format!(":!{}*", report::PLACE);
     let changes = said(root, "git", &["status", "--porcelain", "--", ".", &others]);
-    Ok(report::Tree {
-        commit: commit.unwrap_or_else(|| "unknown, there is no repository".to_owned()),
-        changed: changes.is_some_and(|it| !it.is_empty()),
-        date: said(root, "date", &["-u", "+%F"]).context("date says nothing")?,
-        cores: std::thread::available_parallelism()?.get(),
-    })
+    Tree {
+        commit: said(root, "git", &["rev-parse", "HEAD"]),
+        is_changed: changes.is_none_or(|it| !it.is_empty()),
+    }
 }
 
 /// What a program prints; `None`: it failed.
@@ -146,95 +218,166 @@ fn said(root: &Path, program: &str, words: &[&str]) -> Option<String> {
     output.status.success().then_some(text)
 }
 
-/// Runs one step and prints its line.
-fn run_step(
-    root: &Path,
-    step: &'static Step,
-    part: &Part,
-    words: &Words,
-    allowed: &[String],
-) -> Result<Outcome> {
-    let begun = Instant::now();
-    let mut outcome = Outcome {
-        name: step.name,
-        well: true,
-        skipped: false,
-        seconds: 0.0,
-        skips: 0,
-    };
-    if let Some(program) = step.needs.filter(|program| !process::is_installed(program)) {
-        let name = format!("ci-{}", step.name);
-        outcome.well = allowed.contains(&name);
-        outcome.skipped = true;
-        let verdict = match outcome.well {
-            true => "allowed",
-            false => "not in .ci/allowed-skips",
-        };
-        println!(
-            "{:8} SKIP {name}: {program} is not installed ({verdict})",
-            step.name
-        );
-        return Ok(outcome);
-    }
-    let log = log_path(root, step.name)?;
-    let mut skipped = Vec::new();
-    outcome.well = run_shell(root, step, part, words, &log)?;
-    if outcome.well {
-        skipped = skips::found(&String::from_utf8_lossy(&fs::read(&log)?));
-        outcome.well = skipped.iter().all(|it| allowed.contains(&it.test));
-    }
-    outcome.skips = skipped.len();
-    outcome.seconds = begun.elapsed().as_secs_f64();
-    let verdict = if outcome.well { "ok" } else { "FAILED" };
-    println!("{:8} {verdict:6} {:6.1} s", step.name, outcome.seconds);
-    for skip in &skipped {
-        let verdict = match allowed.contains(&skip.test) {
-            true => "",
-            false => " (not in .ci/allowed-skips)",
-        };
-        println!("         SKIP {}: {}{verdict}", skip.test, skip.reason);
-    }
-    Ok(outcome)
+/// What a task ended with.
+struct Outcome {
+    verdict: Verdict,
+    skips: usize,
+    /// What is shown of it.
+    text: String,
 }
 
-/// Whether its commands succeed; else the end of their output is printed.
-fn run_shell(root: &Path, step: &Step, part: &Part, words: &Words, log: &Path) -> Result<bool> {
-    let shell = words.shell(part);
-    let mut command = Command::new("bash");
-    command
-        .args(["-euo", "pipefail", "-c", &shell])
-        .current_dir(root);
-    command.env("commit", words.commit.to_string());
-    // A skip printed with println! is seen too.
-    command.env("RUST_TEST_NOCAPTURE", "1");
-    let result = process::run_logged(&mut command, log, Duration::from_secs(part.limit_s));
-    if matches!(&result, Ok(status) if status.success()) {
-        return Ok(true);
-    }
-    let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
-    let lines: Vec<&str> = output.lines().collect();
-    for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
-        println!("{line}");
-    }
-    for test in skips::failed(&output) {
-        println!("{}: failed test: {test}", step.name);
-    }
-    match result {
-        Ok(status) => println!(
-            "{}: `{shell}`: {status}; all of it: {}",
-            step.name,
-            log.display()
-        ),
-        Err(error) => println!("{}: `{shell}`: {error:#}", step.name),
-    }
-    Ok(false)
+/// One run of the check.
+struct Check<'a> {
+    root: &'a Path,
+    /// Tests that may be skipped.
+    allowed: Vec<String>,
+    words: Words,
+    /// Of a nightly check.
+    record: Option<Mutex<Record>>,
 }
 
-fn log_path(root: &Path, step: &str) -> Result<PathBuf> {
+impl Check<'_> {
+    /// Whether the task has passed on this very commit.
+    fn holds(&self, task: &str) -> bool {
+        let record = self.record.as_ref();
+        record.is_some_and(|it| {
+            it.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .holds(task)
+        })
+    }
+
+    /// Runs tasks of a step, `jobs` at a time, and records each; names of those that failed. After
+    /// a failure none is begun unless `keep_going`.
+    ///
+    /// # Errors
+    /// A result or a log cannot be written.
+    fn run_tasks(
+        &self,
+        step: &Step,
+        tasks: &[&Task],
+        jobs: usize,
+        keep_going: bool,
+    ) -> Result<Vec<String>> {
+        let failed = Mutex::new(Vec::new());
+        let lock = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+        process::at_a_time(jobs, tasks, |task| {
+            if (keep_going || lock().is_empty()) && self.run_task(step, task)? == Verdict::Failed {
+                lock().push(step.name_of(task));
+            }
+            Ok(())
+        })?;
+        Ok(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs one task, records it and prints its lines.
+    fn run_task(&self, step: &Step, task: &Task) -> Result<Verdict> {
+        let (name, begun) = (step.name_of(task), Instant::now());
+        let outcome = self.outcome(step, task)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let verdict = match outcome.verdict {
+            Verdict::Passed => "ok",
+            Verdict::Skipped => "SKIP",
+            Verdict::Failed => "FAILED",
+        };
+        println!("{}{name:20} {verdict:6} {seconds:7.1} s", outcome.text);
+        if let Some(record) = &self.record {
+            let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tree = record.tree.clone();
+            // Of a tree that changed meanwhile it is not known on what the task ran.
+            tree.is_changed |= self::tree(self.root) != tree;
+            record.put(Row {
+                task: name,
+                verdict: outcome.verdict,
+                tree: tree.name(),
+                ended: said(self.root, "date", &["-u", "+%F %H:%M"])
+                    .context("date says nothing")?,
+                seconds: seconds.round() as u64,
+                skips: outcome.skips,
+            })?;
+        }
+        Ok(outcome.verdict)
+    }
+
+    fn outcome(&self, step: &Step, task: &Task) -> Result<Outcome> {
+        if let Some(program) = step.needs.filter(|program| !process::is_installed(program)) {
+            let name = format!("ci-{}", step.name);
+            let (verdict, why) = match self.allowed.contains(&name) {
+                true => (Verdict::Skipped, "allowed"),
+                false => (Verdict::Failed, "not in .ci/allowed-skips"),
+            };
+            return Ok(Outcome {
+                verdict,
+                skips: 0,
+                text: format!("SKIP {name}: {program} is not installed ({why})\n"),
+            });
+        }
+        let log = log_path(self.root, &step.name_of(task))?;
+        let mut text = String::new();
+        let mut skips = 0;
+        let mut well = self.run_shell(step, task, &log, &mut text)?;
+        if well {
+            for skip in skips::found(&String::from_utf8_lossy(&fs::read(&log)?)) {
+                let is_allowed = self.allowed.contains(&skip.test);
+                let why = match is_allowed {
+                    true => "",
+                    false => " (not in .ci/allowed-skips)",
+                };
+                writeln!(text, "         SKIP {}: {}{why}", skip.test, skip.reason)?;
+                well &= is_allowed;
+                skips += 1;
+            }
+        }
+        let verdict = match well {
+            true => Verdict::Passed,
+            false => Verdict::Failed,
+        };
+        Ok(Outcome {
+            verdict,
+            skips,
+            text,
+        })
+    }
+
+    /// Whether the task's commands succeed; else the end of their output goes to `text`.
+    fn run_shell(&self, step: &Step, task: &Task, log: &Path, text: &mut String) -> Result<bool> {
+        let (name, shell) = (step.name_of(task), self.words.shell(task));
+        let mut command = Command::new("bash");
+        command
+            .args(["-euo", "pipefail", "-c", &shell])
+            .current_dir(self.root);
+        command.env("commit", self.words.commit.to_string());
+        // A skip printed with println! is seen too.
+        command.env("RUST_TEST_NOCAPTURE", "1");
+        let result = process::run_logged(&mut command, log, Duration::from_secs(task.limit_s));
+        if matches!(&result, Ok(status) if status.success()) {
+            return Ok(true);
+        }
+        let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+        let lines: Vec<&str> = output.lines().collect();
+        for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+            writeln!(text, "{line}")?;
+        }
+        for test in skips::failed(&output) {
+            writeln!(text, "{name}: failed test: {test}")?;
+        }
+        match result {
+            Ok(status) => writeln!(
+                text,
+                "{name}: `{shell}`: {status}; all of it: {}",
+                log.display()
+            )?,
+            Err(error) => writeln!(text, "{name}: `{shell}`: {error:#}")?,
+        }
+        Ok(false)
+    }
+}
+
+fn log_path(root: &Path, task: &str) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let directory = target.join("ci");
     fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
-    Ok(directory.join(format!("{step}.log")))
+    Ok(directory.join(format!("{}.log", task.replace(' ', "-"))))
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -243,11 +386,17 @@ fn read(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, chosen};
+    use super::report::{self, Verdict};
+    use super::steps::{Part, Step, Task};
+    use super::{Args, Check, Record, Words, chosen, tree};
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::Mutex;
 
     fn args(nightly: bool, only: &[&str]) -> Args {
         Args {
             nightly,
+            resume: false,
             table: false,
             only: only.iter().map(|&it| it.to_owned()).collect(),
             keep_going: false,
@@ -267,10 +416,134 @@ mod tests {
 
     #[test]
     fn one_step_is_chosen_by_name_and_errors_say_where_it_is() {
-        let seconds = |nightly| chosen(&args(nightly, &["chaos"])).unwrap()[0].1.limit_s;
-        assert!(seconds(false) < seconds(true));
+        let tasks = |nightly| chosen(&args(nightly, &["chaos"])).unwrap()[0].1.tasks;
+        assert!(tasks(false).len() < tasks(true).len());
         let error = |name: &str| chosen(&args(false, &[name])).err().unwrap().to_string();
         assert!(error("fuzz").contains("--nightly"), "{}", error("fuzz"));
         assert!(error("fuz").contains("there are: fmt"), "{}", error("fuz"));
+    }
+
+    const TASKS: [Task; 3] = [
+        task("one", "echo 'SKIP a: no root'"),
+        task("two", "exit 3"),
+        task("three", "exit 0"),
+    ];
+    const STEP: Step = Step {
+        name: "trial",
+        checks: "",
+        ci: None,
+        nightly: Some(Part {
+            share: "",
+            jobs: 2,
+            tasks: &TASKS,
+        }),
+        needs: None,
+    };
+
+    const fn task(label: &'static str, shell: &'static str) -> Task {
+        Task {
+            label,
+            limit_s: 60,
+            shell,
+        }
+    }
+
+    /// A repository of one commit.
+    fn repository(place: &Path) {
+        std::fs::create_dir_all(place.join("docs/results")).unwrap();
+        let git = |words: &str| {
+            let words = words.split(' ');
+            let name = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+            let mut command = Command::new("git");
+            let status = command.args(name).args(words).current_dir(place).status();
+            assert!(status.unwrap().success());
+        };
+        std::fs::write(place.join(".gitignore"), "target\n").unwrap();
+        git("init -q");
+        git("add .");
+        git("commit -q -m one");
+    }
+
+    /// A nightly check that begins, or goes on.
+    fn begin(root: &Path) -> Check<'_> {
+        let mut record = Record::open(root).unwrap();
+        record.tasks = TASKS.iter().map(|it| STEP.name_of(it)).collect();
+        Check {
+            root,
+            allowed: vec!["a".to_owned()],
+            words: Words {
+                test: String::new(),
+                demo: String::new(),
+                commit: 7,
+            },
+            record: Some(Mutex::new(record)),
+        }
+    }
+
+    #[test]
+    fn resumed_check_runs_only_what_did_not_pass_here() {
+        let place = std::env::temp_dir().join(format!("braid-ci-{}", std::process::id()));
+        repository(&place);
+        let read = || {
+            let text = std::fs::read_to_string(place.join(report::PLACE)).unwrap();
+            report::rows(&text).unwrap()
+        };
+        let left = || -> Vec<String> {
+            let check = begin(&place);
+            let names = TASKS.iter().map(|it| STEP.name_of(it));
+            names.filter(|name| !check.holds(name)).collect()
+        };
+        assert_eq!(left(), ["trial one", "trial two", "trial three"]);
+        // Cut after two tasks: what they ended with is there.
+        let cut = begin(&place);
+        let failed = cut.run_tasks(&STEP, &[&TASKS[0], &TASKS[1]], 2, true);
+        assert_eq!(failed.unwrap(), ["trial two"]);
+        assert_eq!(left(), ["trial two", "trial three"]);
+        let mut rows = read();
+        rows.sort_by(|a, b| a.task.cmp(&b.task));
+        let verdicts: Vec<_> = rows.iter().map(|it| (it.verdict, it.skips)).collect();
+        assert_eq!(verdicts, [(Verdict::Passed, 1), (Verdict::Failed, 0)]);
+        assert_eq!(rows[0].tree, tree(&place).name());
+        // The document is no change of the tree; another file is, and then nothing holds.
+        assert!(
+            begin(&place)
+                .record
+                .unwrap()
+                .into_inner()
+                .unwrap()
+                .can_resume()
+        );
+        std::fs::write(place.join("new"), "").unwrap();
+        assert!(
+            !begin(&place)
+                .record
+                .unwrap()
+                .into_inner()
+                .unwrap()
+                .can_resume()
+        );
+        assert_eq!(left().len(), 3);
+        // A change in the middle of a task: its row says so.
+        std::fs::remove_file(place.join("new")).unwrap();
+        let check = begin(&place);
+        std::fs::write(place.join("new"), "").unwrap();
+        check.run_tasks(&STEP, &[&TASKS[2]], 2, true).unwrap();
+        std::fs::remove_file(place.join("new")).unwrap();
+        assert_eq!(left(), ["trial two", "trial three"]);
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn first_failure_ends_a_step_unless_told_to_go_on() {
+        let place = std::env::temp_dir().join(format!("braid-ci-first-{}", std::process::id()));
+        repository(&place);
+        let check = begin(&place);
+        let tasks = [&TASKS[1], &TASKS[2]];
+        let failed = check.run_tasks(&STEP, &tasks, 1, false).unwrap();
+        assert_eq!(failed, ["trial two"]);
+        assert!(!check.holds("trial three"));
+        check.run_tasks(&STEP, &tasks, 1, true).unwrap();
+        assert!(check.holds("trial three"));
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use system::process;
 
@@ -29,6 +30,9 @@ pub struct Args {
     /// Seconds for each.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
+    /// Targets that are fuzzed at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    jobs: u32,
     /// Largest input, bytes.
     #[arg(long, default_value_t = 4096)]
     length: u32,
@@ -52,13 +56,16 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let output = output.join("fuzz");
     let triple = host_triple()?;
     build(root, &output, &triple)?;
-    let mut crashed = Vec::new();
-    for target in chosen {
+    let crashed = Mutex::new(Vec::new());
+    process::at_a_time(args.jobs as usize, chosen, |target| {
         let program = output.join(&triple).join("release").join(target);
         if !fuzz(root, &output, &program, target, args)? {
+            let mut crashed = crashed.lock().unwrap_or_else(PoisonError::into_inner);
             crashed.push(target.as_str());
         }
-    }
+        Ok(())
+    })?;
+    let crashed = crashed.into_inner().unwrap_or_else(PoisonError::into_inner);
     ensure!(crashed.is_empty(), "crashed: {}", crashed.join(", "));
     Ok(ExitCode::SUCCESS)
 }

@@ -24,10 +24,21 @@ pub struct Step {
 pub struct Part {
     /// Which share of all, for the table; empty: all of it.
     pub share: &'static str,
-    /// It fails if it takes longer.
+    /// So many commands run at a time.
+    pub jobs: usize,
+    /// What runs; each has a result of its own.
+    pub tasks: &'static [Task],
+}
+
+/// One command of a step.
+pub struct Task {
+    /// Its word behind the step's; empty: it is all of the step.
+    pub label: &'static str,
+    /// It fails if it takes longer. Four times what it takes on two free cores, or more: a busy
+    /// machine is no failure.
     pub limit_s: u64,
-    /// Commands for bash. `{test}` and `{demo}` are those of README.md; `$commit` is a number made
-    /// of the commit's hash.
+    /// Words for bash. `{test}` and `{demo}` are the commands of README.md, `{sim}` runs the
+    /// simulator; `$commit` is a number made of the commit's hash.
     pub shell: &'static str,
 }
 
@@ -39,13 +50,20 @@ impl Step {
             false => self.ci.as_ref(),
         }
     }
+
+    /// The name of one of its tasks.
+    pub fn name_of(&self, task: &Task) -> String {
+        format!("{} {}", self.name, task.label)
+            .trim_end()
+            .to_owned()
+    }
 }
 
-const fn both(name: &'static str, checks: &'static str, limit_s: u64, shell: &'static str) -> Step {
+const fn both(name: &'static str, checks: &'static str, tasks: &'static [Task]) -> Step {
     Step {
         name,
         checks,
-        ci: Some(part("", limit_s, shell)),
+        ci: Some(part("", 1, tasks)),
         nightly: None,
         needs: None,
     }
@@ -54,15 +72,14 @@ const fn both(name: &'static str, checks: &'static str, limit_s: u64, shell: &'s
 const fn nightly(
     name: &'static str,
     checks: &'static str,
-    limit_s: u64,
-    shell: &'static str,
+    tasks: &'static [Task],
     needs: Option<&'static str>,
 ) -> Step {
     Step {
         name,
         checks,
         ci: None,
-        nightly: Some(part("", limit_s, shell)),
+        nightly: Some(part("", 1, tasks)),
         needs,
     }
 }
@@ -77,9 +94,13 @@ const fn more(name: &'static str, checks: &'static str, ci: Part, nightly: Part)
     }
 }
 
-const fn part(share: &'static str, limit_s: u64, shell: &'static str) -> Part {
-    Part {
-        share,
+const fn part(share: &'static str, jobs: usize, tasks: &'static [Task]) -> Part {
+    Part { share, jobs, tasks }
+}
+
+const fn task(label: &'static str, limit_s: u64, shell: &'static str) -> Task {
+    Task {
+        label,
         limit_s,
         shell,
     }
@@ -90,41 +111,51 @@ pub const STEPS: [Step; 16] = [
     both(
         "fmt",
         "format",
-        60,
-        "cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check",
+        &[task(
+            "",
+            60,
+            "cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check",
+        )],
     ),
-    both("tidy", "the project's own lint", 300, "cargo xtask tidy"),
+    both(
+        "tidy",
+        "the project's own lint",
+        &[task("", 300, "cargo xtask tidy")],
+    ),
     both(
         "clippy",
         "lints of the compiler and clippy",
-        600,
-        "cargo clippy --workspace --all-targets -- -D warnings && \
-         cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
+        &[task(
+            "",
+            900,
+            "cargo clippy --workspace --all-targets -- -D warnings && \
+             cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
+        )],
     ),
     both(
         "test",
         "tests as README.md has them, with corpora of the fuzz targets and fixed worlds of faults",
-        1800,
         // All that fail are shown by one run.
-        "{test} --no-fail-fast",
+        &[task("", 3600, "{test} --no-fail-fast")],
     ),
     both(
         "doc",
         "documentation, its links",
-        300,
-        "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        &[task(
+            "",
+            300,
+            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        )],
     ),
     both(
         "release",
         "the release build",
-        1200,
-        "cargo build --release",
+        &[task("", 1200, "cargo build --release")],
     ),
     both(
         "sim",
         "policies against their bound",
-        300,
-        "cargo run --release -q --bin braid-sim -- --check scenarios",
+        &[task("", 300, "{sim} --check scenarios")],
     ),
     more(
         "chaos",
@@ -133,19 +164,61 @@ pub const STEPS: [Step; 16] = [
         part(
             "1,000 plain ones and 100 with a mirror, of the commit's seeds; fixed ones are in \
              `test`",
-            360,
-            "sim='cargo run --release -q --bin braid-sim --'; \
-             $sim --chaos -j 2 --seed $commit --seeds 1000; \
-             $sim --chaos --mirrors -j 2 --seed $commit --seeds 100",
+            1,
+            &[
+                task(
+                    "plain",
+                    240,
+                    "{sim} --chaos -j 2 --seed $commit --seeds 1000",
+                ),
+                task(
+                    "mirrors",
+                    240,
+                    "{sim} --chaos --mirrors -j 2 --seed $commit --seeds 100",
+                ),
+            ],
         ),
         part(
             "20,000 of each of fixed seeds, and the commit's",
-            4 * 3600,
-            "sim='cargo run --release -q --bin braid-sim --'; \
-             $sim --chaos -j 2 --seed 1 --seeds 20000; \
-             $sim --chaos -j 2 --seed $commit --seeds 1000; \
-             $sim --chaos --mirrors -j 2 --seed 1 --seeds 20000; \
-             $sim --chaos --mirrors -j 2 --seed $commit --seeds 100",
+            1,
+            &[
+                task(
+                    "plain",
+                    240,
+                    "{sim} --chaos -j 2 --seed $commit --seeds 1000",
+                ),
+                task(
+                    "mirrors",
+                    240,
+                    "{sim} --chaos --mirrors -j 2 --seed $commit --seeds 100",
+                ),
+                task(
+                    "plain-20000",
+                    2 * 3600,
+                    "{sim} --chaos -j 2 --seed 1 --seeds 20000",
+                ),
+                // In four pieces: a night that is cut goes on with the next one.
+                task(
+                    "mirrors-5000",
+                    2 * 3600,
+                    "{sim} --chaos --mirrors -j 2 --seed 1 --seeds 5000",
+                ),
+                task(
+                    "mirrors-10000",
+                    2 * 3600,
+                    "{sim} --chaos --mirrors -j 2 --seed 5001 --seeds 5000",
+                ),
+                task(
+                    "mirrors-15000",
+                    2 * 3600,
+                    "{sim} --chaos --mirrors -j 2 --seed 10001 --seeds 5000",
+                ),
+                task(
+                    "mirrors-20000",
+                    2 * 3600,
+                    "{sim} --chaos --mirrors -j 2 --seed 15001 --seeds 5000",
+                ),
+            ],
         ),
     ),
     more(
@@ -153,30 +226,37 @@ pub const STEPS: [Step; 16] = [
         "planted bugs",
         part(
             "all of them, each in the world that canaries.md states",
-            600,
-            "cargo xtask canaries --stated --check",
+            1,
+            &[task("", 600, "cargo xtask canaries --stated --check")],
         ),
         part(
             "all of them, in all worlds up to that",
-            1800,
-            "cargo xtask canaries --check",
+            1,
+            &[task("", 3600, "cargo xtask canaries --check")],
         ),
     ),
     // Its figures gate nothing: that the machine is too busy for them is well too.
     both(
         "demo",
         "the demo, for a short time",
-        180,
-        "code=0; said=$({demo} --seconds 0.3 2>&1) || code=$?; printf '%s\\n' \"$said\"; \
-         [[ $said == *weighted-latency*mixed* ]] && [[ $code == 0 || $said == *'too busy'* ]]",
+        &[task(
+            "",
+            180,
+            "code=0; said=$({demo} --seconds 0.3 2>&1) || code=$?; printf '%s\\n' \"$said\"; \
+             [[ $said == *weighted-latency*mixed* ]] && [[ $code == 0 || $said == *'too busy'* ]]",
+        )],
     ),
     // So many as a busy machine holds too. How fast an honest client is beside them gates nothing.
     both(
         "hostile",
         "memory that a thousand hostile connections take",
-        120,
-        "cargo xtask bench connections --idle 1000 --slow 100 --pairs 1 --least 0",
+        &[task(
+            "",
+            120,
+            "cargo xtask bench connections --idle 1000 --slow 100 --pairs 1 --least 0",
+        )],
     ),
+    // Each is an installation of its own, and most of its time a wait: two at a time.
     more(
         "faults",
         "faults of release programs under load",
@@ -185,30 +265,95 @@ pub const STEPS: [Step; 16] = [
         part(
             "8 random faults, 30 kills over targets, requests that overlap, 10 kills with a write \
              under way, no path at all",
-            360,
-            "cargo xtask faults random --faults 8 --seed $commit --may-skip; \
-             cargo xtask faults kill --rounds 30 --on-targets --seed $commit; \
-             cargo xtask faults history --seconds 5 --seed $commit --may-skip; \
-             cargo xtask faults marks --rounds 10 --seed $commit; \
-             cargo xtask faults down --seconds 1 --seed 1 --may-skip",
+            2,
+            &[
+                task(
+                    "random",
+                    360,
+                    "cargo xtask faults random --faults 8 --seed $commit --may-skip",
+                ),
+                task(
+                    "kill-targets",
+                    360,
+                    "cargo xtask faults kill --rounds 30 --on-targets --seed $commit",
+                ),
+                task(
+                    "history",
+                    360,
+                    "cargo xtask faults history --seconds 5 --seed $commit --may-skip",
+                ),
+                task(
+                    "marks",
+                    360,
+                    "cargo xtask faults marks --rounds 10 --seed $commit",
+                ),
+                task(
+                    "down",
+                    360,
+                    "cargo xtask faults down --seconds 1 --seed 1 --may-skip",
+                ),
+            ],
         ),
         part(
             "each longer; also 3 legs, losses of power, targets that stand still, late writes, a \
              half-sick path, a heavy tail",
-            2 * 3600,
-            "cargo xtask faults random --faults 200 --seed 1 --may-skip; \
-             cargo xtask faults random --faults 50 --seed $commit --may-skip; \
-             cargo xtask faults kill --rounds 100 --seed $commit; \
-             cargo xtask faults kill --rounds 100 --legs 3 --seed 1; \
-             cargo xtask faults kill --rounds 100 --on-targets --seed 1; \
-             cargo xtask faults history --seconds 60 --seed $commit --may-skip; \
-             cargo xtask faults prefixes --seconds 20 --prefixes 100 --seed $commit --may-skip; \
-             cargo xtask faults marks --rounds 200 --seed 1; \
-             cargo xtask faults freeze --points 50 --open 10 --random 100 --seed $commit; \
-             cargo xtask faults down --seconds 30 --seed 1 --may-skip; \
-             cargo xtask faults late --seed 1 --may-skip; \
-             cargo xtask faults sick --seed 1; \
-             cargo xtask faults tail --seed 1",
+            2,
+            &[
+                task(
+                    "random-200",
+                    2 * 3600,
+                    "cargo xtask faults random --faults 200 --seed 1 --may-skip",
+                ),
+                task("sick", 2400, "cargo xtask faults sick --seed 1"),
+                task(
+                    "marks",
+                    2400,
+                    "cargo xtask faults marks --rounds 200 --seed 1",
+                ),
+                task(
+                    "random-50",
+                    2400,
+                    "cargo xtask faults random --faults 50 --seed $commit --may-skip",
+                ),
+                task(
+                    "kill",
+                    2400,
+                    "cargo xtask faults kill --rounds 100 --seed $commit",
+                ),
+                task(
+                    "kill-legs",
+                    2400,
+                    "cargo xtask faults kill --rounds 100 --legs 3 --seed 1",
+                ),
+                task(
+                    "kill-targets",
+                    2400,
+                    "cargo xtask faults kill --rounds 100 --on-targets --seed 1",
+                ),
+                task(
+                    "down",
+                    1200,
+                    "cargo xtask faults down --seconds 30 --seed 1 --may-skip",
+                ),
+                task(
+                    "freeze",
+                    2400,
+                    "cargo xtask faults freeze --points 50 --open 10 --random 100 --seed $commit",
+                ),
+                task("late", 1200, "cargo xtask faults late --seed 1 --may-skip"),
+                task("tail", 1200, "cargo xtask faults tail --seed 1"),
+                task(
+                    "history",
+                    1200,
+                    "cargo xtask faults history --seconds 60 --seed $commit --may-skip",
+                ),
+                task(
+                    "prefixes",
+                    1200,
+                    "cargo xtask faults prefixes --seconds 20 --prefixes 100 --seed $commit \
+                     --may-skip",
+                ),
+            ],
         ),
     ),
     more(
@@ -218,32 +363,41 @@ pub const STEPS: [Step; 16] = [
         // below `braid run`, and as client of an export.
         part(
             "host-io, target-run, nbd-client",
-            900,
-            "cargo xtask vm all --may-skip --only host-io --only target-run --only nbd-client",
+            1,
+            &[task(
+                "",
+                900,
+                "cargo xtask vm all --may-skip --only host-io --only target-run --only nbd-client",
+            )],
         ),
-        part("every script", 3600, "cargo xtask vm all --may-skip"),
+        part(
+            "every script",
+            1,
+            &[task("", 3600, "cargo xtask vm all --may-skip")],
+        ),
     ),
     // In a directory of its own: with other flags everything would be compiled anew each time.
     nightly(
         "loom",
         "every order of memory accesses of rings",
-        600,
-        "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom --release \
-         --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"",
+        &[task(
+            "",
+            2400,
+            "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom --release \
+             --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"",
+        )],
         None,
     ),
     nightly(
         "fuzz",
         "each fuzz target for a minute",
-        3600,
-        "cargo xtask fuzz --seconds 60",
+        &[task("", 3600, "cargo xtask fuzz --seconds 60 --jobs 2")],
         Some("c++"),
     ),
     nightly(
         "cost",
         "instructions per choice of a policy",
-        600,
-        "cargo xtask bench policy",
+        &[task("", 600, "cargo xtask bench policy")],
         Some("valgrind"),
     ),
 ];
@@ -270,13 +424,20 @@ pub fn table() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{STEPS, table};
+    use super::{STEPS, Step, Task, table};
     use std::collections::BTreeSet;
+
+    fn tasks(nightly: bool) -> impl Iterator<Item = (&'static Step, &'static Task)> {
+        let parts = STEPS
+            .iter()
+            .filter_map(move |step| Some((step, step.part(nightly)?)));
+        parts.flat_map(|(step, part)| part.tasks.iter().map(move |task| (step, task)))
+    }
 
     /// All shell of one of the checks.
     fn shell(nightly: bool) -> String {
-        let parts = STEPS.iter().filter_map(|step| step.part(nightly));
-        parts.map(|part| part.shell).collect::<Vec<_>>().join("\n")
+        let tasks = tasks(nightly).map(|(_, task)| task.shell);
+        tasks.collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -284,10 +445,12 @@ mod tests {
         let names: BTreeSet<_> = STEPS.iter().map(|step| step.name).collect();
         assert_eq!(names.len(), STEPS.len());
         assert!(STEPS.iter().all(|step| step.part(true).is_some()));
-        let limit = |nightly| -> u64 {
-            let parts = STEPS.iter().filter_map(|step| step.part(nightly));
-            parts.map(|part| part.limit_s).sum()
-        };
+        for nightly in [false, true] {
+            let names: Vec<_> = tasks(nightly).map(|(step, it)| step.name_of(it)).collect();
+            let unlike: BTreeSet<_> = names.iter().collect();
+            assert_eq!(unlike.len(), names.len(), "{names:?}");
+        }
+        let limit = |nightly| tasks(nightly).map(|(_, it)| it.limit_s).sum::<u64>();
         assert!(limit(false) < limit(true));
     }
 
@@ -323,9 +486,31 @@ mod tests {
         for words in all.chain(["--check scenarios", "{test}", "{demo}", "bench connections"]) {
             assert!(nightly.contains(words), "{words}");
         }
-        for chaos in ["--chaos -j 2", "--chaos --mirrors -j 2"] {
-            assert!(nightly.contains(&format!("{chaos} --seed 1 --seeds 20000")));
+        for (kind, seeds) in [("plain", 20_000), ("mirrors", 20_000)] {
+            assert_eq!(fixed_worlds(kind), seeds, "{kind}");
         }
+    }
+
+    /// Up to which seed the tasks of a kind go, without a gap.
+    fn fixed_worlds(kind: &str) -> u64 {
+        let mut last = 0;
+        for (_, task) in tasks(true).filter(|(step, _)| step.name == "chaos") {
+            let number = |key: &str| -> Option<u64> {
+                let (_, rest) = task.shell.split_once(key)?;
+                rest.split(' ').next()?.parse().ok()
+            };
+            // Those of the commit have no number.
+            let first = number("--seed ").filter(|_| task.label.starts_with(kind));
+            if let Some(first) = first {
+                assert_eq!(first, last + 1, "{}", task.shell);
+                last += number("--seeds ").unwrap();
+            }
+            assert_eq!(
+                task.shell.contains("--mirrors"),
+                task.label.contains("mirrors")
+            );
+        }
+        last
     }
 
     #[test]
