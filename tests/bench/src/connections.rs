@@ -19,6 +19,8 @@ mod words;
 
 use super::Format;
 use super::program::{median, range};
+use super::rounds::middle;
+use super::table::{self, Column};
 use anyhow::{Result, bail, ensure};
 use honest::Honest;
 use hostile::{Load, Plan};
@@ -43,6 +45,30 @@ const TABLES_KIB: u64 = 4;
 const PAGES_KIB: u64 = 4 + 32;
 const REQUESTS_KIB: u64 = 64;
 const SHARED_KIB: u64 = (48 + 40) << 10;
+
+/// The worst of all windows, or the median of them. Of the memory of TCP, that of the machine.
+const COLUMNS: [Column; 20] = [
+    ("server", "server", 0),
+    ("alone_per_s", "alone/s", 0),
+    ("beside_per_s", "beside/s", 0),
+    ("ratio", "ratio", 3),
+    ("ratio_range", "least … most", 3),
+    ("held", "held", 0),
+    ("cut", "cut off", 0),
+    ("refused", "not let in", 0),
+    ("descriptors", "files", 0),
+    ("mib_before", "MiB before", 1),
+    ("mib", "with them", 1),
+    ("mib_peak", "at most", 1),
+    ("mib_bound", "bound", 1),
+    ("bytes_per_connection", "bytes each", 0),
+    ("mib_tcp", "TCP MiB", 1),
+    ("alone_cpu", "CPU alone", 2),
+    ("beside_cpu", "beside", 2),
+    ("hostile_cpu", "for them", 3),
+    ("newcomer_ms", "new client ms", 1),
+    ("newcomers", "in", 0),
+];
 
 /// How many, how long.
 #[derive(clap::Args)]
@@ -127,16 +153,12 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     for &kind in &args.servers {
         rows.push(measure(&braid, kind, args)?);
     }
-    match args.output {
-        Format::Text => {
-            rows.iter().for_each(|row| row.print(args));
-            println!("load average of the machine: {}", super::load_average());
-        }
-        Format::Json => {
-            let rows: Vec<Value> = rows.iter().map(|row| row.json(args)).collect();
-            println!("{}", json!({ "servers": rows }));
-        }
-    }
+    let title = format!(
+        "an honest client, alone and beside {} idle and {} slow connections; {} pairs of windows",
+        args.idle, args.slow, args.pairs
+    );
+    let cells: Vec<Value> = rows.iter().map(|row| row.cell(args)).collect();
+    table::print(args.output, &title, &COLUMNS, &cells);
     for row in &rows {
         let (most, bound) = (row.peak(), row.bound(args.slow));
         ensure!(
@@ -307,56 +329,11 @@ impl Row {
         [median(ratios), least, most]
     }
 
-    fn print(&self, args: &Args) {
+    fn cell(&self, args: &Args) -> Value {
         let [ratio, least, most] = self.ratios();
         let worst = |of: fn(&Loaded) -> u64| self.loaded.iter().map(of).max().unwrap_or(0);
         let mib = |kib: u64| kib as f64 / 1024.0;
-        println!(
-            "{}: {} idle and {} slow",
-            self.kind.name(),
-            args.idle,
-            args.slow
-        );
-        let rates = self.loaded.iter().map(|loaded| loaded.rate).collect();
-        println!(
-            "  honest client: {:.0} reads/s alone, {:.0} beside them: {ratio:.3} ({least:.3} to \
-             {most:.3} over {} pairs)",
-            median(self.alone.clone()),
-            median(rates),
-            self.loaded.len()
-        );
-        println!(
-            "  held {}, cut off {}, not let in {}; {} descriptors",
-            worst(|of| of.held),
-            worst(|of| of.cut),
-            worst(|of| of.refused),
-            worst(|of| of.look.descriptors)
-        );
-        println!(
-            "  memory: {:.1} MiB before, {:.1} MiB with them, {:.1} MiB at most (bound {:.1}): \
-             {:.0} bytes a connection; TCP buffers of the machine {:.1} MiB",
-            mib(self.before.resident),
-            mib(worst(|of| of.look.resident)),
-            mib(self.peak()),
-            mib(self.bound(args.slow)),
-            self.per_connection(),
-            mib(worst(|of| of.look.tcp))
-        );
-        let cpu = median(self.loaded.iter().map(|of| of.cpu).collect());
         let newcomers: Vec<f64> = self.loaded.iter().filter_map(|of| of.newcomer).collect();
-        println!(
-            "  processor time: {:.2} alone, {cpu:.2} beside them, of it {:.3} for them; a new \
-             honest client was in after {:.1} ms ({} of {})",
-            median(self.alone_cpu.clone()),
-            self.hostile_cpu(),
-            median(newcomers.clone()),
-            newcomers.len(),
-            self.loaded.len()
-        );
-    }
-
-    fn json(&self, args: &Args) -> Value {
-        let [ratio, least, most] = self.ratios();
         let windows = self.loaded.iter().map(|of| {
             json!({
                 "reads_per_s": of.rate, "ratio": of.ratio, "cpu": of.cpu, "held": of.held,
@@ -367,12 +344,20 @@ impl Row {
         });
         json!({
             "server": self.kind.name(), "idle": args.idle, "slow": args.slow,
-            "places": args.places, "ratio": ratio, "ratio_min": least, "ratio_max": most,
-            "alone_reads_per_s": self.alone, "alone_cpu": self.alone_cpu,
-            "resident_kib_before": self.before.resident,
-            "peak_kib": self.peak(), "bound_kib": self.bound(args.slow),
+            "places": args.places,
+            "alone_per_s": median(self.alone.clone()),
+            "beside_per_s": middle(&self.loaded, |of| of.rate),
+            "ratio": ratio, "ratio_range": [least, most],
+            "held": worst(|of| of.held), "cut": worst(|of| of.cut),
+            "refused": worst(|of| of.refused), "descriptors": worst(|of| of.look.descriptors),
+            "mib_before": mib(self.before.resident), "mib": mib(worst(|of| of.look.resident)),
+            "mib_peak": mib(self.peak()), "mib_bound": mib(self.bound(args.slow)),
             "bytes_per_connection": self.per_connection(),
-            "hostile_cpu": self.hostile_cpu(),
+            "mib_tcp": mib(worst(|of| of.look.tcp)),
+            "alone_cpu": median(self.alone_cpu.clone()),
+            "beside_cpu": middle(&self.loaded, |of| of.cpu), "hostile_cpu": self.hostile_cpu(),
+            "newcomer_ms": median(newcomers.clone()), "newcomers": newcomers.len(),
+            "alone_reads_per_s": self.alone,
             "windows": windows.collect::<Vec<Value>>(),
         })
     }

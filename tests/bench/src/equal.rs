@@ -9,6 +9,7 @@
 //! of a fixed bandwidth, where only its choices do.
 use super::Format;
 use super::program::{Target, facts, median, number, range};
+use super::rounds::{middle, ratios};
 use super::table::{self, Column};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
@@ -140,22 +141,19 @@ impl Row {
 
     /// Of each pair, least, median and most.
     fn ratios(&self, of: impl Fn(&Run) -> f64) -> [f64; 3] {
-        let pairs = self.policy.iter().zip(&self.beside);
-        let ratios: Vec<f64> = pairs
-            .map(|(policy, beside)| of(policy) / of(beside))
-            .collect();
+        let ratios = ratios(&self.policy, &self.beside, of);
         let [least, most] = range(&ratios);
         [least, median(ratios), most]
     }
 
     fn cell(&self) -> Value {
-        let [least, middle, most] = self.ratios(|it| it.iops);
+        let [least, typical, most] = self.ratios(|it| it.iops);
         let [_, time, _] = self.ratios(|it| it.us);
-        let iops = |runs: &[Run]| median(runs.iter().map(|it| it.iops).collect());
+        let iops = |runs: &[Run]| middle(runs, |it| it.iops);
         json!({
             "port": if self.capped { CAPPED } else { "free" }, "paths": self.paths,
             "beside_iops": iops(&self.beside), "policy_iops": iops(&self.policy),
-            "time_ratio": time, "ratio": middle, "ratio_range": [least, most],
+            "time_ratio": time, "ratio": typical, "ratio_range": [least, most],
         })
     }
 }

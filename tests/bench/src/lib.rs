@@ -7,6 +7,7 @@
 mod callgrind;
 mod connections;
 mod equal;
+mod fio;
 mod layers;
 mod memory;
 mod mirror;
@@ -14,6 +15,7 @@ mod nbd;
 mod pingpong;
 mod policy;
 mod queue;
+mod rounds;
 mod server;
 mod sim;
 mod table;

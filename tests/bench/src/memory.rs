@@ -8,8 +8,9 @@
 use super::Format;
 use super::program::Target;
 use super::server::{Server, directory, listens};
+use super::table::{self, Column};
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -19,6 +20,15 @@ use std::time::{Duration, Instant};
 
 /// Connected and settled after so long.
 const SETTLE: Duration = Duration::from_secs(2);
+
+const COLUMNS: [Column; 6] = [
+    ("process", "process", 0),
+    ("thread", "thread", 0),
+    ("resident_mib", "MiB resident", 1),
+    ("anonymous_mib", "anonymous", 1),
+    ("sockets", "sockets", 0),
+    ("wakeups_per_min", "wake-ups/min", 1),
+];
 
 /// How large, how long.
 #[derive(clap::Args)]
@@ -80,21 +90,11 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         "{} of {wanted} connections (an admin one and one per core for each path)",
         after.connections
     );
-    match args.output {
-        Format::Text => {
-            println!(
-                "{} paths x {} cores, connected and idle",
-                args.paths, args.cores
-            );
-            print_text("host", &before, &after, seconds);
-            print_text("target", &target_before, &target_after, seconds);
-        }
-        Format::Json => {
-            let host = after.json(&before, seconds);
-            let target = target_after.json(&target_before, seconds);
-            println!("{}", json!({ "host": host, "target": target }));
-        }
-    }
+    let mut cells = after.cells("host", &before, seconds);
+    cells.extend(target_after.cells("target", &target_before, seconds));
+    let (paths, cores) = (args.paths, args.cores);
+    let title = format!("{paths} paths x {cores} cores, connected and idle");
+    table::print(args.output, &title, &COLUMNS, &cells);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -129,30 +129,20 @@ impl Look {
         names.zip(self.switches.iter().map(rate)).collect()
     }
 
-    fn json(&self, before: &Self, seconds: f64) -> serde_json::Value {
-        let wakeups = self.wakeups(before, seconds);
-        let total = self.wakeups_per_minute(before, seconds);
-        let thread = |&(name, rate): &(&str, f64)| json!({"thread": name, "wakeups_per_s": rate});
-        json!({
-            "resident_kib": self.resident, "anonymous_kib": self.anonymous,
-            "sockets": self.connections, "wakeups_per_min": total,
-            "threads": wakeups.iter().map(thread).collect::<Vec<_>>(),
-        })
-    }
-}
-
-fn print_text(name: &str, before: &Look, after: &Look, seconds: f64) {
-    let mib = |kib: u64| kib as f64 / 1024.0;
-    println!(
-        "{name}: {:.1} MiB resident, of that {:.1} MiB anonymous; {} sockets",
-        mib(after.resident),
-        mib(after.anonymous),
-        after.connections
-    );
-    let total = after.wakeups_per_minute(before, seconds);
-    println!("  {:16} {total:8.0} wake-ups/min", "all threads");
-    for (thread, rate) in after.wakeups(before, seconds) {
-        println!("  {thread:16} {rate:8.2} wake-ups/s");
+    /// The process, then its threads.
+    fn cells(&self, process: &str, before: &Self, seconds: f64) -> Vec<Value> {
+        let mib = |kib: u64| kib as f64 / 1024.0;
+        let mut cells = vec![json!({
+            "process": process, "thread": "all",
+            "resident_mib": mib(self.resident), "anonymous_mib": mib(self.anonymous),
+            "sockets": self.connections,
+            "wakeups_per_min": self.wakeups_per_minute(before, seconds),
+        })];
+        let threads = self.wakeups(before, seconds).into_iter();
+        cells.extend(threads.map(|(thread, rate)| {
+            json!({"process": process, "thread": thread, "wakeups_per_min": rate * 60.0})
+        }));
+        cells
     }
 }
 

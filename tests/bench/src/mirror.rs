@@ -17,16 +17,16 @@
 //! other two are as fast as the machine's disk.
 mod alone;
 mod balance;
-mod fio;
 mod intent;
 mod stage;
 
 use super::Format;
+use super::fio::{self, Run};
 use super::table::{self, Column};
 use anyhow::{Result, bail};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use system::process::is_installed;
 
 /// Which cells, how long.
@@ -103,6 +103,25 @@ impl Args {
     /// Whether a cell with this heading is to be measured.
     fn wants(&self, heading: &str) -> bool {
         heading.contains(&self.cells)
+    }
+}
+
+/// What fio is to do, in its own words.
+#[derive(Clone, Copy)]
+struct Load {
+    /// What the table calls it.
+    name: &'static str,
+    /// Its `--rw`, `--bs` and whatever else.
+    words: &'static [&'static str],
+}
+
+impl Load {
+    /// Runs it against the socket of an export, for so long, or until all is done once.
+    fn run(self, socket: &Path, seconds: Option<f64>) -> Result<Run> {
+        let mut command = Command::new("fio");
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        fio::words(&mut command, &uri, seconds);
+        fio::run(command.args(self.words))
     }
 }
 

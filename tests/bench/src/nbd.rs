@@ -7,7 +7,9 @@
 //! over rounds, the ratio that of each round. System calls are counted in one more round, by perf,
 //! in which nothing is timed: those of the server's process, by all requests.
 use super::Format;
-use super::program::{Target, median, number, printed};
+use super::fio::{self, Run};
+use super::program::{Target, median};
+use super::rounds::{middle, ratios};
 use super::server::Server;
 use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
@@ -53,9 +55,7 @@ const SERVERS: [&str; 3] = ["nbdkit memory", "braid mem", "braid nvme-tcp"];
 /// What one server did in one cell.
 #[derive(Default)]
 struct Cell {
-    iops: Vec<f64>,
-    p50_us: Vec<f64>,
-    p99_us: Vec<f64>,
+    runs: Vec<Run>,
     calls: Option<f64>,
 }
 
@@ -91,7 +91,9 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     for _ in 0..args.rounds {
         for row in &mut rows {
             for (server, cell) in servers.iter().zip(&mut row.cells) {
-                cell.measure(args, row.op, row.depth, server)?;
+                let mut command = Command::new("fio");
+                fio_words(&mut command, args, row.op, row.depth, server);
+                cell.runs.push(fio::run(&mut command)?);
             }
         }
     }
@@ -129,10 +131,10 @@ fn calls(args: &Args, op: &str, depth: usize, server: &Server) -> Result<f64> {
     command.arg(&log).args(["-p", &server.id().to_string()]);
     command.arg("fio");
     fio_words(&mut command, args, op, depth, server);
-    let facts = fio_facts(&mut command).context("perf can't count here")?;
+    let run = fio::run(&mut command).context("perf can't count here")?;
     let text = std::fs::read_to_string(&log)?;
     let count = counted(&text).with_context(|| format!("perf counted nothing: {text}"))?;
-    Ok(count / number(of_op(&facts, op), "total_ios")?)
+    Ok(count / run.ios)
 }
 
 /// The count in the output of `perf stat -x ,`.
@@ -142,72 +144,35 @@ fn counted(text: &str) -> Option<f64> {
 }
 
 fn fio_words(command: &mut Command, args: &Args, op: &str, depth: usize, server: &Server) {
-    command.args(["--name=nbd", "--ioengine=nbd", "--thread", "--size=256M"]);
-    command.args(["--output-format=json", "--time_based", "--ramp_time=200ms"]);
+    fio::words(command, &server.uri(), Some(args.seconds));
+    command.args(["--thread", "--size=256M", "--ramp_time=200ms"]);
     command.args([
-        format!("--uri={}", server.uri()),
         format!("--rw=rand{op}"),
         format!("--bs={}", args.bs),
         format!("--iodepth={depth}"),
-        format!("--runtime={}ms", (args.seconds * 1e3) as u64),
     ]);
 }
 
-/// fio's report, behind whatever it notes before.
-pub fn fio_facts(command: &mut Command) -> Result<Value> {
-    let text = printed(command)?;
-    let object = text.find('{').and_then(|begin| text.get(begin..));
-    let object = object.with_context(|| format!("{command:?} printed no JSON object:\n{text}"))?;
-    serde_json::from_str(object).with_context(|| format!("{command:?} printed no JSON:\n{text}"))
-}
-
-/// What fio says of the reads or the writes of its one job.
-fn of_op<'a>(facts: &'a Value, op: &str) -> &'a Value {
-    &facts["jobs"][0][op]
-}
-
-impl Cell {
-    fn measure(&mut self, args: &Args, op: &str, depth: usize, server: &Server) -> Result<()> {
-        let mut command = Command::new("fio");
-        fio_words(&mut command, args, op, depth, server);
-        let facts = fio_facts(&mut command)?;
-        let of_op = of_op(&facts, op);
-        self.iops.push(number(of_op, "iops")?);
-        let percentiles = &of_op["clat_ns"]["percentile"];
-        for (list, key) in [
-            (&mut self.p50_us, "50.000000"),
-            (&mut self.p99_us, "99.000000"),
-        ] {
-            list.push(number(percentiles, key)? / 1e3);
-        }
-        Ok(())
-    }
-}
-
 impl Row {
-    /// One of each server.
+    /// One of each server; the ratio is that to the first one.
     fn cells(&self) -> [Value; SERVERS.len()] {
         std::array::from_fn(|server| {
-            let cell = &self.cells[server];
+            let Cell { runs, calls } = &self.cells[server];
+            let iops = |it: &Run| it.iops;
             json!({
                 "op": self.op, "server": SERVERS[server], "depth": self.depth,
-                "iops": median(cell.iops.clone()), "ratio": self.ratio(server),
-                "p50_us": median(cell.p50_us.clone()), "p99_us": median(cell.p99_us.clone()),
-                "system_calls_per_io": cell.calls,
+                "iops": middle(runs, iops),
+                "ratio": median(ratios(runs, &self.cells[0].runs, iops)),
+                "p50_us": middle(runs, |it| it.p50_us), "p99_us": middle(runs, |it| it.p99_us),
+                "system_calls_per_io": calls,
             })
         })
-    }
-
-    /// To the first server, in the same rounds.
-    fn ratio(&self, server: usize) -> f64 {
-        let pairs = self.cells[server].iops.iter().zip(&self.cells[0].iops);
-        median(pairs.map(|(iops, first)| iops / first).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Row, counted};
+    use super::{Cell, Row, Run, counted};
 
     #[test]
     fn perfs_count_is_its_first_field() {
@@ -222,8 +187,13 @@ mod tests {
     #[test]
     fn ratios_are_those_of_each_round() {
         let cell = |iops: [f64; 3]| Cell {
-            iops: iops.to_vec(),
-            ..Cell::default()
+            runs: iops
+                .map(|iops| Run {
+                    iops,
+                    ..Run::default()
+                })
+                .to_vec(),
+            calls: None,
         };
         let row = Row {
             op: "read",
@@ -234,7 +204,8 @@ mod tests {
                 cell([1.0, 2.0, 4.0]),
             ],
         };
-        assert_eq!([row.ratio(1), row.ratio(2)], [1.0, 0.1]);
-        assert_eq!(row.cells()[1]["iops"], 20.0);
+        let cells = row.cells();
+        assert_eq!([&cells[1]["ratio"], &cells[2]["ratio"]], [1.0, 0.1]);
+        assert_eq!(cells[1]["iops"], 20.0);
     }
 }

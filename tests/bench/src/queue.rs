@@ -12,6 +12,7 @@ mod wakes;
 
 use super::Format;
 use super::program::{facts, median, number, range};
+use super::rounds::parts;
 use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -278,19 +279,9 @@ impl Row {
         rounds.map(|facts| number(facts, key)).collect()
     }
 
-    fn figure(&self, which: usize, key: &str) -> Result<f64> {
-        Ok(median(self.figures(which, key)?))
-    }
-
-    /// One rate as a part of another of the same round, of each round.
-    fn ratios(&self, which: usize, of: &[f64]) -> Result<Vec<f64>> {
-        let rates = self.figures(which, "iops")?;
-        Ok(rates.iter().zip(of).map(|(rate, of)| rate / of).collect())
-    }
-
     /// Of the trusted server, and of the mediated one.
     fn cells(&self) -> Result<[Value; 2]> {
-        let of_trusted = self.ratios(1, &self.figures(0, "iops")?)?;
+        let of_trusted = parts(&self.figures(1, "iops")?, &self.figures(0, "iops")?);
         let mut cells = ["trusted", "mediated"].map(|trust| {
             json!({
                 "kind": self.kind,
@@ -301,10 +292,11 @@ impl Row {
             })
         });
         for (which, cell) in cells.iter_mut().enumerate() {
-            cell["iops_range"] = json!(range(&self.figures(which, "iops")?));
-            cell["of_bare"] = json!(median(self.ratios(which, &self.bare)?));
+            let rates = self.figures(which, "iops")?;
+            cell["iops_range"] = json!(range(&rates));
+            cell["of_bare"] = json!(median(parts(&rates, &self.bare)));
             for key in FIGURES {
-                cell[key] = json!(self.figure(which, key)?);
+                cell[key] = json!(median(self.figures(which, key)?));
             }
         }
         cells[1]["of_trusted_range"] = json!(range(&of_trusted));

@@ -8,6 +8,7 @@
 use super::Format;
 use super::pingpong::{self, Exchange};
 use super::program::{Target, facts, median, number};
+use super::rounds::parts;
 use super::table::{self, Column};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -155,32 +156,23 @@ impl Row {
         Ok(())
     }
 
-    /// Median of one of braid's figures; `None` where it has none.
-    fn figure(&self, key: &str) -> Option<f64> {
-        let figures: Option<Vec<f64>> = self
-            .braid
-            .iter()
-            .map(|facts| number(facts, key).ok())
-            .collect();
-        figures.filter(|figures| !figures.is_empty()).map(median)
-    }
-
-    /// Median over rounds of braid's rate as a part of the bare one.
-    fn ratio(&self) -> Option<f64> {
-        let rounds = self.braid.iter().zip(&self.bare);
-        let ratios: Option<Vec<f64>> = rounds
-            .map(|(facts, bare)| Some(number(facts, "iops").ok()? / bare))
-            .collect();
-        ratios.filter(|ratios| !ratios.is_empty()).map(median)
+    /// One of braid's figures in each round; none where it was not measured.
+    fn each(&self, key: &str) -> Vec<f64> {
+        let figures = self.braid.iter();
+        figures
+            .filter_map(|facts| number(facts, key).ok())
+            .collect()
     }
 
     fn cell(&self) -> Value {
+        let figure = |key| median(self.each(key));
         json!({
             "op": self.op, "mode": if self.spin { "spin" } else { "sleep" }, "depth": self.depth,
-            "bare_iops": median(self.bare.clone()), "iops": self.figure("iops"),
-            "ratio": self.ratio(), "p50_us": self.figure("p50_us"), "p99_us": self.figure("p99_us"),
+            "bare_iops": median(self.bare.clone()), "iops": figure("iops"),
+            "ratio": median(parts(&self.each("iops"), &self.bare)),
+            "p50_us": figure("p50_us"), "p99_us": figure("p99_us"),
             "bare_system_calls_per_io": median(self.bare_calls.clone()),
-            "system_calls_per_io": self.figure("system_calls_per_io"),
+            "system_calls_per_io": figure("system_calls_per_io"),
         })
     }
 }

@@ -1,11 +1,10 @@
 //! The demo's result as one page that needs nothing else: text, tables and plots.
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
-use super::model::Figure;
-use super::text::{signed_percent, too_busy};
+use super::text::{ALONE, CELLS, alone_row, cell_row, heading, optimum, too_busy};
 use std::fmt::{self, Write};
 use terminal::page::{self, Frame, escaped, tick};
-use terminal::units::{format_bytes, format_ns};
+use terminal::units::format_ns;
 
 const FRAME: Frame = Frame {
     left: 64.0,
@@ -23,7 +22,12 @@ const BAR: f64 = 0.26;
 pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
     let mut body = String::new();
     body.push_str("<h1>Two unequal paths, and what each policy makes of them</h1>\n");
-    body.push_str(&introduction(outcome));
+    let _ = write!(
+        body,
+        "<p>{}</p>\n<pre>{}</pre>\n",
+        escaped(heading(outcome).trim_end()),
+        escaped(&optimum(outcome))
+    );
     if !outcome.machine_is_quiet() {
         let _ = writeln!(
             body,
@@ -58,35 +62,9 @@ th, td { padding: .15rem .5rem; text-align: right; border-bottom: 1px solid #888
 td { white-space: nowrap; }\n\
 th { vertical-align: bottom; }\n\
 th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
-code { white-space: pre-wrap; }\n\
+pre { white-space: pre-wrap; }\n\
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n\
 .warning, .off { color: #d9480f; font-weight: 600; }\n";
-
-fn introduction(outcome: &Outcome) -> String {
-    let setup = &outcome.setup;
-    let mut text = format!(
-        "<p>NVMe/TCP over loopback, one namespace behind two ports. <b>fast</b> is capped at \
-         {:.0} MiB/s, <b>slow</b> has no cap and {} more delay. Random {} I/O, {} outstanding; for \
-         numa, slow is the nearest path; weighted-latency has a window of {}.</p>\n",
-        setup.cap_mib_s(),
-        format_ns(setup.slow_delay_ns as f64),
-        format_bytes(setup.block.into()),
-        setup.outstanding,
-        format_ns(outcome.window_ns as f64),
-    );
-    text.push_str("<p>optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow</p>\n<ul>\n");
-    for op in Op::ALL {
-        let formula = setup.formula(&outcome.latencies(op));
-        let _ = writeln!(
-            text,
-            "<li>{}: <code>{}</code></li>",
-            op.name(),
-            escaped(&formula)
-        );
-    }
-    text.push_str("</ul>\n");
-    text
-}
 
 fn legend(note: &str) -> String {
     let mut text = String::from("<p>");
@@ -201,59 +179,24 @@ fn name_groups(outcome: &Outcome, mut svg: String) -> Result<String, fmt::Error>
 }
 
 fn cells_table(outcome: &Outcome) -> String {
-    let us = |us: f64| format_ns(us * 1e3);
     let rows = outcome.cells.iter().map(|cell| {
         let [fast, slow] = &cell.paths;
-        vec![
-            cell.policy.to_string(),
-            cell.op.name().to_owned(),
-            format!("{:.1}", cell.mib_s),
-            format!("{:.1} %", outcome.of_optimum(cell) * 100.0),
-            us(cell.p50_us),
-            us(cell.p99_us),
-            us(cell.p999_us),
-            format!("{:.1} %", fast.share * 100.0),
-            format!("{:.1} %", slow.share * 100.0),
+        let more = [
             format!("{:.0}", fast.in_flight),
             format!("{:.0}", slow.in_flight),
             cell.errors.to_string(),
-        ]
+        ];
+        [&cell_row(outcome, cell)[..], &more].concat()
     });
-    let headings = [
-        "policy",
-        "op",
-        "MiB/s",
-        "of optimum",
-        "p50",
-        "p99",
-        "p99.9",
-        "to fast",
-        "to slow",
-        "in flight on fast",
-        "on slow",
-        "errors",
-    ];
-    html_table(&headings, rows, |_| false)
+    let more = ["in flight on fast", "on slow", "errors"];
+    html_table(&[&CELLS[..], &more].concat(), rows, |_| false)
 }
 
 fn alone_table(outcome: &Outcome) -> String {
     let checks = outcome.checks();
-    let rows = checks.iter().map(|(op, check)| {
-        let (what, show): (_, fn(f64) -> String) = match check.figure {
-            Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
-            Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
-        };
-        vec![
-            format!("{} {}", check.path, op.name()),
-            what.to_owned(),
-            show(check.measured),
-            show(check.model),
-            signed_percent(check.deviation()),
-        ]
-    });
-    html_table(&["path", "", "measured", "model", "off"], rows, |row| {
-        !checks[row].1.holds()
-    })
+    let rows = checks.iter();
+    let rows = rows.map(|(op, check)| alone_row(*op, check).to_vec());
+    html_table(&ALONE, rows, |row| !checks[row].1.holds())
 }
 
 fn html_table(

@@ -1,7 +1,7 @@
 //! The demo's result for people.
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
-use super::model::{Figure, TOLERANCE};
+use super::model::{Check, Figure, TOLERANCE};
 use paths::hedges;
 use terminal::output::{Ink, Style};
 use terminal::table::Table;
@@ -63,7 +63,8 @@ pub fn too_busy(outcome: &Outcome) -> String {
     )
 }
 
-fn heading(outcome: &Outcome) -> String {
+/// The setup.
+pub fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
         "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, \
@@ -78,21 +79,14 @@ fn heading(outcome: &Outcome) -> String {
     )
 }
 
+/// Headings of [`alone_row`].
+pub const ALONE: [&str; 5] = ["each path alone", "", "measured", "model", "off"];
+
 fn alone(outcome: &Outcome, style: Style) -> String {
-    let mut table = Table::new(2, &["each path alone", "", "measured", "model", "off"]);
+    let mut table = Table::new(2, &ALONE);
     let checks = outcome.checks();
     for (op, check) in &checks {
-        let (what, show): (_, fn(f64) -> String) = match check.figure {
-            Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
-            Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
-        };
-        table.row(vec![
-            format!("{} {}", check.path, op.name()),
-            what.to_owned(),
-            show(check.measured),
-            show(check.model),
-            signed_percent(check.deviation()),
-        ]);
+        table.row(alone_row(*op, check).to_vec());
     }
     table.render(style, |row| {
         match row.checked_sub(1).and_then(|row| checks.get(row)) {
@@ -102,7 +96,23 @@ fn alone(outcome: &Outcome, style: Style) -> String {
     })
 }
 
-fn optimum(outcome: &Outcome) -> String {
+/// One path alone, beside its model.
+pub fn alone_row(op: Op, check: &Check) -> [String; 5] {
+    let (what, show): (_, fn(f64) -> String) = match check.figure {
+        Figure::Latency => ("one at a time", |us| format_ns(us * 1e3)),
+        Figure::Throughput => ("all at once", |mib_s| format!("{mib_s:.1} MiB/s")),
+    };
+    [
+        format!("{} {}", check.path, op.name()),
+        what.to_owned(),
+        show(check.measured),
+        show(check.model),
+        signed_percent(check.deviation()),
+    ]
+}
+
+/// The optimum's formula, then its figures for each operation.
+pub fn optimum(outcome: &Outcome) -> String {
     let mut text = "optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow\n".to_owned();
     for op in Op::ALL {
         let formula = outcome.setup.formula(&outcome.latencies(op));
@@ -111,23 +121,23 @@ fn optimum(outcome: &Outcome) -> String {
     text
 }
 
+/// Headings of [`cell_row`].
+pub const CELLS: [&str; 9] = [
+    "policy",
+    "op",
+    "MiB/s",
+    "p50",
+    "p99",
+    "p99.9",
+    "fast",
+    "slow",
+    "of optimum",
+];
+
 fn cells(outcome: &Outcome, style: Style) -> String {
-    let mut table = Table::new(
-        2,
-        &[
-            "policy",
-            "op",
-            "MiB/s",
-            "p50",
-            "p99",
-            "p99.9",
-            "fast",
-            "slow",
-            "of optimum",
-        ],
-    );
+    let mut table = Table::new(2, &CELLS);
     for cell in &outcome.cells {
-        table.row(row(outcome, cell));
+        table.row(cell_row(outcome, cell).to_vec());
     }
     table.render(style, |row| {
         match row.checked_sub(1).and_then(|row| outcome.cells.get(row)) {
@@ -140,9 +150,10 @@ fn cells(outcome: &Outcome, style: Style) -> String {
     })
 }
 
-fn row(outcome: &Outcome, cell: &Cell) -> Vec<String> {
+/// A policy under an operation.
+pub fn cell_row(outcome: &Outcome, cell: &Cell) -> [String; 9] {
     let us = |us: f64| format_ns(us * 1e3);
-    vec![
+    [
         cell.policy.to_string(),
         cell.op.name().to_owned(),
         format!("{:.1}", cell.mib_s),
@@ -156,7 +167,7 @@ fn row(outcome: &Outcome, cell: &Cell) -> Vec<String> {
 }
 
 /// `0.0 %` without a sign.
-pub fn signed_percent(part: f64) -> String {
+fn signed_percent(part: f64) -> String {
     let tenths = (part * 1000.0).round();
     if tenths == 0.0 {
         "0.0 %".to_owned()

@@ -1,8 +1,8 @@
 //! What a mirror of one leg costs reads, beside the same file without it.
 use super::super::program::median;
-use super::fio::{self, Load};
 use super::stage::{Legs, Stage};
-use super::{Args, progress};
+use super::{Args, Load, progress};
+use crate::rounds::{middle, ratios};
 use crate::table::Column;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -63,15 +63,16 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
             .map(|(volume, of)| {
                 json!({
                     "leg": name, "of": volume,
-                    "iops": figure(of, |it| it.iops), "p99_us": figure(of, |it| it.p99_us),
-                    "engine_us": figure(of, |it| it.engine_us),
+                    "iops": middle(of, |it| it.iops), "p99_us": middle(of, |it| it.p99_us),
+                    "engine_us": middle(of, |it| it.engine_us),
                 })
             });
         shown.extend(rows);
+        let ratio = |what: fn(&Cell) -> f64| median(ratios(&cells[1], &cells[0], what));
         shown.push(json!({
             "leg": name, "of": "ratio",
-            "iops": ratio(&cells, |it| it.iops), "p99_us": ratio(&cells, |it| it.p99_us),
-            "engine_us": ratio(&cells, |it| it.engine_us),
+            "iops": ratio(|it| it.iops), "p99_us": ratio(|it| it.p99_us),
+            "engine_us": ratio(|it| it.engine_us),
         }));
     }
     Ok(shown)
@@ -79,25 +80,11 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
 
 fn measure(stage: &Stage, volume: &str, seconds: f64) -> Result<Cell> {
     let before = stage.engine_seconds()?;
-    let run = fio::run(LOAD, &stage.socket(volume), Some(seconds))?;
+    let run = LOAD.run(&stage.socket(volume), Some(seconds))?;
     let engine = stage.engine_seconds()? - before;
     Ok(Cell {
         iops: run.iops,
         p99_us: run.p99_us,
         engine_us: engine * 1e6 / run.ios.max(1.0),
     })
-}
-
-fn figure(cells: &[Cell], what: impl Fn(&Cell) -> f64) -> f64 {
-    median(cells.iter().map(what).collect())
-}
-
-/// The mirror's to the file's, round by round.
-fn ratio(cells: &[Vec<Cell>; VOLUMES.len()], what: impl Fn(&Cell) -> f64) -> f64 {
-    let pairs = cells[1].iter().zip(&cells[0]);
-    median(
-        pairs
-            .map(|(mirror, file)| what(mirror) / what(file))
-            .collect(),
-    )
 }

@@ -1,8 +1,8 @@
 //! Policies over legs that are alike, and that are not.
 use super::super::program::median;
-use super::fio::{self, Load, Run};
 use super::stage::Stage;
-use super::{Args, progress};
+use super::{Args, Load, Run, progress};
+use crate::rounds::{middle, ratios};
 use crate::table::Column;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -139,15 +139,15 @@ impl Row {
         if self.policy == ALONE {
             // Writes around the mirror would make its legs differ.
             if !load.words.contains(&"--rw=randrw") {
-                self.runs
-                    .push(fio::run(load, &stage.socket("alone"), Some(seconds))?);
+                let run = load.run(&stage.socket("alone"), Some(seconds))?;
+                self.runs.push(run);
             }
             return Ok(());
         }
         stage.ask(&["policy", "set", "m0", &self.policy])?;
         let before = stage.reads()?;
         self.runs
-            .push(fio::run(load, &stage.socket("m0"), Some(seconds))?);
+            .push(load.run(&stage.socket("m0"), Some(seconds))?);
         let after = stage.reads()?;
         self.reads = after
             .iter()
@@ -157,47 +157,17 @@ impl Row {
         Ok(())
     }
 
-    fn of(&self, what: impl Fn(&Run) -> f64) -> Vec<f64> {
-        self.runs.iter().map(what).collect()
-    }
-
     fn cell(&self, first: &Self, legs: &str, load: Load) -> Value {
         // NaN, which JSON shows as null, where there is nothing to compare with.
-        let ratio = |what: fn(&Run) -> f64| median(self.ratios(first, what));
+        let ratio = |what: fn(&Run) -> f64| median(ratios(&self.runs, &first.runs, what));
         json!({
             "legs": legs, "load": load.name, "policy": self.policy,
-            "read_mib_s": median(self.of(|run| run.read_mib_s)),
-            "write_mib_s": median(self.of(|run| run.write_mib_s)),
+            "read_mib_s": middle(&self.runs, |run| run.read_mib_s),
+            "write_mib_s": middle(&self.runs, |run| run.write_mib_s),
             "ratio": ratio(|run| run.iops),
-            "p99_us": median(self.of(|run| run.p99_us)), "p99_ratio": ratio(|run| run.p99_us),
+            "p99_us": middle(&self.runs, |run| run.p99_us),
+            "p99_ratio": ratio(|run| run.p99_us),
             "reads": self.reads,
         })
-    }
-
-    /// To the runs of `first` in the same rounds.
-    fn ratios(&self, first: &Self, what: impl Fn(&Run) -> f64) -> Vec<f64> {
-        let pairs = self.runs.iter().zip(&first.runs);
-        pairs.map(|(run, first)| what(run) / what(first)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Row, Run};
-
-    #[test]
-    fn a_ratio_is_that_of_one_round() {
-        let row = |iops: [f64; 2]| Row {
-            policy: "soonest".into(),
-            runs: iops
-                .map(|iops| Run {
-                    iops,
-                    ..Run::default()
-                })
-                .to_vec(),
-            reads: Vec::new(),
-        };
-        let ratios = row([10.0, 30.0]).ratios(&row([20.0, 20.0]), |run| run.iops);
-        assert_eq!(ratios, [0.5, 1.5]);
     }
 }

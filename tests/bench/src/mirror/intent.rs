@@ -1,8 +1,8 @@
 //! What the intent bitmap costs: writes where a bit has to be set first, and where it is set.
 use super::super::program::median;
-use super::fio::{self, Load, Run};
 use super::stage::{Legs, Stage};
-use super::{Args, progress};
+use super::{Args, Load, Run, progress};
+use crate::rounds::{middle, ratios};
 use crate::table::Column;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -53,26 +53,19 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
             progress(&format!("intent, {}, round {round}", load.name));
             let stage = Stage::files(braid, 2, Legs::Written)?;
             for runs in &mut passes {
-                runs.push(fio::run(load, &stage.socket("m0"), None)?);
+                runs.push(load.run(&stage.socket("m0"), None)?);
             }
         }
         progress("");
         for (name, runs) in PASSES.iter().zip(&passes) {
             cells.push(json!({
                 "load": load.name, "pass": name,
-                "mib_s": median(runs.iter().map(|run| run.write_mib_s).collect()),
-                "p99_us": median(runs.iter().map(|run| run.p99_us).collect()),
+                "mib_s": middle(runs, |run| run.write_mib_s),
+                "p99_us": middle(runs, |run| run.p99_us),
             }));
         }
-        cells.push(json!({"load": load.name, "pass": "ratio", "mib_s": median(ratios(&passes))}));
+        let ratio = median(ratios(&passes[0], &passes[1], |run| run.write_mib_s));
+        cells.push(json!({"load": load.name, "pass": "ratio", "mib_s": ratio}));
     }
     Ok(cells)
-}
-
-/// First pass to second pass, round by round.
-fn ratios(passes: &[Vec<Run>; PASSES.len()]) -> Vec<f64> {
-    let pairs = passes[0].iter().zip(&passes[1]);
-    pairs
-        .map(|(first, second)| first.write_mib_s / second.write_mib_s)
-        .collect()
 }

@@ -1,7 +1,8 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
 use super::{Ends, Load, SERVER_ENTERS, Server};
 use crate::memory::switches;
-use crate::program::{facts, median, number};
+use crate::program::{facts, number};
+use crate::rounds::middle;
 use crate::table::Column;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
     let cell = |((case, _, _), figures): (&(&str, _, _), Vec<[f64; 6]>)| {
         let mut cell = json!({ "case": case });
         for (at, (key, ..)) in COLUMNS[1..].iter().enumerate() {
-            cell[*key] = json!(median(figures.iter().map(|of| of[at]).collect()));
+            cell[*key] = json!(middle(&figures, |of| of[at]));
         }
         cell
     };
