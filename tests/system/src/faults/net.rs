@@ -10,17 +10,22 @@
 use crate::process::is_installed;
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const PREFIX: &str = "braid-f";
 const PORT: u16 = 4420;
+
+/// Loopback installations of this process.
+static INSTALLATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// So many ways.
 pub struct Net {
     /// Empty: loopback.
     namespaces: Vec<String>,
-    ports: Vec<u16>,
+    /// Of each way, on loopback.
+    addresses: Vec<SocketAddrV4>,
 }
 
 impl Net {
@@ -48,13 +53,17 @@ impl Net {
     pub fn make(ways: usize, namespaces: bool) -> Result<Self> {
         let mut net = Self {
             namespaces: Vec::new(),
-            ports: Vec::new(),
+            addresses: Vec::new(),
         };
         if !namespaces {
-            let free = (0..ways).map(|_| TcpListener::bind("127.0.0.1:0"));
+            let number = INSTALLATIONS.fetch_add(1, Ordering::Relaxed);
+            let ip = loopback(std::process::id(), number);
+            // All are held until each has one: no two have the same.
+            let free = (0..ways).map(|_| TcpListener::bind((ip, 0)));
             let free = free.collect::<Result<Vec<_>, _>>()?;
-            let ports = free.iter().map(|it| Ok(it.local_addr()?.port()));
-            net.ports = ports.collect::<Result<_>>()?;
+            for port in free.iter().map(TcpListener::local_addr) {
+                net.addresses.push(SocketAddrV4::new(ip, port?.port()));
+            }
             return Ok(net);
         }
         sweep();
@@ -90,8 +99,8 @@ impl Net {
 
     /// Where the target of a way listens.
     pub fn address(&self, way: usize) -> String {
-        match self.ports.get(way) {
-            Some(port) => format!("127.0.0.1:{port}"),
+        match self.addresses.get(way) {
+            Some(address) => address.to_string(),
             None => format!("10.231.{way}.2:{PORT}"),
         }
     }
@@ -196,6 +205,13 @@ impl Drop for Net {
     }
 }
 
+/// An address of its own for each installation. A target that was killed gets its port again: no
+/// other installation listens on this address, and no connection leaves from it.
+fn loopback(process: u32, number: u32) -> Ipv4Addr {
+    let host = 1 << 23 | process % (1 << 13) << 10 | number % (1 << 10);
+    Ipv4Addr::from_bits(127 << 24 | host)
+}
+
 /// What a connection has sent and received, as `ss -i` shows it.
 fn bytes_of(line: &str) -> u64 {
     let of = |word: &str| {
@@ -253,7 +269,21 @@ pub fn output(program: &str, words: &[&str]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::bytes_of;
+    use super::{bytes_of, loopback};
+
+    #[test]
+    fn installations_have_addresses_of_their_own() {
+        assert_eq!(loopback(1, 0).to_string(), "127.128.4.0");
+        let all = [
+            loopback(1, 1),
+            loopback(2, 1),
+            loopback(1, 0),
+            loopback(8191, 1023),
+        ];
+        assert!(all.iter().all(|it| it.is_loopback() && !it.is_broadcast()));
+        let unlike: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(unlike.len(), all.len());
+    }
 
     #[test]
     fn the_bytes_of_a_connection_are_those_of_both_directions() {
