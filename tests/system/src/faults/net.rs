@@ -208,7 +208,7 @@ impl Drop for Net {
 /// An address of its own for each installation. A target that was killed gets its port again: no
 /// other installation listens on this address, and no connection leaves from it.
 fn loopback(process: u32, number: u32) -> Ipv4Addr {
-    let host = 1 << 23 | process % (1 << 13) << 10 | number % (1 << 10);
+    let host = (1 << 23) + process % (1 << 13) * (1 << 10) + number % (1 << 10);
     Ipv4Addr::from_bits(127 << 24 | host)
 }
 

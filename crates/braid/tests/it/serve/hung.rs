@@ -65,7 +65,11 @@ fn is_well(mut load: Process) {
 }
 
 #[test]
-fn t52_hung_file_costs_its_own_queues() {
+fn t52_hung_file_costs_its_own_clients() {
+    process::at_once(&[queues_of_hung_file, namespace_of_hung_file]);
+}
+
+fn queues_of_hung_file() {
     let Some(place) = Place::new() else { return };
     let (file, socket) = (place.file(), place.path("q.sock"));
     let socket = socket.to_str().unwrap();
@@ -101,8 +105,7 @@ fn bytes(socket: &Path) -> Value {
     shown(socket)["namespaces"][0]["bytes"].clone()
 }
 
-#[test]
-fn t52_hung_file_costs_its_own_namespace() {
+fn namespace_of_hung_file() {
     let Some(place) = Place::new() else { return };
     let (config, control) = (place.path("t.toml"), place.path("t.sock"));
     let text = format!(

@@ -156,6 +156,19 @@ pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Runs tests that do little but wait, beside each other: as one test of the harness, which runs
+/// as many at a time as there are processors.
+pub fn at_once(cases: &[fn()]) {
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(case);
+        }
+    });
+}
+
+/// Requests of [`Client::write_blocks`] and [`Client::read_blocks`] under way.
+const DEPTH: u64 = 64;
+
 /// One connection that names the export, and no structured replies.
 pub struct Client(pub UnixStream);
 
@@ -203,10 +216,40 @@ impl Client {
 
     /// Asks for 4 KiB at `offset`.
     pub fn send_read(&mut self, offset: u64) {
+        self.ask(offset, 7);
+    }
+
+    fn ask(&mut self, offset: u64, cookie: u64) {
         let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0];
-        let bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
-        let bytes = [bytes, 4096_u32.to_be_bytes().to_vec()].concat();
+        let numbers = [cookie.to_be_bytes(), offset.to_be_bytes()].concat();
+        let bytes = [&head[..], &numbers, &4096_u32.to_be_bytes()].concat();
         self.0.write_all(&bytes).unwrap();
+    }
+
+    /// Writes every block of 4 KiB below `count`, full of the lower half of its number.
+    pub fn write_blocks(&mut self, count: u64) {
+        for first in (0..count).step_by(DEPTH as usize) {
+            let lot = first..count.min(first + DEPTH);
+            lot.clone()
+                .for_each(|block| self.send_write(block << 12, block as u8));
+            lot.for_each(|_| assert_eq!(self.answer(), 0));
+        }
+    }
+
+    /// Every block of 4 KiB below `count`, with its number.
+    pub fn read_blocks(&mut self, count: u64, mut found: impl FnMut(u64, &[u8])) {
+        for first in (0..count).step_by(DEPTH as usize) {
+            let lot = first..count.min(first + DEPTH);
+            lot.clone().for_each(|block| self.ask(block << 12, block));
+            for _ in lot {
+                let mut reply = [0; 16 + 4096];
+                self.0.read_exact(&mut reply[..16]).unwrap();
+                assert_eq!(reply[4..8], [0; 4], "a read has failed");
+                self.0.read_exact(&mut reply[16..]).unwrap();
+                let cookie = reply[8..16].try_into().unwrap();
+                found(u64::from_be_bytes(cookie), &reply[16..]);
+            }
+        }
     }
 
     /// 4 KiB at `offset`.

@@ -18,9 +18,7 @@ fn open(place: &Place, name: &str) -> File {
 fn written(place: &Place) -> (Process, Client) {
     let engine = place.start();
     let mut client = place.client();
-    for block in 0..BLOCKS {
-        assert_eq!(client.write(block << 12, block as u8), 0);
-    }
+    client.write_blocks(BLOCKS);
     (engine, client)
 }
 
@@ -236,9 +234,7 @@ fn who_waits_for_a_rebuild_waits_until_it_is_over() {
     place.told(&["mirror", "speed", "v0", "--ceiling", "8MiB/s"]);
     for _ in 0..3 {
         place.told(&["mirror", "fail", "v0", "1"]);
-        for block in 0..BLOCKS {
-            assert_eq!(client.write(block << 12, block as u8), 0);
-        }
+        client.write_blocks(BLOCKS);
         place.told(&["mirror", "restore", "v0", "1"]);
         place.told(&["mirror", "status", "v0", "--wait"]);
         assert_eq!(place.legs(), ["in-sync", "in-sync"]);

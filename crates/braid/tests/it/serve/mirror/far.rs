@@ -2,7 +2,7 @@
 //! over there.
 use crate::serve::extents::knows_holes;
 use crate::serve::no_io_uring;
-use crate::serve::process::{Client, Process, engine, two_ports, wait_until};
+use crate::serve::process::{Client, Process, at_once, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::File;
@@ -396,7 +396,12 @@ fn legs_that_are_the_same_storage_make_no_mirror() {
 }
 
 #[test]
-fn t09_a_leg_that_is_removed_while_a_write_to_it_is_held_takes_no_mirror_with_it() {
+fn t09_t48_frozen_legs_take_no_mirror_with_them() {
+    at_once(&[leg_removed_while_a_write_is_held, legs_whose_beats_end_late]);
+}
+
+/// T9: a leg that is removed while a write to it is held takes no mirror with it.
+fn leg_removed_while_a_write_is_held() {
     let place = Place::new();
     let files = ["a", "b"].map(|name| place.file(name, &[]));
     let Some((far, b)) = place.target(&files[1]) else {
@@ -429,8 +434,8 @@ fn t09_a_leg_that_is_removed_while_a_write_to_it_is_held_takes_no_mirror_with_it
     assert!(running.ended().success());
 }
 
-#[test]
-fn t48_what_legs_had_when_no_beat_ended_any_more_goes_on_when_beats_do() {
+/// T48: what legs had when no beat ended any more goes on when beats do.
+fn legs_whose_beats_end_late() {
     let place = Place::new();
     let files = ["a", "b"].map(|name| place.file(name, &[]));
     let Some((first, a)) = place.target(&files[0]) else {

@@ -2,7 +2,7 @@
 //! it is pending, and the answer says how it is undone.
 use super::place::{LEG_BYTES, Place, end, said};
 use super::target;
-use crate::serve::process::{Process, SOON, begun, wait_until};
+use crate::serve::process::{Process, SOON, at_once, begun, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -416,33 +416,50 @@ fn accepting_caller_gone() {
 }
 
 /// What is set at once, and not on the legs in time.
-fn choices_pending() {
-    let Some(it) = Hung::new() else { return };
+fn choice_pending(it: &Hung, words: &[&str]) {
     it.target.freeze();
     it.place.told(&["mirror", "speed", "v0", "--pause"]);
+    let said = it.late(words);
     let held = "that holds, but its legs could not be told yet";
-    for words in [
-        &["mirror", "speed", "v0", "--floor", "2MiB/s"][..],
-        &["mirror", "fail", "v0", "0"],
-        &["mirror", "restore", "v0", "0"],
-    ] {
-        let said = it.late(words);
-        assert!(
-            said.contains(held) && said.contains("take it back"),
-            "{said}"
-        );
-    }
+    assert!(
+        said.contains(held) && said.contains("take it back"),
+        "{said}"
+    );
     it.thaw();
+}
+
+fn in_sync_again(it: Hung) {
     it.place.told(&["mirror", "speed", "v0", "--resume"]);
     it.place.until_in_sync();
     it.end();
 }
 
+fn speed_pending() {
+    let Some(it) = Hung::new() else { return };
+    choice_pending(&it, &["mirror", "speed", "v0", "--floor", "2MiB/s"]);
+    in_sync_again(it);
+}
+
+fn failure_pending() {
+    let Some(it) = Hung::new() else { return };
+    choice_pending(&it, &["mirror", "fail", "v0", "0"]);
+    it.until_done(&["mirror", "restore", "v0", "0"]);
+    in_sync_again(it);
+}
+
+fn return_pending() {
+    let Some(it) = Hung::alone() else { return };
+    choice_pending(&it, &["mirror", "restore", "v0", "0"]);
+    in_sync_again(it);
+}
+
 #[test]
 fn t55_verb_that_times_out_is_taken_back_or_pending() {
-    let cases: [fn(); 16] = [
-        // It takes longest.
-        choices_pending,
+    // Each waits for half a minute.
+    at_once(&[
+        speed_pending,
+        failure_pending,
+        return_pending,
         removal_taken_back,
         removal_pending,
         addition_taken_back,
@@ -458,11 +475,5 @@ fn t55_verb_that_times_out_is_taken_back_or_pending() {
         check_ended,
         callers_gone,
         accepting_caller_gone,
-    ];
-    // Each waits for half a minute.
-    std::thread::scope(|scope| {
-        for case in cases {
-            scope.spawn(case);
-        }
-    });
+    ]);
 }
