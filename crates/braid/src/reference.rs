@@ -50,7 +50,7 @@ fn row(line: &str) -> Row {
 /// Returns the keys that a type reads: its error about an unknown key lists them.
 fn known<T: DeserializeOwned>() -> BTreeSet<String> {
     let error = text::toml::<T>("\"\" = 0").err().unwrap_or_default();
-    let list = error.split_once(", expected ").unwrap_or_default().1;
+    let list = error.split_once("; known here: ").unwrap_or_default().1;
     list.split('`')
         .skip(1)
         .step_by(2)

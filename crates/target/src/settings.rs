@@ -1,10 +1,10 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
-use super::config::in_words;
 use super::discovery::Offer;
 use super::faults::{self, FaultSettings};
 use super::quantity::{AnaStates, Duration, Rate, Size, Tail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use terminal::text::plain;
 
 /// A change of a port; what is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -70,14 +70,14 @@ impl Settings {
             let one = Map::from_iter([(key.clone(), value.clone())]);
             if faults::KEYS.contains(&key.as_str()) {
                 let one = serde_json::from_value::<FaultSettings>(one.into());
-                one.map_err(|e| format!("{key}: {}", in_words(&e.to_string())))?;
+                one.map_err(|e| format!("{key}: {}", plain(&e.to_string())))?;
                 faults.insert(key, value);
                 continue;
             }
             serde_json::from_value::<Settings>(one.into()).map_err(|error| {
-                let known = format!("{key}: {}", in_words(&error.to_string()));
+                let known = format!("{key}: {}", plain(&error.to_string()));
                 match error.to_string().starts_with("unknown field") {
-                    true => format!("{known}, or of a fault: {}", faults::KEYS.join(", ")),
+                    true => format!("{known}; of a fault: {}", faults::KEYS.join(", ")),
                     false => known,
                 }
             })?;
@@ -190,7 +190,7 @@ mod tests {
             (["delay=2h"], "delay: \"2h\" is longer than an hour"),
             (
                 ["servers=70000"],
-                "servers: invalid value: integer `70000`, expected a whole number from 0 to 65535",
+                "servers: must be a whole number from 0 to 65535, not 70000",
             ),
             (
                 ["ana=up"],
@@ -207,9 +207,9 @@ mod tests {
             ),
             (
                 ["dealy=1ms"],
-                "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
+                "dealy: unknown key `dealy`; known here: `delay`, `jitter`, `bandwidth`, \
                  `servers`, `service_time`, `large_from`, `large_delay`, `tail`, `stall`, `ana`, \
-                 `offer`, or of a fault: error, drop_rate, hang, hold_writes, late_writes, \
+                 `offer`; of a fault: error, drop_rate, hang, hold_writes, late_writes, \
                  until_kato, mute, refuse",
             ),
         ] {

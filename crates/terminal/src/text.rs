@@ -59,13 +59,154 @@ pub fn toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| match error.message() {
         // The one error that has no place.
         "recursion limit" => "tables or arrays lie too deep in each other".to_owned(),
-        _ => error.to_string().trim_end().to_owned(),
+        message => {
+            let whole = error.to_string().trim_end().to_owned();
+            match whole.strip_suffix(message.trim_end()) {
+                Some(place) => format!("{place}{}", plain(message.trim_end())),
+                None => whole,
+            }
+        }
     })
+}
+
+/// Returns a message of the readers of TOML and JSON in words of users: keys instead of fields,
+/// and values as they are written. Others stay as they are.
+pub fn plain(message: &str) -> String {
+    let named = |prefix: &str| message.strip_prefix(prefix)?.split_once('`');
+    if let Some((key, known)) = named("unknown field `") {
+        return format!("unknown key `{key}`{}", listed(known));
+    }
+    if let Some((word, known)) = named("unknown variant `") {
+        return format!("unknown word `{word}`{}", listed(known));
+    }
+    if let Some((key, "")) = named("missing field `") {
+        return format!("the key `{key}` is missing");
+    }
+    if let Some((key, "")) = named("duplicate field `") {
+        return format!("the key `{key}` is there twice");
+    }
+    if let Some(rest) = message.strip_prefix("invalid length ") {
+        let length = rest.split(',').next().unwrap_or_default();
+        return format!("the list has too few items: {length}");
+    }
+    let wrong = message.strip_prefix("invalid type: ");
+    let wrong = wrong.or_else(|| message.strip_prefix("invalid value: "));
+    match wrong.and_then(|rest| rest.rsplit_once(", expected ")) {
+        Some((found, wanted)) => {
+            let (wanted, found) = (wanted_value(wanted), found_value(found));
+            format!("must be {wanted}, not {found}")
+        }
+        None => message.to_owned(),
+    }
+}
+
+/// The keys or words that are known, behind one that is not.
+fn listed(known: &str) -> String {
+    let known = known.strip_prefix(", expected ");
+    match known.map(|it| it.strip_prefix("one of ").unwrap_or(it)) {
+        Some(known) => format!("; known here: {known}"),
+        None => "; none is known here".to_owned(),
+    }
+}
+
+fn wanted_value(wanted: &str) -> &str {
+    match wanted {
+        "a string" => "text in quotes",
+        "a boolean" => "true or false",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number from 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        _ if wanted.starts_with("struct ") => "a table",
+        _ if wanted.starts_with("a nonzero u") => "a whole number above 0",
+        _ => wanted,
+    }
+}
+
+fn found_value(found: &str) -> String {
+    let number = ["integer `", "floating point `", "boolean `"];
+    let number = number.iter().find_map(|it| found.strip_prefix(it));
+    if let Some(number) = number.and_then(|it| it.strip_suffix('`')) {
+        return number.to_owned();
+    }
+    match found {
+        "sequence" => "a list".to_owned(),
+        "map" => "a table".to_owned(),
+        "null" | "unit value" => "nothing".to_owned(),
+        _ => match found.strip_prefix("string ") {
+            Some(text) => format!("the text {text}"),
+            None => found.to_owned(),
+        },
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Keys {
+        #[serde(rename = "name")]
+        _name: String,
+        #[serde(rename = "port", default)]
+        _port: u16,
+        #[serde(rename = "kind", default)]
+        _kind: Option<Kind>,
+        #[serde(rename = "all", default)]
+        _all: Vec<bool>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Kind {
+        Paths,
+        Mirror,
+    }
+
+    #[test]
+    fn errors_have_no_word_of_the_reader() {
+        for (text, words) in [
+            ("name = 5", "must be text in quotes, not 5"),
+            ("name = [1]", "must be text in quotes, not a list"),
+            ("port = 1", "the key `name` is missing"),
+            (
+                "name = \"a\"\nport = 70000",
+                "must be a whole number from 0 to 65535, not 70000",
+            ),
+            (
+                "name = \"a\"\nport = \"x\"",
+                "a whole number from 0 to 65535, not the text \"x\"",
+            ),
+            (
+                "name = \"a\"\nport = -1.5",
+                "must be a whole number from 0 to 65535, not -1.5",
+            ),
+            (
+                "nmae = \"a\"",
+                "unknown key `nmae`; known here: `name`, `port`, `kind`, `all`",
+            ),
+            (
+                "name = \"a\"\nkind = \"x\"",
+                "unknown word `x`; known here: `paths`",
+            ),
+            ("name = \"a\"\nall = true", "must be a list, not true"),
+            ("name = \"a\"\nall = [3]", "must be true or false, not 3"),
+        ] {
+            let error = toml::<Keys>(text).unwrap_err();
+            let last = error.lines().last().unwrap_or_default();
+            assert!(last.contains(words), "{text}: {error}");
+            assert!(error.contains("at line "), "{text}: {error}");
+            for word in ["field", "variant", "expected", "invalid", "integer", "u16"] {
+                assert!(!last.contains(word), "{text}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn what_has_no_end_or_is_no_file_is_said() {

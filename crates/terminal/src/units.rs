@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! Parsing is exact: a text that does not come to a whole number of bytes, nanoseconds or pieces is
-//! refused, never rounded. Sizes and byte rates count in 1024 (`k` = `KiB`, as fio reads them by
-//! default); `KB` and its like are refused because people disagree about them. Counts, which are no
-//! bytes, go in 1000.
+//! refused, never rounded. Sizes and byte rates count in 1024 where a letter or `KiB` says so (`k` =
+//! `KiB`, as fio reads them by default), and in 1000 with `KB`, `MB`, `GB`, `TB`. Counts, which are
+//! no bytes, go in 1000.
 use std::fmt;
 
 /// Why a text is not the quantity it should be.
@@ -32,10 +32,11 @@ impl fmt::Display for BadQuantity {
 
 impl std::error::Error for BadQuantity {}
 
-const SIZE: &str = "a size: bytes, or a number with k, m, g, t or KiB, MiB, GiB, TiB (1024 each)";
+const SIZE: &str = "a size: bytes, or a number with k, m, g, t or KiB, MiB, GiB, TiB (1024 each), \
+                    or KB, MB, GB, TB (1000 each)";
 const TOO_LARGE: &str = "possible: it is too large, at most 18446744073709551615 bytes can be said";
-const RATE: &str =
-    "a rate: bytes per second, with k, m, g or KiB, MiB, GiB (1024 each), then /s or not";
+const RATE: &str = "a rate: bytes per second, with k, m, g or KiB, MiB, GiB (1024 each), or KB, \
+                    MB, GB (1000 each), then /s or not";
 const COUNT: &str = "a whole number, with k or m (1000 each) or without";
 const TOO_LONG: &str = "a duration of at most 8760h";
 /// Longest duration, ns: a year.
@@ -48,7 +49,7 @@ const SECONDS: &str = "a duration: seconds, or a number with ns, us, ms, s, m or
 /// # Errors
 /// [`BadQuantity`] for anything else, and above 2^64 − 1.
 pub fn parse_size(text: &str) -> Result<u64, BadQuantity> {
-    quantity(text, SIZE, binary_unit).map_err(|error| match is_too_large(text) {
+    quantity(text, SIZE, byte_unit).map_err(|error| match is_too_large(text) {
         true => BadQuantity::new(text, TOO_LARGE),
         false => error,
     })
@@ -59,7 +60,7 @@ fn is_too_large(text: &str) -> bool {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at(digits);
-    let factor = binary_unit(rest.trim_start());
+    let factor = byte_unit(rest.trim_start());
     // A fraction of what is too large is not looked into.
     !number.is_empty() && factor.is_some_and(|factor| exact(number, factor).is_none())
 }
@@ -70,7 +71,7 @@ fn is_too_large(text: &str) -> bool {
 /// As [`parse_size`].
 pub fn parse_rate(text: &str) -> Result<u64, BadQuantity> {
     let bytes = text.trim().trim_end_matches("/s");
-    quantity(bytes, RATE, binary_unit).map_err(|_| BadQuantity::new(text, RATE))
+    quantity(bytes, RATE, byte_unit).map_err(|_| BadQuantity::new(text, RATE))
 }
 
 /// A count such as `1024` or `10k` (ten thousand).
@@ -184,16 +185,19 @@ pub fn significant(value: f64) -> String {
     }
 }
 
-fn binary_unit(unit: &str) -> Option<u64> {
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
+fn byte_unit(unit: &str) -> Option<u64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => return None,
-    };
-    Some(1 << shift)
+    })
 }
 
 fn time_unit(unit: &str) -> Option<u64> {
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_count_in_1024() {
+    fn sizes_count_in_1024_or_in_1000_as_they_say() {
         for (text, bytes) in [
             ("0", 0),
             ("512", 512),
@@ -304,6 +308,11 @@ mod tests {
             ("1.5GiB", 3 << 29),
             (".5k", 512),
             ("2t", 2 << 40),
+            ("4kB", 4_000),
+            ("4 KB", 4_000),
+            ("1.5MB", 1_500_000),
+            ("2GB", 2_000_000_000),
+            ("3TB", 3_000_000_000_000),
             ("18446744073709551615", u64::MAX),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
@@ -313,7 +322,8 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "", "k", "4kB", "4KB", "-1", "1e3", "0.3k", "1..5k", "1.", ".", ".k", "4 k i b", "0x10",
+            "", "k", "4kBi", "4PB", "-1", "1e3", "0.3k", "1..5k", "1.", ".", ".k", "4 k i b",
+            "0x10",
         ] {
             let error = parse_size(text).expect_err(text);
             assert!(
@@ -368,6 +378,7 @@ mod tests {
     fn rates_and_counts() {
         assert_eq!(parse_rate("300MiB/s"), Ok(300 << 20));
         assert_eq!(parse_rate("300m"), Ok(300 << 20));
+        assert_eq!(parse_rate("300MB/s"), Ok(300_000_000));
         assert_eq!(parse_rate("0"), Ok(0));
         assert!(
             parse_rate("fast")

@@ -325,9 +325,10 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// The file can't be read; or what is wrong, with line and column and what could stand there.
+    /// Usage: the file can't be read; or what is wrong, with line and column and what could stand
+    /// there.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = text::read(path)?;
+        let text = text::read(path).map_err(|error| Usage::error(format!("{error:#}")))?;
         Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 

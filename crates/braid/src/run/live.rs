@@ -9,6 +9,7 @@
 //! What bounds how long writes are held can't change: the mark for the engine after this one says
 //! it, and was durable before the first write.
 use super::config::Volume;
+use crate::text::plain;
 use crate::units::format_ns;
 use engine::host::Recovery;
 use policy::{Hedging, Knobs};
@@ -133,7 +134,7 @@ impl Key {
             false => toml::Value::from(value).to_string(),
         };
         let text = format!("name = \"\"\n{} = {value}\n", self.name);
-        toml::from_str(&text).map_err(|error| error.message().replace('\n', " "))
+        toml::from_str(&text).map_err(|error| plain(error.message()).replace('\n', " "))
     }
 
     /// A volume with another value of this key.
@@ -324,7 +325,7 @@ mod tests {
                 "must not be longer than probe_interval_max",
             ),
             ("retries", "256", "0…255"),
-            ("retries", "many", "invalid type"),
+            ("retries", "many", "must be a whole number, not the text"),
             ("probation_errors", "60%", "0.1% to 50%"),
             ("flush_timeout", "1s\"\nname = \"x", ""),
         ] {

@@ -1,7 +1,8 @@
 //! A path as a configuration has it: its URI and what is said of it beside.
 use super::PathUri;
 use policy::limits::THROUGHPUT_MAX;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 /// Relative throughput of a path of which nothing is said: all are equal, as in device-mapper.
 const THROUGHPUT: u8 = 1;
@@ -22,9 +23,26 @@ pub struct PathKeys {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    uri: String,
+    #[serde(deserialize_with = "uri")]
+    uri: PathUri,
     distance: Option<u32>,
-    throughput: Option<i64>,
+    #[serde(default, deserialize_with = "throughput")]
+    throughput: Option<u8>,
+}
+
+/// Read where it stands, so that an error points at its line.
+fn uri<'de, D: Deserializer<'de>>(from: D) -> Result<PathUri, D::Error> {
+    let text = String::deserialize(from)?;
+    let wrong = |error| D::Error::custom(format!("\"{text}\": {error}"));
+    text.parse().map_err(wrong)
+}
+
+fn throughput<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    let number = i64::deserialize(from)?;
+    let fits = u8::try_from(number).ok();
+    let fits = fits.filter(|&number| number <= THROUGHPUT_MAX);
+    let wrong = format!("throughput {number} is not a number from 0 to {THROUGHPUT_MAX}");
+    fits.map(Some).ok_or_else(|| D::Error::custom(wrong))
 }
 
 impl From<PathUri> for PathKeys {
@@ -41,23 +59,13 @@ impl TryFrom<Raw> for PathKeys {
     type Error = String;
 
     fn try_from(raw: Raw) -> Result<Self, String> {
-        let uri = raw.uri.parse::<PathUri>();
-        let uri = uri.map_err(|error| format!("\"{}\": {error}", raw.uri))?;
-        let throughput = match raw.throughput {
-            None => None,
-            Some(number) => {
-                let fits = u8::try_from(number).ok();
-                let fits = fits.filter(|&number| number <= THROUGHPUT_MAX);
-                Some(fits.ok_or(format!(
-                    "throughput {number} is not a number from 0 to {THROUGHPUT_MAX}"
-                ))?)
-            }
-        };
+        let Raw {
+            uri,
+            distance,
+            throughput,
+        } = raw;
         let twice = [
-            (
-                "distance",
-                raw.distance.is_some() && uri.distance().is_some(),
-            ),
+            ("distance", distance.is_some() && uri.distance().is_some()),
             (
                 "throughput",
                 throughput.is_some() && uri.throughput().is_some(),
@@ -68,7 +76,7 @@ impl TryFrom<Raw> for PathKeys {
         }
         let keys = Self::from(uri);
         Ok(Self {
-            distance: raw.distance.unwrap_or(keys.distance),
+            distance: distance.unwrap_or(keys.distance),
             throughput: throughput.unwrap_or(keys.throughput),
             ..keys
         })

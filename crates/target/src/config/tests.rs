@@ -115,7 +115,7 @@ fn an_unknown_key_is_shown_with_its_place_and_the_known_ones() {
         "line 30",
         "column 1",
         "jiter = ",
-        "unknown field `jiter`",
+        "unknown key `jiter`",
         "`large_delay`",
     ] {
         assert!(error.contains(part), "{part} in {error}");
@@ -136,9 +136,9 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
         (
             "\"30ms\"",
             "30",
-            ["line 29", "expected a duration in quotes, as in \"30ms\""],
+            ["line 29", "must be a duration in quotes, as in \"30ms\""],
         ),
-        ("\"1GiB\"", "\"1GB\"", ["line 21", "\"1GB\" is not a size"]),
+        ("\"1GiB\"", "\"1PB\"", ["line 21", "\"1PB\" is not a size"]),
         (
             "\"file:/srv/v0\"",
             "\"/srv/v0\"",
@@ -152,7 +152,7 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
         (
             "[1, 999]",
             "[1, 99999]",
-            ["line 5", "expected a whole number from 0 to 65535"],
+            ["line 5", "must be a whole number from 0 to 65535"],
         ),
     ] {
         let error = error(&WHOLE.replacen(right, wrong, 1));

@@ -22,7 +22,7 @@ const ALSO: [(&str, &str); 9] = [
 
 /// The error, with what was meant by the key that it doesn't know and where that belongs.
 pub(super) fn add(error: String) -> String {
-    let unknown = error.rsplit_once("unknown field `");
+    let unknown = error.rsplit_once("unknown key `");
     let unknown = unknown.and_then(|(_, rest)| rest.split_once('`'));
     let hint = unknown.and_then(|(key, here)| hint(key, here));
     match hint {
@@ -108,6 +108,9 @@ mod tests {
         }
         let error = Config::parse("nonsense = 1\n").unwrap_err();
         let last = error.lines().last().unwrap_or_default();
-        assert!(last.starts_with("unknown field `nonsense`"), "{error}");
+        assert!(
+            last.starts_with("unknown key `nonsense`; known here: `socket`"),
+            "{error}"
+        );
     }
 }

@@ -211,6 +211,34 @@ fn paths_that_lead_nowhere() {
 }
 
 #[test]
+fn configuration_that_cannot_be_is_a_usage_error() {
+    let place = Place::new();
+    for verb in ["run", "target"] {
+        let line = format!("{verb} -c nosuch.toml");
+        refused(&place, &line, USAGE, &["cannot read nosuch.toml"]);
+    }
+    let volume = "[[volume]]\nname = \"v\"\n[[volume.path]]\ndistance = 1\n";
+    for (keys, parts) in [
+        (
+            "uri = \"mem:1\"\n",
+            ["line 5, column 7", "multiple of 4 KiB"],
+        ),
+        (
+            "uri = 7\n",
+            ["line 5, column 7", "must be text in quotes, not 7"],
+        ),
+        (
+            "uri = \"mem:1MiB\"\nthroughput = 101\n",
+            ["line 6, column 14", "from 0 to 100"],
+        ),
+        ("", ["line 3, column 1", "the key `uri` is missing"]),
+    ] {
+        fs::write(place.path().join("b.toml"), format!("{volume}{keys}")).unwrap();
+        refused(&place, "run -c b.toml", USAGE, &parts);
+    }
+}
+
+#[test]
 fn a_file_that_is_read_only_can_be_read_and_not_written() {
     let place = Place::new();
     let path = place.path().join("disk.img");
