@@ -1,8 +1,7 @@
 //! Queue servers, as their clients find them.
-use crate::control::socket::{Service, default_path};
+use crate::control::socket::Service;
 use anyhow::anyhow;
-use std::path::{Path, PathBuf};
-use terminal::exit::Usage;
+use std::path::Path;
 
 /// `braid queue serve`.
 pub const QUEUE: Service = Service {
@@ -10,15 +9,6 @@ pub const QUEUE: Service = Service {
     noun: "queue server",
     command: "braid queue serve",
 };
-
-/// Returns the socket's path: as given, else in the usual place.
-///
-/// # Errors
-/// Usage: neither is there.
-pub fn socket_path(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
-    let path = given.cloned().or_else(|| default_path(QUEUE));
-    path.ok_or_else(|| Usage::error("XDG_RUNTIME_DIR is not set: give --socket PATH"))
-}
 
 /// Adds to a client's error where it met it, and what to do about it.
 pub fn client_error(error: ::queue::Error, path: &Path) -> anyhow::Error {

@@ -1,11 +1,14 @@
 //! The verbs that speak to a running target.
 use super::config::check_nqn;
-use super::control::check_referrals;
+use super::control::{
+    DropParams, HostsParams, ReferralsParams, ResizeParams, SetParams, TargetCall, check_referrals,
+};
 use super::discovery::{ReferralAddress, ReferralKeys};
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use service::control::call::Nothing;
 use service::control::limits::ANSWER_WAIT;
 use service::control::{rpc, socket};
 use std::fmt::Write;
@@ -109,8 +112,11 @@ pub fn set(args: &SetArgs) -> anyhow::Result<()> {
     Settings::from_words(words.clone()).map_err(Usage::error)?;
     let pairs = words.filter_map(|word| word.split_once('='));
     let settings = pairs.map(|(key, value)| (key.trim().to_owned(), value_of(key, value)));
-    let params = json!({"port": args.port, "settings": settings.collect::<Map<_, _>>()});
-    let port = call(&args.common, "target.set", params)?;
+    let asked = TargetCall::Set(SetParams {
+        port: args.port,
+        settings: settings.collect(),
+    });
+    let port = call(&args.common, &asked)?;
     args.common.print(&port, show_port)
 }
 
@@ -119,7 +125,8 @@ pub fn set(args: &SetArgs) -> anyhow::Result<()> {
 /// # Errors
 /// No such port, or no target that answers.
 pub fn drop_connections(args: &DropArgs) -> anyhow::Result<()> {
-    let result = call(&args.common, "target.drop", json!({"port": args.port}))?;
+    let asked = TargetCall::Drop(DropParams { port: args.port });
+    let result = call(&args.common, &asked)?;
     args.common.print(&result, |text, result| {
         writeln!(
             text,
@@ -135,8 +142,11 @@ pub fn drop_connections(args: &DropArgs) -> anyhow::Result<()> {
 /// No such namespace, no room, or no target that answers.
 pub fn resize(args: &ResizeArgs) -> anyhow::Result<()> {
     Size::from_text(&args.size).map_err(Usage::error)?;
-    let params = json!({"nsid": args.nsid, "size": args.size});
-    let namespace = call(&args.common, "target.resize", params)?;
+    let asked = TargetCall::Resize(ResizeParams {
+        nsid: args.nsid,
+        size: args.size.clone(),
+    });
+    let namespace = call(&args.common, &asked)?;
     args.common.print(&namespace, show_namespace)
 }
 
@@ -153,7 +163,8 @@ pub fn set_hosts(args: &HostsArgs) -> anyhow::Result<()> {
     let hosts = if any { &[][..] } else { &args.hosts };
     let checked = hosts.iter().try_for_each(|host| check_nqn("host", host));
     checked.map_err(Usage::error)?;
-    let result = call(&args.common, "target.hosts", json!({"hosts": hosts}))?;
+    let hosts = hosts.to_vec();
+    let result = call(&args.common, &TargetCall::Hosts(HostsParams { hosts }))?;
     args.common.print(&result, |text, result| {
         let hosts: Vec<_> = items(&result["hosts"]).map(word).collect();
         match hosts.is_empty() {
@@ -179,13 +190,10 @@ pub fn set_referrals(args: &ReferralsArgs) -> anyhow::Result<()> {
         address: *it,
         nqn: None,
     };
-    let all: Vec<_> = checked.iter().map(keys).collect();
-    check_referrals(&all).map_err(Usage::error)?;
-    let referrals = checked
-        .iter()
-        .map(|it| json!({"address": it.0.to_string()}));
-    let params = json!({"referrals": referrals.collect::<Vec<_>>()});
-    let result = call(&args.common, "target.referrals", params)?;
+    let referrals: Vec<_> = checked.iter().map(keys).collect();
+    check_referrals(&referrals).map_err(Usage::error)?;
+    let asked = TargetCall::Referrals(ReferralsParams { referrals });
+    let result = call(&args.common, &asked)?;
     args.common.print(&result, show_referrals)
 }
 
@@ -204,7 +212,7 @@ fn show_referrals(text: &mut String, result: &Value) -> std::fmt::Result {
 /// # Errors
 /// No target that answers.
 pub fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    let result = call(&args.common, "target.show", json!({}))?;
+    let result = call(&args.common, &TargetCall::Show(Nothing))?;
     args.common.print(&result, |text, result| {
         let subsystem = &result["subsystem"];
         writeln!(
@@ -236,9 +244,9 @@ impl Common {
     }
 }
 
-fn call(common: &Common, method: &str, params: Value) -> anyhow::Result<Value> {
+fn call(common: &Common, call: &TargetCall) -> anyhow::Result<Value> {
     let mut stream = socket::connect(socket::TARGET, common.socket.as_deref().map(Path::new))?;
-    rpc::call(&mut stream, method, params, ANSWER_WAIT)
+    rpc::call(&mut stream, call, ANSWER_WAIT)
 }
 
 /// `servers` is a number; everything else is text with a unit.

@@ -9,22 +9,23 @@
 //! answered; what it changes is in force within a loop turn.
 mod discovery;
 
-pub use discovery::check_referrals;
+pub use discovery::{HostsParams, ReferralsParams, check_referrals};
 
 use super::backend::{Backend, Room};
 use super::config::Config;
 use super::discovery::{Offer, ReferralKeys};
 use super::faults::{show_chance, show_rule};
 use super::launch::cqt_ns;
-use super::quantity::{Ana, AnaStates, Size};
+use super::quantity::{Ana, AnaStates, FromText, Size};
 use super::settings::Settings;
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::controller::{DiscoveryChange, PortOffer};
 use nvme::host::AnaState;
 use paths::uri::{UriKind, escaped, zone};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use service::control::rpc::Failure;
+use service::control::call::Nothing;
+use service::control::rpc::ControlError;
 use service::control::server::{Caller, Methods};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -75,24 +76,50 @@ struct Namespace {
     backend: Backend,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SetParams {
-    port: u16,
-    settings: Map<String, Value>,
+service::calls! {
+    /// What a target can be asked.
+    pub enum TargetCall {
+        /// Everything.
+        "target.show" => Show(Nothing),
+        /// Settings of a port.
+        "target.set" => Set(SetParams),
+        /// The connections of a port are dropped.
+        "target.drop" => Drop(DropParams),
+        /// Another size of a namespace.
+        "target.resize" => Resize(ResizeParams),
+        /// Hosts that may connect.
+        "target.hosts" => Hosts(HostsParams),
+        /// Discovery controllers to which hosts are referred.
+        "target.referrals" => Referrals(ReferralsParams),
+    }
 }
 
-#[derive(Deserialize)]
+/// Of `target.set`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DropParams {
-    port: u16,
+pub struct SetParams {
+    /// As `show` numbers it, from 1.
+    pub port: u16,
+    /// See [`Settings::from_map`].
+    pub settings: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
+/// Of `target.drop`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ResizeParams {
-    nsid: u32,
-    size: Size,
+pub struct DropParams {
+    /// As `show` numbers it, from 1.
+    pub port: u16,
+}
+
+/// Of `target.resize`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeParams {
+    /// Namespace.
+    pub nsid: u32,
+    /// Its new size, as [`Size::from_text`] reads it.
+    pub size: String,
 }
 
 impl Control {
@@ -150,26 +177,14 @@ impl Control {
         }
     }
 
-    fn dispatch(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
-        match method {
-            "target.show" => Ok(self.show()),
-            "target.set" => self.set(parse(params)?),
-            "target.drop" => self.drop_connections(parse(params)?),
-            "target.resize" => self.resize(parse(params)?, by),
-            "target.hosts" => self.set_hosts(parse(params)?),
-            "target.referrals" => self.set_referrals(parse(params)?),
-            other => Err(Failure::method(other)),
-        }
-    }
-
-    fn set(&self, params: SetParams) -> Result<Value, Failure> {
-        let settings = Settings::from_map(params.settings).map_err(Failure::params)?;
+    fn set(&self, params: SetParams) -> Result<Value, ControlError> {
+        let settings = Settings::from_map(params.settings).map_err(ControlError::params)?;
         let mut state = self.state();
         let index = port_index(&state, params.port)?;
         let port = &mut state.ports[usize::from(index)];
         if let Some(ana) = &settings.ana {
             let groups = port.ana.keys().copied().collect();
-            ana.check(&groups).map_err(Failure::params)?;
+            ana.check(&groups).map_err(ControlError::params)?;
         }
         if settings.changes_shape() {
             let mut shape = port.shape;
@@ -200,19 +215,19 @@ impl Control {
         Ok(self.show_port(index, port))
     }
 
-    fn drop_connections(&self, params: DropParams) -> Result<Value, Failure> {
+    fn drop_connections(&self, params: DropParams) -> Result<Value, ControlError> {
         let index = port_index(&self.state(), params.port)?;
         let connections = self.board.port(index).connections;
         self.send(TargetControl::Drop(index))?;
         Ok(json!({"port": params.port, "connections": connections}))
     }
 
-    fn resize(&self, params: ResizeParams, by: &Caller<'_>) -> Result<Value, Failure> {
-        let bytes = params.size.0;
+    fn resize(&self, params: &ResizeParams, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let Size(bytes) = Size::from_text(&params.size).map_err(ControlError::params)?;
         let (room, block_shift) = self.may_resize(params.nsid, bytes)?;
         // The file may hang: nobody else waits for it.
         let made = room.make(bytes);
-        made.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        made.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         by.ensure_there()?;
         let mut state = self.state();
         self.send(TargetControl::Resize(params.nsid, bytes >> block_shift))?;
@@ -225,18 +240,18 @@ impl Control {
     ///
     /// # Errors
     /// There is none, or it can't have that size.
-    fn may_resize(&self, nsid: u32, bytes: u64) -> Result<(Room, u8), Failure> {
+    fn may_resize(&self, nsid: u32, bytes: u64) -> Result<(Room, u8), ControlError> {
         let mut state = self.state();
         let namespace = namespace_of(&mut state, nsid)?;
         if bytes == 0 || !bytes.is_multiple_of(1 << namespace.block_shift) {
             let block = 1u32 << namespace.block_shift;
-            return Err(Failure::params(format!(
+            return Err(ControlError::params(format!(
                 "{bytes} bytes are no multiple of {block} above 0"
             )));
         }
         if namespace.is_sized {
             // The next start would go back to it, and hosts would lose the end.
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "namespace {nsid} has a size in its configuration, which a restart would go back \
                  to: change its size key (or --size) and restart, after its backend is as large \
                  (truncate -s of a file), or leave the key out and have the namespace as long as \
@@ -302,10 +317,10 @@ impl Control {
         })
     }
 
-    fn send(&self, change: TargetControl) -> Result<(), Failure> {
+    fn send(&self, change: TargetControl) -> Result<(), ControlError> {
         match (self.send)(change) {
             true => Ok(()),
-            false => Err(Failure::refused("the target is ending")),
+            false => Err(ControlError::refused("the target is ending")),
         }
     }
 
@@ -316,12 +331,17 @@ impl Control {
 }
 
 impl Methods for Control {
-    fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
-        self.dispatch(&Caller::NONE, method, params)
-    }
+    type Call = TargetCall;
 
-    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
-        self.dispatch(by, method, params)
+    fn call(&self, by: &Caller<'_>, call: TargetCall) -> Result<Value, ControlError> {
+        match call {
+            TargetCall::Show(Nothing) => Ok(self.show()),
+            TargetCall::Set(params) => self.set(params),
+            TargetCall::Drop(params) => self.drop_connections(params),
+            TargetCall::Resize(params) => self.resize(&params, by),
+            TargetCall::Hosts(params) => self.set_hosts(params),
+            TargetCall::Referrals(params) => self.set_referrals(params),
+        }
     }
 }
 
@@ -382,23 +402,19 @@ pub fn uri(address: SocketAddr, nqn: &str, offer: Offer) -> String {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
-}
-
-fn namespace_of(state: &mut State, nsid: u32) -> Result<&mut Namespace, Failure> {
+fn namespace_of(state: &mut State, nsid: u32) -> Result<&mut Namespace, ControlError> {
     let all = state.namespaces.iter().map(|it| it.nsid.to_string());
     let all = all.collect::<Vec<_>>().join(", ");
     let found = state.namespaces.iter_mut().find(|it| it.nsid == nsid);
-    found.ok_or_else(|| Failure::params(format!("there is no namespace {nsid}, only {all}")))
+    found.ok_or_else(|| ControlError::params(format!("there is no namespace {nsid}, only {all}")))
 }
 
-fn port_index(state: &State, port: u16) -> Result<u16, Failure> {
+fn port_index(state: &State, port: u16) -> Result<u16, ControlError> {
     match port.checked_sub(1) {
         Some(index) if usize::from(index) < state.ports.len() => Ok(index),
         _ => {
             let ports = state.ports.len();
-            Err(Failure::params(format!(
+            Err(ControlError::params(format!(
                 "there is no port {port}; ports are 1…{ports}"
             )))
         }

@@ -4,7 +4,7 @@ use super::quantity::{FromText, from_text};
 use nvme::controller::{PortOffer, Referral};
 use nvme::wire::fabrics::DISCOVERY_NQN;
 use paths::uri::discovery::DISCOVERY_PORT;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -68,14 +68,21 @@ impl FromText for ReferralAddress {
     }
 }
 
+impl Serialize for ReferralAddress {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&self.0)
+    }
+}
+
 /// One `[[referral]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReferralKeys {
     /// Where it is.
     #[serde(deserialize_with = "from_text")]
     pub address: ReferralAddress,
     /// Its discovery subsystem's own NQN; the well-known one where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
 }
 

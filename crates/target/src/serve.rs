@@ -13,9 +13,8 @@ use paths::uri::PathUri;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use runtime::watchdog::STUCK_GRACE;
 use service::advice;
-use service::control::access::Access;
 use service::control::server;
-use service::control::socket::{self, PrivateSocket};
+use service::control::socket::{PrivateSocket, TARGET, listening_path};
 use service::service_manager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write;
@@ -89,15 +88,14 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     config.cpu = args.cpu.or(config.cpu);
     config.spin |= args.spin;
     config.socket = args.socket.or(config.socket);
-    let socket = control_socket(config.socket.take(), &config.access())?;
+    let path = listening_path(config.socket.take(), TARGET);
+    let socket = PrivateSocket::bind(&path, TARGET.noun, &config.access())?;
     let (waker, wakes) = log::wakes();
     let mut launched =
         launch(&config, Some(waker.clone())).map_err(|error| too_large(error, &config))?;
     launched.backends.iter_mut().for_each(Backend::keep);
     stop_on_signals(&launched)?;
-    if let Some(socket) = &socket {
-        serve_control(socket, &config, &mut launched)?;
-    }
+    serve_control(&socket, &config, &mut launched)?;
     let ports = config.ports.len();
     let (log, board) = (launched.log.clone(), launched.board.clone());
     let logger = match args.quiet {
@@ -225,17 +223,6 @@ fn file_uri(path: &std::path::Path) -> anyhow::Result<String> {
     };
     const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
     Ok(format!("file:{}", utf8_percent_encode(path, RESERVED)))
-}
-
-/// The control socket, if there is a place for one.
-fn control_socket(path: Option<PathBuf>, access: &Access) -> anyhow::Result<Option<PrivateSocket>> {
-    match path.or_else(|| socket::default_path(socket::TARGET)) {
-        Some(path) => PrivateSocket::bind(&path, "target", access).map(Some),
-        None => {
-            output::note("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)");
-            Ok(None)
-        }
-    }
 }
 
 /// The first SIGTERM or SIGINT ends the target in order, a second one at once.

@@ -2,6 +2,7 @@
 use super::wait::wait_checked;
 use crate::cli::Exit;
 use crate::output;
+use crate::run::call::{EngineCall, MirrorParams};
 use crate::run::client::Common;
 use crate::run::last_check;
 use serde_json::{Value, json};
@@ -37,8 +38,8 @@ pub struct LegArgs {
 
 impl LegArgs {
     /// Who is asked, and what of.
-    pub fn parts(&self) -> (&Common, serde_json::Value) {
-        let params = json!({"volume": self.volume, "leg": self.leg});
+    pub fn parts(&self) -> (&Common, MirrorParams) {
+        let params = MirrorParams::of_leg(&self.volume, &self.leg);
         (&self.common, params)
     }
 }
@@ -90,7 +91,7 @@ pub struct RepairArgs {
 /// As [`mirror`]; [`Exit`] 1 as `wait` says.
 pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let (common, volume) = args.of.parts();
-    let begun = common.call("mirror.check", json!({"volume": volume}))?;
+    let begun = common.call(&EngineCall::MirrorCheck(MirrorParams::of(volume)))?;
     match args.wait {
         true => found(args, false),
         false => common.print(&begun, said),
@@ -103,8 +104,10 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
 /// As [`check`].
 pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
     let (common, volume) = args.check.of.parts();
-    let params = json!({"volume": volume, "leg": args.from});
-    let begun = common.call("mirror.repair", params)?;
+    let begun = common.call(&EngineCall::MirrorRepair(MirrorParams {
+        leg: args.from.clone(),
+        ..MirrorParams::of(volume)
+    }))?;
     match args.check.wait {
         true => found(&args.check, true),
         false => common.print(&begun, said),
@@ -148,28 +151,31 @@ fn is_alike(checked: &Value, repairs: bool) -> bool {
     checked["complete"] == true && checked["changed"] != true && mended >= bad
 }
 
+/// One of the calls about a mirror.
+type Ask = fn(MirrorParams) -> EngineCall;
+
 /// Asks something of a mirror.
 ///
 /// # Errors
 /// No engine that answers, or what it says.
-pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
-    let params = json!({"volume": args.volume});
-    args.common.show(&format!("mirror.{verb}"), params, said)
+pub fn mirror(ask: Ask, args: &MirrorArgs) -> anyhow::Result<()> {
+    let call = ask(MirrorParams::of(&args.volume));
+    args.common.show(&call, said)
 }
 
 /// Asks something of a leg.
 ///
 /// # Errors
 /// As [`mirror`].
-pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
-    let params = json!({"volume": args.volume, "leg": args.leg});
-    let method = format!("mirror.{verb}");
-    let value = match verb {
+pub fn leg(ask: Ask, args: &LegArgs) -> anyhow::Result<()> {
+    let (common, params) = args.parts();
+    let call = ask(params);
+    let value = match call {
         // Opens the leg's file again, behind other verbs.
-        "restore" => args.common.call_for_long(&method, params)?,
-        _ => args.common.call(&method, params)?,
+        EngineCall::MirrorRestore(_) => common.call_for_long(&call)?,
+        _ => common.call(&call)?,
     };
-    args.common.print(&value, said)
+    common.print(&value, said)
 }
 
 /// Has a mirror start.
@@ -177,13 +183,14 @@ pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`mirror`].
 pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
-    let params = json!({
-        "volume": args.volume,
-        "without": args.without_missing,
-        "discard": args.discard,
-        "accept": args.accept,
-    });
-    let value = args.common.call_for_long("mirror.assemble", params)?;
+    let value = args
+        .common
+        .call_for_long(&EngineCall::MirrorAssemble(MirrorParams {
+            without: args.without_missing,
+            discard: args.discard.clone(),
+            accept: args.accept,
+            ..MirrorParams::of(&args.volume)
+        }))?;
     args.common.print(&value, said)
 }
 

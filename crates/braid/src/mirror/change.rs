@@ -1,11 +1,12 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
 use super::wait::{far, status_of, wait_rebuilt};
 use crate::cli::Usage;
+use crate::run::call::{EngineCall, MirrorParams};
 use crate::run::client::{Common, checked};
 use crate::run::{held, last_check};
 use crate::units::{format_bytes, parse_rate};
 use crate::uri::PathUri;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write;
 use terminal::answer::{items, number, word};
 
@@ -114,9 +115,12 @@ pub struct StatusArgs {
 /// # Errors
 /// No engine that answers, or what it says.
 pub fn add(args: &AddArgs) -> anyhow::Result<()> {
-    let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
+    let call = EngineCall::MirrorAdd(MirrorParams {
+        force: args.new.force,
+        ..MirrorParams::of_leg(&args.volume, &args.leg)
+    });
     let said = "added; write it into the configuration too";
-    let leg = changed(&args.new.common, "mirror.add", params, said)?;
+    let leg = changed(&args.new.common, &call, said)?;
     args.new.waited(&args.volume, &leg)
 }
 
@@ -125,11 +129,13 @@ pub fn add(args: &AddArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`add`].
 pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
-    let params = json!({
-        "volume": args.volume, "leg": args.leg, "by": args.by, "force": args.new.force,
+    let call = EngineCall::MirrorReplace(MirrorParams {
+        by: Some(args.by.clone()),
+        force: args.new.force,
+        ..MirrorParams::of_leg(&args.volume, &args.leg)
     });
     let said = "added, the other goes when it is in sync; write it into the configuration too";
-    let leg = changed(&args.new.common, "mirror.replace", params, said)?;
+    let leg = changed(&args.new.common, &call, said)?;
     args.new.waited(&args.volume, &leg)
 }
 
@@ -139,7 +145,7 @@ pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
 /// As [`add`].
 pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
     let (common, params) = args.parts();
-    let value = common.call_for_long("mirror.remove", params)?;
+    let value = common.call_for_long(&EngineCall::MirrorRemove(params))?;
     common.print(&value, |text, value| {
         let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
         let rest = match value["carries_superblock"] == true {
@@ -158,8 +164,11 @@ pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`add`].
 pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
-    let params = json!({"volume": args.volume, "force": args.force});
-    let value = args.common.call_for_long("mirror.stop", params)?;
+    let call = EngineCall::MirrorStop(MirrorParams {
+        force: args.force,
+        ..MirrorParams::of(&args.volume)
+    });
+    let value = args.common.call_for_long(&call)?;
     args.common.print(&value, |text, value| {
         if let Some(why) = value["nothing"].as_str() {
             return writeln!(text, "{}: nothing to do: {why}", args.volume);
@@ -179,7 +188,7 @@ pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
 /// As [`add`].
 pub fn grow(args: &super::ask::MirrorArgs) -> anyhow::Result<()> {
     let (common, volume) = args.parts();
-    let value = common.call_for_long("mirror.grow", json!({"volume": volume}))?;
+    let value = common.call_for_long(&EngineCall::MirrorGrow(MirrorParams::of(volume)))?;
     common.print(&value, |text, value| {
         let size = |key: &str| format_bytes(number(&value[key]));
         let (bytes, before) = (size("bytes"), size("before"));
@@ -202,14 +211,14 @@ pub fn speed(args: &SpeedArgs) -> anyhow::Result<()> {
             Err(error) => Err(Usage::error(format!("--{name}: {error}"))),
         }
     };
-    let params = json!({
-        "volume": args.volume,
-        "floor": rate("floor", &args.floor)?,
-        "ceiling": rate("ceiling", &args.ceiling)?,
-        "pause": args.pause,
-        "resume": args.resume,
+    let call = EngineCall::MirrorSpeed(MirrorParams {
+        floor: rate("floor", &args.floor)?,
+        ceiling: rate("ceiling", &args.ceiling)?,
+        pause: args.pause,
+        resume: args.resume,
+        ..MirrorParams::of(&args.volume)
     });
-    args.common.show("mirror.speed", params, |text, value| {
+    args.common.show(&call, |text, value| {
         let words = speed_words(value);
         writeln!(text, "{}: background copies: {words}", args.volume)
     })
@@ -233,8 +242,8 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
 }
 
 /// Has it done, and says so; the leg that the engine names.
-fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::Result<String> {
-    let value = common.call_for_long(method, params)?;
+fn changed(common: &Common, call: &EngineCall, said: &str) -> anyhow::Result<String> {
+    let value = common.call_for_long(call)?;
     common.print(&value, |text, value| {
         let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
         writeln!(text, "{volume}: {leg} {said}")
@@ -294,6 +303,7 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn shown(more: Value) -> String {
         let mut value = json!({

@@ -18,6 +18,8 @@ mod show;
 mod upgrade;
 mod wait;
 
+use crate::run::call::EngineCall;
+
 /// The verbs.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum MirrorVerb {
@@ -73,9 +75,9 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Assemble(args) => ask::assemble(args),
         MirrorVerb::Check(args) => ask::check(args),
         MirrorVerb::Repair(args) => ask::repair(args),
-        MirrorVerb::EndCheck(args) => ask::mirror("end", args),
-        MirrorVerb::PauseCheck(args) => ask::mirror("pause", args),
-        MirrorVerb::ResumeCheck(args) => ask::mirror("resume", args),
+        MirrorVerb::EndCheck(args) => ask::mirror(EngineCall::MirrorEnd, args),
+        MirrorVerb::PauseCheck(args) => ask::mirror(EngineCall::MirrorPause, args),
+        MirrorVerb::ResumeCheck(args) => ask::mirror(EngineCall::MirrorResume, args),
         MirrorVerb::Status(args) => change::status(args),
         MirrorVerb::Speed(args) => change::speed(args),
         MirrorVerb::Add(args) => change::add(args),
@@ -83,8 +85,8 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Replace(args) => change::replace(args),
         MirrorVerb::Grow(args) => change::grow(args),
         MirrorVerb::Stop(args) => change::stop(args),
-        MirrorVerb::Fail(args) => ask::leg("fail", args),
-        MirrorVerb::Restore(args) => ask::leg("restore", args),
-        MirrorVerb::AcceptLoss(args) => ask::mirror("accept-loss", args),
+        MirrorVerb::Fail(args) => ask::leg(EngineCall::MirrorFail, args),
+        MirrorVerb::Restore(args) => ask::leg(EngineCall::MirrorRestore, args),
+        MirrorVerb::AcceptLoss(args) => ask::mirror(EngineCall::MirrorAcceptLoss, args),
     }
 }

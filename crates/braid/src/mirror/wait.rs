@@ -2,10 +2,11 @@
 use crate::cli::Exit;
 use crate::output;
 use crate::run::UNKNOWN;
+use crate::run::call::{EngineCall, MirrorParams};
 use crate::run::client::Common;
 use crate::units::{format_bytes, format_ns};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::IsTerminal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const WHOLE: f64 = 1000.0;
 /// # Errors
 /// No engine that answers, or what it says.
 pub fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
-    common.call("mirror.status", json!({"volume": volume}))
+    common.call(&EngineCall::MirrorStatus(MirrorParams::of(volume)))
 }
 
 /// Until nothing is rebuilt, made alike or checked any more, or the mirror's start was refused.
@@ -195,6 +196,7 @@ pub fn far(it: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn how_far_it_is_has_a_rate_and_time_unless_it_is_paused() {

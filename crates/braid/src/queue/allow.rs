@@ -1,4 +1,5 @@
 //! `--allow`: what the users of a queue server may do, as options say it.
+use crate::control::access::Name;
 use crate::units::parse_size;
 use broker::{Grant, NamespaceRight, Rights};
 
@@ -17,7 +18,7 @@ pub struct Allow {
 const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
 
 /// How a right is written.
-const SYNTAX: &str = "a right is uid=N or uid=any, then nsid=N with first=BLOCK, blocks=N and \
+const SYNTAX: &str = "a right is uid=USER (a name or a number) or uid=any, then nsid=N with first=BLOCK, blocks=N and \
                       read-only, then depth=N, queues=N, memory=SIZE, as far as they are wanted, \
                       with commas and no blanks: --allow uid=1000,nsid=1,depth=64,memory=1GiB";
 
@@ -49,10 +50,7 @@ fn read(text: &str) -> Result<Allow, String> {
         match key {
             "uid" => {
                 uid = true;
-                allow.uid = (value != "any").then(|| number(key, value)).transpose()?;
-                if allow.uid == Some(u32::MAX) {
-                    return Err(format!("uid={value} is no user: all ones mean none"));
-                }
+                allow.uid = (value != "any").then(|| user(value)).transpose()?;
             }
             "nsid" => nsid = Some(number(key, value)?),
             "first" => first = Some(number(key, value)?),
@@ -72,7 +70,7 @@ fn read(text: &str) -> Result<Allow, String> {
         }
     }
     if !uid {
-        return Err("say whom: uid=1000, or uid=any".into());
+        return Err("say whom: uid=1000, uid=alice, or uid=any".into());
     }
     if allow
         .depth
@@ -114,6 +112,15 @@ fn nothing(allow: &Allow, blocks: Option<u64>) -> Result<(), String> {
              no right"
         )),
     }
+}
+
+fn user(value: &str) -> Result<u32, String> {
+    if value.parse() == Ok(u32::MAX) {
+        return Err(format!("uid={value} is no user: all ones mean none"));
+    }
+    let name = value.parse::<Name>();
+    let name = name.map_err(|why| format!("uid={value}: {why}"))?;
+    name.uid().map_err(|why| format!("uid={value}: {why:#}"))
 }
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
@@ -310,10 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn user_is_named_by_name_or_number() {
+        let of = |text: &str| parse(text).map(|it| it.uid);
+        assert_eq!(of("uid=root,nsid=1"), of("uid=0,nsid=1"));
+        let error = of("uid=no-such-user").unwrap_err();
+        assert!(
+            error.contains("there is no user \"no-such-user\""),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for (text, part) in [
             ("nsid=1", "say whom"),
-            ("uid=x", "uid=\"x\""),
+            ("uid=a:b", "uid=a:b"),
             ("uid=4294967295", "is no user"),
             ("uid=1,first=2", "say nsid= too"),
             ("uid=1,nsid=0", "counts from 1"),

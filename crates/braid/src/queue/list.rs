@@ -1,5 +1,6 @@
 //! `braid queue list`: the queues of a server, and who has them.
-use super::{client_error, socket_path};
+use super::{SERVICE, client_error};
+use crate::control::socket::client_path;
 use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_count};
@@ -27,7 +28,7 @@ const NO_SERVER: &str = "what answers is no queue server";
 /// # Errors
 /// Nobody answers.
 pub fn run(args: &ListArgs) -> anyhow::Result<()> {
-    let path = socket_path(args.socket.as_ref())?;
+    let path = client_path(args.socket.as_deref(), SERVICE)?;
     let text = ::queue::list(&path).map_err(|error| client_error(error, &path))?;
     let facts: Value = serde_json::from_str(&text).context(NO_SERVER)?;
     let is_one = ["namespaces", "threads", "queues"].map(|key| facts[key].is_array());

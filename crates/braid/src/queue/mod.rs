@@ -9,7 +9,7 @@ mod list;
 mod serve;
 
 use load::queue::bench;
-use service::queues::{QUEUE as SERVICE, client_error, socket_path};
+use service::queues::{QUEUE as SERVICE, client_error};
 
 /// The verbs.
 #[derive(Debug, clap::Subcommand)]

@@ -1,8 +1,8 @@
 //! `braid queue serve`: a software controller whose queues applications map.
-use super::{allow, socket_path};
+use super::{SERVICE, allow};
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
-use crate::control::socket::PrivateSocket;
+use crate::control::socket::{PrivateSocket, listening_path};
 use crate::cpus::CpuList;
 use crate::output::{self, OutputClosed};
 use crate::run::NbdAddress;
@@ -66,9 +66,9 @@ pub struct ServeArgs {
     #[arg(long)]
     trusted: bool,
     /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB;
-    /// uid=any is everybody who is not named. Without nsid= all namespaces, to write too. Repeat it
-    /// for more namespaces of a user, and for more users [default: who may connect may do
-    /// everything]
+    /// uid=alice is a user by name, uid=any everybody who is not named. Without nsid= all
+    /// namespaces, to write too. Repeat it for more namespaces of a user, and for more users
+    /// [default: who may connect may do everything]
     #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
     allow: Vec<allow::Allow>,
     /// Most memory of a queue, besides its rings. Of all queues of a user:
@@ -149,7 +149,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         return Err(Usage::error(what));
     }
     let interrupt = Interrupt::install()?;
-    let path = socket_path(args.socket.as_ref())?;
+    let path = listening_path(args.socket.clone(), SERVICE);
     let namespaces: Vec<_> = (1..)
         .zip(&args.namespaces)
         .map(|(nsid, uri)| open(args, nsid, uri).with_context(|| format!("namespace {nsid}")))

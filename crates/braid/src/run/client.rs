@@ -1,16 +1,21 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
+use super::call::{
+    AcceptParams, CheckParams, EngineCall, KnobParams, PathParams, PolicyParams, ReloadParams,
+};
 use super::explain::ExplainArgs;
+use super::exports::ExportParams;
 use super::live;
 use crate::cli::{Exit, Usage};
 use crate::control::access::{Mode, Name};
+use crate::control::call::Nothing;
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns};
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -207,14 +212,14 @@ pub enum ExportVerb {
         #[arg(long)]
         read_only: bool,
         /// User whose Unix socket it is [default: who started the engine]
-        #[arg(long, value_name = "USER", value_parser = checked::<Name>)]
-        owner: Option<String>,
+        #[arg(long, value_name = "USER")]
+        owner: Option<Name>,
         /// Group whose Unix socket it is [default: that of who started the engine]
-        #[arg(long, value_name = "GROUP", value_parser = checked::<Name>)]
-        group: Option<String>,
+        #[arg(long, value_name = "GROUP")]
+        group: Option<Name>,
         /// Who may connect to the Unix socket, octal: 0660 lets the group [default: 0600]
-        #[arg(long, value_name = "MODE", value_parser = checked::<Mode>)]
-        mode: Option<String>,
+        #[arg(long, value_name = "MODE")]
+        mode: Option<Mode>,
         #[command(flatten)]
         common: Common,
     },
@@ -244,8 +249,10 @@ pub struct CheckArgs {
 /// No engine that answers, or what it says.
 pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
     match verb {
-        EngineVerb::List(common) => common.show("list", json!({}), list),
-        EngineVerb::ListSubsys(common) => common.show("list-subsys", json!({}), list_subsys),
+        EngineVerb::List(common) => common.show(&EngineCall::List(Nothing), list),
+        EngineVerb::ListSubsys(common) => {
+            common.show(&EngineCall::ListSubsys(Nothing), list_subsys)
+        }
         EngineVerb::Stat(args) => stat(args),
         EngineVerb::Explain(args) => super::explain::ask(args),
         EngineVerb::Policy { verb } => policy(verb),
@@ -254,17 +261,17 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Connect(args) => super::connect::ask(args),
         EngineVerb::ConnectAll(args) => super::connect::ask_all(args),
         EngineVerb::Reload { force, common } => {
-            let params = json!({"force": force});
-            let value = common.call_within("reload", params, CHANGE_WAIT)?;
+            let call = EngineCall::Reload(ReloadParams { force: *force });
+            let value = common.call_for_long(&call)?;
             common.print(&value, |text, value| {
                 writeln!(text, "{}", word(&value["changed"]))
             })
         }
         EngineVerb::Export { verb } => export(verb),
         EngineVerb::Accept { volume, common } => {
-            let params = json!({"volume": volume});
+            let volume = volume.clone();
             // A mirror starts meanwhile.
-            let value = common.call_for_long("accept", params)?;
+            let value = common.call_for_long(&EngineCall::Accept(AcceptParams { volume }))?;
             common.print(&value, |text, value| {
                 writeln!(text, "{}: accepted", word(&value["volume"]))
             })
@@ -274,31 +281,25 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
 }
 
 impl Common {
-    pub fn call(&self, method: &str, params: Value) -> anyhow::Result<Value> {
-        self.call_within(method, params, ANSWER_WAIT)
+    pub fn call(&self, call: &EngineCall) -> anyhow::Result<Value> {
+        self.call_within(call, ANSWER_WAIT)
     }
 
-    pub(super) fn call_within(
-        &self,
-        method: &str,
-        params: Value,
-        wait: Duration,
-    ) -> anyhow::Result<Value> {
+    pub(super) fn call_within(&self, call: &EngineCall, wait: Duration) -> anyhow::Result<Value> {
         let mut stream = socket::connect(socket::RUN, self.socket.as_deref())?;
-        rpc::call(&mut stream, method, params, wait)
+        rpc::call(&mut stream, call, wait)
     }
 
-    pub fn call_for_long(&self, method: &str, params: Value) -> anyhow::Result<Value> {
-        self.call_within(method, params, CHANGE_WAIT)
+    pub fn call_for_long(&self, call: &EngineCall) -> anyhow::Result<Value> {
+        self.call_within(call, CHANGE_WAIT)
     }
 
     pub fn show(
         &self,
-        method: &str,
-        params: Value,
+        call: &EngineCall,
         show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,
     ) -> anyhow::Result<()> {
-        let value = self.call(method, params)?;
+        let value = self.call(call)?;
         self.print(&value, show)
     }
 
@@ -313,7 +314,8 @@ impl Common {
 
 fn stat(args: &StatArgs) -> anyhow::Result<()> {
     loop {
-        args.common.show("stat", json!({}), super::stat::show)?;
+        let call = EngineCall::Stat(Nothing);
+        args.common.show(&call, super::stat::show)?;
         match args.interval {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds)),
             None => return Ok(()),
@@ -322,8 +324,8 @@ fn stat(args: &StatArgs) -> anyhow::Result<()> {
 }
 
 fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
-    let (params, common) = match verb {
-        PolicyVerb::Show { volume, common } => (json!({"volume": volume}), common),
+    let (volume, policy, common) = match verb {
+        PolicyVerb::Show { volume, common } => (volume, None, common),
         PolicyVerb::Set {
             volume,
             policy,
@@ -332,10 +334,12 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             // Checked here, so that a wrong word is a usage error whether or not an engine runs.
             let parsed = policy::Policy::parse(policy);
             parsed.map_err(|error| Usage::error(format!("\"{policy}\": {error}")))?;
-            (json!({"volume": volume, "policy": policy}), common)
+            (volume, Some(policy.clone()), common)
         }
     };
-    common.show("policy", params, |text, value| {
+    let volume = volume.clone();
+    let call = EngineCall::Policy(PolicyParams { volume, policy });
+    common.show(&call, |text, value| {
         if let Some(why) = value["why"].as_str() {
             return writeln!(text, "{}: {why}", word(&value["volume"]));
         }
@@ -357,8 +361,8 @@ pub(super) fn all_policies(active: policy::Policy) -> String {
 }
 
 fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
-    let (params, common) = match verb {
-        KnobVerb::Show { volume, common } => (json!({"volume": volume}), common),
+    let (volume, name, value, common) = match verb {
+        KnobVerb::Show { volume, common } => (volume, None, None, common),
         KnobVerb::Set {
             volume,
             name,
@@ -368,13 +372,16 @@ fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
             // Checked here, so that a wrong word is a usage error whether or not an engine runs.
             let checked = live::check(name, value);
             checked.map_err(Usage::error)?;
-            (
-                json!({"volume": volume, "name": name, "value": value}),
-                common,
-            )
+            (volume, Some(name.clone()), Some(value.clone()), common)
         }
     };
-    common.show("knob", params, |text, value| {
+    let volume = volume.clone();
+    let call = EngineCall::Knob(KnobParams {
+        volume,
+        name,
+        value,
+    });
+    common.show(&call, |text, value| {
         let timeout = format_ns(number(&value["weight_timeout_ns"]) as f64);
         let shift = &value["ewma_shift"];
         writeln!(
@@ -399,20 +406,24 @@ pub(super) fn hedge(value: &Value) -> String {
 }
 
 fn path(verb: &PathVerb) -> anyhow::Result<()> {
-    let (method, args, force) = match verb {
-        PathVerb::Add(args) => ("path.add", args, false),
-        PathVerb::Remove { force, path } => ("path.remove", path, *force),
-        PathVerb::Fail { force, path } => ("path.fail", path, *force),
-        PathVerb::Restore(args) => ("path.restore", args, false),
-        PathVerb::Drain { force, path } => ("path.drain", path, *force),
+    type Ask = fn(PathParams) -> EngineCall;
+    let (ask, args, force): (Ask, _, _) = match verb {
+        PathVerb::Add(args) => {
+            // Checked here, so that a wrong word is a usage error whether or not an engine runs.
+            let parsed = args.path.parse::<crate::uri::PathUri>();
+            parsed.map_err(|error| Usage::error(format!("\"{}\": {error}", args.path)))?;
+            (EngineCall::PathAdd, args, false)
+        }
+        PathVerb::Remove { force, path } => (EngineCall::PathRemove, path, *force),
+        PathVerb::Fail { force, path } => (EngineCall::PathFail, path, *force),
+        PathVerb::Restore(args) => (EngineCall::PathRestore, args, false),
+        PathVerb::Drain { force, path } => (EngineCall::PathDrain, path, *force),
     };
-    if method == "path.add" {
-        // Checked here, so that a wrong word is a usage error whether or not an engine runs.
-        let parsed = args.path.parse::<crate::uri::PathUri>();
-        parsed.map_err(|error| Usage::error(format!("\"{}\": {error}", args.path)))?;
-    }
-    let params = json!({"volume": args.volume, "path": args.path, "force": force});
-    let value = args.common.call_within(method, params, CHANGE_WAIT)?;
+    let value = args.common.call_for_long(&ask(PathParams {
+        volume: args.volume.clone(),
+        path: args.path.clone(),
+        force,
+    }))?;
     args.common.print(&value, |text, value| {
         let (volume, uri) = (word(&value["volume"]), word(&value["uri"]));
         writeln!(text, "{volume}: path {uri} {}", word(&value["state"]))?;
@@ -434,15 +445,15 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
             mode,
             common,
         } => {
-            let params = json!({
-                "volume": volume,
-                "export": export,
-                "read_only": read_only,
-                "owner": owner,
-                "group": group,
-                "mode": mode,
+            let call = EngineCall::ExportAdd(ExportParams {
+                volume: volume.clone(),
+                export: export.clone(),
+                read_only: *read_only,
+                owner: owner.clone(),
+                group: group.clone(),
+                mode: *mode,
             });
-            common.show("export.add", params, |text, value| {
+            common.show(&call, |text, value| {
                 writeln!(text, "{}: {}", word(&value["volume"]), word(&value["uri"]))
             })
         }
@@ -451,8 +462,12 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
             export,
             common,
         } => {
-            let params = json!({"volume": volume, "export": export});
-            common.show("export.remove", params, |text, value| {
+            let call = EngineCall::ExportRemove(ExportParams {
+                volume: volume.clone(),
+                export: export.clone(),
+                ..ExportParams::default()
+            });
+            common.show(&call, |text, value| {
                 let (volume, export) = (word(&value["volume"]), word(&value["export"]));
                 writeln!(text, "{volume}: {export} removed")
             })
@@ -466,7 +481,8 @@ pub fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {
-    let value = match args.common.call("check", json!({"volume": args.volume})) {
+    let volume = args.volume.clone();
+    let value = match args.common.call(&EngineCall::Check(CheckParams { volume })) {
         Ok(value) => value,
         Err(error) => {
             output::note(&format!("{error:#}"));

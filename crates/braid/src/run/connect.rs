@@ -14,6 +14,7 @@
 //! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. Who is at each way is
 //! asked first, of many at a time ([`reach`]); those that answer are tried one after
 //! the other, and other users' changes of paths come first. It ends when whoever asked has gone.
+use super::call::{ConnectAllParams, ConnectParams, EngineCall};
 use super::client::Common;
 use super::config::{PathKeys, Volume};
 use super::discovery::plan;
@@ -23,7 +24,7 @@ use super::reach::{self, Manner};
 use super::service::Service;
 use crate::advice;
 use crate::cli::Usage;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::discover::{FromArgs, apart, session, show};
 use crate::output;
@@ -33,7 +34,6 @@ use anyhow::bail;
 use clap::Args;
 use engine::discovery::Offer;
 use nvme::host::Digests;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -101,29 +101,16 @@ struct Way<'a> {
     uri: PathUri,
 }
 
-/// What `connect` takes.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConnectParams {
-    address: SocketAddr,
-    nqn: String,
-}
-
-/// What `connect-all` takes.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConnectAllParams {
-    uri: String,
-}
-
 impl Service {
     /// One way to a subsystem.
-    pub fn connect(&self, params: ConnectParams, by: &Caller<'_>) -> Result<Value, Failure> {
+    pub fn connect(&self, params: ConnectParams, by: &Caller<'_>) -> Result<Value, ControlError> {
         let ConnectParams { address, nqn } = params;
         if address.port() == 0 || address.ip().is_unspecified() {
-            return Err(Failure::params(format!("{address} can't be connected to")));
+            return Err(ControlError::params(format!(
+                "{address} can't be connected to"
+            )));
         }
-        crate::identity::parse_nqn(&nqn).map_err(Failure::params)?;
+        crate::identity::parse_nqn(&nqn).map_err(ControlError::params)?;
         let alone = |name: &str| {
             let alone = self.changes.verbs.alone_with(name);
             Some(alone).filter(|_| !by.is_gone())
@@ -142,12 +129,12 @@ impl Service {
         &self,
         params: &ConnectAllParams,
         gone: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let until = Instant::now() + ALL_MAX;
         let stop = || gone() || Instant::now() >= until;
-        let wrong = |error| Failure::params(format!("\"{}\": {error}", params.uri));
+        let wrong = |error| ControlError::params(format!("\"{}\": {error}", params.uri));
         let uri: DiscoveryUri = params.uri.parse().map_err(wrong)?;
-        let refused = |error: anyhow::Error| Failure::refused(format!("{uri}: {error:#}"));
+        let refused = |error: anyhow::Error| ControlError::refused(format!("{uri}: {error:#}"));
         let root = uri.resolve().map_err(refused)?;
         let (digests, timeout_ns) = {
             let keys = &self.state().configured;
@@ -163,7 +150,7 @@ impl Service {
         let enough = || stop() || Instant::now() >= found_until;
         let found = session::read_once(config, &root, &enough).map_err(refused)?;
         if let Some(why) = found.why(&root) {
-            return Err(Failure::refused(format!("{uri}: {why}")));
+            return Err(ControlError::refused(format!("{uri}: {why}")));
         }
         let offers: Vec<_> = found
             .offers
@@ -332,11 +319,9 @@ pub fn ask(args: &ConnectArgs) -> anyhow::Result<()> {
     }
     let mut address = args.traddr;
     address.set_port(args.trsvcid);
-    let params = json!({"address": address, "nqn": args.nqn});
-    tell(
-        &args.common,
-        &args.common.call_within("connect", params, WAIT)?,
-    )
+    let nqn = args.nqn.clone();
+    let call = EngineCall::Connect(ConnectParams { address, nqn });
+    tell(&args.common, &args.common.call_within(&call, WAIT)?)
 }
 
 /// Asks the engine for all that is discovered.
@@ -344,8 +329,9 @@ pub fn ask(args: &ConnectArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_all(args: &ConnectAllArgs) -> anyhow::Result<()> {
-    let params = json!({"uri": args.from.uri()?.to_string()});
-    let value = args.common.call_within("connect-all", params, WAIT)?;
+    let uri = args.from.uri()?.to_string();
+    let call = EngineCall::ConnectAll(ConnectAllParams { uri });
+    let value = args.common.call_within(&call, WAIT)?;
     for note in items(&value["notes"]) {
         output::note(word(note));
     }

@@ -11,12 +11,12 @@ mod show;
 
 pub use show::{ExplainArgs, ask};
 
+use super::call::ExplainParams;
 use super::service::Service;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use cores::Told;
 use engine::host::{IoOp, Obstacle, Sample, Wait, Wanted};
 use policy::{Basis, Forecast, Look};
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -39,26 +39,8 @@ const END_WAIT: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Asked(Mutex<BTreeSet<u16>>);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Params {
-    volume: String,
-    count: u32,
-    wait_ns: u64,
-    #[serde(default = "yes")]
-    reads: bool,
-    #[serde(default = "yes")]
-    writes: bool,
-    #[serde(default)]
-    bytes_min: u32,
-}
-
-fn yes() -> bool {
-    true
-}
-
-impl Params {
-    fn wanted(&self) -> Result<Wanted, Failure> {
+impl ExplainParams {
+    fn wanted(&self) -> Result<Wanted, ControlError> {
         let rules = [
             (
                 (1..=COUNT_MAX).contains(&self.count),
@@ -74,7 +56,7 @@ impl Params {
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
-            Some((_, why)) => Err(Failure::params(why)),
+            Some((_, why)) => Err(ControlError::params(why)),
             None => Ok(Wanted {
                 count: self.count,
                 reads: self.reads,
@@ -114,11 +96,11 @@ impl Service {
     /// # Errors
     /// There is no such volume, or it was removed meanwhile; somebody else asks about it; what is
     /// asked for can't be.
-    pub fn explain(&self, params: &Params) -> Result<Value, Failure> {
+    pub fn explain(&self, params: &ExplainParams) -> Result<Value, ControlError> {
         let wanted = params.wanted()?;
         let (volume, _, before) = self.volume_paths(&params.volume)?;
         let Some(_asking) = Asking::begin(&self.asked, volume) else {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{}: somebody else is being told why its I/O goes where it goes; try again",
                 params.volume
             )));
@@ -135,7 +117,7 @@ impl Service {
         let (now, policy, after) = self.volume_paths(&params.volume)?;
         if now != volume {
             let text = format!("{}: it was removed meanwhile", params.volume);
-            return Err(Failure::refused(text));
+            return Err(ControlError::refused(text));
         }
         let ios: Vec<_> = samples.iter().map(|told| attempt(told, &after)).collect();
         // What has another number now, or had, would be taken for another path.
@@ -153,7 +135,10 @@ impl Service {
     }
 
     /// Number of a volume, its policy, and the URIs of its paths by their numbers.
-    fn volume_paths(&self, name: &str) -> Result<(u16, String, BTreeMap<u8, String>), Failure> {
+    fn volume_paths(
+        &self,
+        name: &str,
+    ) -> Result<(u16, String, BTreeMap<u8, String>), ControlError> {
         let state = self.state();
         let volume = state.volumes.number(name)?;
         state.has_paths(volume)?;

@@ -19,16 +19,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// What `export.…` takes.
-#[derive(Deserialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportParams {
-    volume: String,
-    export: String,
+    pub volume: String,
+    pub export: String,
     #[serde(default)]
-    read_only: bool,
-    owner: Option<Name>,
-    group: Option<Name>,
-    mode: Option<Mode>,
+    pub read_only: bool,
+    pub owner: Option<Name>,
+    pub group: Option<Name>,
+    pub mode: Option<Mode>,
 }
 
 /// What was done, and by which number the export goes.

@@ -18,7 +18,7 @@ use super::config::Volume;
 use super::known::check_open;
 use super::registry::{Place, Refused};
 use super::service::Service;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::log;
 use anyhow::Context;
 use cores::RunEvent;
@@ -393,7 +393,7 @@ impl Service {
     }
 
     /// `accept {"volume": "v0"}`: the namespace that a volume shows now is its own from now on.
-    pub fn accept(&self, name: &str) -> Result<Value, Failure> {
+    pub fn accept(&self, name: &str) -> Result<Value, ControlError> {
         let answer = json!({"volume": name, "accepted": true});
         let number = self.state().volumes.number(name);
         let mut known = self.known();
@@ -420,12 +420,12 @@ impl Service {
         let mut waiting = waiting.range((number, PathIndex(0))..=(number, PathIndex(u8::MAX)));
         let differs = waiting.find(|(_, it)| known.check(&of, &it.mark.namespace).is_err());
         let Some((_, waits)) = differs else {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{name} shows no other namespace than it had: there is nothing to accept"
             )));
         };
         let accepted = known.accept_shown(&of, &waits.mark.namespace);
-        accepted.map_err(|why| Failure::refused(format!("{name}: {why}")))?;
+        accepted.map_err(|why| ControlError::refused(format!("{name}: {why}")))?;
         Ok(answer)
     }
 

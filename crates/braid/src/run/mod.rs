@@ -6,7 +6,7 @@
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
 //!   them; [`state`]: their files
-//! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
+//! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers; [`reload`]: another
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
@@ -20,6 +20,7 @@
 //! # Limits
 //! All clients of a volume are on one core.
 mod address;
+pub mod call;
 mod choices;
 pub mod client;
 mod config;
@@ -109,9 +110,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut config = Config::read(&args.config)?;
     sys::os::set_keep_alive_of_opened(config.tcp_keep_alive());
     let path = args.socket.clone().or(config.socket.clone());
-    let path = path.or_else(|| socket::default_path(socket::RUN));
-    let path =
-        path.context("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)")?;
+    let path = socket::listening_path(path, socket::RUN);
     let mut socket = ControlFile::bind(&path, config.access())?;
     let identity = identity::identity(&IdentityArgs {
         hostnqn: config.hostnqn.clone(),

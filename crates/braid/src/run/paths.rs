@@ -14,6 +14,7 @@
 //! after a restart for as long as the configuration gives the volume the paths that it gave it
 //! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
 //! the volume's paths in the configuration gets what stands there.
+use super::call::PathParams;
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
 use super::discovery::plan::teller;
@@ -22,7 +23,7 @@ use super::locks::{Alone, VerbLock};
 use super::mirrors;
 use super::service::{Service, State};
 use super::volumes::Running;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::ends::FileAccess;
 use crate::log;
@@ -31,7 +32,6 @@ use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
 use engine::host::{Change, Changed, PathConfig, PathState};
 use policy::PathIndex;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -86,16 +86,6 @@ pub enum Undo {
     Change(Change),
 }
 
-/// What `path.…` takes.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PathParams {
-    volume: String,
-    path: String,
-    #[serde(default)]
-    force: bool,
-}
-
 impl Changes {
     /// The engine has answered; the answer, if nobody waits for it.
     pub fn answered(&self, ticket: u64, answer: Answer) -> Option<Answer> {
@@ -148,50 +138,72 @@ impl Running {
 }
 
 impl Service {
-    /// One of the methods `path.…`.
-    pub fn change_path(
+    /// `path.add`.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub fn path_add(&self, params: &PathParams, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let (_alone, volume) = self.alone_with_paths(params, by)?;
+        let uri: PathUri = params
+            .path
+            .parse()
+            .map_err(|error| ControlError::params(format!("\"{}\": {error}", params.path)))?;
+        let path = self.add_path(volume, PathKeys::from(uri));
+        let path = path.map_err(ControlError::refused)?;
+        Ok(self.told(volume, path, params, "added"))
+    }
+
+    /// `path.remove`.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub fn path_remove(&self, params: &PathParams, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let (_alone, volume) = self.alone_with_paths(params, by)?;
+        let path = find(&self.state(), volume, params)?;
+        self.spare_discovered(volume, path)?;
+        let removed = self.remove_path(volume, path, params.force);
+        removed.map_err(ControlError::refused)?;
+        Ok(self.told(volume, path, params, "removed"))
+    }
+
+    /// `path.fail`, `path.restore` and `path.drain`.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub fn path_aside(
         &self,
-        verb: &str,
-        params: PathParams,
+        params: &PathParams,
+        word: &str,
         by: &Caller<'_>,
-    ) -> Result<Value, Failure> {
-        let _alone = self.changes.verbs.alone_with(&params.volume);
+    ) -> Result<Value, ControlError> {
+        let (_alone, volume) = self.alone_with_paths(params, by)?;
+        let path = find(&self.state(), volume, params)?;
+        let change = match word {
+            "failed" => Change::FailPath(volume, path, params.force),
+            "drained" => Change::DrainPath(volume, path, params.force),
+            _ => Change::RestorePath(volume, path),
+        };
+        let made = self.set_aside(volume, path, word, change);
+        made.map_err(ControlError::refused)?;
+        Ok(self.told(volume, path, params, word))
+    }
+
+    /// The volume of a verb, with its paths for this verb alone.
+    fn alone_with_paths(
+        &self,
+        params: &PathParams,
+        by: &Caller<'_>,
+    ) -> Result<(Alone<'_>, u16), ControlError> {
+        let alone = self.changes.verbs.alone_with(&params.volume);
         by.ensure_there()?;
-        let volume = self.state().volumes.number(&params.volume)?;
-        self.state().has_paths(volume)?;
-        if verb == "add" {
-            let uri: PathUri = params
-                .path
-                .parse()
-                .map_err(|error| Failure::params(format!("\"{}\": {error}", params.path)))?;
-            let keys = PathKeys::from(uri);
-            let path = self.add_path(volume, keys).map_err(Failure::refused)?;
-            return Ok(self.told(volume, path, &params, "added"));
-        }
-        let path = find(&self.state(), volume, &params)?;
-        if verb == "remove" {
-            self.spare_discovered(volume, path)?;
-        }
-        let (done, change) = match verb {
-            "remove" => ("removed", None),
-            "fail" => ("failed", Some(Change::FailPath(volume, path, params.force))),
-            "restore" => ("restored", Some(Change::RestorePath(volume, path))),
-            "drain" => (
-                "drained",
-                Some(Change::DrainPath(volume, path, params.force)),
-            ),
-            other => return Err(Failure::method(&format!("path.{other}"))),
-        };
-        let made = match change {
-            None => self.remove_path(volume, path, params.force),
-            Some(change) => self.set_aside(volume, path, done, change),
-        };
-        made.map_err(Failure::refused)?;
-        Ok(self.told(volume, path, &params, done))
+        let state = self.state();
+        let volume = state.volumes.number(&params.volume)?;
+        state.has_paths(volume)?;
+        Ok((alone, volume))
     }
 
     /// A path that discovery tells of would be there again at once.
-    fn spare_discovered(&self, volume: u16, path: PathIndex) -> Result<(), Failure> {
+    fn spare_discovered(&self, volume: u16, path: PathIndex) -> Result<(), ControlError> {
         let offers = self.discovery.offers();
         let state = self.state();
         let it = &state.volumes[volume];
@@ -199,7 +211,7 @@ impl Service {
         let named = |uri: &PathUri| self.ends.addresses(uri);
         let by = uri.and_then(|uri| teller(&it.of, uri, &offers, named));
         match uri.zip(by.map(in_words)) {
-            Some((uri, by)) => Err(Failure::refused(format!(
+            Some((uri, by)) => Err(ControlError::refused(format!(
                 "{uri}: discovery of {by} tells of it, so it would be added again; fail or drain \
                  it, or have the target withdraw it"
             ))),
@@ -653,7 +665,7 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
 }
 
 /// A path of a volume by its URI, or by its number.
-fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Failure> {
+fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, ControlError> {
     let paths = state.volumes[volume].entries();
     let number: Option<u8> = params.path.parse().ok();
     let is_it =
@@ -671,7 +683,7 @@ fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Fa
                 params.path,
                 list.join(", ")
             );
-            Failure::params(text)
+            ControlError::params(text)
         })
 }
 

@@ -38,7 +38,7 @@ enum Done {
 pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
     let mut new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
-    by.ensure_there().map_err(|it| anyhow!(it.message))?;
+    by.ensure_there()?;
     {
         let state = service.state();
         let running = state.volumes.iter().map(|(_, it)| it.of.clone());

@@ -8,7 +8,7 @@ use super::config::Volume;
 use super::entries::PathEntry;
 use super::service::{Service, State};
 use crate::advice;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::{CoreReport, PathReport};
@@ -114,7 +114,7 @@ impl<'a> Report<'a> {
     ///
     /// # Errors
     /// There is no such volume.
-    pub fn check(&self, name: Option<&str>) -> Result<Value, Failure> {
+    pub fn check(&self, name: Option<&str>) -> Result<Value, ControlError> {
         let volumes = self.state.volumes.iter();
         // Legs are their mirror's matter.
         let asked = volumes.filter(|(_, volume)| match name {

@@ -1,15 +1,12 @@
 //! What can be asked of a running engine: the methods behind its control socket.
 //!
-//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
-//! `accept {"volume": "v0"}` · `explain {…}`, see `explain` ·
-//! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
-//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `mirror.… {…}`, see `mirrors` ·
-//! `reload {"force": false}`
+//! [`EngineCall`] has the list of methods.
 //!
 //! # Contract
 //! One call at a time changes a volume ([`VerbLock`](super::locks::VerbLock)). A change has been
 //! handed to all cores when it is answered; it is in force within a loop turn of each.
 use super::address::{Accepting, Bound};
+use super::call::{EngineCall, KnobParams, PolicyParams};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
@@ -28,7 +25,9 @@ use super::registry::Registry;
 use super::reload;
 use super::report::Report;
 use super::volumes::{Running, Volumes};
-use crate::control::rpc::Failure;
+use crate::cli::Usage;
+use crate::control::call::Nothing;
+use crate::control::rpc::ControlError;
 use crate::control::server::{Caller, Methods};
 use crate::ends::Known as KnownEnd;
 use crate::output;
@@ -39,7 +38,6 @@ use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -127,34 +125,6 @@ pub struct Exported {
     pub uri: String,
     /// Dropped, it listens no more.
     pub accepting: Accepting,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VolumeParams {
-    volume: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PolicyParams {
-    volume: String,
-    policy: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KnobParams {
-    volume: String,
-    name: Option<String>,
-    value: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReloadParams {
-    #[serde(default)]
-    force: bool,
 }
 
 impl State {
@@ -429,7 +399,7 @@ impl Service {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn policy(&self, params: PolicyParams) -> Result<Value, Failure> {
+    fn policy(&self, params: PolicyParams) -> Result<Value, ControlError> {
         let mut choices = self.choices();
         let state = self.state();
         let volume = state.volumes.number(&params.volume)?;
@@ -446,7 +416,7 @@ impl Service {
                     it.check(known.map_or(0, |last| usize::from(last) + 1))
                         .map(|()| it)
                 })
-                .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;
+                .map_err(|error| ControlError::params(format!("\"{text}\": {error}")))?;
             drop(state);
             self.choose(&mut choices, &params.volume, policy, knobs)?;
             return Ok(json!({"volume": params.volume, "policy": policy.to_string()}));
@@ -455,7 +425,7 @@ impl Service {
         Ok(json!({"volume": params.volume, "policy": policy.to_string()}))
     }
 
-    fn knob(&self, params: KnobParams) -> Result<Value, Failure> {
+    fn knob(&self, params: KnobParams) -> Result<Value, ControlError> {
         let mut choices = self.choices();
         let state = self.state();
         let volume = state.volumes.number(&params.volume)?;
@@ -463,7 +433,7 @@ impl Service {
         let (policy, mut knobs) = (running.policy, running.knobs);
         if let (Some(name), Some(value)) = (params.name, params.value) {
             state.has_paths(volume)?;
-            let wrong = |error| Failure::params(format!("{name} \"{value}\": {error}"));
+            let wrong = |error| ControlError::params(format!("{name} \"{value}\": {error}"));
             match name.as_str() {
                 "ewma_shift" => {
                     knobs.ewma_shift = Knobs::parse_ewma_shift(&value).map_err(wrong)?
@@ -491,7 +461,7 @@ impl Service {
     }
 
     /// All that `knob` can set of a volume, which may have left by now.
-    fn knobs_of(&self, name: &str) -> Result<Value, Failure> {
+    fn knobs_of(&self, name: &str) -> Result<Value, ControlError> {
         let state = self.state();
         Ok(knobs_of(&state, state.volumes.number(name)?))
     }
@@ -503,9 +473,9 @@ impl Service {
         volume: &str,
         name: &str,
         value: &str,
-    ) -> Result<(), Failure> {
-        let wrong = |why: String| Failure::params(live::wrong(name, value, &why));
-        let key = live::find(name).map_err(Failure::params)?;
+    ) -> Result<(), ControlError> {
+        let wrong = |why: String| ControlError::params(live::wrong(name, value, &why));
+        let key = live::find(name).map_err(ControlError::params)?;
         let set = |state: &State| {
             let number = state.volumes.number(volume)?;
             let changed = key.set(&state.volumes[number].of, value).map_err(wrong)?;
@@ -520,7 +490,7 @@ impl Service {
         };
         if let Some(configured) = configured {
             let kept = choices.keep_key(&configured, key, &changed);
-            kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
+            kept.map_err(|error| ControlError::refused(format!("not changed: {error:#}")))?;
         }
         let mut state = self.state();
         let (number, changed) = set(&state)?;
@@ -536,25 +506,36 @@ impl Service {
         volume: &str,
         policy: Policy,
         knobs: Knobs,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ControlError> {
         let configured = {
             let state = self.state();
             let of = &state.volumes[state.volumes.number(volume)?].of;
             (of.policy, of.knobs())
         };
         let kept = choices.keep(volume, configured, (policy, knobs));
-        kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
+        kept.map_err(|error| ControlError::refused(format!("not changed: {error:#}")))?;
         let mut state = self.state();
         let number = state.volumes.number(volume)?;
         self.set_policy(&mut state, number, policy, knobs);
         Ok(())
     }
 
-    pub(super) fn report(&self) -> Result<Report<'_>, Failure> {
+    fn reload(&self, force: bool, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let changed = reload::reload(self, force, by).map_err(|error| {
+            let text = format!("nothing was changed: {error:#}");
+            match error.is::<Usage>() {
+                true => ControlError::params(text),
+                false => ControlError::refused(text),
+            }
+        })?;
+        Ok(json!({"changed": changed}))
+    }
+
+    pub(super) fn report(&self) -> Result<Report<'_>, ControlError> {
         loop {
             let before = self.state().volumes.changes;
             let cores = self.senders.report();
-            let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+            let cores = cores.map_err(|error| ControlError::refused(format!("{error:#}")))?;
             let state = self.state();
             // Else what a core says of a number may be of the volume that had it before.
             if state.volumes.changes == before {
@@ -565,56 +546,41 @@ impl Service {
 }
 
 impl Methods for Service {
-    fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
-        self.call_by(&Caller::NONE, method, params)
-    }
+    type Call = EngineCall;
 
-    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
-        match method {
-            "list" => Ok(self.report()?.list()),
-            "list-subsys" => Ok(self.report()?.list_subsys()),
-            "stat" => {
+    fn call(&self, by: &Caller<'_>, call: EngineCall) -> Result<Value, ControlError> {
+        match call {
+            EngineCall::List(Nothing) => Ok(self.report()?.list()),
+            EngineCall::ListSubsys(Nothing) => Ok(self.report()?.list_subsys()),
+            EngineCall::Stat(Nothing) => {
                 let mut stat = self.report()?.stat();
                 stat["discovery"] = self.discovery.show().into();
                 self.tell_awaited(&mut stat);
                 Ok(stat)
             }
-            "connect" => self.connect(parse(params)?, by),
-            "connect-all" => self.connect_all(&parse(params)?, &|| by.is_gone()),
-            "check" => {
-                let params: VolumeParams = parse(params)?;
+            EngineCall::Check(params) => {
                 let mut check = self.report()?.check(params.volume.as_deref())?;
                 self.tell_awaited(&mut check);
                 Ok(check)
             }
-            "accept" => {
-                let params: VolumeParams = parse(params)?;
-                let name = params.volume;
-                self.accept(&name.ok_or_else(|| Failure::params("which volume?"))?)
+            EngineCall::Accept(params) => self.accept(&params.volume),
+            EngineCall::Explain(params) => self.explain(&params),
+            EngineCall::Policy(params) => self.policy(params),
+            EngineCall::Knob(params) => self.knob(params),
+            EngineCall::Connect(params) => self.connect(params, by),
+            EngineCall::ConnectAll(params) => self.connect_all(&params, &|| by.is_gone()),
+            EngineCall::Reload(params) => self.reload(params.force, by),
+            EngineCall::ExportAdd(params) => self.export_add(params),
+            EngineCall::ExportRemove(params) => self.export_remove(params),
+            EngineCall::PathAdd(params) => self.path_add(&params, by),
+            EngineCall::PathRemove(params) => self.path_remove(&params, by),
+            EngineCall::PathFail(params) => self.path_aside(&params, "failed", by),
+            EngineCall::PathRestore(params) => self.path_aside(&params, "restored", by),
+            EngineCall::PathDrain(params) => self.path_aside(&params, "drained", by),
+            call => {
+                let params = call.of_mirror().expect("all others are of mirrors");
+                self.order_mirror(&call, params, by)
             }
-            "explain" => self.explain(&parse(params)?),
-            "policy" => self.policy(parse(params)?),
-            "knob" => self.knob(parse(params)?),
-            "export.add" => self.export_add(parse(params)?),
-            "export.remove" => self.export_remove(parse(params)?),
-            "reload" => match reload::reload(self, parse::<ReloadParams>(params)?.force, by) {
-                Ok(changed) => Ok(json!({"changed": changed})),
-                Err(error) => Err(Failure::refused(format!("nothing was changed: {error:#}"))),
-            },
-            other => match other.split_once('.') {
-                Some(("path", verb)) => self.change_path(verb, parse(params)?, by),
-                Some(("mirror", verb)) => self.order_mirror(verb, parse(params)?, by),
-                _ => Err(Failure::method(other)),
-            },
-        }
-    }
-
-    /// What waits for controllers, for I/O to end, or for others who do.
-    fn is_long(&self, method: &str) -> bool {
-        match method.split_once('.') {
-            Some(("path", _)) => true,
-            Some(("mirror", verb)) => !matches!(verb, "status" | "speed"),
-            _ => matches!(method, "accept" | "connect" | "connect-all" | "reload"),
         }
     }
 }
@@ -638,8 +604,4 @@ fn knobs_of(state: &State, volume: u16) -> Value {
         all.insert(key.to_owned(), value);
     }
     all.into()
-}
-
-fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {
-    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
 }

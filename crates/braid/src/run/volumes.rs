@@ -12,7 +12,7 @@ use super::entries::{PathEntry, PathTable};
 use super::late::Absent;
 use super::mirrors;
 use super::paths::uris;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use engine::host::VolumeInfo;
@@ -320,7 +320,7 @@ impl Volumes {
     ///
     /// # Errors
     /// There is none.
-    pub fn number(&self, name: &str) -> Result<u16, Failure> {
+    pub fn number(&self, name: &str) -> Result<u16, ControlError> {
         let mut all = self.iter();
         let found = all.find(|(_, it)| it.of.name == name);
         let found = found.map(|(number, _)| number);
@@ -328,13 +328,13 @@ impl Volumes {
     }
 
     /// There is no such volume.
-    pub fn unknown(&self, name: &str) -> Failure {
+    pub fn unknown(&self, name: &str) -> ControlError {
         let names: Vec<_> = self.iter().map(|(_, it)| it.of.name.as_str()).collect();
         let others = match names.is_empty() {
             true => "nor any other".to_owned(),
             false => format!("only {}", names.join(", ")),
         };
-        Failure::params(format!("there is no volume \"{name}\", {others}"))
+        ControlError::params(format!("there is no volume \"{name}\", {others}"))
     }
 
     /// The volumes of a configuration that are there or were opened for it, with their numbers.

@@ -11,7 +11,7 @@ mod lane;
 mod result;
 
 use super::local::{Local, Target};
-use super::{SERVICE, client_error, socket_path};
+use super::{SERVICE, client_error};
 use crate::bench::parse_io_timeout;
 use crate::words::Words;
 use crate::worker::{Device, Finished, Worker};
@@ -21,6 +21,7 @@ use engine::host::VolumeInfo;
 use lane::Lane;
 use paths::limits::CORES_MAX;
 use paths::uri::PathUri;
+use service::control::socket::client_path;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -268,7 +269,7 @@ fn whole(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Ran> {
             &watch(uri.to_string(), advice),
         );
     }
-    let path = socket_path(args.socket.as_ref())?;
+    let path = client_path(args.socket.as_deref(), SERVICE)?;
     let lanes = lanes_unless(args, &path, interrupt)?;
     let name = format!("the {} on {}", SERVICE.noun, path.display());
     let advice = "see whether its process stands still, or the storage of its namespaces hangs \

@@ -5,4 +5,4 @@
 pub mod bench;
 mod local;
 
-use service::queues::{QUEUE as SERVICE, client_error, socket_path};
+use service::queues::{QUEUE as SERVICE, client_error};

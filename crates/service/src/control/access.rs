@@ -7,7 +7,7 @@
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Gid, OFlags, Uid};
 use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::fs::Permissions;
 use std::os::fd::AsRawFd;
@@ -80,6 +80,21 @@ impl<'de> Deserialize<'de> for Name {
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         parsed(from)
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Word(word) => to.serialize_str(word),
+            Self::Id(id) => to.collect_str(id),
+        }
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{:04o}", self.0))
     }
 }
 
@@ -163,18 +178,27 @@ impl Access {
     }
 }
 
-fn user(name: &Name) -> anyhow::Result<Uid> {
-    let id = match name {
-        Name::Id(id) => *id,
-        Name::Word(word) => {
-            let found = nix::unistd::User::from_name(word);
-            let found = found.with_context(|| format!("cannot look up user {name}"))?;
-            let found =
-                found.with_context(|| format!("there is no user {name}: make one first"))?;
-            found.uid.as_raw()
+impl Name {
+    /// Returns the number of the user.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn uid(&self) -> anyhow::Result<u32> {
+        match self {
+            Self::Id(id) => Ok(*id),
+            Self::Word(word) => {
+                let found = nix::unistd::User::from_name(word);
+                let found = found.with_context(|| format!("cannot look up user {self}"))?;
+                let found =
+                    found.with_context(|| format!("there is no user {self}: make one first"))?;
+                Ok(found.uid.as_raw())
+            }
         }
-    };
-    Ok(Uid::from_raw(id))
+    }
+}
+
+fn user(name: &Name) -> anyhow::Result<Uid> {
+    name.uid().map(Uid::from_raw)
 }
 
 fn group(name: &Name) -> anyhow::Result<Gid> {

@@ -4,63 +4,114 @@
 //! Every byte from the other side is hostile until parsed. A line is read whole or not at all:
 //! longer than [`MESSAGE_BYTES_MAX`], or slower than
 //! [`CLIENT_SILENCE`](super::limits::CLIENT_SILENCE), ends the connection. Batches are refused.
+use super::call::Call;
 use super::limits::MESSAGE_BYTES_MAX;
 use anyhow::Context;
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use terminal::exit::Usage;
 
-/// Why a call failed: the code and text of the answer.
+/// Why a call failed. Each has one line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// JSON-RPC 2.0, 5.1; −32000 for what the service itself refuses.
-    pub code: i64,
-    /// One line.
-    pub message: String,
+pub enum ControlError {
+    /// The line is no JSON.
+    Syntax(String),
+    /// The JSON is no request.
+    Request(String),
+    /// There is no such method.
+    Method(String),
+    /// The parameters are wrong.
+    Params(String),
+    /// The service can't do it, or not now.
+    Refused(String),
 }
 
-impl Failure {
+/// Its name where only the exports of a volume are meant.
+pub type Failure = ControlError;
+
+impl ControlError {
     /// The parameters are wrong.
     pub fn params(message: impl Into<String>) -> Self {
-        Failure {
-            code: -32602,
-            message: message.into(),
-        }
+        Self::Params(message.into())
     }
 
     /// The service can't do it.
     pub fn refused(message: impl Into<String>) -> Self {
-        Failure {
-            code: -32000,
-            message: message.into(),
+        Self::Refused(message.into())
+    }
+
+    /// There is no method of this name.
+    pub fn method(name: &str) -> Self {
+        Self::Method(format!("there is no method \"{name}\""))
+    }
+
+    /// The error of an answer.
+    fn of_answer(code: i64, message: String) -> Self {
+        let kinds = [Self::Syntax, Self::Request, Self::Method, Self::Params];
+        let kinds: [fn(String) -> Self; 4] = kinds;
+        let mut kinds = kinds.into_iter().map(|kind| kind(message.clone()));
+        let found = kinds.find(|kind| kind.code() == code);
+        found.unwrap_or(Self::Refused(message))
+    }
+
+    /// Its code on the socket (JSON-RPC 2.0, 5.1).
+    pub fn code(&self) -> i64 {
+        match self {
+            Self::Syntax(_) => -32700,
+            Self::Request(_) => -32600,
+            Self::Method(_) => -32601,
+            Self::Params(_) => -32602,
+            Self::Refused(_) => -32000,
         }
     }
 
-    /// There is no such method.
-    pub fn method(name: &str) -> Self {
-        Failure {
-            code: -32601,
-            message: format!("there is no method \"{name}\""),
+    /// As a verb ends with it: [`Usage`] where the caller asked for something that can't be.
+    pub fn into_verb_error(self) -> anyhow::Error {
+        match self {
+            Self::Refused(message) => anyhow::anyhow!(message),
+            wrong => Usage::error(wrong.to_string()),
         }
     }
 }
 
-/// One call.
-pub struct Call<'a> {
-    /// Which one.
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(text)
+            | Self::Request(text)
+            | Self::Method(text)
+            | Self::Params(text)
+            | Self::Refused(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+/// One request as it came.
+pub struct Request<'a> {
+    /// Name of the method.
     pub method: &'a str,
-    /// As they came.
+    /// Its parameters, unchecked.
     pub params: Value,
     /// The caller waits for an answer: it is no notification.
     pub is_awaited: bool,
 }
 
 /// Answers one line; `None` for a notification, which gets no answer.
-pub fn answer(line: &[u8], call: impl FnOnce(Call<'_>) -> Result<Value, Failure>) -> Option<Value> {
+pub fn answer(
+    line: &[u8],
+    call: impl FnOnce(Request<'_>) -> Result<Value, ControlError>,
+) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
-        Err(error) => return Some(failed(Value::Null, -32700, &format!("not JSON: {error}"))),
+        Err(error) => {
+            let error = ControlError::Syntax(format!("not JSON: {error}"));
+            return Some(failed(Value::Null, &error));
+        }
     };
     let id = request.get("id").cloned();
     let valid_id = matches!(
@@ -74,14 +125,11 @@ pub fn answer(line: &[u8], call: impl FnOnce(Call<'_>) -> Result<Value, Failure>
         request.get("jsonrpc").and_then(Value::as_str),
     ) else {
         let id = id.filter(|_| valid_id).unwrap_or_default();
-        return Some(failed(
-            id,
-            -32600,
-            "not a JSON-RPC 2.0 request (batches aren't taken)",
-        ));
+        let why = "not a JSON-RPC 2.0 request (batches aren't taken)";
+        return Some(failed(id, &ControlError::Request(why.to_owned())));
     };
     let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
-    let result = call(Call {
+    let result = call(Request {
         method,
         params,
         is_awaited: id.is_some(),
@@ -89,27 +137,23 @@ pub fn answer(line: &[u8], call: impl FnOnce(Call<'_>) -> Result<Value, Failure>
     let id = id?;
     Some(match result {
         Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-        Err(failure) => failed(id, failure.code, &failure.message),
+        Err(error) => failed(id, &error),
     })
 }
 
 /// An error that answers no request.
 pub fn refusal(message: &str) -> Value {
-    failed(Value::Null, -32000, message)
+    failed(Value::Null, &ControlError::refused(message))
 }
 
 /// Calls a method over a connected socket and waits for its answer.
 ///
 /// # Errors
 /// The connection fails, the answer is none, with the socket's name; or the other side says why
-/// not, in its words alone.
-pub fn call(
-    stream: &mut UnixStream,
-    method: &str,
-    params: Value,
-    wait: Duration,
-) -> anyhow::Result<Value> {
-    let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+/// not, in its words alone ([`ControlError::into_verb_error`]).
+pub fn call(stream: &mut UnixStream, call: &impl Call, wait: Duration) -> anyhow::Result<Value> {
+    let mut request = serde_json::to_value(call)?;
+    (request["jsonrpc"], request["id"]) = ("2.0".into(), 1.into());
     let who = peer(stream);
     let broken = |error: io::Error| {
         anyhow::Error::new(error).context(format!("{who}: the connection broke: has it ended?"))
@@ -135,7 +179,9 @@ pub fn call(
     let answer = serde_json::from_slice(&line);
     let mut answer: Value = answer.with_context(|| format!("{who}: the answer is no JSON"))?;
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
-        anyhow::bail!("{message}");
+        let code = answer.pointer("/error/code").and_then(Value::as_i64);
+        let error = ControlError::of_answer(code.unwrap_or_default(), message.to_owned());
+        return Err(error.into_verb_error());
     }
     match answer.get_mut("result") {
         Some(result) => Ok(result.take()),
@@ -211,8 +257,9 @@ impl<'a> Lines<'a> {
     }
 }
 
-fn failed(id: Value, code: i64, message: &str) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+fn failed(id: Value, error: &ControlError) -> Value {
+    let error = json!({"code": error.code(), "message": error.to_string()});
+    json!({"jsonrpc": "2.0", "id": id, "error": error})
 }
 
 #[cfg(test)]
@@ -220,11 +267,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn echo(call: Call<'_>) -> Result<Value, Failure> {
-        match call.method {
-            "echo" => Ok(call.params),
-            "refuse" => Err(Failure::refused("no")),
-            other => Err(Failure::method(other)),
+    crate::calls! {
+        /// Of a test.
+        enum Asked {
+            "stat" => Stat(crate::control::call::Nothing),
+        }
+    }
+
+    const STAT: Asked = Asked::Stat(crate::control::call::Nothing);
+
+    fn echo(request: Request<'_>) -> Result<Value, ControlError> {
+        match request.method {
+            "echo" => Ok(request.params),
+            "refuse" => Err(ControlError::refused("no")),
+            other => Err(ControlError::method(other)),
         }
     }
 
@@ -232,7 +288,7 @@ mod tests {
     fn who_does_not_answer_is_told_so_and_how_long_it_was_waited() {
         let (mut ours, _silent) = UnixStream::pair().unwrap();
         let wait = Duration::from_millis(20);
-        let error = call(&mut ours, "stat", Value::Null, wait).unwrap_err();
+        let error = call(&mut ours, &STAT, wait).unwrap_err();
         assert!(
             error.to_string().contains("no answer within 20ms"),
             "{error}"
@@ -260,7 +316,7 @@ mod tests {
                 }
                 theirs.write_all(answer.as_bytes()).unwrap();
             });
-            let error = call(&mut ours, "stat", Value::Null, Duration::from_secs(9)).unwrap_err();
+            let error = call(&mut ours, &STAT, Duration::from_secs(9)).unwrap_err();
             server.join().unwrap();
             let said = format!("{error:#}");
             let named = said.starts_with(&path.display().to_string());
@@ -305,6 +361,24 @@ mod tests {
             code(r#"{"jsonrpc":"2.0","id":1,"method":"refuse"}"#).1,
             json!(-32000)
         );
+    }
+
+    #[test]
+    fn error_of_usage_is_one_for_the_client_too() {
+        for (code, is_usage) in [
+            (-32700, true),
+            (-32600, true),
+            (-32601, true),
+            (-32602, true),
+            (-32000, false),
+            (7, false),
+        ] {
+            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+            let error = json!({"code": code, "message": "no"});
+            write_line(&mut theirs, &json!({"id": 1, "error": error})).unwrap();
+            let error = call(&mut ours, &STAT, Duration::from_secs(9)).unwrap_err();
+            assert_eq!((error.is::<Usage>(), &*error.to_string()), (is_usage, "no"));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Serving control clients: threads with bounds on how many, how long and how much.
+use super::call::{Call, parse};
 use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX, LONG_MAX};
-use super::rpc::{self, Call, Failure, Lines};
+use super::rpc::{self, ControlError, Lines, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,24 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What answers calls.
 pub trait Methods: Send + Sync + 'static {
-    /// One call.
+    /// All that can be asked.
+    type Call: Call;
+
+    /// Answers one call, whose caller may go away meanwhile.
     ///
     /// # Errors
     /// As the answer tells them.
-    fn call(&self, method: &str, params: Value) -> Result<Value, Failure>;
-
-    /// The same, of one who may go away meanwhile.
-    ///
-    /// # Errors
-    /// As the answer tells them.
-    fn call_by(&self, _: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
-        self.call(method, params)
-    }
-
-    /// Whether a call may take longer than a client may be silent.
-    fn is_long(&self, _method: &str) -> bool {
-        false
-    }
+    fn call(&self, by: &Caller<'_>, call: Self::Call) -> Result<Value, ControlError>;
 }
 
 /// Who called. `None`: no connection waits for the answer, so none can be gone.
@@ -53,9 +44,11 @@ impl Caller<'_> {
     ///
     /// # Errors
     /// The caller has gone.
-    pub fn ensure_there(&self) -> Result<(), Failure> {
+    pub fn ensure_there(&self) -> Result<(), ControlError> {
         match self.is_gone() {
-            true => Err(Failure::refused("the caller has gone: nothing was begun")),
+            true => Err(ControlError::refused(
+                "the caller has gone: nothing was begun",
+            )),
             false => Ok(()),
         }
     }
@@ -65,11 +58,11 @@ impl Caller<'_> {
 struct LongPlace<'a>(&'a AtomicUsize);
 
 impl<'a> LongPlace<'a> {
-    fn take(taken: &'a AtomicUsize) -> Result<Self, Failure> {
+    fn take(taken: &'a AtomicUsize) -> Result<Self, ControlError> {
         let more = |count| (count < LONG_MAX).then_some(count + 1);
         match taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Self(taken)),
-            Err(_) => Err(Failure::refused(format!(
+            Err(_) => Err(ControlError::refused(format!(
                 "{LONG_MAX} requests that take long (paths, connect, reload, mirrors) are under \
                  way, the most there may be: try again when one has ended"
             ))),
@@ -123,7 +116,7 @@ fn turn_away(mut stream: UnixStream) {
 }
 
 /// `long`: requests under way, of all clients, that may take long.
-fn serve_client(stream: &UnixStream, control: &impl Methods, long: &AtomicUsize) {
+fn serve_client<M: Methods>(stream: &UnixStream, control: &M, long: &AtomicUsize) {
     let Ok(mut writer) = stream.try_clone() else {
         return;
     };
@@ -131,13 +124,14 @@ fn serve_client(stream: &UnixStream, control: &impl Methods, long: &AtomicUsize)
     let mut lines = Lines::new(stream, CLIENT_SILENCE);
     // An error ends the client: it was too slow, too long, or is gone.
     while let Ok(Some(line)) = lines.next_line() {
-        let answer = rpc::answer(&line, |call| {
-            let Call { method, params, .. } = call;
-            let caller = Caller(call.is_awaited.then_some(stream));
+        let answer = rpc::answer(&line, |request| {
+            let Request { method, params, .. } = request;
+            let caller = Caller(request.is_awaited.then_some(stream));
             caller.ensure_there()?;
-            let is_long = control.is_long(method);
+            let call: M::Call = parse(method, params)?;
+            let is_long = call.is_long();
             let _place = is_long.then(|| LongPlace::take(long)).transpose()?;
-            control.call_by(&caller, method, params)
+            control.call(&caller, call)
         });
         if answer.is_some_and(|answer| rpc::write_line(&mut writer, &answer).is_err()) {
             return;
@@ -148,32 +142,38 @@ fn serve_client(stream: &UnixStream, control: &impl Methods, long: &AtomicUsize)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::call::Nothing;
     use serde_json::json;
     use std::time::{Duration, Instant};
+
+    crate::calls! {
+        /// Of a test.
+        enum Asked {
+            "short" => Short(Nothing),
+            "long" => Long(Nothing) long,
+            "given up" => GivenUp(Nothing),
+            "note" => Note(Nothing),
+            "awaited" => Awaited(Nothing),
+        }
+    }
 
     /// Waits until its caller has gone.
     struct Patient;
 
     impl Methods for Patient {
-        fn call(&self, method: &str, _: Value) -> Result<Value, Failure> {
-            Ok(method.into())
-        }
+        type Call = Asked;
 
-        fn call_by(&self, caller: &Caller<'_>, method: &str, _: Value) -> Result<Value, Failure> {
+        fn call(&self, caller: &Caller<'_>, call: Asked) -> Result<Value, ControlError> {
             let end = Instant::now() + Duration::from_secs(60);
-            while method == "long" && !caller.is_gone() && Instant::now() < end {
+            while call.is_long() && !caller.is_gone() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Ok(method.into())
-        }
-
-        fn is_long(&self, method: &str) -> bool {
-            method == "long"
+            Ok(call.method().into())
         }
     }
 
-    fn ask(stream: &mut UnixStream, method: &str) -> anyhow::Result<Value> {
-        rpc::call(stream, method, json!({}), Duration::from_secs(60))
+    fn ask(stream: &mut UnixStream) -> anyhow::Result<Value> {
+        rpc::call(stream, &Asked::Short(Nothing), Duration::from_secs(60))
     }
 
     /// What is said soon, if anything is.
@@ -198,7 +198,7 @@ mod tests {
         // Ends with the test's process.
         std::thread::spawn(move || serve(&listener, &Arc::new(Patient)));
         let mut other = UnixStream::connect(&path).unwrap();
-        assert_eq!(ask(&mut other, "short").unwrap(), "short");
+        assert_eq!(ask(&mut other).unwrap(), "short");
         // One of them is refused, whichever is last.
         let clients: Vec<UnixStream> = (0..=LONG_MAX).map(|_| long(&path)).collect();
         let end = Instant::now() + Duration::from_secs(60);
@@ -207,7 +207,7 @@ mod tests {
             refusal(client)
         });
         assert!(refused.is_some_and(|text| text.contains("8 requests that take long")));
-        assert_eq!(ask(&mut other, "short").unwrap(), "short");
+        assert_eq!(ask(&mut other).unwrap(), "short");
         drop(clients);
         while refusal(&long(&path)).is_some() {
             assert!(Instant::now() < end, "those who have gone have places");
@@ -231,8 +231,10 @@ mod tests {
     struct Log(std::sync::Mutex<Vec<String>>);
 
     impl Methods for Log {
-        fn call(&self, method: &str, _: Value) -> Result<Value, Failure> {
-            self.0.lock().unwrap().push(method.into());
+        type Call = Asked;
+
+        fn call(&self, _: &Caller<'_>, call: Asked) -> Result<Value, ControlError> {
+            self.0.lock().unwrap().push(call.method().into());
             Ok(Value::Null)
         }
     }

@@ -19,7 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use terminal::exit::Usage;
+use terminal::output::note;
 
 const BACKLOG: i32 = 64;
 /// How long another program may keep the directory locked, which takes it a few system calls.
@@ -52,35 +52,123 @@ pub const RUN: Service = Service {
     command: "braid run",
 };
 
-/// Where a control socket is if nobody says otherwise: in /run/braid for root, else in
-/// `$XDG_RUNTIME_DIR/braid`. `None`: there is no such place.
-pub fn default_path(service: Service) -> Option<PathBuf> {
-    let name = service.file;
-    if rustix::process::geteuid().is_root() {
-        return Some(Path::new("/run/braid").join(name));
-    }
-    let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
-    runtime
-        .is_absolute()
-        .then(|| runtime.join("braid").join(name))
+/// Directory of control sockets, and whose it has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Of root, or of a user's session: its parent is private to the user.
+    Usual(PathBuf),
+    /// Without `XDG_RUNTIME_DIR`: the session's all the same.
+    Session(PathBuf),
+    /// In the directory for temporary files, where every user may make directories: it has to be
+    /// ours alone.
+    Temporary(PathBuf),
 }
 
-/// Whether this is the directory of [`default_path`].
-fn is_usual(directory: &Path) -> bool {
-    default_path(RUN).is_some_and(|path| path.parent() == Some(directory))
+impl Place {
+    /// Of the user `uid`. `runtime`: what `XDG_RUNTIME_DIR` says; `session`: where it usually is.
+    fn of(uid: u32, runtime: Option<PathBuf>, session: &Path, temporary: &Path) -> Self {
+        if uid == 0 {
+            return Self::Usual("/run/braid".into());
+        }
+        if let Some(runtime) = runtime.filter(|it| it.is_absolute()) {
+            return Self::Usual(runtime.join("braid"));
+        }
+        let is_ours = |it: fs::Metadata| it.is_dir() && it.uid() == uid;
+        match fs::symlink_metadata(session).is_ok_and(is_ours) {
+            true => Self::Session(session.join("braid")),
+            false => Self::Temporary(temporary.join(format!("braid-{uid}"))),
+        }
+    }
+
+    /// Of the user who runs this process.
+    fn ours() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let session = format!("/run/user/{uid}");
+        Self::of(uid, runtime, Path::new(&session), &std::env::temp_dir())
+    }
+
+    fn directory(&self) -> &Path {
+        match self {
+            Self::Usual(it) | Self::Session(it) | Self::Temporary(it) => it,
+        }
+    }
+
+    /// Makes the directory where it is missing.
+    fn make(&self) -> anyhow::Result<()> {
+        let mode = match self {
+            Self::Temporary(_) => 0o700,
+            _ => 0o755,
+        };
+        let directory = self.directory();
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(mode).create(directory);
+        made.with_context(|| format!("cannot make {}", directory.display()))?;
+        self.ensure_private()
+    }
+
+    /// Refuses a temporary directory of another user, who could take our place there.
+    fn ensure_private(&self) -> anyhow::Result<()> {
+        let Self::Temporary(directory) = self else {
+            return Ok(());
+        };
+        let shown = directory.display();
+        let of = match fs::symlink_metadata(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            of => of.with_context(|| format!("cannot examine {shown}"))?,
+        };
+        let uid = rustix::process::geteuid().as_raw();
+        if !of.is_dir() || of.uid() != uid || of.mode() & 0o077 != 0 {
+            bail!(
+                "{shown} is not a directory for this user alone (0700): set XDG_RUNTIME_DIR, or \
+                 give --socket PATH"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Returns where the socket of a service is unless it is said: in /run/braid for root, else in
+/// `$XDG_RUNTIME_DIR/braid`. Without that variable in /run/user/UID/braid, and where there is no
+/// session in braid-UID (0700) of the directory for temporary files.
+fn default_path(service: Service) -> PathBuf {
+    Place::ours().directory().join(service.file)
+}
+
+/// The same for a program that listens there; where the place is not the usual one, that is said.
+pub fn listening_path(given: Option<PathBuf>, service: Service) -> PathBuf {
+    given.unwrap_or_else(|| {
+        let path = default_path(service);
+        if !matches!(Place::ours(), Place::Usual(_)) {
+            let shown = path.display();
+            note(&format!(
+                "XDG_RUNTIME_DIR is not set: the control socket is {shown}"
+            ));
+        }
+        path
+    })
+}
+
+/// The same for a client.
+///
+/// # Errors
+/// Another user may have made the socket there.
+pub fn client_path(given: Option<&Path>, service: Service) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path.to_owned()),
+        None => {
+            Place::ours().ensure_private()?;
+            Ok(default_path(service))
+        }
+    }
 }
 
 /// Connects to a running service.
 ///
 /// # Errors
-/// Nobody listens there.
+/// Nobody listens there, or as [`client_path`].
 pub fn connect(service: Service, path: Option<&Path>) -> anyhow::Result<UnixStream> {
-    let path = path.map(Path::to_owned);
-    let Some(path) = path.or_else(|| default_path(service)) else {
-        return Err(Usage::error(
-            "XDG_RUNTIME_DIR is not set: give --socket PATH",
-        ));
-    };
+    let path = client_path(path, service)?;
     let Service { noun, command, .. } = service;
     let advice = match &fs::symlink_metadata(&path) {
         Ok(_) => format!("the {noun} that made it has ended, or is another user's"),
@@ -106,10 +194,9 @@ impl PrivateSocket {
     /// there is none. Only the usual directory is made where there is none: elsewhere it is more
     /// likely misspelt.
     pub fn bind(path: &Path, noun: &str, access: &Access) -> anyhow::Result<Self> {
-        if let Some(directory) = path.parent().filter(|parent| is_usual(parent)) {
-            let mut builder = fs::DirBuilder::new();
-            let made = builder.recursive(true).mode(0o755).create(directory);
-            made.with_context(|| format!("cannot make {}", directory.display()))?;
+        let usual = Place::ours();
+        if path.parent() == Some(usual.directory()) {
+            usual.make()?;
         }
         let context = || {
             let advice = match path.parent() {
@@ -270,6 +357,43 @@ mod tests {
         assert!(connect(TARGET, Some(&path)).is_ok());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn place_without_runtime_directory_is_private() {
+        let temporary = tempfile::tempdir().unwrap();
+        let temporary = temporary.path();
+        let uid = rustix::process::geteuid().as_raw();
+        let session = temporary.join("session");
+        let of = |uid, runtime: Option<&str>| {
+            Place::of(uid, runtime.map(PathBuf::from), &session, temporary)
+        };
+        assert_eq!(of(0, Some("/x")), Place::Usual("/run/braid".into()));
+        assert_eq!(of(7, Some("/x")), Place::Usual("/x/braid".into()));
+        // A relative one is none (XDG Base Directory Specification).
+        for runtime in [None, Some("x")] {
+            assert_eq!(of(7, runtime), Place::Temporary(temporary.join("braid-7")));
+        }
+        fs::create_dir(&session).unwrap();
+        let place = match uid {
+            0 => of(7, None), // another user's
+            uid => of(uid, None),
+        };
+        let ours = Place::Session(session.join("braid"));
+        assert_eq!(place == ours, uid != 0, "{place:?}");
+
+        let place = Place::Temporary(temporary.join("braid-n"));
+        place.ensure_private().unwrap();
+        place.make().unwrap();
+        let mode = |it: &Path| fs::metadata(it).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(place.directory()), 0o700);
+        place.make().unwrap();
+        fs::set_permissions(place.directory(), fs::Permissions::from_mode(0o770)).unwrap();
+        let error = place.ensure_private().unwrap_err().to_string();
+        assert!(error.contains("this user alone (0700)"), "{error}");
+        let link = Place::Temporary(temporary.join("link"));
+        std::os::unix::fs::symlink(&session, link.directory()).unwrap();
+        assert!(link.make().is_err(), "another user may have made the link");
     }
 
     #[test]

@@ -7,30 +7,34 @@ use engine::target::TargetControl;
 use nvme::controller::DiscoveryChange;
 use nvme::limits::REFERRALS_MAX;
 use nvme::wire::fabrics::DISCOVERY_NQN;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use service::control::rpc::Failure;
+use service::control::rpc::ControlError;
 use std::net::SocketAddr;
 
-#[derive(Deserialize)]
+/// Of `target.hosts`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct HostsParams {
-    hosts: Vec<String>,
+pub struct HostsParams {
+    /// Host NQNs; none: any host.
+    pub hosts: Vec<String>,
 }
 
-#[derive(Deserialize)]
+/// Of `target.referrals`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ReferralsParams {
-    referrals: Vec<ReferralKeys>,
+pub struct ReferralsParams {
+    /// All of them.
+    pub referrals: Vec<ReferralKeys>,
 }
 
 impl Control {
-    pub(super) fn set_hosts(&self, params: HostsParams) -> Result<Value, Failure> {
+    pub(super) fn set_hosts(&self, params: HostsParams) -> Result<Value, ControlError> {
         let checked = params
             .hosts
             .iter()
             .try_for_each(|it| check_nqn("hosts", it));
-        checked.map_err(Failure::params)?;
+        checked.map_err(ControlError::params)?;
         let mut state = self.state();
         let change = DiscoveryChange::Hosts(params.hosts.clone());
         self.send(TargetControl::Discovery(change))?;
@@ -38,8 +42,8 @@ impl Control {
         Ok(json!({"hosts": state.hosts}))
     }
 
-    pub(super) fn set_referrals(&self, params: ReferralsParams) -> Result<Value, Failure> {
-        check_referrals(&params.referrals).map_err(Failure::params)?;
+    pub(super) fn set_referrals(&self, params: ReferralsParams) -> Result<Value, ControlError> {
+        check_referrals(&params.referrals).map_err(ControlError::params)?;
         let mut state = self.state();
         let change = DiscoveryChange::Referrals(referrals(&params.referrals));
         self.send(TargetControl::Discovery(change))?;

@@ -2,11 +2,14 @@
 use super::*;
 use crate::config;
 use crate::quantity::Size;
+use service::control::call::parse;
 use service::control::rpc;
 use service::control::server::serve;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
+
+const SHOW: TargetCall = TargetCall::Show(Nothing);
 
 struct Fixture {
     control: Arc<Control>,
@@ -58,9 +61,14 @@ fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
 
 impl Fixture {
     fn refused(&self, method: &str, params: Value) -> String {
-        let failure = self.control.call(method, params).unwrap_err();
+        let error = self.call(method, params).unwrap_err();
         assert!(self.sent.lock().unwrap().is_empty(), "nothing was changed");
-        failure.message
+        error.to_string()
+    }
+
+    fn call(&self, method: &str, params: Value) -> Result<Value, ControlError> {
+        let call = parse(method, params)?;
+        self.control.call(&Caller::NONE, call)
     }
 }
 
@@ -68,7 +76,7 @@ impl Fixture {
 fn set_changes_what_it_names_and_shows_the_port() {
     let fixture = fixture();
     let params = json!({"port": 1, "settings": {"bandwidth": "1MiB/s", "ana": "inaccessible"}});
-    let shown = fixture.control.call("target.set", params).unwrap();
+    let shown = fixture.call("target.set", params).unwrap();
     assert_eq!(shown["shape"]["delay_ns"], 7);
     assert_eq!(shown["shape"]["bandwidth_bytes_per_s"], 1 << 20);
     assert_eq!(shown["ana_state"], "inaccessible");
@@ -88,9 +96,9 @@ fn one_group_of_several_changes() {
     let fixture = grouped(&[1, 4]);
     let set = |ana: &str| {
         let params = json!({"port": 1, "settings": {"delay": "1ms", "ana": ana}});
-        fixture.control.call("target.set", params)
+        fixture.call("target.set", params)
     };
-    let unknown = set("1:change+2:change").unwrap_err().message;
+    let unknown = set("1:change+2:change").unwrap_err().to_string();
     assert_eq!(unknown, "ana: no namespace is in group 2, only in 1, 4");
     assert!(
         fixture.sent.lock().unwrap().is_empty(),
@@ -129,7 +137,7 @@ fn what_is_wrong_changes_nothing_and_is_named() {
         (
             "target.drop",
             json!({"prot": 1}),
-            "unknown field `prot`, expected `port`",
+            "unknown key `prot`; known here: `port`",
         ),
         (
             "target.resize",
@@ -165,12 +173,8 @@ fn a_resize_that_a_restart_would_forget_is_refused() {
 #[test]
 fn drop_and_resize_reach_the_engine() {
     let fixture = fixture();
-    fixture
-        .control
-        .call("target.drop", json!({"port": 2}))
-        .unwrap();
+    fixture.call("target.drop", json!({"port": 2})).unwrap();
     let shown = fixture
-        .control
         .call("target.resize", json!({"nsid": 1, "size": "512KiB"}))
         .unwrap();
     assert_eq!(shown["bytes"], 512 << 10);
@@ -217,9 +221,10 @@ fn a_client_is_answered_and_told_what_was_wrong() {
     let (_directory, path) = served();
     let mut stream = UnixStream::connect(&path).unwrap();
     let wait = Duration::from_secs(60);
-    let shown = rpc::call(&mut stream, "target.show", json!({}), wait).unwrap();
+    let shown = rpc::call(&mut stream, &SHOW, wait).unwrap();
     assert_eq!(shown["ports"][0]["port"], 1);
-    let error = rpc::call(&mut stream, "target.drop", json!({"port": 7}), wait).unwrap_err();
+    let error =
+        rpc::call(&mut stream, &TargetCall::Drop(DropParams { port: 7 }), wait).unwrap_err();
     assert_eq!(error.to_string(), "there is no port 7; ports are 1…2");
 }
 
@@ -237,13 +242,7 @@ fn hostile_clients_hinder_nobody() {
     deep.write_all(&[b"[".repeat(60_000), b"\n".to_vec()].concat())
         .unwrap();
     let mut stream = UnixStream::connect(&path).unwrap();
-    rpc::call(
-        &mut stream,
-        "target.show",
-        json!({}),
-        Duration::from_secs(60),
-    )
-    .unwrap();
+    rpc::call(&mut stream, &SHOW, Duration::from_secs(60)).unwrap();
 }
 
 #[test]
@@ -253,12 +252,12 @@ fn one_client_too_many_is_told_why() {
     let clients = (0..service::control::limits::CLIENTS_MAX).map(|_| {
         let mut stream = UnixStream::connect(&path).unwrap();
         // An answer shows that it has its place.
-        rpc::call(&mut stream, "target.show", json!({}), wait).unwrap();
+        rpc::call(&mut stream, &SHOW, wait).unwrap();
         stream
     });
     let clients: Vec<_> = clients.collect();
     let mut late = UnixStream::connect(&path).unwrap();
-    let error = rpc::call(&mut late, "target.show", json!({}), wait).unwrap_err();
+    let error = rpc::call(&mut late, &SHOW, wait).unwrap_err();
     assert!(
         error
             .to_string()
@@ -274,7 +273,7 @@ fn hostile_requests_are_answered_and_change_only_what_can_be() {
     hostile::attack("target_control", |text| {
         fixture.sent.lock().unwrap().clear();
         for line in text.lines() {
-            let call = |it: rpc::Call<'_>| fixture.control.call(it.method, it.params);
+            let call = |it: rpc::Request<'_>| fixture.call(it.method, it.params);
             let Some(answer) = rpc::answer(line.as_bytes(), call) else {
                 continue;
             };

@@ -2,6 +2,7 @@
 use crate::cli::Exit;
 use crate::control::limits::ANSWER_WAIT;
 use crate::output::{self, Format, Style};
+use crate::run::call::{EngineCall, ExplainParams};
 use crate::run::client::Common;
 use crate::run::stat::paragraph_at;
 use crate::table::Table;
@@ -9,7 +10,7 @@ use crate::units::{
     format_bytes, format_count, format_ns, parse_duration, parse_size, short_bytes,
 };
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::{Result, Write};
 use std::time::{Duration, Instant};
 use terminal::answer::{items, number, word};
@@ -90,16 +91,16 @@ pub fn ask(args: &ExplainArgs) -> anyhow::Result<()> {
 }
 
 fn batch(args: &ExplainArgs, count: u32, wait_ns: u64) -> anyhow::Result<Value> {
-    let params = json!({
-        "volume": args.volume,
-        "count": count,
-        "wait_ns": wait_ns,
-        "reads": !args.writes,
-        "writes": !args.reads,
-        "bytes_min": args.min_size,
+    let call = EngineCall::Explain(ExplainParams {
+        volume: args.volume.clone(),
+        count,
+        wait_ns,
+        reads: !args.writes,
+        writes: !args.reads,
+        bytes_min: args.min_size,
     });
     let wait = Duration::from_nanos(wait_ns) + ANSWER_WAIT;
-    let answer = args.common.call_within("explain", params, wait);
+    let answer = args.common.call_within(&call, wait);
     let answer = answer.map_err(|error| match error.to_string() {
         text if text.starts_with("there is no method") => anyhow::anyhow!(
             "the engine is of an older version, which can't explain; restart it with this one"

@@ -10,7 +10,7 @@
 //! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::orders::NotStarted;
 use super::{leg_config, mirror_config, owner};
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
 use crate::run::config::{Export, Volume};
@@ -106,7 +106,7 @@ impl Service {
             let it = it.ok_or_else(|| state.volumes.unknown(&name))?;
             (stopped, it.of.clone())
         };
-        let not = || Failure::refused(format!("{name} was not stopped by verb"));
+        let not = || ControlError::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
         // It has ended only after that was waited for: they are open still.
         self.close_legs(&name);
@@ -114,14 +114,14 @@ impl Service {
         let names: Vec<String> = names.collect();
         let meant = |wanted| stopped.meant(&names, wanted);
         let discard = discard.map(meant).transpose();
-        let discard = discard.map_err(|why| Failure::params(format!("{name} {why}")))?;
+        let discard = discard.map_err(|why| ControlError::params(format!("{name} {why}")))?;
         let opened = self.open_all(&stopped.legs);
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
         let close = || numbers.iter().for_each(|number| self.close_leg(*number));
         if legs.is_empty() {
             let why = "none of its legs can be opened: see the engine's log";
-            return Err(Failure::refused(format!("{name}: {why}")).into());
+            return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
         let place = |leg: &str| legs.iter().position(|it| it.name == leg);
         let wishes = Wishes {
@@ -131,24 +131,24 @@ impl Service {
         if let Some(leg) = discard.filter(|_| wishes.discard.is_none()) {
             close();
             let why = format!("{leg} is to be given up, and can't be opened: leave it out");
-            return Err(Failure::refused(format!("{name}: {why}")).into());
+            return Err(ControlError::refused(format!("{name}: {why}")).into());
         }
         let known = self.known().mirror(&name);
         let mut config = mirror_config(&of, legs, known, owner(&self.identity));
         config.wishes = wishes;
         let became = self.begin(volume, Anew { config, infos }).map_err(|why| {
             close();
-            Failure::refused(format!("{name} was not begun: {why}"))
+            ControlError::refused(format!("{name} was not begun: {why}"))
         })?;
         self.state().left_out.insert(volume, opened.left_out);
         self.listen_again(volume, &stopped.exports)?;
         match became {
             MirrorState::Running => Ok(()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
-                Err(Failure::refused(format!("{name} does not start: {why}")).into())
+                Err(ControlError::refused(format!("{name} does not start: {why}")).into())
             }
             MirrorState::Gathering | MirrorState::Stopped => {
-                let why = Failure::refused(format!(
+                let why = ControlError::refused(format!(
                     "{name} has not started yet, and starts when its legs answer (braid stat \
                      shows why it waits); braid mirror stop ends that"
                 ));
@@ -192,7 +192,7 @@ impl Service {
     }
 
     /// It was begun: its exports listen, unless they do by now.
-    fn listen_again(&self, volume: u16, exports: &[Export]) -> Result<(), Failure> {
+    fn listen_again(&self, volume: u16, exports: &[Export]) -> Result<(), ControlError> {
         let mut state = self.state();
         state.stopped.remove(&volume);
         for export in exports {
@@ -201,7 +201,7 @@ impl Service {
                 continue;
             }
             let made = self.add_export(&mut state, volume, export.clone(), None);
-            made.map_err(|error| Failure::refused(format!("{error:#}")))?;
+            made.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         }
         Ok(())
     }

@@ -5,10 +5,11 @@
 //! What is set is answered when the legs say so, durably: who was answered finds it so after a
 //! kill. Where they can't be told, that is the answer: it holds until the engine ends. What they
 //! have no room for is refused.
-use super::orders::{MirrorParams, SEEN_WAIT};
+use super::orders::SEEN_WAIT;
 use super::speed as speed_as_configured;
 use crate::control::limits::ANSWER_WAIT;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
+use crate::run::call::MirrorParams;
 use crate::run::service::Service;
 use crate::units::format_bytes;
 use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, aside, set_speed, speed_of};
@@ -42,12 +43,12 @@ impl Service {
         volume: u16,
         report: &MirrorReport,
         change: impl FnOnce(&mut Properties) -> Result<(), BadText>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ControlError> {
         let properties = report.superblock.map(|it| it.properties);
         change(&mut properties.unwrap_or_default()).map_err(|error| {
             let name = self.name(volume);
             let why = "its legs have no room for it among what else they keep of the mirror";
-            Failure::refused(format!("{name}: {why}: {error}"))
+            ControlError::refused(format!("{name}: {why}: {error}"))
         })
     }
 
@@ -55,10 +56,10 @@ impl Service {
     ///
     /// # Errors
     /// It is not yet.
-    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), Failure> {
+    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), ControlError> {
         match self.wait_for(volume, KEPT_WAIT, |it| it.kept) {
             true => Ok(()),
-            false => Err(Failure::refused(format!(
+            false => Err(ControlError::refused(format!(
                 "{}: that holds, but its legs could not be told yet: it is forgotten where the \
                  engine ends before (braid stat shows what they wait for); set it as it was to \
                  take it back (of a leg: braid mirror restore, braid mirror fail)",
@@ -71,14 +72,14 @@ impl Service {
     ///
     /// # Errors
     /// As [`Self::wait_kept`]; others have left meanwhile, so it is the last one and stays.
-    pub(super) fn wait_out(&self, volume: u16, slot: u8) -> Result<(), Failure> {
+    pub(super) fn wait_out(&self, volume: u16, slot: u8) -> Result<(), ControlError> {
         self.wait_kept(volume)?;
         let report = self.mirror_report(volume)?;
         // Of one that is not there only the legs know.
         let said = report.superblock.map(|it| aside(&it.properties));
         match said {
             Some(said) if said.has(slot) => Ok(()),
-            _ => Err(Failure::refused(format!(
+            _ => Err(ControlError::refused(format!(
                 "{}: leg {slot}: the others have left meanwhile, or it was restored: it is not \
                  taken out",
                 self.name(volume)
@@ -88,12 +89,16 @@ impl Service {
 
     /// How fast is copied in the background: a property of the mirror, which it keeps (row B6). A
     /// pause lasts until the engine ends.
-    pub(super) fn set_speed(&self, volume: u16, params: &MirrorParams) -> Result<Value, Failure> {
+    pub(super) fn set_speed(
+        &self,
+        volume: u16,
+        params: &MirrorParams,
+    ) -> Result<Value, ControlError> {
         let report = self.mirror_report(volume)?;
         let lasts = report.superblock.map(|it| it.properties);
         let lasts = lasts.ok_or_else(|| {
             let why = "its speed stands on its legs, and it does not run";
-            Failure::refused(format!("{}: {why}", self.name(volume)))
+            ControlError::refused(format!("{}: {why}", self.name(volume)))
         })?;
         let changed = {
             let configured = {
@@ -110,7 +115,7 @@ impl Service {
                 ceiling: params.ceiling.unwrap_or(before.ceiling),
             };
             if speed.floor > speed.ceiling {
-                return Err(Failure::params(format!(
+                return Err(ControlError::params(format!(
                     "the floor, {}/s, is above the ceiling, {}/s",
                     format_bytes(speed.floor),
                     format_bytes(speed.ceiling)
@@ -144,7 +149,7 @@ impl Service {
     }
 
     /// Shows the policy of a mirror, or sets it: a property of the mirror, which it keeps (row B6).
-    pub fn mirror_policy(&self, volume: u16, word: Option<&str>) -> Result<Value, Failure> {
+    pub fn mirror_policy(&self, volume: u16, word: Option<&str>) -> Result<Value, ControlError> {
         let report = self.mirror_report(volume)?;
         let name = self.name(volume);
         let Some(word) = word else {
@@ -156,10 +161,11 @@ impl Service {
         let slots = report.legs.iter().filter_map(|leg| leg.slot);
         let slots = slots.max().map_or(0, |last| usize::from(last) + 1);
         let policy = Policy::parse(word).and_then(|it| it.check(slots).map(|()| it));
-        let policy = policy.map_err(|error| Failure::params(format!("\"{word}\": {error}")))?;
+        let policy =
+            policy.map_err(|error| ControlError::params(format!("\"{word}\": {error}")))?;
         if report.state != MirrorState::Running {
             let why = "its policy stands on its legs, and it does not run";
-            return Err(Failure::refused(format!("{name}: {why}")));
+            return Err(ControlError::refused(format!("{name}: {why}")));
         }
         self.may_write(volume, &report)?;
         let kept = engine::mirror::for_mirror(policy).to_string();

@@ -16,7 +16,7 @@
 //! Whether somebody uses a namespace otherwise than as a leg can't be told. What a kernel's
 //! namespace or one of a queue server holds is not looked at: `force` says that it is known.
 use super::{Stopped, leg_config, orders, storage_of, terms};
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::log;
 use crate::mirror::create::{self, Room};
@@ -55,7 +55,7 @@ impl Service {
         force: bool,
         replaces: Option<&LegReport>,
         by: &Caller<'_>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let mut alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let report = self.mirror_report(volume)?;
@@ -64,8 +64,9 @@ impl Service {
             .superblock
             .filter(|_| report.state == MirrorState::Running);
         let superblock =
-            superblock.ok_or_else(|| Failure::refused("it does not run: start it first"))?;
-        let wrong = |error: &dyn std::fmt::Display| Failure::params(format!("\"{uri}\": {error}"));
+            superblock.ok_or_else(|| ControlError::refused("it does not run: start it first"))?;
+        let wrong =
+            |error: &dyn std::fmt::Display| ControlError::params(format!("\"{uri}\": {error}"));
         let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
         let name = uri.to_string();
         let of_name = || report.legs.iter().filter(|leg| leg.is_called(&name));
@@ -76,7 +77,9 @@ impl Service {
         };
         if let Some(leg) = of_name().find(|leg| !is_place(leg)) {
             self.is_the_same(leg)?;
-            return Err(Failure::refused(format!("{uri} is a leg of it already")));
+            return Err(ControlError::refused(format!(
+                "{uri} is a leg of it already"
+            )));
         }
         let is_gone = |leg: &&LegReport| leg.slot == replaces && leg.status == LegStatus::Missing;
         let legs = self.storages(&report, &uri.to_string())?;
@@ -91,7 +94,7 @@ impl Service {
             // Before it is locked, for who has it may be the mirror itself, and before anything is
             // forgotten of its place: where it is refused all stays as it was.
             let may = read_leg(path).and_then(|(file, _)| room.may_be_made(&Leg::File(file)));
-            may.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
+            may.map_err(|error| ControlError::refused(format!("{uri}: {error:#}")))?;
         }
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
             self.forget_place(volume, leg)?;
@@ -114,11 +117,11 @@ impl Service {
         mirror: &Superblock,
         replaces: Option<u8>,
         alone: &mut Alone<'_>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let of = self.new_leg(volume, uri);
         // It may have to go again: nothing else is done with it before it is a leg.
         alone.add(&of.name);
-        let (number, info) = self.open_leg_of(&of).map_err(Failure::refused)?;
+        let (number, info) = self.open_leg_of(&of).map_err(ControlError::refused)?;
         let least = mirror.place.data_offset + mirror.geometry.bytes;
         let unfit = create::refuse_small(info.bytes, least).err();
         let unfit = unfit.map(|why| why.to_string());
@@ -147,13 +150,13 @@ impl Service {
             if !report.legs.iter().any(|it| it.volume == Some(number)) {
                 self.close_leg(number);
             }
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "the mirror did not take it within {} s (the engine's log may say why): {became}",
                 SOON.as_secs()
             )));
         };
         self.close_leg(number);
-        Err(Failure::refused(format!("not added: {why}")))
+        Err(ControlError::refused(format!("not added: {why}")))
     }
 
     /// Whether a mirror has a new leg now, by its volume; or why not, where that is said.
@@ -176,12 +179,12 @@ impl Service {
     ///
     /// # Errors
     /// It may not, or nobody knows.
-    fn make_room(&self, uri: &PathUri, room: &Room<'_>) -> Result<(), Failure> {
+    fn make_room(&self, uri: &PathUri, room: &Room<'_>) -> Result<(), ControlError> {
         match uri.kind() {
             UriKind::File(_) | UriKind::NvmeTcp(_) => {
                 let access = Access::of(self.identity.clone());
                 let made = create::make_room(uri, &access, room);
-                made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
+                made.map_err(|error| ControlError::refused(format!("{uri}: {error:#}")))?;
             }
             // Nothing is in it yet, and nothing stays.
             UriKind::Memory(_) => log::say(format!(
@@ -190,7 +193,7 @@ impl Service {
             )),
             _ if room.force => {}
             _ => {
-                return Err(Failure::refused(format!(
+                return Err(ControlError::refused(format!(
                     "{uri}: what it holds can't be looked at; --force writes over it"
                 )));
             }
@@ -199,7 +202,7 @@ impl Service {
     }
 
     /// What was given as a leg and is none goes: its name is free.
-    fn forget_place(&self, volume: u16, leg: &LegReport) -> Result<(), Failure> {
+    fn forget_place(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let Some(number) = leg.volume else {
             return Ok(()); // nobody has given it
         };
@@ -207,7 +210,7 @@ impl Service {
         let is_it = |it: &LegReport| it.volume == Some(number);
         if !self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it)) {
             let why = "it is just being looked at: try again";
-            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+            return Err(ControlError::refused(format!("{}: {why}", leg.name)));
         }
         self.tidy_legs(volume)
     }
@@ -218,9 +221,9 @@ impl Service {
         &self,
         report: &MirrorReport,
         but: &str,
-    ) -> Result<Vec<(String, Storage)>, Failure> {
+    ) -> Result<Vec<(String, Storage)>, ControlError> {
         let cores = self.senders.report();
-        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let cores = cores.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         let state = self.state();
         let (mut all, mut absent) = (Vec::new(), Vec::new());
         let legs = report.legs.iter().filter(|leg| !leg.is_called(but));
@@ -259,13 +262,16 @@ impl Service {
         volume: u16,
         leg: &LegReport,
         by: &Caller<'_>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let _alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             let why = "it does not run: start it first";
-            return Err(Failure::refused(format!("{}: {why}", self.name(volume))));
+            return Err(ControlError::refused(format!(
+                "{}: {why}",
+                self.name(volume)
+            )));
         }
         orders::may_fail(&report, leg)?;
         let slot = is_still(&report, leg)?;
@@ -281,7 +287,7 @@ impl Service {
             let became = self.take_back(volume, Pending::Remove(slot), undo);
             // It may just have left.
             if !is_gone(&self.mirror_report(volume)?) {
-                return Err(Failure::refused(format!(
+                return Err(ControlError::refused(format!(
                     "{} did not leave within {} s (the engine's log may say why): {became}",
                     leg.name,
                     SOON.as_secs()
@@ -314,7 +320,7 @@ impl Service {
     }
 
     /// Volumes of legs that are none any more are closed.
-    pub(super) fn tidy_legs(&self, volume: u16) -> Result<(), Failure> {
+    pub(super) fn tidy_legs(&self, volume: u16) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         let known = |number: u16| report.legs.iter().any(|leg| leg.volume == Some(number));
         let name = self.name(volume);
@@ -333,7 +339,7 @@ impl Service {
         volume: u16,
         force: bool,
         by: &Caller<'_>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let _alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let name = self.name(volume);
@@ -347,10 +353,10 @@ impl Service {
             return Ok(json!({"volume": name, "state": "stopped", "nothing": why}));
         }
         let asked = self.clients_of(&[volume]);
-        let asked = asked.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let asked = asked.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         let clients: u32 = asked.iter().map(|it| it.1).sum();
         if clients > 0 && !force {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{name} has clients: {clients}; disconnect them, or say --force"
             )));
         }
@@ -372,7 +378,7 @@ impl Service {
         self.senders.order(volume, MirrorOrder::Stop);
         let stopped = |it: &MirrorReport| it.state == MirrorState::Stopped;
         if !self.wait_for(volume, SOON.max(drain), stopped) {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{name} does not end yet (the engine's log may say why), and ends when its legs \
                  answer: braid mirror stop waits once more, braid mirror assemble starts it again \
                  afterwards"
@@ -455,13 +461,13 @@ impl Service {
     ///
     /// # Errors
     /// Why it stays as it is.
-    pub(super) fn grow_mirror(&self, volume: u16, by: &Caller<'_>) -> Result<Value, Failure> {
+    pub(super) fn grow_mirror(&self, volume: u16, by: &Caller<'_>) -> Result<Value, ControlError> {
         let _alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
         let report = self.mirror_report(volume)?;
         let before = report.superblock.map(|it| it.geometry.bytes);
         let name = self.name(volume);
-        let before = before.ok_or_else(|| Failure::refused(format!("{name} does not run")))?;
+        let before = before.ok_or_else(|| ControlError::refused(format!("{name} does not run")))?;
         terms::may_be_noted(&name, &report, None)?;
         let sizes = report.legs.iter().filter_map(|leg| {
             let number = leg.volume?;
@@ -485,7 +491,7 @@ impl Service {
                 format!("it did not become larger (the engine's log may say why): {became}")
             }
         };
-        Err(Failure::refused(format!("{name}: {why}")))
+        Err(ControlError::refused(format!("{name}: {why}")))
     }
 
     /// The paths of a volume; `None`: it has left.
@@ -599,14 +605,14 @@ impl Service {
 ///
 /// # Errors
 /// It is another one's by now, or nobody's.
-fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, Failure> {
+fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, ControlError> {
     let same = |it: &&LegReport| it.slot == leg.slot && it.id == leg.id;
     let slot = report.legs.iter().find(same).and_then(|it| it.slot);
     slot.ok_or_else(|| {
         let which = leg
             .slot
             .map_or(String::new(), |slot| format!(" leg {slot}"));
-        Failure::refused(format!(
+        ControlError::refused(format!(
             "{} is not{which} any more: it was removed or replaced meanwhile",
             leg.name
         ))

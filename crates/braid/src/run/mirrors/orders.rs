@@ -13,15 +13,15 @@
 //! or by its URI.
 use super::legs::left_out_place;
 use super::terms;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
+use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_aside,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -36,51 +36,15 @@ pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long a verb waits until a leg that comes late was opened or left alone.
 const OPENING_MAX: Duration = Duration::from_secs(5);
 
-/// What a mirror that can only be read is not asked for.
-const CHANGES: [&str; 9] = [
-    "check",
-    "repair",
-    "fail",
-    "restore",
-    "add",
-    "remove",
-    "replace",
-    "grow",
-    "accept-loss",
-];
-
-/// What `mirror.…` takes.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MirrorParams {
-    pub(super) volume: String,
-    pub(super) leg: Option<String>,
-    #[serde(default)]
-    without: bool,
-    discard: Option<String>,
-    /// A mirror of another name is meant.
-    #[serde(default)]
-    accept: bool,
-    #[serde(default)]
-    force: bool,
-    by: Option<String>,
-    pub(super) floor: Option<u64>,
-    pub(super) ceiling: Option<u64>,
-    #[serde(default)]
-    pub(super) pause: bool,
-    #[serde(default)]
-    pub(super) resume: bool,
-}
-
 /// Why a mirror is not started.
 pub(super) struct NotStarted {
-    pub why: Failure,
+    pub why: ControlError,
     /// It may start yet, with what the user has accepted.
     pub pending: bool,
 }
 
-impl From<Failure> for NotStarted {
-    fn from(why: Failure) -> Self {
+impl From<ControlError> for NotStarted {
+    fn from(why: ControlError) -> Self {
         let pending = false;
         Self { why, pending }
     }
@@ -89,7 +53,7 @@ impl From<Failure> for NotStarted {
 impl State {
     /// # Errors
     /// The volume is a mirror: its legs have paths.
-    pub fn has_paths(&self, volume: u16) -> Result<(), Failure> {
+    pub fn has_paths(&self, volume: u16) -> Result<(), ControlError> {
         let of = &self.volumes[volume].of;
         if !of.is_mirror() {
             return Ok(());
@@ -97,16 +61,16 @@ impl State {
         let legs = (0..of.legs.len()).map(|leg| leg_name(&of.name, leg));
         let legs = legs.collect::<Vec<_>>().join(", ");
         let why = format!("{} is a mirror; ask of one of its legs: {legs}", of.name);
-        Err(Failure::params(why))
+        Err(ControlError::params(why))
     }
 
     /// # Errors
     /// The volume is a leg, which its mirror has alone.
-    pub fn may_export(&self, volume: u16) -> Result<(), Failure> {
+    pub fn may_export(&self, volume: u16) -> Result<(), ControlError> {
         let of = &self.volumes[volume].of;
         match &of.leg_of {
             None => Ok(()),
-            Some(mirror) => Err(Failure::refused(format!(
+            Some(mirror) => Err(ControlError::refused(format!(
                 "{} is a leg of {mirror}, which writes to it alone; export {mirror}",
                 of.name
             ))),
@@ -117,11 +81,11 @@ impl State {
     ///
     /// # Errors
     /// There is no such volume, or it is none.
-    pub fn mirror(&self, name: &str) -> Result<u16, Failure> {
+    pub fn mirror(&self, name: &str) -> Result<u16, ControlError> {
         let volume = self.volumes.number(name)?;
         match self.volumes[volume].of.is_mirror() {
             true => Ok(volume),
-            false => Err(Failure::params(format!("{name} is no mirror"))),
+            false => Err(ControlError::params(format!("{name} is no mirror"))),
         }
     }
 }
@@ -130,53 +94,53 @@ impl Service {
     /// One of the methods `mirror.…`.
     pub fn order_mirror(
         &self,
-        verb: &str,
-        params: MirrorParams,
+        call: &Call,
+        params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ControlError> {
         let volume = self.state().mirror(&params.volume)?;
         let report = self.mirror_report(volume)?;
-        if CHANGES.contains(&verb) {
+        if writes(call) {
             self.may_write(volume, &report)?;
         }
-        if let Some(done) = self.change_mirror(volume, verb, &params, by) {
+        if let Some(done) = self.change_mirror(volume, call, params, by) {
             return done;
         }
         let runs = report.superblock.is_some();
-        if let Some(why) = nothing_to_do(&report, verb, &params) {
+        if let Some(why) = nothing_to_do(&report, call, params) {
             return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
         }
-        if runs && matches!(verb, "check" | "repair") {
+        if runs && matches!(call, Call::MirrorCheck(_) | Call::MirrorRepair(_)) {
             terms::may_check(&params.volume, &report)?;
         }
         let mut source = None;
-        let order = match verb {
-            "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
-                let why = format!("{} does not run: braid stat says why", params.volume);
-                return Err(Failure::refused(why));
+        let order = match call {
+            Call::MirrorRestore(_) => match self.restored(volume, &report, params, by)? {
+                Some(slot) => MirrorOrder::Return(slot),
+                // It says itself which one it is when it is there.
+                None => return Ok(terms::answer(call, params)),
+            },
+            Call::MirrorAssemble(_) => {
+                self.start(volume, &report, params, by)?;
+                return Ok(terms::answer(call, params));
             }
-            "check" => MirrorOrder::Check(false),
-            "repair" if params.leg.is_some() => repair_from(leg(&report, &params)?)?,
-            "repair" => {
+            _ if !runs => {
+                let why = format!("{} does not run: braid stat says why", params.volume);
+                return Err(ControlError::refused(why));
+            }
+            Call::MirrorCheck(_) => MirrorOrder::Check(false),
+            Call::MirrorRepair(_) if params.leg.is_some() => repair_from(leg(&report, params)?)?,
+            Call::MirrorRepair(_) => {
                 let (slot, name) = terms::source(&params.volume, &report)?;
                 source = Some(name);
                 // The one that the answer names: none takes its place if it leaves meanwhile.
                 MirrorOrder::RepairFrom(slot)
             }
-            "pause" => MirrorOrder::PauseCheck(true),
-            "resume" => MirrorOrder::PauseCheck(false),
-            "end" => MirrorOrder::EndCheck,
-            "fail" => MirrorOrder::Fail(may_fail(&report, leg(&report, &params)?)?),
-            "restore" => match self.restored(volume, &report, &params, by)? {
-                Some(slot) => MirrorOrder::Return(slot),
-                // It says itself which one it is when it is there.
-                None => return Ok(terms::answer(verb, &params)),
-            },
-            "assemble" => {
-                self.start(volume, &report, &params, by)?;
-                return Ok(terms::answer(verb, &params));
-            }
-            other => return Err(Failure::method(&format!("mirror.{other}"))),
+            Call::MirrorPause(_) => MirrorOrder::PauseCheck(true),
+            Call::MirrorResume(_) => MirrorOrder::PauseCheck(false),
+            Call::MirrorEnd(_) => MirrorOrder::EndCheck,
+            Call::MirrorFail(_) => MirrorOrder::Fail(may_fail(&report, leg(&report, params)?)?),
+            other => unreachable!("{other:?} is no order"),
         };
         let out = match order {
             MirrorOrder::Fail(slot) => Some(slot),
@@ -186,17 +150,17 @@ impl Service {
             self.has_room(volume, &report, |it| set_aside(it, slot, true))?;
         }
         self.senders.order(volume, order);
+        let mut answer = terms::answer(call, params);
         if let Some(source) = source {
-            let mut answer = terms::answer(verb, &params);
             answer["source"] = source.into();
             return Ok(answer);
         }
-        match (verb, out) {
+        match (call, out) {
             (_, Some(slot)) => self.wait_out(volume, slot)?,
-            ("restore", None) => self.wait_kept(volume)?,
+            (Call::MirrorRestore(_), None) => self.wait_kept(volume)?,
             _ => {}
         }
-        Ok(terms::answer(verb, &params))
+        Ok(answer)
     }
 
     /// A mirror starts that could not start by itself, or was stopped.
@@ -209,7 +173,7 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ControlError> {
         let start = || self.start_as_named(volume, report, params, by);
         if params.accept {
             self.with_name_accepted(volume, start)
@@ -223,7 +187,7 @@ impl Service {
         &self,
         volume: u16,
         start: impl FnOnce() -> Result<(), NotStarted>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ControlError> {
         self.senders.order(volume, MirrorOrder::AcceptName(true));
         let started = start();
         if started.as_ref().is_err_and(|it| !it.pending) {
@@ -245,12 +209,12 @@ impl Service {
         }
         if report.superblock.is_some() && params.discard.is_some() {
             let why = "runs: a leg is given up when it starts; remove it, and add it again";
-            return Err(Failure::refused(format!("{} {why}", params.volume)).into());
+            return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
         }
         if report.claiming && params.discard.is_some() {
             let why = "is just starting with what its legs said, and gives none up: wait for \
                        what comes of that (braid mirror status)";
-            return Err(Failure::refused(format!("{} {why}", params.volume)).into());
+            return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
         }
         let discard = params.discard.as_deref();
         let discard = discard.map(|it| meant(report, it)).transpose()?;
@@ -272,11 +236,11 @@ impl Service {
         report: &MirrorReport,
         params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Result<Option<u8>, Failure> {
+    ) -> Result<Option<u8>, ControlError> {
         let it = leg(report, params)?;
         if let Some(why) = it.why.as_ref().filter(|_| it.is_cut_and_last()) {
             let last = "it is the last leg in sync, and nothing can be restored to it";
-            return Err(Failure::refused(format!("{}: {last}: {why}", it.name)));
+            return Err(ControlError::refused(format!("{}: {last}: {why}", it.name)));
         }
         self.may_return(volume, report, it)?;
         self.open_again(volume, it, by)?;
@@ -292,16 +256,16 @@ impl Service {
         volume: u16,
         mirror: &MirrorReport,
         leg: &LegReport,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ControlError> {
         let name = self.name(volume);
         let runs = mirror.superblock.is_some();
         if mirror.state == MirrorState::Stopped {
             let why = format!("{name} was stopped: braid mirror assemble {name} starts it");
-            return Err(Failure::refused(why));
+            return Err(ControlError::refused(why));
         }
         if !runs && leg.status != LegStatus::Missing {
             let why = format!("{name} does not run: braid stat says why");
-            return Err(Failure::refused(why));
+            return Err(ControlError::refused(why));
         }
         if leg.volume.is_some() {
             return Ok(());
@@ -318,7 +282,7 @@ impl Service {
         // The reason may begin with its name.
         let which = leg.slot.map(|slot| format!("leg {slot}"));
         let which = which.unwrap_or_else(|| leg.name.clone());
-        Err(Failure::refused(format!("{which}: {why}")))
+        Err(ControlError::refused(format!("{which}: {why}")))
     }
 
     /// What came of a mirror that was told to start, and had not been started so often before.
@@ -335,14 +299,14 @@ impl Service {
         });
         match became {
             Some(MirrorState::Refused(why) | MirrorState::Failed(why)) => {
-                Err(Failure::refused(why).into())
+                Err(ControlError::refused(why).into())
             }
             Some(_) => Ok(()),
             None => {
                 let undo = "braid mirror stop ends it";
                 // A name that was accepted is taken back with the rest, or pending with it.
                 let became = self.take_back(volume, Pending::Assemble, undo);
-                let why = Failure::refused(format!(
+                let why = ControlError::refused(format!(
                     "{name} has not started within {} s (braid stat shows why): {became}",
                     ASSEMBLE_WAIT.as_secs()
                 ));
@@ -355,30 +319,30 @@ impl Service {
     fn change_mirror(
         &self,
         volume: u16,
-        verb: &str,
+        call: &Call,
         params: &MirrorParams,
         by: &Caller<'_>,
-    ) -> Option<Result<Value, Failure>> {
+    ) -> Option<Result<Value, ControlError>> {
         let wanted = || params.leg.as_deref().unwrap_or_default();
         let found = || {
             let report = self.mirror_report(volume)?;
             leg(&report, params).cloned()
         };
-        Some(match verb {
-            "add" => self.add_leg(volume, wanted(), params.force, None, by),
-            "remove" => found().and_then(|leg| self.remove_leg(volume, &leg, by)),
-            "replace" => found().and_then(|leg| {
+        Some(match call {
+            Call::MirrorAdd(_) => self.add_leg(volume, wanted(), params.force, None, by),
+            Call::MirrorRemove(_) => found().and_then(|leg| self.remove_leg(volume, &leg, by)),
+            Call::MirrorReplace(_) => found().and_then(|leg| {
                 let new = params.by.as_deref().unwrap_or_default();
                 leg.slot.ok_or_else(|| is_none(&leg))?;
                 self.add_leg(volume, new, params.force, Some(&leg), by)
             }),
-            "grow" => self.grow_mirror(volume, by),
-            "stop" => self.stop_mirror(volume, params.force, by),
-            "accept-loss" => self
+            Call::MirrorGrow(_) => self.grow_mirror(volume, by),
+            Call::MirrorStop(_) => self.stop_mirror(volume, params.force, by),
+            Call::MirrorAcceptLoss(_) => self
                 .accept_loss(volume)
-                .map(|()| terms::answer(verb, params)),
-            "speed" => self.set_speed(volume, params),
-            "status" => self.status_of_mirror(volume, &params.volume),
+                .map(|()| terms::answer(call, params)),
+            Call::MirrorSpeed(_) => self.set_speed(volume, params),
+            Call::MirrorStatus(_) => self.status_of_mirror(volume, &params.volume),
             _ => return None,
         })
     }
@@ -387,12 +351,12 @@ impl Service {
     ///
     /// # Errors
     /// It was not cut off, is too small still, or can't be told so.
-    fn accept_loss(&self, volume: u16) -> Result<(), Failure> {
+    fn accept_loss(&self, volume: u16) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         let name = self.name(volume);
         let cut = report.legs.iter().find(|leg| leg.is_cut_and_last());
         let Some((leg, slot)) = cut.and_then(|leg| Some((leg, leg.slot?))) else {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{name}: no leg was cut off while it was the last one in sync: there is nothing \
                  to accept"
             )));
@@ -423,17 +387,17 @@ impl Service {
              sanitize operation is under way, or it became smaller again), or another one is in \
              sync by now. Ask again when that is over (braid mirror status shows it)"
         };
-        Err(Failure::refused(format!("{name}: leg {slot}: {why}")))
+        Err(ControlError::refused(format!("{name}: leg {slot}: {why}")))
     }
 
     /// The mirror that the legs of `volume` are of is taken under this name.
     ///
     /// # Errors
     /// Its legs are of no other one, or it does not start.
-    pub fn accept_name(&self, volume: u16) -> Result<(), Failure> {
+    pub fn accept_name(&self, volume: u16) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         if report.other_name.is_none() {
-            return Err(Failure::refused(format!(
+            return Err(ControlError::refused(format!(
                 "{}: its legs are of no other mirror than it was: there is nothing to accept",
                 self.name(volume)
             )));
@@ -451,21 +415,26 @@ impl Service {
         }
     }
 
-    pub(in crate::run) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
+    pub(in crate::run) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, ControlError> {
         let cores = self.senders.report();
-        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let cores = cores.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         let mut found = cores
             .into_iter()
             .filter_map(|mut it| it.mirrors.remove(&volume));
         let found = found.next();
-        found.ok_or_else(|| Failure::refused("it is not known yet; try again"))
+        found.ok_or_else(|| ControlError::refused("it is not known yet; try again"))
     }
 
     /// A leg whose file was not there at the start, and is now.
     ///
     /// # Errors
     /// It can't be opened, or is none.
-    fn open_again(&self, volume: u16, leg: &LegReport, by: &Caller<'_>) -> Result<(), Failure> {
+    fn open_again(
+        &self,
+        volume: u16,
+        leg: &LegReport,
+        by: &Caller<'_>,
+    ) -> Result<(), ControlError> {
         if is_another(leg) {
             return Err(is_none(leg));
         }
@@ -492,7 +461,7 @@ impl Service {
     ///
     /// # Errors
     /// It is another one, or none is there.
-    pub(super) fn is_the_same(&self, leg: &LegReport) -> Result<(), Failure> {
+    pub(super) fn is_the_same(&self, leg: &LegReport) -> Result<(), ControlError> {
         let Some(volume) = leg.volume.filter(|_| leg.facts.is_some()) else {
             return Ok(());
         };
@@ -502,7 +471,7 @@ impl Service {
                 && !is_open(path)
             {
                 let gone = "the file there is not the one that is open, which was removed";
-                return Err(Failure::refused(format!(
+                return Err(ControlError::refused(format!(
                     "{}: {gone}: remove the leg, and add it again",
                     leg.name
                 )));
@@ -515,13 +484,13 @@ impl Service {
     ///
     /// # Errors
     /// It is too short still.
-    fn is_long_enough(&self, mirror: &MirrorReport, leg: &LegReport) -> Result<(), Failure> {
+    fn is_long_enough(&self, mirror: &MirrorReport, leg: &LegReport) -> Result<(), ControlError> {
         let (Some(volume), Some(said)) = (leg.volume, mirror.superblock) else {
             return Ok(());
         };
         if leg.small {
             let why = leg.why.clone().unwrap_or_default();
-            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+            return Err(ControlError::refused(format!("{}: {why}", leg.name)));
         }
         let was_cut = leg.cut_short || leg.is_cut_and_last();
         let Some(paths) = self.paths_of(volume).filter(|_| was_cut) else {
@@ -531,7 +500,7 @@ impl Service {
         for file in paths.iter().filter_map(|keys| self.ends.file(&keys.uri)) {
             let bytes = file.path().metadata().map_or(0, |it| it.len());
             if bytes < needs {
-                return Err(Failure::refused(format!(
+                return Err(ControlError::refused(format!(
                     "{}: its file was cut short and has {bytes} bytes, and the mirror needs \
                      {needs}: truncate -s {needs} {}, or replace the leg",
                     leg.name,
@@ -539,12 +508,17 @@ impl Service {
                 )));
             }
             let taken = file.take_as_it_is();
-            taken.map_err(|error| Failure::refused(format!("{}: {error}", leg.name)))?;
+            taken.map_err(|error| ControlError::refused(format!("{}: {error}", leg.name)))?;
         }
         Ok(())
     }
 
-    fn open_missing(&self, mirror: u16, leg: &LegReport, by: &Caller<'_>) -> Result<(), Failure> {
+    fn open_missing(
+        &self,
+        mirror: u16,
+        leg: &LegReport,
+        by: &Caller<'_>,
+    ) -> Result<(), ControlError> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
@@ -552,18 +526,34 @@ impl Service {
         by.ensure_there()?;
         if !self.state().volumes.has(volume) {
             let why = "it was removed or replaced meanwhile";
-            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+            return Err(ControlError::refused(format!("{}: {why}", leg.name)));
         }
         let made = self.open_absent(volume, OPENING_MAX);
-        made.map_err(|why| Failure::refused(format!("{}: {why}", leg.name)))
+        made.map_err(|why| ControlError::refused(format!("{}: {why}", leg.name)))
     }
 }
 
+/// Whether it is not asked of a mirror that can only be read.
+fn writes(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::MirrorCheck(_)
+            | Call::MirrorRepair(_)
+            | Call::MirrorFail(_)
+            | Call::MirrorRestore(_)
+            | Call::MirrorAdd(_)
+            | Call::MirrorRemove(_)
+            | Call::MirrorReplace(_)
+            | Call::MirrorGrow(_)
+            | Call::MirrorAcceptLoss(_)
+    )
+}
+
 /// The leg that a repair goes by.
-fn repair_from(leg: &LegReport) -> Result<MirrorOrder, Failure> {
+fn repair_from(leg: &LegReport) -> Result<MirrorOrder, ControlError> {
     match leg.slot.filter(|_| leg.status == LegStatus::InSync) {
         Some(slot) => Ok(MirrorOrder::RepairFrom(slot)),
-        None => Err(Failure::refused(format!(
+        None => Err(ControlError::refused(format!(
             "{} is not in sync: what it has is no copy for the others",
             leg.name
         ))),
@@ -571,17 +561,23 @@ fn repair_from(leg: &LegReport) -> Result<MirrorOrder, Failure> {
 }
 
 /// Why nothing comes of a verb.
-fn nothing_to_do(report: &MirrorReport, verb: &str, params: &MirrorParams) -> Option<&'static str> {
+fn nothing_to_do(
+    report: &MirrorReport,
+    call: &Call,
+    params: &MirrorParams,
+) -> Option<&'static str> {
     let running = report.state == MirrorState::Running;
     let checks = report.checking.is_some();
-    match verb {
-        "pause" | "resume" | "end" if running && !checks => Some("there is no check"),
-        "assemble" if running && params.discard.is_none() => Some("it runs"),
-        "fail" if running => {
+    match call {
+        Call::MirrorPause(_) | Call::MirrorResume(_) | Call::MirrorEnd(_) if running && !checks => {
+            Some("there is no check")
+        }
+        Call::MirrorAssemble(_) if running && params.discard.is_none() => Some("it runs"),
+        Call::MirrorFail(_) if running => {
             let out = leg(report, params).is_ok_and(|leg| leg.aside);
             (out && report.kept).then_some("the leg is taken out already")
         }
-        "restore" if running => {
+        Call::MirrorRestore(_) if running => {
             let leg = leg(report, params).ok()?;
             let well = leg.serves() && !leg.cut_short;
             well.then_some("the leg is in sync")
@@ -611,7 +607,7 @@ fn is_open(path: &Path) -> bool {
 ///
 /// # Errors
 /// There is none, or it can't be told which one.
-fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, Failure> {
+fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, ControlError> {
     let wanted = params.leg.as_deref().unwrap_or_default();
     Ok(&report.legs[meant(report, wanted)?])
 }
@@ -621,7 +617,7 @@ fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegRep
 ///
 /// # Errors
 /// There is none, or it can't be told which one.
-fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, Failure> {
+fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, ControlError> {
     let slot = wanted.parse::<u8>().ok();
     let uri = wanted.parse::<PathUri>().map(|uri| uri.to_string());
     let uri = uri.as_deref().unwrap_or(wanted);
@@ -642,36 +638,36 @@ fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, Failure> {
     {
         None => Err(unknown(report, wanted)),
         Some([only]) => Ok(*only),
-        Some(_) if !by_number.is_empty() => Err(Failure::params(format!(
+        Some(_) if !by_number.is_empty() => Err(ControlError::params(format!(
             "several say that they are leg {wanted}: name it by its URI"
         ))),
-        Some(_) => Err(Failure::params(format!(
+        Some(_) => Err(ControlError::params(format!(
             "several legs are called \"{wanted}\": name the one that is meant by its number"
         ))),
     }
 }
 
-fn unknown(report: &MirrorReport, wanted: &str) -> Failure {
+fn unknown(report: &MirrorReport, wanted: &str) -> ControlError {
     let legs = report.legs.iter().map(|leg| match leg.slot {
         Some(slot) => format!("{slot} ({})", leg.name),
         None => leg.name.clone(),
     });
     let legs = legs.collect::<Vec<_>>().join(", ");
-    Failure::params(format!("there is no leg \"{wanted}\", only {legs}"))
+    ControlError::params(format!("there is no leg \"{wanted}\", only {legs}"))
 }
 
 /// Its slot, where another one is left to go on with (T45).
-pub(super) fn may_fail(report: &MirrorReport, leg: &LegReport) -> Result<u8, Failure> {
+pub(super) fn may_fail(report: &MirrorReport, leg: &LegReport) -> Result<u8, ControlError> {
     let mut others = report.legs.iter().filter(|it| it.slot != leg.slot);
     let last = leg.status == LegStatus::InSync && !others.any(LegReport::serves);
     match leg.slot {
-        Some(_) if last => Err(Failure::refused(format!(
+        Some(_) if last => Err(ControlError::refused(format!(
             "{} is the last leg in sync",
             leg.name
         ))),
         Some(slot) => match leg.may_leave() {
             Ok(()) => Ok(slot),
-            Err(why) => Err(Failure::refused(why)),
+            Err(why) => Err(ControlError::refused(why)),
         },
         None => Err(is_none(leg)),
     }
@@ -683,12 +679,12 @@ pub(super) fn is_another(leg: &LegReport) -> bool {
 }
 
 /// What was given as a leg, and is none.
-fn is_none(leg: &LegReport) -> Failure {
+fn is_none(leg: &LegReport) -> ControlError {
     let why = match &leg.why {
         Some(why) => format!(" ({why})"),
         None => String::new(),
     };
-    Failure::refused(format!(
+    ControlError::refused(format!(
         "{} is no leg of it{why}: braid mirror replace puts it in the place of one, braid mirror \
          add makes it another one",
         leg.name

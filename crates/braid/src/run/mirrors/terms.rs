@@ -1,6 +1,6 @@
 //! What has to be so before something is asked of a mirror, and what is answered when it was.
-use super::orders::MirrorParams;
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
+use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::service::Service;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless another verb
     /// changes the mirror just now: a leg that is about to be one must not. That may take its time,
     /// and keeps no verb of another volume waiting.
-    pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, Failure> {
+    pub(super) fn status_of_mirror(&self, volume: u16, name: &str) -> Result<Value, ControlError> {
         let tidied = match self.alone_with_mirror_now(volume) {
             Some(_alone) => self.tidy_legs(volume),
             None => Ok(()),
@@ -59,10 +59,10 @@ impl Service {
 
     /// # Errors
     /// A newer braid has written on its legs what this one would not write down again.
-    pub(super) fn may_write(&self, volume: u16, report: &MirrorReport) -> Result<(), Failure> {
+    pub(super) fn may_write(&self, volume: u16, report: &MirrorReport) -> Result<(), ControlError> {
         match report.superblock.map_or(0, |it| it.features.read_only) {
             0 => Ok(()),
-            _ => Err(Failure::refused(format!(
+            _ => Err(ControlError::refused(format!(
                 "{} was written by a newer braid, and this one may only read it: take that one",
                 self.name(volume)
             ))),
@@ -79,7 +79,7 @@ pub(super) fn may_be_noted(
     name: &str,
     report: &MirrorReport,
     but: Option<u8>,
-) -> Result<(), Failure> {
+) -> Result<(), ControlError> {
     let legs = report.legs.iter();
     let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync && leg.slot != but);
     let in_sync: Vec<&LegReport> = in_sync.collect();
@@ -87,7 +87,7 @@ pub(super) fn may_be_noted(
         return Ok(());
     }
     let legs: Vec<&str> = in_sync.iter().map(|leg| leg.name.as_str()).collect();
-    Err(Failure::refused(format!(
+    Err(ControlError::refused(format!(
         "{name}: no leg in sync can be written now, so nothing can be noted on one: {}; try again \
          when it is back (braid mirror status shows it)",
         legs.join(", ")
@@ -97,17 +97,17 @@ pub(super) fn may_be_noted(
 /// # Errors
 /// There are no two copies to compare; a check is under way, whose user would be told of another
 /// one's end.
-pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Failure> {
+pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), ControlError> {
     if report.checking.is_some() {
         let why = format!("end it first (braid mirror end-check {name}), or wait for its end");
-        return Err(Failure::refused(format!(
+        return Err(ControlError::refused(format!(
             "{name}: a check or a repair is under way: {why}"
         )));
     }
     let legs = report.legs.iter();
     match legs.filter(|leg| leg.status == LegStatus::InSync).count() {
         2.. => Ok(()),
-        _ => Err(Failure::refused(format!(
+        _ => Err(ControlError::refused(format!(
             "{name}: fewer than two legs are in sync, so there is nothing to compare: bring \
              another one back first (braid mirror restore, status --wait)"
         ))),
@@ -120,7 +120,7 @@ pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Failure
 /// # Errors
 /// Some came in sync later than others, or were found bad and rewritten, or could not be written or
 /// read: which one is right is for a user to say.
-pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), Failure> {
+pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), ControlError> {
     let legs = report.legs.iter();
     let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync);
     let known = in_sync.filter_map(|leg| Some((leg.slot?, leg, leg.facts?)));
@@ -128,7 +128,7 @@ pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), 
     known.sort_by_key(|it| it.0);
     let Some((slot, first, facts)) = known.first() else {
         let why = "no leg in sync is known yet: try again (braid mirror status shows them)";
-        return Err(Failure::refused(format!("{name}: {why}")));
+        return Err(ControlError::refused(format!("{name}: {why}")));
     };
     let mut ages = known.iter().map(|it| it.2.since_event);
     let same_age = ages.all(|age| age == facts.since_event);
@@ -148,7 +148,7 @@ pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), 
         true => "differ in what happened to them",
         false => "are not equally old",
     };
-    Err(Failure::refused(format!(
+    Err(ControlError::refused(format!(
         "{name}: its legs {differ}, so none is taken unasked: {}; say which one counts: braid \
          mirror repair {name} --from LEG",
         each.collect::<Vec<_>>().join("; ")
@@ -175,16 +175,16 @@ fn history(facts: &LegFacts) -> Vec<String> {
 }
 
 /// The answer to an order that a mirror has.
-pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
-    let state = match verb {
-        "check" => "checking",
-        "repair" => "repairing",
-        "pause" => "check-paused",
-        "resume" => "check-resumed",
-        "end" => "check-ended",
-        "fail" => "taken-out",
-        "restore" => "returning",
-        "accept-loss" => "accepted",
+pub(super) fn answer(call: &Call, params: &MirrorParams) -> Value {
+    let state = match call {
+        Call::MirrorCheck(_) => "checking",
+        Call::MirrorRepair(_) => "repairing",
+        Call::MirrorPause(_) => "check-paused",
+        Call::MirrorResume(_) => "check-resumed",
+        Call::MirrorEnd(_) => "check-ended",
+        Call::MirrorFail(_) => "taken-out",
+        Call::MirrorRestore(_) => "returning",
+        Call::MirrorAcceptLoss(_) => "accepted",
         _ => "running",
     };
     let leg = params.leg.as_ref().map(|leg| match leg.parse::<u8>() {

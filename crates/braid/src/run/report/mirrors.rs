@@ -1,6 +1,6 @@
 //! How mirrors and their legs are doing (rows B2, B5).
 use super::{Health, Report};
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ impl Report<'_> {
     ///
     /// # Errors
     /// There is no such volume, or it is none.
-    pub(in crate::run) fn mirror_named(&self, name: &str) -> Result<u16, Failure> {
+    pub(in crate::run) fn mirror_named(&self, name: &str) -> Result<u16, ControlError> {
         self.state.mirror(name)
     }
 

@@ -229,7 +229,7 @@ fn service_time_goes_by_the_throughput_that_the_user_gave_each_path() {
     wait_until(|| (taken(&pair) == (vec![1; 4], vec![0, 3])).then_some(()));
     configure(pair.directory.path(), &pair.uris, ["throughput = 101", ""]);
     let refused = pair.ask(&["reload"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     let why = words(&refused.stderr);
     assert!(
         why.contains("throughput 101 is not a number from 0 to 100"),
@@ -272,7 +272,7 @@ fn without_such_io_it_says_so_and_one_asks_at_a_time() {
     let told: Value = serde_json::from_slice(&idle.stdout).unwrap();
     assert_eq!(told["ios"].as_array().map(Vec::len), Some(0));
     let unknown = pair.ask(&["explain", "v1"]);
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(2));
     let said = words(&unknown.stderr);
     assert!(
         said.contains("there is no volume \"v1\", only v0"),

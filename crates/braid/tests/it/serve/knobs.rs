@@ -143,7 +143,7 @@ fn what_can_be_known_to_be_wrong_is_a_usage_error_and_what_the_engine_refuses_is
     check_wrong();
     for (words, part) in right {
         let (code, said) = refused(root, words);
-        assert_eq!(code, Some(1), "{words:?}: {said}");
+        assert_eq!(code, Some(2), "{words:?}: {said}");
         assert!(said.contains(part), "{words:?}: {said}");
     }
     let before = json(root, &["knob", "show", "v0"]);

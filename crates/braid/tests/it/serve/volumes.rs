@@ -333,7 +333,7 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
             .ask(&["export", "remove", "v0", &added])
             .status
             .code(),
-        Some(1)
+        Some(2)
     );
     assert_eq!(
         engine

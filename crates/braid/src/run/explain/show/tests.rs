@@ -1,4 +1,5 @@
 use super::*;
+use serde_json::json;
 
 fn forecast(path: u64, cost_ns: u64) -> Value {
     json!({
