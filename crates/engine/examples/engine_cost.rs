@@ -6,12 +6,14 @@
 //! what a turn costs anyway (`turn`, `poll_output` and `poll_event` until `None`, `poll_timeout`).
 //! Run under callgrind at two numbers of iterations: the difference divided by that of the
 //! iterations is the cost of one.
+#[path = "../tests/it/common/config.rs"]
+mod configured;
+
 use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
 };
 use engine::machine::Memory;
 use engine::{DeviceId, Machine, Output, Span};
-use nvme::host::{Digests, HostIdentity};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
@@ -53,25 +55,15 @@ fn config(paths: u64) -> HostConfig {
         numbers: PathConfig::ANY_NUMBER,
     };
     HostConfig {
-        core: 0,
-        cores: 1,
-        identity: HostIdentity {
-            nqn: "nqn.2026-01.org.example:host".into(),
-            id: [1; 16],
-        },
-        digests: Digests::default(),
-        kato_ms: 5_000,
         connect_timeout_ns: SECOND,
         io_timeout_ns: 30 * SECOND,
-        io_max: 64,
-        scratch: Span::default(),
-        volumes: vec![VolumeConfig {
+        ..configured::host(vec![VolumeConfig {
             name: "v0".into(),
             policy: policy::Policy::RoundRobin { bytes: 0 },
             knobs: policy::Knobs::default(),
             paths: vec![path; paths as usize],
             recovery: Recovery::default(),
-        }],
+        }])
     }
 }
 

@@ -8,6 +8,8 @@
 //! over it. Each iteration is one I/O; a loop turn has [`BATCH`] of them, and what a program does
 //! in each turn anyway. The difference of two runs with different numbers of iterations, divided by
 //! theirs, is the cost of one I/O.
+#[path = "../tests/it/common/config.rs"]
+mod configured;
 #[path = "../tests/it/mirror/made.rs"]
 mod made;
 
@@ -16,7 +18,6 @@ use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::mirror::{Devices, MIRRORS_FROM};
 use engine::{DeviceOp, DeviceRequest, Machine, Output, Span};
-use nvme::host::{Digests, HostIdentity};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use volume::mirror::Properties;
@@ -104,19 +105,10 @@ fn parse(words: &[&str]) -> Option<Case> {
 
 fn host_config() -> HostConfig {
     HostConfig {
-        core: 0,
-        cores: 1,
-        identity: HostIdentity {
-            nqn: "nqn.2026-01.org.example:host".into(),
-            id: [1; 16],
-        },
-        digests: Digests::default(),
-        kato_ms: 5_000,
         connect_timeout_ns: SECOND,
         io_timeout_ns: 30 * SECOND,
         io_max: 2 * IN_FLIGHT_MAX as u32,
-        scratch: Span::default(),
-        volumes: vec![made::volume(0)],
+        ..configured::host(vec![made::volume(0)])
     }
 }
 

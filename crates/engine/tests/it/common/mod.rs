@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod body;
+mod config;
 mod fleet;
 pub mod hedge;
 mod net;

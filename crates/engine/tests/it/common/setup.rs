@@ -1,5 +1,5 @@
 //! A host and a target wired to each other, and a load that checks every byte.
-use super::{Address, Disk, MS, SECOND, World};
+use super::{Address, Disk, MS, SECOND, World, config};
 use engine::host::{
     HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
     PathNews, Recovery, SubmitError, VolumeConfig, VolumeInfo,
@@ -7,7 +7,7 @@ use engine::host::{
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{DeviceId, Machine, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
-use nvme::host::{AnaState, Digests, HostIdentity};
+use nvme::host::AnaState;
 use policy::{Knobs, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -108,21 +108,7 @@ pub fn volume(paths: Vec<PathConfig>) -> VolumeConfig {
 
 /// One volume over `paths` paths, one core.
 pub fn host_config(paths: u32) -> HostConfig {
-    HostConfig {
-        core: 0,
-        cores: 1,
-        identity: HostIdentity {
-            nqn: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555".into(),
-            id: [7; 16],
-        },
-        digests: Digests::default(),
-        kato_ms: 5_000,
-        connect_timeout_ns: 3 * SECOND,
-        io_timeout_ns: 10 * SECOND,
-        io_max: 64,
-        scratch: Span::default(),
-        volumes: vec![volume((0..paths).map(tcp_path).collect())],
-    }
+    config::host(vec![volume((0..paths).map(tcp_path).collect())])
 }
 
 /// A host and a target with their network.

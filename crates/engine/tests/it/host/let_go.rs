@@ -1,14 +1,13 @@
 //! A device that hangs and can be kept from what it has not begun: a queue of a server that stands
 //! still. It is told to let go; what it ends for that goes on by another path, reads at once and
 //! changes when it says that nobody executes them any more.
-use crate::common::NoMemory;
+use crate::common::{NoMemory, host_config};
 use engine::host::{
     HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
     PathNews, PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
-use nvme::host::{Digests, HostIdentity};
 use policy::PathIndex;
 use volume::{Namespace, Outcome};
 
@@ -69,16 +68,8 @@ impl Rig {
         Self::of(HostConfig {
             core,
             cores,
-            identity: HostIdentity {
-                nqn: "nqn.2026-01.org.example:host".into(),
-                id: [1; 16],
-            },
-            digests: Digests::default(),
-            kato_ms: 5_000,
             connect_timeout_ns: SECOND,
             io_timeout_ns: IO_TIMEOUT_NS,
-            io_max: 64,
-            scratch: Span::default(),
             volumes: vec![VolumeConfig {
                 name: "v0".into(),
                 policy: policy::Policy::RoundRobin { bytes: 0 },
@@ -86,6 +77,7 @@ impl Rig {
                 paths: vec![path(0), path(1)],
                 recovery,
             }],
+            ..host_config(0)
         })
     }
 

@@ -1,13 +1,13 @@
 //! Namespaces that somebody else drives, as paths: what they are, what their ends mean, and the end
 //! of one.
-use crate::common::NoMemory;
+use crate::common::{NoMemory, host_config};
 use engine::host::{
     Attached, HostConfig, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathState,
     Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
-use nvme::host::{AnaState, ControllerInfo, Digests, HostIdentity, NamespaceInfo};
+use nvme::host::{AnaState, ControllerInfo, NamespaceInfo};
 use nvme::wire::Status;
 use policy::PathIndex;
 use volume::Outcome;
@@ -101,19 +101,10 @@ impl Rig {
             recovery: Recovery::default(),
         };
         let config = HostConfig {
-            core: 0,
-            cores: 1,
-            identity: HostIdentity {
-                nqn: "nqn.2026-01.org.example:host".into(),
-                id: [1; 16],
-            },
-            digests: Digests::default(),
-            kato_ms: 5_000,
             connect_timeout_ns: SECOND,
             io_timeout_ns: 30 * SECOND,
-            io_max: 64,
-            scratch: Span::default(),
             volumes: (0..).zip(volumes).map(volume).collect(),
+            ..host_config(0)
         };
         let mut rig = Self {
             host: HostEngine::new(config),
