@@ -10,7 +10,7 @@ mod holes;
 mod lease;
 mod legs;
 mod life;
-mod made;
+pub mod made;
 mod numbers;
 mod overlap;
 pub mod rig;

@@ -4,7 +4,7 @@ mod data;
 mod full;
 mod lost;
 mod order;
-mod rig;
+pub mod rig;
 mod told;
 
 use crate::common;

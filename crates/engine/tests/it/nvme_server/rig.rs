@@ -4,19 +4,21 @@ use super::common::{
     Address, BLOCK, BLOCKS, Disk, HOST, MS, SECOND, TARGET, WIRE_NS, World, host_config, namespace,
     target_config, tcp_path,
 };
-use crate::mirror::rig::{configured, crc32c};
+use crate::mirror::made::mirrors;
+use crate::mirror::rig::{LEG_BYTES, configured};
 use engine::export::{ExportConfig, ExportControl, ExportEvent, Offer};
 use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery, VolumeConfig,
     VolumeInfo,
 };
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
-use engine::mirror::{Devices, MIRRORS_FROM, MirrorsConfig};
+use engine::mirror::{Devices, MIRRORS_FROM, MirrorConfig};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{Core, DeviceId, Machine, NvmeConfig, Span};
+use engine::{Core, DeviceId, Machine, NvmeConfig};
 use nbd::client::Config;
 use nbd::{Kind, Request};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use volume::Outcome;
 
@@ -32,6 +34,18 @@ pub enum Below {
     Local,
     /// A mirror of two local devices with caches.
     Mirror,
+    /// A volume over memory: it has no cache, and can give space up.
+    Memory,
+    /// A volume over a file with a cache, changed by threads of the engine's own.
+    File,
+    /// A mirror whose legs are volumes over two paths each, to targets with caches.
+    MirrorOfPaths,
+}
+
+impl Below {
+    pub fn is_mirror(self) -> bool {
+        matches!(self, Self::Mirror | Self::MirrorOfPaths)
+    }
 }
 
 /// What differs from test to test.
@@ -58,8 +72,10 @@ impl Setup {
             quiesce_ns: 500 * MS,
             ..Recovery::default()
         };
-        if below == Below::Local {
-            core.volumes[0].paths = vec![local(0, 12)];
+        match below {
+            Below::Local => core.volumes[0].paths = vec![local(0, 12)],
+            Below::Memory | Below::File => core.volumes[0].paths = vec![with_holes(local(0, 12))],
+            Below::Paths | Below::Mirror | Below::MirrorOfPaths => {}
         }
         let mut server = target_config(1);
         server.subsystem.volatile_write_cache = true;
@@ -98,18 +114,31 @@ pub fn local(device: u16, block_shift: u8) -> PathConfig {
     }
 }
 
+/// As memory and files are on a file system that makes holes.
+fn with_holes(mut path: PathConfig) -> PathConfig {
+    if let PathKind::Device {
+        deallocate_zeroes,
+        hole_bytes,
+        ..
+    } = &mut path.kind
+    {
+        *deallocate_zeroes = true;
+        *hole_bytes = 4096;
+    }
+    path
+}
+
 /// Number of the device.
 pub fn volume(below: Below) -> u16 {
-    match below {
-        Below::Mirror => MIRRORS_FROM,
-        _ => 0,
-    }
+    if below.is_mirror() { MIRRORS_FROM } else { 0 }
 }
 
 pub struct Rig {
     pub world: World,
     pub core: Rc<RefCell<Core>>,
     pub target: Rc<RefCell<TargetEngine>>,
+    /// Of a mirror's second leg.
+    pub second_target: Option<Rc<RefCell<TargetEngine>>>,
     pub guest: Rc<RefCell<HostEngine>>,
     pub clients: Rc<RefCell<Clients>>,
     /// Of the target, or the local ones.
@@ -121,54 +150,51 @@ pub struct Rig {
 
 pub const GUEST: usize = 2;
 pub const CLIENTS: usize = 3;
+/// The target of a mirror's second leg.
+pub const SECOND_TARGET: usize = 4;
 
 impl Rig {
     pub fn new(setup: Setup) -> Self {
         let mut world = World::new(11);
-        let bytes = (BLOCKS * u64::from(BLOCK)) as usize;
-        let disks = match setup.below {
-            Below::Mirror => crate::mirror::rig::made(2, true),
-            _ => vec![Disk::new(bytes).with_cache(), Disk::new(bytes).with_cache()],
-        };
-        let volumes = setup.core.volumes.len();
-        let devices: Devices = match setup.below {
-            Below::Mirror => mirrored(&disks, &setup.core.volumes[1..]),
-            _ => HostEngine::new(setup.core).into(),
-        };
-        let mut core = Core::new(devices, volumes, setup.export);
-        let config = NvmeConfig {
-            subsystem: setup.server.subsystem,
-            volumes: setup.server.devices.iter().map(|it| it.0).collect(),
-            arena_at: NBD_ARENA,
-            arena_bytes: NVME_ARENA,
-        };
-        assert_eq!(core.add_nvme_server(config), Ok(EXPORTS_MAX));
+        let disks = disks(setup.below);
+        let mut targets = vec![setup.target];
+        if setup.below == Below::MirrorOfPaths {
+            targets = (0..2).map(|leg| leg_target(&targets[0], leg)).collect();
+        }
+        let core = core(setup.below, setup.core, setup.export, setup.server, &disks);
         let core = Rc::new(RefCell::new(core));
-        let target_arena = setup.target.arena_bytes as usize;
-        let target = Rc::new(RefCell::new(TargetEngine::new(setup.target).unwrap()));
+        let arenas: Vec<usize> = targets.iter().map(|it| it.arena_bytes as usize).collect();
+        let mut targets = targets.into_iter().map(|config| {
+            let target = TargetEngine::new(config).unwrap();
+            Rc::new(RefCell::new(target))
+        });
+        let (target, second_target) = (targets.next().unwrap(), targets.next());
         let guest = Rc::new(RefCell::new(HostEngine::new(setup.guest)));
         let clients = Rc::new(RefCell::new(Clients::new(256 << 10)));
         let arena = NBD_ARENA + NVME_ARENA + u64::from(MIRROR_SCRATCH_BYTES);
         assert_eq!(world.add(core.clone(), arena as usize), HOST);
-        assert_eq!(world.add(target.clone(), target_arena), TARGET);
+        assert_eq!(world.add(target.clone(), arenas[0]), TARGET);
         assert_eq!(world.add(guest.clone(), 8 << 20), GUEST);
         assert_eq!(world.add(clients.clone(), 16 << 20), CLIENTS);
-        let to = |node, listener| Address::To {
-            node,
-            listener,
-            delay_ns: WIRE_NS,
-        };
-        world.nodes[HOST].addresses = vec![to(TARGET, 0), to(TARGET, 1)];
         world.nodes[GUEST].addresses = vec![to(HOST, EXPORTS_MAX); 2];
         world.nodes[CLIENTS].addresses = vec![to(HOST, 0)];
+        world.nodes[HOST].addresses = vec![to(TARGET, 0), to(TARGET, 1)];
         match setup.below {
             Below::Paths => world.nodes[TARGET].disks = vec![disks[0].clone()],
+            Below::MirrorOfPaths => world.nodes[TARGET].disks = vec![disks[0].clone()],
             _ => world.nodes[HOST].disks = disks.clone(),
+        }
+        if let Some(target) = &second_target {
+            assert_eq!(world.add(target.clone(), arenas[1]), SECOND_TARGET);
+            let addresses = [to(SECOND_TARGET, 0), to(SECOND_TARGET, 1)];
+            world.nodes[HOST].addresses.extend(addresses);
+            world.nodes[SECOND_TARGET].disks = vec![disks[1].clone()];
         }
         let mut rig = Self {
             world,
             core,
             target,
+            second_target,
             guest,
             clients,
             disks,
@@ -195,6 +221,19 @@ impl Rig {
     /// What the host knows of its volume, first.
     pub fn info(&self) -> Option<VolumeInfo> {
         super::common::ready_of(&self.guest_events, 0)
+    }
+
+    /// Bytes of the host's volume, as it knows it last.
+    pub fn guest_bytes(&self) -> u64 {
+        let sizes = self
+            .guest_events
+            .iter()
+            .rev()
+            .find_map(|event| match event {
+                HostEvent::Ready(0, info) | HostEvent::Resized(0, info) => Some(info.bytes),
+                _ => None,
+            });
+        sizes.unwrap()
     }
 
     pub fn control(&mut self, message: ExportControl) {
@@ -282,9 +321,14 @@ impl Rig {
 
     /// Connects an NBD client, and waits until it is ready.
     pub fn connect(&mut self) -> usize {
+        self.connect_as(Config::default())
+    }
+
+    /// The same, with these wishes.
+    pub fn connect_as(&mut self, config: Config) -> usize {
         let config = Config {
             requests_max: 8,
-            ..Config::default()
+            ..config
         };
         let conn = self.clients.borrow_mut().connect(0, config);
         self.until(SECOND, |rig| rig.clients.borrow().all[conn].ready.is_some());
@@ -313,45 +357,137 @@ impl Rig {
 
     /// Makes the whole device below slow.
     pub fn slow(&mut self, delay_ns: u64) {
-        for node in [HOST, TARGET] {
-            let disks = self.world.nodes[node].disks.iter_mut();
+        for node in &mut self.world.nodes {
+            let disks = node.disks.iter_mut();
             disks.for_each(|disk| disk.delay_ns = delay_ns);
         }
     }
 
     /// Loses all paths to the target, for good.
     pub fn lose_paths(&mut self) {
-        for path in 0..2 {
+        self.lose(0..2);
+    }
+
+    /// They lead there again.
+    pub fn find_paths(&mut self) {
+        self.find(0..2);
+    }
+
+    /// Loses these paths, for good; 2 and 3 are those of a mirror's second leg.
+    pub fn lose(&mut self, paths: Range<usize>) {
+        for path in paths {
             self.world.nodes[HOST].addresses[path] = Address::Refused;
             self.world.cut(HOST, path as u32);
         }
     }
 
     /// They lead there again.
-    pub fn find_paths(&mut self) {
-        for port in 0..2 {
-            self.world.nodes[HOST].addresses[port as usize] = Address::To {
-                node: TARGET,
-                listener: port,
-                delay_ns: WIRE_NS,
-            };
+    pub fn find(&mut self, paths: Range<usize>) {
+        for path in paths {
+            let node = if path < 2 { TARGET } else { SECOND_TARGET };
+            self.world.nodes[HOST].addresses[path] = to(node, path as u32 % 2);
         }
     }
+}
+
+/// Leads to a listener of a node.
+pub fn to(node: usize, listener: u32) -> Address {
+    Address::To {
+        node,
+        listener,
+        delay_ns: WIRE_NS,
+    }
+}
+
+/// Of the target, or the local ones.
+fn disks(below: Below) -> Vec<Disk> {
+    let disk = Disk::new((BLOCKS * u64::from(BLOCK)) as usize);
+    match below {
+        Below::Mirror | Below::MirrorOfPaths => crate::mirror::rig::made(2, true),
+        Below::Memory => vec![disk],
+        Below::File => {
+            let mut disk = disk.with_cache();
+            disk.by_workers = true;
+            vec![disk]
+        }
+        Below::Paths | Below::Local => {
+            let other = Disk::new((BLOCKS * u64::from(BLOCK)) as usize);
+            vec![disk.with_cache(), other.with_cache()]
+        }
+    }
+}
+
+/// The engine, whose second front end is an NVMe/TCP server.
+pub fn core(
+    below: Below,
+    host: HostConfig,
+    export: ExportConfig,
+    server: TargetConfig,
+    disks: &[Disk],
+) -> Core {
+    let volumes = host.volumes.len();
+    let devices: Devices = match below {
+        Below::Mirror => mirrored(disks, &host.volumes[1..]),
+        Below::MirrorOfPaths => mirrored_paths(disks),
+        _ => HostEngine::new(host).into(),
+    };
+    let mut core = Core::new(devices, volumes, export);
+    let config = NvmeConfig {
+        subsystem: server.subsystem,
+        volumes: server.devices.iter().map(|it| it.0).collect(),
+        arena_at: NBD_ARENA,
+        arena_bytes: NVME_ARENA,
+    };
+    assert_eq!(core.add_nvme_server(config), Ok(EXPORTS_MAX));
+    core
+}
+
+/// The target of a leg, as this one is but for what it holds.
+fn leg_target(config: &TargetConfig, leg: u8) -> TargetConfig {
+    let mut config = config.clone();
+    config.subsystem.nqn = leg_nqn(leg);
+    let space = &mut config.subsystem.namespaces[0];
+    space.blocks = LEG_BYTES / u64::from(BLOCK);
+    (space.uuid, space.nguid) = ([0x50 + leg; 16], [0x60 + leg; 16]);
+    config
+}
+
+fn leg_nqn(leg: u8) -> String {
+    format!("nqn.2026-01.org.example:leg{leg}")
 }
 
 /// A mirror over these disks, and volumes beside it.
 fn mirrored(disks: &[Disk], beside: &[VolumeConfig]) -> Devices {
     let (mut host, mirror) = configured(disks);
+    for volume in &mut host.volumes {
+        volume.paths = volume.paths.drain(..).map(with_holes).collect();
+    }
     host.volumes.extend_from_slice(beside);
-    let mirrors = MirrorsConfig {
-        mirrors: vec![Some(mirror)],
-        elsewhere: Vec::new(),
-        scratch: Span {
-            at: NBD_ARENA + NVME_ARENA,
-            len: MIRROR_SCRATCH_BYTES,
-        },
-        crc32c,
-    };
+    devices(host, mirror)
+}
+
+/// A mirror over two legs, each a volume over two paths to a target of its own.
+fn mirrored_paths(disks: &[Disk]) -> Devices {
+    let (mut host, mut mirror) = configured(disks);
+    host.kato_ms = 1000;
+    for (leg, volume) in (0..).zip(&mut host.volumes) {
+        let path = |port: u32| PathConfig {
+            kind: PathKind::NvmeTcp {
+                address: 2 * u32::from(leg) + port,
+                subsystem: leg_nqn(leg),
+                nsid: None,
+            },
+            ..tcp_path(port)
+        };
+        volume.paths = (0..2).map(path).collect();
+        volume.recovery.quiesce_ns = 500 * MS;
+    }
+    mirror.shared = true;
+    devices(host, mirror)
+}
+
+fn devices(host: HostConfig, mirror: MirrorConfig) -> Devices {
+    let mirrors = mirrors(mirror, NBD_ARENA + NVME_ARENA);
     Devices::new(HostEngine::new(host), mirrors)
 }
 
