@@ -8,6 +8,7 @@ mod discovery;
 mod export;
 mod host;
 mod host_alloc;
+mod matrix;
 mod mirror;
 mod nvme_server;
 mod target_cost;
