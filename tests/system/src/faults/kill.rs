@@ -19,6 +19,7 @@
 //! With it neither legs nor size change.
 mod away;
 mod change;
+mod front;
 mod kind;
 mod ledger;
 mod legs;
@@ -26,7 +27,7 @@ mod times;
 mod writers;
 
 use super::engine::Engine;
-use super::nbd::{BLOCK, Client};
+use super::nbd::BLOCK;
 use super::net::Net;
 use super::plan::Random;
 use super::stage::Directory;
@@ -35,12 +36,12 @@ use super::{Common, stop};
 use anyhow::{Context, Result, bail, ensure};
 use away::{Found, Stand};
 use change::{Asked, Change};
+use front::Export;
 use kind::{Kind, Sum, table};
 use ledger::Ledger;
 use legs::{BYTES, Legs, REGION_BYTES, SOON, check_bytes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use times::{Part, Times};
@@ -74,6 +75,9 @@ pub struct Args {
     /// Legs are targets with a volatile cache, killed with the engine
     #[arg(long)]
     on_targets: bool,
+    /// How the load reaches the mirror
+    #[arg(long, value_enum, default_value_t = front::Kind::Nbd)]
+    export: front::Kind,
     /// Begin no round after so many seconds
     #[arg(long, value_name = "SECONDS")]
     within: Option<u64>,
@@ -83,8 +87,12 @@ impl Args {
     /// As they are to be repeated.
     pub fn words(&self) -> String {
         let targets = if self.on_targets { " --on-targets" } else { "" };
+        let export = match self.export {
+            front::Kind::Nbd => "",
+            front::Kind::Nvme => " --export nvme",
+        };
         format!(
-            "kill --rounds {} --legs {}{targets}",
+            "kill --rounds {} --legs {}{targets}{export}",
             self.rounds, self.legs
         )
     }
@@ -96,6 +104,9 @@ struct Trial<'a> {
     args: Args,
     directory: Directory,
     net: Net,
+    export: Export,
+    /// Of engines on copies of the legs.
+    export_away: Export,
     legs: Legs,
     /// Of each writer; the last one has what came when the mirror grew.
     ledgers: Vec<Ledger>,
@@ -147,8 +158,10 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
         false => "",
     };
     let head = format!(
-        "{rounds} kills of an engine, a mirror of {} legs{with}, {WRITERS} writers: nothing lost",
-        args.legs
+        "{rounds} kills of an engine, a mirror of {} legs{with}, {WRITERS} writers over {}: nothing \
+         lost",
+        args.legs,
+        args.export.name()
     );
     let more = json!({
         "ms_of_a_round": trial.times.show(rounds),
@@ -175,11 +188,11 @@ fn progress(round: u32, args: &Args, elapsed: Duration, kind: Kind) -> String {
 }
 
 /// What an engine is to be.
-fn configuration(export: &Path, uris: &[String], keys: &str) -> String {
+fn configuration(export: &Export, uris: &[String], keys: &str) -> String {
     let mut text = format!(
         "[[volume]]\nname = \"v0\"\nkind = \"mirror\"\nassemble_wait = \"1s\"\n\
-         rebuild_floor = \"1MiB/s\"\n{keys}\n[[volume.export]]\nnbd = \"unix:{}\"\n",
-        export.display()
+         rebuild_floor = \"1MiB/s\"\n{keys}\n[[volume.export]]\n{}",
+        export.keys()
     );
     for uri in uris {
         text.push_str(&format!("[[volume.leg]]\nuri = \"{uri}\"\n"));
@@ -221,8 +234,8 @@ fn wait_refused(engine: &Engine, limit: Duration) -> Result<()> {
 }
 
 /// All bytes of an export.
-fn read_all(export: &Path, bytes: u64) -> Result<Vec<u8>> {
-    let mut client = Client::open(export)?;
+fn read_all(export: &Export, bytes: u64) -> Result<Vec<u8>> {
+    let mut client = export.open()?;
     let mut all = vec![0; bytes as usize];
     for (number, piece) in all.chunks_mut(PIECE).enumerate() {
         client.read((number * PIECE) as u64, piece)?;
@@ -251,6 +264,8 @@ impl<'a> Trial<'a> {
             common,
             args: args.clone(),
             net,
+            export: Export::new(args.export, &directory.0)?,
+            export_away: Export::new(args.export, &directory.0.join("away"))?,
             legs,
             ledgers: ledgers(args.on_targets),
             told_bytes: BYTES,
@@ -330,8 +345,7 @@ impl Trial<'_> {
         };
         keys.push('\n');
         keys.push_str(legs);
-        let export = self.directory.0.join("v0.sock");
-        let text = configuration(&export, &self.legs.uris(self.away), &keys);
+        let text = configuration(&self.export, &self.legs.uris(self.away), &keys);
         let text = format!("{engine}\n{text}");
         Engine::start_as(&self.common.program, &self.directory.0, &self.net, &text)
     }
@@ -446,8 +460,8 @@ impl Trial<'_> {
         let mut asked = None;
         let mut state = Value::Null;
         let mut begun = Instant::now();
-        let (export, socket, legs) = (engine.export(), engine.socket(), &mut self.legs);
-        let count = writers::run(&export, &mut self.ledgers, seed, |load| {
+        let (socket, legs) = (engine.socket(), &mut self.legs);
+        let count = writers::run(&self.export, &mut self.ledgers, seed, |load| {
             if kind != Kind::Fresh {
                 state = engine.stat()?;
                 load.wait(READY);
@@ -506,6 +520,7 @@ impl Trial<'_> {
             program: &self.common.program,
             directory: &self.directory.0.join("away"),
             net: &self.net,
+            export: &self.export_away,
             bytes: ledger::bytes(&self.ledgers),
         };
         let (legs, ledgers) = (&self.legs, &self.ledgers);
@@ -539,7 +554,7 @@ impl Trial<'_> {
             last.extend(more as usize / BLOCK);
         }
         self.told_bytes = size;
-        let bytes = read_all(&engine.export(), size)?;
+        let bytes = read_all(&self.export, size)?;
         for ledger in &mut self.ledgers {
             for at in 0..ledger.count() {
                 let from = ledger.offset(at) as usize;

@@ -6,6 +6,7 @@
 //! that is told to go on without the missing one serves everything that was acknowledged. Where
 //! there is none such left, the mirror does not start.
 use super::super::engine::Engine;
+use super::front::Export;
 use super::legs::Legs;
 use super::{READY, read_all, stop, wait_refused, wait_running};
 use crate::faults::net::Net;
@@ -20,6 +21,8 @@ pub struct Stand<'a> {
     pub directory: &'a Path,
     /// Loopback.
     pub net: &'a Net,
+    /// Of that engine.
+    pub export: &'a Export,
     /// So many bytes the mirror has at least.
     pub bytes: u64,
 }
@@ -47,13 +50,13 @@ impl Stand<'_> {
             std::fs::copy(file, &copy).with_context(|| format!("copy {}", file.display()))?;
             uris.push(format!("file:{}", copy.display()));
         }
-        let text = super::configuration(&self.directory.join("v0.sock"), &uris, "");
+        let text = super::configuration(self.export, &uris, "");
         let engine = Engine::start_as(self.program, self.directory, self.net, &text)?;
         let serves = in_sync.iter().any(|&(leg, knows)| leg != taken && knows);
         let found = match serves {
             true => {
                 wait_running(&engine, true)?;
-                Found::Served(read_all(&engine.export(), self.bytes)?)
+                Found::Served(read_all(self.export, self.bytes)?)
             }
             false => {
                 wait_refused(&engine, READY)?;

@@ -1,9 +1,9 @@
 //! Writers on an export that goes away under them.
-use super::super::nbd::{BLOCK, Client};
+use super::super::nbd::BLOCK;
 use super::super::plan::Random;
+use super::front::Export;
 use super::ledger::Ledger;
 use anyhow::{Result, bail};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -53,7 +53,7 @@ impl Load<'_> {
 /// # Errors
 /// A request failed before, or read what it may not.
 pub fn run(
-    export: &Path,
+    export: &Export,
     ledgers: &mut [Ledger],
     seed: u64,
     kill: impl FnOnce(&Load<'_>) -> Result<()>,
@@ -94,13 +94,13 @@ pub fn run(
 
 /// One writer, until a request fails.
 fn write(
-    export: &Path,
+    export: &Export,
     ledger: &mut Ledger,
     random: &mut Random,
     (count, first): (&mut Count, Sender<()>),
     killed: &AtomicBool,
 ) -> Result<()> {
-    let mut client = Client::open(export)?;
+    let mut client = export.open()?;
     let mut first = Some(first);
     let mut block = [0; BLOCK];
     while !killed.load(Ordering::SeqCst) {
@@ -122,10 +122,7 @@ fn write(
                 let length = (1 + random.below(LARGEST)).min(blocks - at) as usize;
                 let at = at as usize;
                 let bytes = ledger.ask(at, length);
-                match fua {
-                    true => client.write_fua(ledger.offset(at), &bytes)?,
-                    false => client.write(ledger.offset(at), &bytes)?,
-                }
+                client.write(ledger.offset(at), &bytes, fua)?;
                 ledger.acknowledge(at, length, fua);
                 count.writes += 1;
             }
