@@ -295,8 +295,8 @@ pub const STEPS: [Step; 16] = [
             ],
         ),
         part(
-            "each longer; also 3 legs, losses of power, targets that stand still, late writes, a \
-             half-sick path, a heavy tail",
+            "each longer; also 3 legs, kills over NVMe/TCP, losses of power, targets that stand still, \
+             late writes, a half-sick path, a heavy tail",
             2,
             &[
                 task(
@@ -329,6 +329,16 @@ pub const STEPS: [Step; 16] = [
                     "kill-targets",
                     2400,
                     "cargo xtask faults kill --rounds 100 --on-targets --seed 1",
+                ),
+                task(
+                    "kill-nvme",
+                    2400,
+                    "cargo xtask faults kill --rounds 50 --export nvme --seed $commit",
+                ),
+                task(
+                    "kill-nvme-targets",
+                    2400,
+                    "cargo xtask faults kill --rounds 50 --on-targets --export nvme --seed 1",
                 ),
                 task(
                     "down",
