@@ -1,5 +1,5 @@
-//! Two engines that offer one volume under one NQN: a host that sees the same controller number
-//! twice uses the first path only.
+//! Two engines that offer one volume under one NQN, as they should not: a host refuses the second
+//! path if it sees one controller number twice, and notices nothing else.
 use crate::common::{BLOCK, HOST, SECOND, io, tcp_path};
 use crate::nvme_server::rig::{Below, GUEST, Rig, Setup, core, to};
 use engine::host::{HostEvent, IoOp};
@@ -8,12 +8,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
 
-/// Each engine counts its controllers from 1.
-#[test]
-fn second_engine_under_one_nqn_is_refused_as_a_path() {
+/// A host with a path to each engine; the second engine counts its controllers from this number.
+fn rig(cntlid_min: u16) -> Rig {
     let mut setup = Setup::over(Below::Local);
     setup.guest.volumes[0].paths.push(tcp_path(1));
-    let other = Setup::over(Below::Local);
+    let mut other = Setup::over(Below::Local);
+    other.server.subsystem.cntlid_min = cntlid_min;
     let mut rig = Rig::new(setup);
     let engine = core(
         other.below,
@@ -26,6 +26,25 @@ fn second_engine_under_one_nqn_is_refused_as_a_path() {
     let node = rig.world.add(Rc::new(RefCell::new(engine)), arena);
     rig.world.nodes[node].disks = rig.disks.clone();
     rig.world.nodes[GUEST].addresses[1] = to(node, EXPORTS_MAX);
+    rig
+}
+
+fn write_and_read(rig: &mut Rig) {
+    for slot in 0..8 {
+        let op = IoOp::Write { fua: false };
+        let it = io(op, slot * u64::from(BLOCK), BLOCK, slot);
+        assert_eq!(rig.one(&it, 1 + slot as u8), Outcome::Done);
+    }
+    for slot in 0..8 {
+        let it = io(IoOp::Read, slot * u64::from(BLOCK), BLOCK, slot);
+        assert_eq!(rig.one(&it, 0), Outcome::Done);
+        assert_eq!(rig.byte(&it), 1 + slot as u8);
+    }
+}
+
+#[test]
+fn second_engine_of_one_controller_number_is_refused() {
+    let mut rig = rig(1);
     let refusals = |rig: &Rig| -> Vec<String> {
         let lines = rig.guest_events.iter().filter_map(|event| match event {
             HostEvent::Failed(0, line) => Some(line.clone()),
@@ -38,14 +57,13 @@ fn second_engine_under_one_nqn_is_refused_as_a_path() {
     });
     let lines = refusals(&rig);
     assert!(lines[0].contains("controller"), "{lines:?}");
-    for slot in 0..8 {
-        let it = io(
-            IoOp::Write { fua: false },
-            slot * u64::from(BLOCK),
-            BLOCK,
-            slot,
-        );
-        assert_eq!(rig.one(&it, 7), Outcome::Done);
-    }
+    write_and_read(&mut rig);
     assert_eq!(rig.guest.borrow().usable(0), 1, "the first path alone");
+}
+
+#[test]
+fn second_engine_of_another_controller_number_is_used() {
+    let mut rig = rig(2);
+    rig.until(60 * SECOND, |rig| rig.guest.borrow().usable(0) == 3);
+    write_and_read(&mut rig);
 }
