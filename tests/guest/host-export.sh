@@ -1,35 +1,21 @@
 # The kernel as host of exports of `braid run`: a volume over two paths and a mirror, namespaces of
 # one subsystem. File systems, discard, verified load, a path and then all paths lost, a new size, a
-# second engine, and a stop of ours.
+# second engine under one NQN, and a stop of ours.
 # vm: --cpus 4
 . ./lib.sh
 . ./host.sh
 . ./run.sh
+. ./exported.sh
 load_host
 modprobe ext4
 truncate -s 128M /tmp/disk
-target <<EOF
-nqn = "$nqn"
-[[namespace]]
-backend = "file:/tmp/disk"
-[[port]]
-listen = "127.0.0.1:4420"
-[[port]]
-listen = "127.0.0.1:4421"
-EOF
+two_ports file:/tmp/disk
 for leg in a b; do truncate -s 96M /tmp/$leg.img; done
 check mirror_made braid mirror create --force m0 file:/tmp/a.img file:/tmp/b.img
+target_nqn=$nqn
 exported=nqn.2026-01.org.example:exported
 start_run <<EOF
-keep_alive_tmo = "2s"
-[[volume]]
-name = "v0"
-reconnect_delay_min = "200ms"
-reconnect_delay = "500ms"
-[[volume.path]]
-uri = "nvme-tcp://127.0.0.1:4420/$nqn?nsid=1"
-[[volume.path]]
-uri = "nvme-tcp://127.0.0.1:4421/$nqn?nsid=1"
+$(two_paths)
 [[volume.export]]
 nvme = "127.0.0.1:4430"
 nqn = "$exported"
@@ -62,61 +48,64 @@ same block_size "$(cat "/sys/block/$(disk 1)/queue/logical_block_size")" 4096
 same size "$(cat "/sys/block/$(disk 1)/size")" 262144
 same write_back "$(cat "/sys/block/$(disk 1)/queue/write_cache")" "write back"
 
-dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
 for disk in volume mirror; do
     eval "device=\$$disk"
-    check write_$disk dd if=/tmp/random of="$device" bs=1M oflag=direct
-    check read_$disk sh -c "dd if=$device bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random"
-    zeroes_and_discards "$device" "$device" $disk
+    writes_and_reads $disk "$device"
+    verified $disk "$device" 4k
+    mount_new $disk "$device"
 done
-
-verify() {
-    fio --name="$1" --filename="$2" --direct=1 --rw=randrw --bsrange=4k-256k --blockalign=4k \
-        --ioengine=libaio --iodepth=32 --size=24m --verify=crc32c --verify_fatal=1 \
-        --verify_backlog=64 --eta=never --output=/tmp/fio.out
-}
-check verify_volume verify volume "$volume"
-check verify_mirror verify mirror "$mirror"
-for disk in volume mirror; do
-    eval "device=\$$disk"
-    check mkfs_$disk mkfs.ext4 -q -F "$device"
-    mkdir -p /mnt/$disk
-    check mount_$disk mount -t ext4 "$device" /mnt/$disk
-    cp /tmp/random /mnt/$disk/a
-done
-(while [ ! -e /tmp/stop ]; do
-    for disk in volume mirror; do
-        cp /tmp/random /mnt/$disk/b && sync && echo 1 >/proc/sys/vm/drop_caches &&
-            cmp /tmp/random /mnt/$disk/b || exit 1
-    done
-done) >/tmp/load.out 2>&1 &
-load=$!
-drop() {
-    shape --port "$1" refuse=10m >/dev/null
-    braid target drop --socket "$socket" --port "$1" >/dev/null
-}
-drop 1
+copies volume mirror
+lose 1
 reaches path_lost 60 is degraded
-drop 2
+lose 2
 reaches volume_down 60 is down
 reaches inaccessible 60 paths_are inaccessible 1
 same mirror_accessible "$(paths optimized)" 1
 same still_connected "$(cat "/sys/class/nvme/$(controller 4430)/state")" live
-for port in 1 2; do shape --port $port refuse=0 >/dev/null; done
+restore 1
+restore 2
 reaches paths_back 60 is ok
 reaches accessible_again 60 paths_are optimized 2
-touch /tmp/stop
-if wait "$load"; then ok load_while_paths_die; else fail load_while_paths_die "$(cat /tmp/load.out)"; fi
+copied_well load_while_paths_die
 for disk in volume mirror; do
     eval "device=\$$disk"
-    check same_data_$disk cmp /tmp/random /mnt/$disk/a
-    check umount_$disk umount /mnt/$disk
-    check fsck_$disk fsck.ext4 -f -n "$device"
+    umount_checked $disk "$device"
 done
 
 check grow braid target resize --socket "$socket" 1 160MiB
 grown() { [ "$(cat "/sys/block/$(disk 1)/size")" = 327680 ]; }
 reaches new_size 60 grown
+
+# A second engine offers the volume under the same NQN, as it should not. The kernel refuses its path
+# only where both controllers have one number; engines count these from 1, with each connection.
+cat >/tmp/second.toml <<EOF
+hostnqn = "nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4222-8222-222222222222"
+hostid = "22222222-2222-4222-8222-222222222222"
+$(nqn=$target_nqn; two_paths)
+[[volume.export]]
+nvme = "127.0.0.1:4440"
+nqn = "$exported"
+nsid = 1
+EOF
+mkdir -p /run/second
+XDG_STATE_HOME=/run/second braid run -c /tmp/second.toml --socket /run/second.sock \
+    >/tmp/second.log 2>&1 &
+second=$!
+reaches second_engine 60 braid check v0 --socket /run/second.sock
+number() { cat "/sys/class/nvme/$(controller 4430)/cntlid"; }
+for _ in $(seq 2 "$(number)"); do
+    nvme discover -t tcp -a 127.0.0.1 -s 4440 --hostnqn "$hostnqn" --hostid "$hostid" >/dev/null
+done
+refused second_engine_of_same_number connect 4440
+same says_why "$(dmesg | grep -c "Duplicate cntlid $(number)")" 1
+check second_engine_of_other_number connect 4440
+reaches both_engines 60 paths_are optimized 3
+check write_over_both dd if=/tmp/random of="$volume" bs=64k oflag=direct
+check read_over_both sh -c "dd if=$volume bs=64k iflag=direct count=128 2>/dev/null | cmp - /tmp/random"
+check disconnect_second nvme disconnect -d "$(controller 4440)"
+kill "$second"
+wait "$second"
+same second_ends_well $? 0
 
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
 check disconnect nvme disconnect -n "$exported"

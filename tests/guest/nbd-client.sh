@@ -4,20 +4,12 @@
 . ./lib.sh
 . ./host.sh
 . ./run.sh
+. ./exported.sh
 modprobe nbd nbds_max=2
 modprobe ext4
 two_ports mem:128MiB
 start_run <<EOF
-keep_alive_tmo = "2s"
-[[volume]]
-name = "v0"
-policy = "queue-depth"
-reconnect_delay_min = "200ms"
-reconnect_delay = "500ms"
-[[volume.path]]
-uri = "nvme-tcp://127.0.0.1:4420/$nqn?nsid=1"
-[[volume.path]]
-uri = "nvme-tcp://127.0.0.1:4421/$nqn?nsid=1"
+$(two_paths 'policy = "queue-depth"')
 [[volume.export]]
 nbd = "unix:/run/v0.sock"
 [[volume.export]]
@@ -37,37 +29,18 @@ check discards [ "$(cat $queue/discard_max_bytes)" -gt 0 ]
 echo "write_cache: $(cat $queue/write_cache), write_zeroes: $(cat $queue/write_zeroes_max_bytes)"
 grep -q nbd0 /proc/partitions && ok partitions_readable || fail partitions_readable "$(cat /proc/partitions)"
 
-dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
-check write dd if=/tmp/random of=/dev/nbd0 bs=1M oflag=direct
-check read sh -c "dd if=/dev/nbd0 bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random"
-zeroes_and_discards /dev/nbd0 /dev/nbd0 nbd
-
-verify() {
-    fio --name="$1" --filename=/dev/nbd0 --direct=1 --rw=randrw --bsrange=512-256k --blockalign=512 --ioengine=libaio \
-        --iodepth=32 --size=24m --offset="${2:-0}" --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
-        --eta=never --output=/tmp/fio.out
-}
-check verify verify plain
-check mkfs mkfs.ext4 -q -F /dev/nbd0
-mkdir -p /mnt/d
-check mount mount -t ext4 /dev/nbd0 /mnt/d
-cp /tmp/random /mnt/d/a
-(while [ ! -e /tmp/stop ]; do
-    cp /tmp/random /mnt/d/b && sync && echo 1 >/proc/sys/vm/drop_caches && cmp /tmp/random /mnt/d/b || exit 1
-done) >/tmp/load.out 2>&1 &
-load=$!
+writes_and_reads nbd /dev/nbd0
+verified nbd /dev/nbd0 512
+mount_new nbd /dev/nbd0
+copies nbd
 for port in 2 1; do
-    shape --port $port refuse=10m >/dev/null
-    braid target drop --socket "$socket" --port $port >/dev/null
+    lose $port
     reaches path_${port}_lost 60 is degraded
-    shape --port $port refuse=0 >/dev/null
+    restore $port
     reaches path_${port}_back 60 is ok
 done
-touch /tmp/stop
-if wait "$load"; then ok load_while_paths_die; else fail load_while_paths_die "$(cat /tmp/load.out)"; fi
-check same_data cmp /tmp/random /mnt/d/a
-check umount umount /mnt/d
-check fsck fsck.ext4 -f -n /dev/nbd0
+copied_well load_while_paths_die
+umount_checked nbd /dev/nbd0
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
 check disconnect nbd-client -d /dev/nbd0
 no_clients() { [ "$(braid stat --socket $control -o json | jq '[.. | .clients? // empty] | add')" = 0 ]; }
