@@ -14,7 +14,7 @@
 //! * `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `probation`: a path that does badly gets probes instead of I/O
-//! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
+//! * `stop`: the engine stops, by the stages of `shutdown`; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `extents`: which bytes are holes
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
@@ -65,12 +65,14 @@ mod reconnect;
 mod recovery;
 mod report;
 mod session;
+mod shutdown;
 mod slots;
 mod split;
 mod stages;
 mod standstill;
 mod status;
 mod stop;
+mod timers;
 mod types;
 mod volumes;
 mod wait;
@@ -97,10 +99,11 @@ use hedge::Hedges;
 use outputs::Outputs;
 use path::{Link, Path, Role};
 use policy::PathIndex;
+use shutdown::Shutdown;
 use slots::Slots;
 use split::Splits;
 use standstill::Standstills;
-use stop::Stop;
+use timers::Timers;
 use volume::Head;
 use volumes::{Ready, VACANT, Volume};
 
@@ -124,14 +127,8 @@ pub struct HostEngine {
     /// Connections whose machines were called since the last turn.
     touched: Vec<ConnId>,
     started: bool,
-    /// When [`Machine::handle_timeout`] has something to look at; never later than the first
-    /// deadline. An I/O that ended leaves it as it is, so that I/O costs no search for the next
-    /// deadline.
-    wake_ns: u64,
-    /// The same, but for looks at late reads; less exact for the expiry of I/O. Only kept while
-    /// reads are hedged.
-    deadline_ns: u64,
-    stop: Option<Stop>,
+    timers: Timers,
+    shutdown: Shutdown,
     /// Longest time that an I/O may go without an answer before its path is looked at.
     unseen_ns_max: u64,
     /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
@@ -204,9 +201,8 @@ impl HostEngine {
             paths,
             room,
             started: false,
-            wake_ns: u64::MAX,
-            deadline_ns: u64::MAX,
-            stop: None,
+            timers: Timers::new(),
+            shutdown: Shutdown::new(),
             unseen_ns_max,
             look_due: false,
             jobs: Vec::new(),
@@ -461,7 +457,7 @@ impl Machine for HostEngine {
             volume.head.turn();
         }
         self.watch_outages(now_ns);
-        if self.stop.is_some() {
+        if self.shutdown.has_begun() {
             self.advance_stop(now_ns);
         }
     }
@@ -473,7 +469,7 @@ impl Machine for HostEngine {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        match self.wake_ns {
+        match self.timers.wake_ns() {
             _ if !self.started || !self.touched.is_empty() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),
@@ -481,10 +477,10 @@ impl Machine for HostEngine {
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
-        if now_ns < self.wake_ns || !self.started {
+        if now_ns < self.timers.wake_ns() || !self.started {
             return; // for the turn's sake
         }
-        if self.hedges.is_on() && now_ns < self.deadline_ns {
+        if self.hedges.is_on() && !self.timers.is_due(now_ns) {
             return self.look(now_ns);
         }
         for number in 0..self.paths.len() {
@@ -501,12 +497,11 @@ impl Machine for HostEngine {
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
         let first = times
             .chain([look_ns])
-            .chain([self.stop_timeout(), self.waits_timeout()])
+            .chain([self.shutdown.timeout(), self.waits_timeout()])
             .chain([self.changes_timeout(), self.outages_timeout()])
             .flatten()
             .min();
-        self.deadline_ns = first.unwrap_or(u64::MAX);
-        self.wake_ns = self.deadline_ns;
+        self.timers.set_deadline(first);
         if self.hedges.is_on() {
             self.look(now_ns);
         }
@@ -543,7 +538,9 @@ impl HostEngine {
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || !path.is_live() {
                 let timeout_ns = path.timeout_ns();
-                timeout_ns.into_iter().for_each(|at_ns| self.wake_by(at_ns));
+                timeout_ns
+                    .into_iter()
+                    .for_each(|at_ns| self.timers.wake_by(at_ns));
             }
         }
     }

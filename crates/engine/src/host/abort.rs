@@ -309,7 +309,7 @@ impl HostEngine {
             ended: false,
             answered: false,
         });
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
         if core == 0 {
             if probe {
                 let qid = self.paths[number].qid;
@@ -439,7 +439,7 @@ impl HostEngine {
             };
             self.slots.set_state(index, state);
         }
-        self.wake_by(soon_ns);
+        self.timers.wake_by(soon_ns);
         // There may be room again.
         self.refill(number, now_ns);
     }

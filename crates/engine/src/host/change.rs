@@ -181,7 +181,7 @@ impl HostEngine {
         let named = named(&change);
         let begun = match change {
             _ if self.settings.core != 0 => Err("asked of a core that doesn't lead".into()),
-            _ if self.stop.is_some() => Err("the engine is stopping".into()),
+            _ if self.shutdown.has_begun() => Err("the engine is stopping".into()),
             Change::AddPath(volume, config) => self.add_path(volume, *config, now_ns),
             Change::RemovePath {
                 volume,
@@ -204,7 +204,7 @@ impl HostEngine {
                 job.ticket = Some(ticket);
                 job.until_ns = until_ns;
                 self.jobs.push(job);
-                self.wake_by(until_ns);
+                self.timers.wake_by(until_ns);
             }
         }
     }
@@ -370,7 +370,7 @@ impl HostEngine {
             }
             let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
             (job.force, job.until_ns) = (true, until_ns);
-            self.wake_by(until_ns);
+            self.timers.wake_by(until_ns);
             self.jobs.push(job);
         }
     }

@@ -194,7 +194,7 @@ impl HostEngine {
             }
         } else if path.retry_ns().is_some() {
             path.set_session(SessionState::Backoff { at_ns: now_ns });
-            self.wake_by(now_ns);
+            self.timers.wake_by(now_ns);
         }
     }
 
@@ -402,7 +402,7 @@ impl HostEngine {
             path.cache.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
             let until_ns = path.cache.final_flush_ns;
             self.outputs.transmit(conn);
-            self.wake_by(until_ns);
+            self.timers.wake_by(until_ns);
         } else {
             path.cache.final_flush = FinalFlush::Ended(false);
         }

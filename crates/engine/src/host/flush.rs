@@ -124,7 +124,7 @@ impl HostEngine {
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
-        if self.is_overdue() {
+        if self.shutdown.is_overdue() {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
         let slot = self.slots.get(index);
@@ -260,7 +260,7 @@ impl HostEngine {
         let state = IoState::FlushWait { until_ns };
         self.slots
             .push(&mut self.volumes[volume].flushes, index, state);
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that

@@ -210,7 +210,7 @@ impl HostEngine {
     pub(super) fn rouse_hedges(&mut self) {
         if !self.hedges.table.is_empty() {
             self.hedges.look_after(LOOK_NS_MIN);
-            self.wake_by(0);
+            self.timers.wake_by(0);
         }
     }
 
@@ -224,7 +224,7 @@ impl HostEngine {
         if now_ns >= self.hedges.look_ns {
             self.look(now_ns);
         } else if self.slots.active() == 0 && self.hedges.is_on() {
-            self.wake_ns = self.deadline_ns; // nothing is left to look at
+            self.timers.set_inspection(u64::MAX); // nothing is left to look at
         }
     }
 
@@ -288,10 +288,10 @@ impl HostEngine {
         if self.slots.active() > 0 {
             // What was given to a path since the last look expires after that.
             let expiry_ns = now_ns + hedges.unseen_ns_max - hedges.patience_ns;
-            self.deadline_ns = self.deadline_ns.min(expiry_ns);
+            self.timers.expire_by(expiry_ns);
         }
         // Reads that are given to a path from now on see to it themselves.
-        self.wake_ns = self.deadline_ns.min(at_ns.saturating_add(after_ns));
+        self.timers.set_inspection(at_ns.saturating_add(after_ns));
     }
 
     /// Looks at the oldest reads of a path.

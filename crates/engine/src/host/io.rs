@@ -52,7 +52,7 @@ impl HostEngine {
             whole_max,
             ..
         } = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
-        if self.refuses_io() {
+        if self.shutdown.refuses_io() {
             return Err(SubmitError::NotReady);
         }
         if !fits(io, info) {
@@ -160,9 +160,8 @@ impl HostEngine {
         let token = self.slots.token(index);
         let slot = self.slots.get_mut(index);
         slot.issued_ns = now_ns;
-        self.wake_ns = self
-            .wake_ns
-            .min(now_ns.saturating_add(self.hedges.patience_ns));
+        self.timers
+            .inspect_by(now_ns.saturating_add(self.hedges.patience_ns));
         let Some(queue) = &mut path.queue else {
             if let Some(device) = path.kind.device() {
                 let request = device::request(&slot.io, device, token);

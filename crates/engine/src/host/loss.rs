@@ -57,7 +57,7 @@ impl HostEngine {
         self.head(number).lose(index);
         self.stop_asking(number);
         self.drop_questions(number);
-        if let Some(why) = why.filter(|_| !self.is_ending()) {
+        if let Some(why) = why.filter(|_| !self.shutdown.is_closing()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
             // Who adds a path is answered with the line.
@@ -154,14 +154,14 @@ impl HostEngine {
             let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
             path.set_link(role, Link::Closing { until_ns });
             self.outputs.transmit(conn);
-            self.wake_by(until_ns);
+            self.timers.wake_by(until_ns);
         }
         self.outputs.push(Output::Close { conn, abort });
     }
 
     /// A connection is over.
     pub(super) fn closed(&mut self, number: usize, role: Role, why: Closed, now_ns: u64) {
-        let ending = self.is_ending();
+        let ending = self.shutdown.is_closing();
         let path = &mut self.paths[number];
         let link = path.link(role);
         path.set_link(role, Link::Closed);
@@ -244,7 +244,7 @@ impl HostEngine {
         let abort = self.must_abort(number, role);
         self.count_damage(number, error, now_ns);
         self.close(number, role, abort, now_ns);
-        if !self.is_ending() {
+        if !self.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session(), role, error);
             self.lose(number, Some(&why), now_ns);
         }

@@ -123,7 +123,7 @@ impl HostEngine {
         if recovery.enabled && fenced && marked {
             let until_ns = now_ns.saturating_add(bound_ns);
             it.fence.gate_until(until_ns);
-            self.wake_by(until_ns);
+            self.timers.wake_by(until_ns);
         }
     }
 

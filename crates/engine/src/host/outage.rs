@@ -56,8 +56,10 @@ impl HostEngine {
         };
         if out && it.recovery.enabled {
             let until_ns = now_ns.saturating_add(it.recovery.fast_io_fail_ns);
-            self.wake_by(until_ns);
-            if !self.is_ending() && !core::mem::replace(&mut self.volumes[volume].no_path, true) {
+            self.timers.wake_by(until_ns);
+            if !self.shutdown.is_closing()
+                && !core::mem::replace(&mut self.volumes[volume].no_path, true)
+            {
                 self.events.push_back(HostEvent::NoPath(volume as u16));
             }
         } else {

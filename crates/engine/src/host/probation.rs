@@ -118,7 +118,7 @@ impl HostEngine {
         if !probed
             || path.admin_state() != AdminState::Enabled
             || !path.lane.is_empty()
-            || self.stop.is_some()
+            || self.shutdown.has_begun()
         {
             return u64::MAX;
         }
@@ -219,7 +219,7 @@ impl HostEngine {
                 }
             }
         }
-        self.wake_by(now_ns);
+        self.timers.wake_by(now_ns);
     }
 
     /// The head has put a path on probation.
@@ -245,7 +245,7 @@ impl HostEngine {
                 _ => HostEvent::Report(news),
             });
         }
-        self.wake_by(now_ns);
+        self.timers.wake_by(now_ns);
         if sits_out {
             self.move_waiting(number, now_ns);
         }
@@ -323,7 +323,7 @@ impl HostEngine {
     fn take_probe(&mut self, number: usize, length: u32, now_ns: u64) -> Option<u32> {
         let path = &self.paths[number];
         if path.admin_state() != AdminState::Enabled
-            || self.stop.is_some()
+            || self.shutdown.has_begun()
             || path.probing.probe.is_some()
         {
             return None;
@@ -396,7 +396,7 @@ impl HostEngine {
         let it = self.slots.get_mut(slot);
         (it.path, it.issued_ns) = (path.index, now_ns);
         self.slots.push_on_path(&mut path.lane, slot, false);
-        self.wake_by(now_ns);
+        self.timers.wake_by(now_ns);
         true
     }
 
@@ -469,6 +469,6 @@ impl HostEngine {
             });
             self.release(volume, now_ns);
         }
-        self.wake_by(now_ns);
+        self.timers.wake_by(now_ns);
     }
 }

@@ -34,7 +34,7 @@ impl HostEngine {
         let had_queues = before.has_association();
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let core_0 = self.settings.core == 0 && tcp && path.link(Role::Admin) == Link::Open;
-        if !wanted || !had_queues || !core_0 || self.is_ending() {
+        if !wanted || !had_queues || !core_0 || self.shutdown.is_closing() {
             return false;
         }
         let path = &mut self.paths[number];
@@ -84,7 +84,7 @@ impl HostEngine {
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
             if fence.believe_from(&mut self.slots, path, until_ns) {
-                self.wake_by(until_ns);
+                self.timers.wake_by(until_ns);
             }
         } else {
             fence.prove(&mut self.slots, path, now_ns);

@@ -211,7 +211,7 @@ impl HostEngine {
             false => u64::MAX,
         };
         self.paths[number].set_session(SessionState::Backoff { at_ns });
-        self.wake_by(at_ns);
+        self.timers.wake_by(at_ns);
         if cores > 1 {
             let closed = closed(&mut self.paths[number]);
             self.events.push_back(HostEvent::Publish(closed));
@@ -251,7 +251,7 @@ impl HostEngine {
         if path.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
             return; // it is not lost, or its time has not come
         }
-        if self.is_ending() {
+        if self.shutdown.is_closing() {
             // No connection is opened any more.
             self.paths[number].set_session(SessionState::Backoff { at_ns: u64::MAX });
         } else if self.gives_up_ns(number) <= now_ns {
@@ -320,7 +320,7 @@ impl HostEngine {
         let none = self
             .paths_of(volume)
             .all(|path| path.comeback.tried && !path.is_live());
-        let ending = self.is_ending();
+        let ending = self.shutdown.is_closing();
         let it = &mut self.volumes[usize::from(volume)];
         if none && it.recovery.enabled && !ending && !it.no_path {
             it.no_path = true;

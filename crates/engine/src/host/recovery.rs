@@ -139,7 +139,7 @@ impl HostEngine {
         }
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
         self.hedges.set_unseen_max(self.unseen_ns_max);
-        self.wake_by(now_ns);
+        self.timers.wake_by(now_ns);
     }
 }
 

@@ -36,7 +36,7 @@ impl HostEngine {
     /// Begins with all paths; once.
     #[cold]
     pub(super) fn start(&mut self, now_ns: u64) {
-        if self.is_ending() {
+        if self.shutdown.is_closing() {
             return;
         }
         for volume in (0..).take(self.volumes.len()) {
@@ -108,7 +108,7 @@ impl HostEngine {
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         path.set_link(role, Link::Opening { until_ns });
         let conn = path.conn(role);
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
         self.outputs.push(Output::Open { conn, address });
     }
 
@@ -465,7 +465,7 @@ impl HostEngine {
         if let Some(why) = sick {
             self.on_probation(number, why, now_ns);
         }
-        self.wake_by(now_ns); // a probe will be due
+        self.timers.wake_by(now_ns); // a probe will be due
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is

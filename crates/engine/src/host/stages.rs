@@ -26,7 +26,7 @@ impl HostEngine {
         let (mut at, mut any) = (0, false);
         while at < self.jobs.len() {
             let mut job = self.jobs.swap_remove(at);
-            if self.stop.is_some() {
+            if self.shutdown.has_begun() {
                 self.answer(&mut job, Err("the engine is stopping".into()));
                 continue;
             }
@@ -235,7 +235,7 @@ impl HostEngine {
                 self.outputs.transmit(conn);
                 self.drain_admin(number, now_ns);
                 let timeout_ns = self.paths[number].timeout_ns();
-                self.wake_by(timeout_ns.unwrap_or(u64::MAX));
+                self.timers.wake_by(timeout_ns.unwrap_or(u64::MAX));
             }
             _ => self.close(number, Role::Admin, true, now_ns),
         }

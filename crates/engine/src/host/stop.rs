@@ -10,151 +10,83 @@
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::fence::range;
 use super::path::{FinalFlush, Link, Path, Role, SessionState};
+use super::shutdown::Stage;
 use super::slots::{Kind, Slot};
 use super::types::HostEvent;
 use super::{HostEngine, report};
 use crate::machine::Output;
-use volume::Outcome;
-
-/// An engine that drains or stops.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stop {
-    /// End of the patience of this stage.
-    until_ns: u64,
-    stage: Stage,
-    /// The time to drain is over: all I/O fails.
-    overdue: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    /// I/O is taken and done until its time is over.
-    Serving,
-    /// I/O drains, none is taken.
-    Draining,
-    /// Queues close, controllers are shut down.
-    Orderly,
-    /// All connections are aborted.
-    Aborting,
-    /// `Output::Stop` was given.
-    Stopped,
-}
 
 impl HostEngine {
     /// I/O has `drain_ns` from now on.
     pub(super) fn begin_drain(&mut self, drain_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(drain_ns);
-        let stop = self.stop.get_or_insert(Stop {
-            until_ns,
-            stage: Stage::Serving,
-            overdue: false,
-        });
-        if stop.stage <= Stage::Draining && !stop.overdue {
-            stop.until_ns = stop.until_ns.min(until_ns);
-        }
-        self.wake_by(until_ns);
+        self.shutdown.begin_drain(until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Begins to stop.
     pub(super) fn stop(&mut self, now_ns: u64) {
         self.begin_stopping(now_ns);
-        if let Some(stop) = self.stop.as_mut().filter(|it| it.stage == Stage::Serving) {
-            stop.stage = Stage::Draining;
-        }
-        self.wake_by(now_ns);
+        self.shutdown.refuse_io();
+        self.timers.wake_by(now_ns);
     }
 
     /// The time to drain counts from now on, if it doesn't yet; I/O is taken as before.
     pub fn begin_stopping(&mut self, now_ns: u64) {
-        if self.stop.is_none() {
+        if !self.shutdown.has_begun() {
             self.begin_drain(self.settings.connect_timeout_ns, now_ns);
         }
     }
 
     /// Whether no I/O is taken any more.
     pub fn is_stopping(&self) -> bool {
-        self.refuses_io()
-    }
-
-    /// No I/O is taken any more.
-    #[inline]
-    pub(super) fn refuses_io(&self) -> bool {
-        self.stop
-            .is_some_and(|stop| stop.overdue || stop.stage > Stage::Serving)
-    }
-
-    /// What has not ended yet fails.
-    pub(super) fn is_overdue(&self) -> bool {
-        self.stop.is_some_and(|stop| stop.overdue)
-    }
-
-    /// Connections are being closed: none is opened, and what becomes of them is no news.
-    pub(super) fn is_ending(&self) -> bool {
-        self.stop.is_some_and(|stop| stop.stage > Stage::Draining)
-    }
-
-    /// When the patience with the present stage of stopping ends.
-    pub(super) fn stop_timeout(&self) -> Option<u64> {
-        let stop = self.stop?;
-        let waits = match stop.stage {
-            Stage::Serving | Stage::Draining => !stop.overdue,
-            Stage::Orderly | Stage::Aborting => true,
-            Stage::Stopped => false,
-        };
-        waits.then_some(stop.until_ns)
+        self.shutdown.refuses_io()
     }
 
     /// Drains and stops as far as it goes now.
     #[cold]
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
-        let Some(stop) = self.stop else {
-            return; // the usual case: it is not stopping
-        };
-        if stop.stage <= Stage::Draining {
-            if !stop.overdue && now_ns >= stop.until_ns {
-                self.stop = Some(Stop {
-                    overdue: true,
-                    ..stop
-                });
-                self.fail_unfinished(now_ns);
-            }
-            let over = self.slots.active() == 0 || self.is_overdue();
-            if stop.stage == Stage::Serving || !over {
-                return;
-            }
-            // What a flush for somebody else has covered is not all.
-            for path in &mut self.paths {
-                path.cache.final_flush = match path.cache.final_flush.is_out() {
-                    true => FinalFlush::Late,
-                    false => FinalFlush::None,
-                };
-            }
-            self.enter(Stage::Orderly, now_ns);
+        match self.shutdown.stage() {
+            Stage::Running | Stage::Stopped => {}
+            Stage::Serving | Stage::Draining => self.advance_drain(now_ns),
+            Stage::Orderly | Stage::Aborting => self.close_down(now_ns),
         }
+    }
+
+    /// I/O that has had its time fails. Once all has ended and none is taken, queues are closed.
+    fn advance_drain(&mut self, now_ns: u64) {
+        if self.shutdown.becomes_overdue(now_ns) {
+            self.fail_unfinished(now_ns);
+        }
+        let over = self.slots.active() == 0 || self.shutdown.is_overdue();
+        if self.shutdown.stage() == Stage::Serving || !over {
+            return;
+        }
+        // A flush for somebody else has covered what was completed before it, not all.
+        for path in &mut self.paths {
+            path.cache.final_flush = match path.cache.final_flush.is_out() {
+                true => FinalFlush::Late,
+                false => FinalFlush::None,
+            };
+        }
+        self.enter(Stage::Orderly, now_ns);
         self.close_down(now_ns);
     }
 
     fn enter(&mut self, stage: Stage, now_ns: u64) {
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-        self.stop = Some(Stop {
-            until_ns,
-            stage,
-            overdue: self.is_overdue(),
-        });
-        self.wake_by(until_ns);
+        self.shutdown.enter(stage, until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Queues are closed, controllers shut down; what takes too long is aborted.
     fn close_down(&mut self, now_ns: u64) {
-        let Some(stop) = self.stop.filter(|stop| stop.stage != Stage::Stopped) else {
-            return; // all is closed
-        };
-        let late = now_ns >= stop.until_ns;
-        let gone = stop.stage == Stage::Aborting && late;
-        if stop.stage == Stage::Orderly && late {
+        let late = self.shutdown.is_late(now_ns);
+        let gone = self.shutdown.stage() == Stage::Aborting && late;
+        if self.shutdown.stage() == Stage::Orderly && late {
             self.enter(Stage::Aborting, now_ns);
         }
-        let abort = self.stop.is_some_and(|stop| stop.stage == Stage::Aborting);
+        let abort = self.shutdown.stage() == Stage::Aborting;
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
@@ -278,10 +210,5 @@ impl HostEngine {
             }
             _ => {}
         }
-    }
-
-    /// Whether an I/O that did not end well fails now for the sake of stopping.
-    pub(super) fn fails_now(&self, outcome: Outcome) -> bool {
-        self.is_overdue() && !outcome.is_done()
     }
 }

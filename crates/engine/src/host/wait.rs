@@ -26,13 +26,6 @@ use policy::{PathIndex, Request};
 use volume::{Attempt, Disposition, Outcome};
 
 impl HostEngine {
-    /// There is a deadline at `at_ns`.
-    #[inline]
-    pub(super) fn wake_by(&mut self, at_ns: u64) {
-        self.wake_ns = self.wake_ns.min(at_ns);
-        self.deadline_ns = self.deadline_ns.min(at_ns);
-    }
-
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
@@ -59,7 +52,7 @@ impl HostEngine {
         if lost && slot.history.lost_ns == 0 {
             slot.history.lost_ns = slot.placed_ns.max(1);
         }
-        if self.fails_now(outcome) {
+        if self.shutdown.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
         }
@@ -174,7 +167,7 @@ impl HostEngine {
         let volume = &mut self.volumes[usize::from(slot.io.volume)];
         let state = IoState::Backoff { until_ns };
         self.slots.push(&mut volume.delayed, index, state);
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Gives an I/O to a path that has not failed it yet; if all have, to another than `from`; to
@@ -244,7 +237,7 @@ impl HostEngine {
     /// No path is usable.
     #[cold]
     pub(super) fn park(&mut self, index: u32, now_ns: u64) {
-        if self.fails_now(Outcome::PathError) {
+        if self.shutdown.fails_now(Outcome::PathError) {
             return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
         }
         let volume = usize::from(self.slots.get(index).io.volume);
@@ -263,7 +256,7 @@ impl HostEngine {
         let state = IoState::Queued { until_ns };
         self.slots
             .push(&mut self.volumes[volume].queue, index, state);
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Places what waits for a usable path, as far as there is one.
@@ -295,7 +288,7 @@ impl HostEngine {
         let fence = &mut self.volumes[usize::from(path.volume)].fence;
         let until_ns = fence.hold(&mut self.slots, path.index, index, now_ns);
         self.explain_wait(index, Wait::Held(until_ns), now_ns);
-        self.wake_by(until_ns);
+        self.timers.wake_by(until_ns);
     }
 
     /// Fences what is in flight on lost path `number`.
@@ -318,7 +311,7 @@ impl HostEngine {
             let path = &self.paths[number];
             let fence = &mut self.volumes[usize::from(path.volume)].fence;
             if fence.bound(&mut self.slots, path.index, until_ns) {
-                self.wake_by(until_ns);
+                self.timers.wake_by(until_ns);
             }
         }
     }
