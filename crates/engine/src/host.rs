@@ -17,7 +17,8 @@
 //! * `stop`: the engine stops, by the stages of `shutdown`; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `extents`: which bytes are holes
-//! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
+//! * `change`: what paths and volumes there are, by `stages`; `change_steps`: what each core does
+//!   for it
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
@@ -40,12 +41,12 @@
 //! way together have none.
 mod abort;
 mod change;
+mod change_steps;
 mod counters;
 mod cut;
 mod damage;
 mod device;
 mod device_errors;
-mod errand;
 mod explain;
 mod extents;
 mod fence;

@@ -10,7 +10,7 @@
 //! # Contract
 //! A [`Change`] is asked of core 0, under a ticket, and answered by one [`HostEvent::Changed`].
 //! Core 0 checks it, gives new paths and volumes their numbers, and tells every core what to do, in
-//! one [`Order`] per stage; each does it as soon as it can (`errand`) and answers. Orders travel
+//! one [`Order`] per stage; each does it as soon as it can (`change_steps`) and answers. Orders travel
 //! as [`PathNews`], so they keep their order with all else that core 0 says of a path. Addresses
 //! and devices that a new path names are known to every core's reactor before.
 //!

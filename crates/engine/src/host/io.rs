@@ -3,8 +3,8 @@
 //! The policy's choice is final while the path lives: an I/O whose path is full waits for that
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
+use super::change_steps::is_final_flush;
 use super::counters::group;
-use super::errand::is_final_flush;
 use super::fence::range;
 use super::loss::is_let_go;
 use super::path::{Role, SessionState, Target};

@@ -4,7 +4,7 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
-use super::errand::Step;
+use super::change_steps::Step;
 use super::path::{AdminState, Link, Role, SessionState};
 use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};

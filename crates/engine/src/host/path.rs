@@ -3,9 +3,9 @@
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
 use super::abort::Aborts;
+use super::change_steps::Step;
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
-use super::errand::Step;
 use super::mark::Unmarked;
 use super::recovery::Recovery;
 use super::slots::Lane;

@@ -1,5 +1,5 @@
 //! One volume on this core: its head, its paths' places, what waits in it.
-use super::errand::VolumeStep;
+use super::change_steps::VolumeStep;
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
