@@ -17,8 +17,8 @@
 //! * `stop`: the engine stops, by the stages of `shutdown`; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `extents`: which bytes are holes
-//! * `change`: what paths and volumes there are, by `stages`; `change_steps`: what each core does
-//!   for it
+//! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
+//!   it on core 0, `change_steps` on each core
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
@@ -59,6 +59,7 @@ mod mark;
 mod outage;
 mod outputs;
 mod path;
+mod pending_change;
 mod probation;
 mod proof;
 mod queues;
@@ -95,10 +96,10 @@ use crate::scratch::Scratch;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::IoLimits;
-use change::Job;
 use hedge::Hedges;
 use outputs::Outputs;
 use path::{Link, Path, Role};
+use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
 use slots::Slots;
@@ -136,12 +137,7 @@ pub struct HostEngine {
     look_due: bool,
     /// Most paths in all.
     room: usize,
-    /// Core 0: changes under way.
-    jobs: Vec<Job>,
-    /// Core 0: the last order's number.
-    serial: u32,
-    /// Paths and volumes with something to do for a change.
-    errands: usize,
+    changes: ConfigChanges,
     /// How often a path was found: what a volume leaves behind may be another time since.
     found: u64,
 }
@@ -206,9 +202,7 @@ impl HostEngine {
             shutdown: Shutdown::new(),
             unseen_ns_max,
             look_due: false,
-            jobs: Vec::new(),
-            serial: 0,
-            errands: 0,
+            changes: ConfigChanges::default(),
             found: 0,
         }
     }
@@ -451,8 +445,8 @@ impl Machine for HostEngine {
         if self.look_due {
             self.watch_health(memory, now_ns);
         }
-        if self.errands > 0 || !self.jobs.is_empty() {
-            self.go_on(now_ns);
+        if self.changes.is_busy() {
+            self.advance_all_changes(now_ns);
         }
         for volume in &mut self.volumes {
             volume.head.turn();
@@ -499,7 +493,7 @@ impl Machine for HostEngine {
         let first = times
             .chain([look_ns])
             .chain([self.shutdown.timeout(), self.waits_timeout()])
-            .chain([self.changes_timeout(), self.outages_timeout()])
+            .chain([self.changes.timeout(), self.outages_timeout()])
             .flatten()
             .min();
         self.timers.set_deadline(first);

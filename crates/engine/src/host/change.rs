@@ -26,6 +26,7 @@
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
 //! [`HostEngine::with_room`] was told. One change of a path at a time, but failing it.
 use super::path::AdminState;
+use super::pending_change::{ChangeStage, PendingChange};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT};
 use crate::limits::VOLUMES_MAX;
@@ -104,7 +105,7 @@ pub enum What {
     /// The same, and it is to leave.
     Leave,
     /// It is drained: its queue is closed. True: its controller has flushed what any core wrote.
-    Part(bool),
+    CloseQueue(bool),
     /// It is forgotten as soon as nothing refers to it. True: it is known that nothing which any
     /// core wrote there is unflushed.
     Forget(bool),
@@ -114,64 +115,6 @@ pub enum What {
     Close,
     /// The volume, which has no path left, is forgotten.
     ForgetVolume,
-}
-
-/// A change under way.
-#[derive(Debug)]
-pub(super) struct Job {
-    /// Until it was answered.
-    pub ticket: Option<u64>,
-    pub volume: u16,
-    /// Path; of no meaning where the job is a volume's.
-    pub path: PathIndex,
-    pub stage: Stage,
-    pub until_ns: u64,
-    pub force: bool,
-    /// The path was draining before: it is again, if it can't leave.
-    pub drained: bool,
-    /// Number of a path that is being forgotten, and where it led.
-    pub place: usize,
-    pub kind: Option<PathKind>,
-    /// The last order.
-    pub serial: u32,
-    /// Cores that have not answered it.
-    pub left: u16,
-    /// Some core had writes acknowledged that no flush has covered.
-    pub unflushed: bool,
-    /// Why it fails.
-    pub failure: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// All cores connect a new path.
-    Join,
-    /// A path is to be live again.
-    Return,
-    /// All cores drain a path that stays.
-    Drain,
-    /// All cores drain a path that leaves.
-    Leave,
-    /// Its controller flushes.
-    Flush,
-    /// All cores close its queue.
-    Part,
-    /// Its controller is shut down.
-    Shut,
-    /// All cores forget it.
-    Forget,
-    /// A new volume's paths are tried.
-    Open,
-    /// A volume's paths leave.
-    Empty,
-    /// All cores forget the volume.
-    ForgetVolume,
-}
-
-impl Stage {
-    pub(super) fn is_of_volume(self) -> bool {
-        matches!(self, Self::Open | Self::Empty | Self::ForgetVolume)
-    }
 }
 
 impl HostEngine {
@@ -200,19 +143,25 @@ impl HostEngine {
                 self.events
                     .extend(named.into_iter().map(HostEvent::Released));
             }
-            Ok(mut job) => {
-                job.ticket = Some(ticket);
-                job.until_ns = until_ns;
-                self.jobs.push(job);
+            Ok(mut change) => {
+                change.ticket = Some(ticket);
+                change.until_ns = until_ns;
+                self.changes.push(change);
                 self.timers.wake_by(until_ns);
             }
         }
     }
 
-    fn add_path(&mut self, volume: u16, config: PathConfig, now_ns: u64) -> Result<Job, String> {
+    fn add_path(
+        &mut self,
+        volume: u16,
+        config: PathConfig,
+        now_ns: u64,
+    ) -> Result<PendingChange, String> {
         let it = self.running(volume)?;
         // Other cores may not have forgotten yet what was there.
-        let is_free = |at| it.number(at).is_none() && self.changing(volume, at).next().is_none();
+        let is_free =
+            |at| it.number(at).is_none() && self.changes.of_path(volume, at).next().is_none();
         let Some(path) = config.number(is_free) else {
             return Err(format!(
                 "{}: a volume has at most {PATHS_MAX} paths, and none of the numbers that this one \
@@ -227,7 +176,7 @@ impl HostEngine {
         Ok(self.begin_change(
             volume,
             path,
-            Stage::Join,
+            ChangeStage::Join,
             What::Join(place, Box::new(config)),
             now_ns,
         ))
@@ -239,16 +188,17 @@ impl HostEngine {
         path: PathIndex,
         force: bool,
         now_ns: u64,
-    ) -> Result<Job, String> {
+    ) -> Result<PendingChange, String> {
         let number = self.idle_path(volume, path)?;
         self.spare_last(number, force)?;
         if let Some(why) = self.loses_by_leaving(number).filter(|_| !force) {
             return Err(why);
         }
         let drained = self.paths[number].admin_state() == AdminState::Draining;
-        let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
-        (job.force, job.drained) = (force, drained);
-        Ok(job)
+        let mut change = self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
+        change.force = force;
+        change.was_draining = drained;
+        Ok(change)
     }
 
     /// Refuses to take the last usable path of a volume from it.
@@ -274,19 +224,24 @@ impl HostEngine {
         path: PathIndex,
         force: bool,
         now_ns: u64,
-    ) -> Result<Job, String> {
+    ) -> Result<PendingChange, String> {
         self.running(volume)?;
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
         self.spare_last(number, force)?;
         // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
-        let mut job = self.begin_change(volume, path, Stage::Drain, What::Fail, now_ns);
-        job.left = 0;
-        Ok(job)
+        let mut change = self.begin_change(volume, path, ChangeStage::Drain, What::Fail, now_ns);
+        change.wait_for_no_core();
+        Ok(change)
     }
 
-    fn restore_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+    fn restore_path(
+        &mut self,
+        volume: u16,
+        path: PathIndex,
+        now_ns: u64,
+    ) -> Result<PendingChange, String> {
         self.idle_path(volume, path)?;
-        Ok(self.begin_change(volume, path, Stage::Return, What::Restore, now_ns))
+        Ok(self.begin_change(volume, path, ChangeStage::Return, What::Restore, now_ns))
     }
 
     fn drain_path(
@@ -295,7 +250,7 @@ impl HostEngine {
         path: PathIndex,
         force: bool,
         now_ns: u64,
-    ) -> Result<Job, String> {
+    ) -> Result<PendingChange, String> {
         let number = self.idle_path(volume, path)?;
         if matches!(
             self.paths[number].admin_state(),
@@ -305,10 +260,10 @@ impl HostEngine {
             return Err(format!("{uri} was given up; restore it first"));
         }
         self.spare_last(number, force)?;
-        Ok(self.begin_change(volume, path, Stage::Drain, What::Drain, now_ns))
+        Ok(self.begin_change(volume, path, ChangeStage::Drain, What::Drain, now_ns))
     }
 
-    fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<Job, String> {
+    fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<PendingChange, String> {
         let there = self.volumes.iter().filter(|it| !it.vacant);
         if there.count() >= VOLUMES_MAX {
             return Err(format!(
@@ -319,32 +274,39 @@ impl HostEngine {
         if config.paths.is_empty() {
             return Err("paths must be 1…64 for a volume that comes while the engine runs".into());
         }
-        let going = |volume| self.jobs.iter().any(|job| job.volume == volume);
         let mut vacant = (0_u16..).zip(&self.volumes);
-        let vacant = vacant.find(|(volume, it)| it.vacant && !going(*volume));
+        let vacant = vacant.find(|(volume, it)| it.vacant && !self.changes.is_changing(*volume));
         let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
         let places = self.free_places(config.paths.len())?;
         Ok(self.begin_change(
             volume,
             PathIndex(0),
-            Stage::Open,
+            ChangeStage::Open,
             What::Open(Box::new(config), places),
             now_ns,
         ))
     }
 
-    fn remove_volume(&mut self, volume: u16, until_ns: u64, now_ns: u64) -> Result<Job, String> {
+    fn remove_volume(
+        &mut self,
+        volume: u16,
+        until_ns: u64,
+        now_ns: u64,
+    ) -> Result<PendingChange, String> {
         self.running(volume)?;
-        if self
-            .jobs
-            .iter()
-            .any(|job| job.volume == volume && job.stage.is_of_volume())
-        {
+        let mut changes = self.changes.pending().iter();
+        if changes.any(|change| change.volume == volume && change.stage().is_of_volume()) {
             return Err("another change of this volume is under way".into());
         }
-        let job = self.begin_change(volume, PathIndex(0), Stage::Empty, What::Close, now_ns);
+        let change = self.begin_change(
+            volume,
+            PathIndex(0),
+            ChangeStage::Empty,
+            What::Close,
+            now_ns,
+        );
         self.empty(volume, until_ns, now_ns);
-        Ok(job)
+        Ok(change)
     }
 
     /// All paths of a volume leave, whatever is under way.
@@ -353,25 +315,18 @@ impl HostEngine {
             if self.number(volume, path).is_none() {
                 continue;
             }
-            let before = self.jobs.iter().position(|job| {
-                (job.volume, job.path) == (volume, path) && !job.stage.is_of_volume()
-            });
-            if let Some(at) = before {
-                let leaves = matches!(
-                    self.jobs[at].stage,
-                    Stage::Leave | Stage::Flush | Stage::Part | Stage::Shut | Stage::Forget
-                );
-                if leaves {
-                    self.jobs[at].force = true;
-                    continue;
-                }
-                let mut job = self.jobs.remove(at);
-                self.answer(&mut job, Err("its volume is being removed".into()));
+            let (leaves, before) = self.changes.force_to_leave(volume, path);
+            if leaves {
+                continue;
             }
-            let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
-            (job.force, job.until_ns) = (true, until_ns);
+            if let Some(mut before) = before {
+                self.answer(&mut before, Err("its volume is being removed".into()));
+            }
+            let mut change =
+                self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
+            (change.force, change.until_ns) = (true, until_ns);
             self.timers.wake_by(until_ns);
-            self.jobs.push(job);
+            self.changes.push(change);
         }
     }
 
@@ -379,27 +334,13 @@ impl HostEngine {
         &mut self,
         volume: u16,
         path: PathIndex,
-        stage: Stage,
+        stage: ChangeStage,
         what: What,
         now_ns: u64,
-    ) -> Job {
-        let mut job = Job {
-            ticket: None,
-            volume,
-            path,
-            stage,
-            until_ns: u64::MAX,
-            force: false,
-            drained: false,
-            place: VACANT,
-            kind: None,
-            serial: 0,
-            left: 0,
-            unflushed: false,
-            failure: None,
-        };
-        self.order(&mut job, what, now_ns);
-        job
+    ) -> PendingChange {
+        let mut change = PendingChange::new(volume, path, stage);
+        self.order(&mut change, what, now_ns);
+        change
     }
 
     /// A volume that is there and may be changed.
@@ -421,8 +362,8 @@ impl HostEngine {
     fn idle_path(&self, volume: u16, path: PathIndex) -> Result<usize, String> {
         self.running(volume)?;
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
-        let mut jobs = self.changing(volume, path);
-        match jobs.any(|job| job.stage != Stage::Return) {
+        let mut changes = self.changes.of_path(volume, path);
+        match changes.any(|change| change.stage() != ChangeStage::Return) {
             true => Err(format!(
                 "another change of {} is under way",
                 self.paths[number].uri
@@ -431,19 +372,10 @@ impl HostEngine {
         }
     }
 
-    /// The changes of a path that are under way.
-    fn changing(&self, volume: u16, path: PathIndex) -> impl Iterator<Item = &Job> {
-        let of = move |job: &&Job| (job.volume, job.path) == (volume, path);
-        self.jobs
-            .iter()
-            .filter(of)
-            .filter(|job| !job.stage.is_of_volume())
-    }
-
     /// Numbers for that many new paths.
     fn free_places(&self, count: usize) -> Result<Vec<u32>, String> {
         let used = self.volumes.iter().flat_map(|it| &it.places);
-        let going = self.jobs.iter().map(|job| job.place);
+        let going = self.changes.pending().iter().map(|change| change.place);
         let used = used.copied().chain(going);
         let mut used: Vec<usize> = used.filter(|&it| it != VACANT).collect();
         used.sort_unstable();
@@ -461,13 +393,13 @@ impl HostEngine {
     }
 
     /// Tells all cores, this one included; those that answer are waited for.
-    pub(super) fn order(&mut self, job: &mut Job, what: What, now_ns: u64) {
-        self.serial = self.serial.wrapping_add(1);
-        (job.serial, job.left) = (self.serial, self.settings.cores);
+    pub(super) fn order(&mut self, change: &mut PendingChange, what: What, now_ns: u64) {
+        let serial = self.changes.next_serial();
+        change.ordered(serial, self.settings.cores);
         let order = Order {
-            serial: job.serial,
-            volume: job.volume,
-            path: job.path,
+            serial,
+            volume: change.volume,
+            path: change.path,
             what,
         };
         if self.settings.cores > 1 {
@@ -477,12 +409,12 @@ impl HostEngine {
         self.obey(order, now_ns);
     }
 
-    pub(super) fn answer(&mut self, job: &mut Job, result: Result<(), String>) {
-        let Some(ticket) = job.ticket.take() else {
+    pub(super) fn answer(&mut self, change: &mut PendingChange, result: Result<(), String>) {
+        let Some(ticket) = change.ticket.take() else {
             return; // it was answered, or the engine itself asked
         };
-        let path = (!job.stage.is_of_volume()).then_some(job.path);
-        let volume = job.volume;
+        let path = (!change.stage().is_of_volume()).then_some(change.path);
+        let volume = change.volume;
         let result = result.map(|()| Changed { volume, path });
         self.events.push_back(HostEvent::Changed(ticket, result));
     }

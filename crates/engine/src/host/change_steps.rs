@@ -1,40 +1,19 @@
-//! What each core does when core 0 changes paths or volumes: obeys an order as soon as it can, and
-//! answers.
+//! Carries out, on each core, the orders by which core 0 changes paths and volumes, and answers
+//! them.
 //!
 //! # Contract
-//! One errand per path at a time: a later order replaces it. Errands are looked at in every turn
+//! One step per path or volume at a time: a later order replaces it. Steps are tried in every turn
 //! while there are any; I/O pays nothing for them. A path is forgotten when it has no I/O, none of
-//! its writes is held (T9), its connections are over, and, on core 0, all other cores have said so;
+//! its writes is held (T9), its connections are over, and, on core 0, those of all other cores are;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
 use super::path::{AdminState, FinalFlush, Path, Role, SessionState};
+use super::pending_change::{ChangeStep, Changing};
 use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
 use policy::PathIndex;
-
-/// What a core has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// A new path can take I/O.
-    Reached,
-    /// What a path had has ended.
-    Drained,
-    /// Its queue's connection is over.
-    Parted,
-    /// Nothing refers to it.
-    Forgotten,
-}
-
-/// What a core has done with a whole volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VolumeStep {
-    /// It takes I/O.
-    Ready,
-    /// Nothing refers to it.
-    Forgotten,
-}
 
 /// Low half of the name of a flush that no slot belongs to; the path's number is the other.
 const FINAL_FLUSH: u32 = 0xffff;
@@ -56,24 +35,27 @@ impl HostEngine {
         match what {
             What::Join(place, config) => {
                 self.join(volume, path, place as usize, *config);
-                self.set_errand(place as usize, Some((Step::Reached, serial)));
+                let step = Some((ChangeStep::Reach, serial));
+                self.changes.set_step(Changing::Path(place as usize), step);
                 if self.started {
                     self.begin(place as usize, now_ns);
                 }
             }
             What::Open(config, places) => {
                 self.open_volume(volume, *config, &places, now_ns);
-                self.set_volume_errand(volume, Some((VolumeStep::Ready, serial)));
+                let step = Some((ChangeStep::Reach, serial));
+                self.changes.set_step(Changing::Volume(volume), step);
             }
             What::Close => {
-                self.set_volume_errand(volume, None);
+                self.changes.set_step(Changing::Volume(volume), None);
                 let it = &mut self.volumes[usize::from(volume)];
                 it.ready = None;
                 it.leaving = true;
             }
             What::ForgetVolume => {
                 self.fail_waits_of(volume.into(), now_ns);
-                self.set_volume_errand(volume, Some((VolumeStep::Forgotten, serial)));
+                let step = Some((ChangeStep::Forget, serial));
+                self.changes.set_step(Changing::Volume(volume), step);
             }
             _ => {
                 if let Some(number) = self.number(volume, path) {
@@ -86,12 +68,12 @@ impl HostEngine {
     /// An order that is about a path which is there.
     fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
         let (volume, index) = (self.paths[number].volume, self.paths[number].index);
-        let (to, errand) = match what {
+        let (to, step) = match what {
             What::Use | What::Restore => (AdminState::Enabled, None),
-            What::Drain => (AdminState::Draining, Some(Step::Drained)),
-            What::Leave => (AdminState::Removing, Some(Step::Drained)),
-            What::Part(_) => (AdminState::Removing, Some(Step::Parted)),
-            What::Forget(_) => (AdminState::Removing, Some(Step::Forgotten)),
+            What::Drain => (AdminState::Draining, Some(ChangeStep::Drain)),
+            What::Leave => (AdminState::Removing, Some(ChangeStep::Drain)),
+            What::CloseQueue(_) => (AdminState::Removing, Some(ChangeStep::CloseQueue)),
+            What::Forget(_) => (AdminState::Removing, Some(ChangeStep::Forget)),
             What::Fail => (AdminState::Failed, None),
             What::Join(..) | What::Open(..) | What::Close | What::ForgetVolume => {
                 unreachable!("an order about no path that is there")
@@ -107,7 +89,8 @@ impl HostEngine {
             path.set_admin_state(to);
         }
         if to != AdminState::Failed {
-            self.set_errand(number, errand.map(|step| (step, serial)));
+            let step = step.map(|step| (step, serial));
+            self.changes.set_step(Changing::Path(number), step);
         }
         let drains = !matches!(
             self.paths[number].admin_state(),
@@ -133,7 +116,7 @@ impl HostEngine {
                 self.bar(number);
                 self.path_leaves(volume, now_ns);
             }
-            What::Part(flushed) => {
+            What::CloseQueue(flushed) => {
                 self.paths[number].cache.flushed_to_leave = *flushed;
                 if *flushed {
                     self.is_covered(number, now_ns);
@@ -152,19 +135,6 @@ impl HostEngine {
         path.cache.unheard = false;
         let volume = path.volume;
         self.release_flushes(volume, now_ns);
-    }
-
-    fn set_errand(&mut self, number: usize, errand: Option<(Step, u32)>) {
-        let before = core::mem::replace(&mut self.paths[number].errand, errand);
-        self.errands += usize::from(errand.is_some());
-        self.errands -= usize::from(before.is_some());
-    }
-
-    fn set_volume_errand(&mut self, volume: u16, errand: Option<(VolumeStep, u32)>) {
-        let it = &mut self.volumes[usize::from(volume)];
-        let before = core::mem::replace(&mut it.errand, errand);
-        self.errands += usize::from(errand.is_some());
-        self.errands -= usize::from(before.is_some());
     }
 
     /// A lost path that waits to be connected again doesn't.
@@ -249,74 +219,79 @@ impl HostEngine {
         }
     }
 
-    /// Does what has become possible of what core 0 asked for; whether there was any.
+    /// Advances what this core has yet to do for changes. Returns whether any of it was done.
     #[cold]
-    pub(super) fn run_errands(&mut self, now_ns: u64) -> bool {
-        let before = self.errands;
-        for number in 0..self.paths.len() {
-            if let Some((step, serial)) = self.paths[number].errand {
-                self.run_errand(number, step, serial, now_ns);
+    pub(super) fn take_steps(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        for (of, step, serial) in self.changes.steps() {
+            let unflushed = match of {
+                Changing::Path(number) => self.take_path_step(number, step, now_ns),
+                Changing::Volume(volume) => self.take_volume_step(volume, step).then_some(false),
+            };
+            if let Some(unflushed) = unflushed {
+                self.answer_order(serial, unflushed);
+                any = true;
             }
         }
-        for volume in 0..self.volumes.len() as u16 {
-            if let Some((step, serial)) = self.volumes[usize::from(volume)].errand {
-                self.run_volume_errand(volume, step, serial);
-            }
-        }
-        self.errands != before
+        any
     }
 
-    fn run_volume_errand(&mut self, volume: u16, step: VolumeStep, serial: u32) {
+    /// Does what core 0 wants done with a volume, if that can be done now; whether it was.
+    fn take_volume_step(&mut self, volume: u16, step: ChangeStep) -> bool {
+        let at = usize::from(volume);
         let done = match step {
-            VolumeStep::Ready => self.volumes[usize::from(volume)].ready.is_some(),
-            VolumeStep::Forgotten => self.is_unused(volume),
+            ChangeStep::Reach => self.volumes[at].ready.is_some(),
+            // What waits in it is no path's, and was ended.
+            ChangeStep::Forget => self.paths_of(volume).next().is_none(),
+            ChangeStep::Drain | ChangeStep::CloseQueue => unreachable!("{step:?} is of a path"),
         };
-        if !done {
-            return; // it is asked again each turn
+        if done {
+            self.changes.set_step(Changing::Volume(volume), None);
+            if step == ChangeStep::Forget {
+                self.volumes[at] = Volume::vacant();
+                self.events.push_back(HostEvent::Removed(volume));
+            }
         }
-        self.set_volume_errand(volume, None);
-        if step == VolumeStep::Forgotten {
-            self.volumes[usize::from(volume)] = Volume::vacant();
-            self.events.push_back(HostEvent::Removed(volume));
-        }
-        self.done(serial, false);
+        done
     }
 
-    fn run_errand(&mut self, number: usize, step: Step, serial: u32, now_ns: u64) {
+    /// Does what core 0 wants done with a path, if that can be done now. Then returns whether the
+    /// path had acknowledged writes that were never flushed.
+    fn take_path_step(&mut self, number: usize, step: ChangeStep, now_ns: u64) -> Option<bool> {
         let path = &mut self.paths[number];
-        if step == Step::Parted && !path.is_over() && path.lane.is_empty() {
-            self.part(number, now_ns);
+        if step == ChangeStep::CloseQueue && !path.is_over() && path.lane.is_empty() {
+            self.close_drained(number, now_ns);
         }
-        let flushes = step == Step::Drained && self.flushes_for_core_0(number, now_ns);
+        let flushes = step == ChangeStep::Drain && self.flushes_for_core_0(number, now_ns);
         let path = &self.paths[number];
         let done = match step {
-            Step::Drained if flushes => false,
-            Step::Reached => path.is_live(),
-            Step::Drained => !path.is_live() || path.lane.is_empty(),
-            Step::Parted => path.is_over() && path.queue.is_none(),
-            Step::Forgotten => self.is_forgettable(number),
+            ChangeStep::Drain if flushes => false,
+            ChangeStep::Reach => path.is_live(),
+            ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
+            ChangeStep::CloseQueue => path.is_over() && path.queue.is_none(),
+            ChangeStep::Forget => self.is_forgettable(number),
         };
         if !done {
-            return; // it is asked again each turn
+            return None;
         }
         let unflushed = path.is_unflushed() || self.leaves_early(number);
-        self.set_errand(number, None);
-        if step == Step::Forgotten {
+        self.changes.set_step(Changing::Path(number), None);
+        if step == ChangeStep::Forget {
             self.forget(number, now_ns);
         }
-        self.done(serial, unflushed);
+        Some(unflushed)
     }
 
-    fn done(&mut self, serial: u32, unflushed: bool) {
+    fn answer_order(&mut self, serial: u32, unflushed: bool) {
         if self.settings.core == 0 {
-            return self.step_done(serial, unflushed);
+            return self.changes.step_done(serial, unflushed);
         }
         let news = PathNews::Done { serial, unflushed };
         self.events.push_back(HostEvent::Report(news));
     }
 
-    /// A path that is drained ends, in order and without a word.
-    fn part(&mut self, number: usize, now_ns: u64) {
+    /// Closes a drained path. This is not a path loss, so no event is reported.
+    fn close_drained(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.set_session(SessionState::Closed);
         path.comeback.allowed = false;
@@ -420,16 +395,11 @@ impl HostEngine {
         }
     }
 
-    fn is_unused(&self, volume: u16) -> bool {
-        // What waits in it is no path's, and was ended.
-        self.paths_of(volume).next().is_none()
-    }
-
     /// News of orders; anything else comes back.
     pub(super) fn ordered(&mut self, news: PathNews, now_ns: u64) -> Option<PathNews> {
         match news {
             PathNews::Order(order) => self.obey(*order, now_ns),
-            PathNews::Done { serial, unflushed } => self.step_done(serial, unflushed),
+            PathNews::Done { serial, unflushed } => self.changes.step_done(serial, unflushed),
             other => return Some(other),
         }
         None

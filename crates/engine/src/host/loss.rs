@@ -4,8 +4,8 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
-use super::change_steps::Step;
 use super::path::{AdminState, Link, Role, SessionState};
+use super::pending_change::{ChangeStep, Changing};
 use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
@@ -34,13 +34,13 @@ impl HostEngine {
             return; // it was lost before, for another reason, or closed in order
         }
         let before = path.session();
+        let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
         path.set_session(SessionState::Lost);
         let was_live = before == SessionState::Live;
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
         path.comeback.allowed = false;
         path.comeback.died(was_live, longest_ns, now_ns);
-        let covered = matches!(path.errand, Some((Step::Parted, _)));
         path.cache.unheard |= others && !covered && before.has_association();
         if path.admin_state().returns() && was_live {
             self.suspect(number);

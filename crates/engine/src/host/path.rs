@@ -3,7 +3,6 @@
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
 use super::abort::Aborts;
-use super::change_steps::Step;
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
 use super::mark::Unmarked;
@@ -217,8 +216,6 @@ pub(super) struct Path {
     /// Core 0: I/O queues that the controller granted last.
     pub granted: u16,
     admin_state: AdminState,
-    /// What core 0 waits for, and by which order.
-    pub errand: Option<(Step, u32)>,
     /// Its device has not said yet that it may be asked again, since this path was lost.
     pub letting_go: bool,
     /// It can't be beside another path.
@@ -364,7 +361,6 @@ impl Path {
             qid: 0,
             granted: 0,
             admin_state: AdminState::Enabled,
-            errand: None,
             letting_go: false,
             refused: false,
             damage_said: [Seldom::new(1), Seldom::new(1)],

@@ -1,5 +1,4 @@
 //! One volume on this core: its head, its paths' places, what waits in it.
-use super::change_steps::VolumeStep;
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
@@ -73,8 +72,6 @@ pub(super) struct Volume {
     pub(super) untold: Option<String>,
     /// It was said that it is to go.
     pub(super) leaving: bool,
-    /// What core 0 waits for, and by which order.
-    pub(super) errand: Option<(VolumeStep, u32)>,
     /// There is none.
     pub(super) vacant: bool,
     /// What became of second copies of reads.
@@ -127,7 +124,6 @@ impl Volume {
             told: None,
             untold: None,
             leaving: false,
-            errand: None,
             vacant: false,
             hedged: HedgeStats::default(),
             explain: None,

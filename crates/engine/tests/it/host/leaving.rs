@@ -104,7 +104,7 @@ fn t13_one_that_has_flushed_and_is_then_lost_on_another_core_fails_no_flush() {
     fleet.loads.clear();
     let ticket = fleet.ask(remove(P0), 5 * SECOND);
     let closes = |event: &HostEvent| match event {
-        HostEvent::Publish(PathNews::Order(order)) => matches!(order.what, What::Part(_)),
+        HostEvent::Publish(PathNews::Order(order)) => matches!(order.what, What::CloseQueue(_)),
         _ => false,
     };
     let host = fleet.hosts[0].clone();
