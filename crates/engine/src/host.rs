@@ -55,6 +55,7 @@ mod hedge;
 mod io;
 mod kind;
 mod loss;
+mod losses;
 mod mark;
 mod outage;
 mod outputs;

@@ -264,7 +264,7 @@ impl HostEngine {
     }
 
     fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<PendingChange, String> {
-        let there = self.volumes.iter().filter(|it| !it.vacant);
+        let there = self.volumes.iter().filter(|it| !it.is_vacant());
         if there.count() >= VOLUMES_MAX {
             return Err(format!(
                 "there are {VOLUMES_MAX} volumes, the most there may be"
@@ -275,7 +275,8 @@ impl HostEngine {
             return Err("paths must be 1…64 for a volume that comes while the engine runs".into());
         }
         let mut vacant = (0_u16..).zip(&self.volumes);
-        let vacant = vacant.find(|(volume, it)| it.vacant && !self.changes.is_changing(*volume));
+        let vacant =
+            vacant.find(|(volume, it)| it.is_vacant() && !self.changes.is_changing(*volume));
         let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
         let places = self.free_places(config.paths.len())?;
         Ok(self.begin_change(
@@ -346,7 +347,7 @@ impl HostEngine {
     /// A volume that is there and may be changed.
     fn running(&self, volume: u16) -> Result<&super::Volume, String> {
         let it = self.volumes.get(usize::from(volume));
-        let it = it.filter(|it| !it.vacant && !it.leaving);
+        let it = it.filter(|it| it.is_open());
         let it = it.ok_or_else(|| format!("there is no volume {volume}"))?;
         if it.recovery.enabled {
             Ok(it)

@@ -49,8 +49,7 @@ impl HostEngine {
             What::Close => {
                 self.changes.set_step(Changing::Volume(volume), None);
                 let it = &mut self.volumes[usize::from(volume)];
-                it.ready = None;
-                it.leaving = true;
+                it.leave();
             }
             What::ForgetVolume => {
                 self.fail_waits_of(volume.into(), now_ns);
@@ -341,14 +340,14 @@ impl HostEngine {
         let it = &mut self.volumes[usize::from(volume)];
         let line = |why| report::line(&it.name, path, self.settings.core, why);
         if lost {
-            if it.leaving {
+            if it.is_leaving() {
                 let left = line(report::left_unflushed(path));
                 self.events.push_back(HostEvent::Unflushed(volume, left));
             }
             let line = line(report::unflushed(path));
             self.loses(volume, line);
         } else if early {
-            it.left_early = Some(line(report::LEFT_EARLY));
+            it.losses.note_before_claim(line(report::LEFT_EARLY));
         }
         let it = &mut self.volumes[usize::from(volume)];
         it.head.forget(index);

@@ -3,6 +3,7 @@
 use super::path::Path;
 use super::slots::{AttemptEnd, Slot};
 use super::types::{IoOp, PathState};
+use super::volumes::LegRole;
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
 use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
@@ -95,14 +96,14 @@ impl HostEngine {
     /// A volume is a mirror's leg, and only this core writes to it.
     pub fn set_leg(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
-            (it.is_leg, it.is_claimed) = (true, false);
+            it.leg = LegRole::Here { is_claimed: false };
         }
     }
 
     /// A volume is the leg of a mirror on another core.
     pub fn set_leg_elsewhere(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
-            it.is_leg_elsewhere = true;
+            it.leg = LegRole::Elsewhere;
         }
     }
 

@@ -25,7 +25,7 @@ impl HostEngine {
         let at = usize::from(volume);
         // Where nobody waits for what is under way, an error would say too early that it is over.
         let fenced = |it: &&mut Volume| it.recovery.write_failover == WriteFailover::Fenced;
-        let there = self.volumes.get_mut(at).filter(|it| !it.vacant);
+        let there = self.volumes.get_mut(at).filter(|it| !it.is_vacant());
         let Some(it) = there.filter(fenced) else {
             return; // see the module's limits; or the leg's volume is not open on this core yet
         };

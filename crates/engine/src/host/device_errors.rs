@@ -17,6 +17,7 @@ use super::path::Path;
 use super::report;
 use super::slots::AttemptEnd;
 use super::types::HostEvent;
+use super::volumes::LegRole;
 use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
 };
@@ -139,7 +140,7 @@ impl HostEngine {
             self.compare_passing_errors(number, now_ns);
         }
         let of = &self.volumes[usize::from(self.paths[number].volume)];
-        if of.is_leg || of.is_leg_elsewhere {
+        if of.leg != LegRole::None {
             return;
         }
         let errors = &mut self.paths[number].device_errors;

@@ -270,7 +270,7 @@ impl HostEngine {
     /// before is forgotten. False: there is no such volume.
     pub fn explain(&mut self, volume: u16, wanted: Wanted, now_ns: u64) -> bool {
         let volume = self.volumes.get_mut(usize::from(volume));
-        let Some(volume) = volume.filter(|it| !it.vacant) else {
+        let Some(volume) = volume.filter(|it| !it.is_vacant()) else {
             return false; // it was removed meanwhile
         };
         volume.explain = Some(Box::new(Explain::new(wanted, now_ns)));

@@ -82,7 +82,7 @@ impl HostEngine {
     /// the others flush for it.
     pub(super) fn is_doubtful(&self, number: usize) -> bool {
         let path = &self.paths[number];
-        let unheard = path.cache.unheard && !self.volumes[usize::from(path.volume)].is_leg;
+        let unheard = path.cache.unheard && !self.volumes[usize::from(path.volume)].leg.is_here();
         (path.is_unflushed() || unheard) && self.may_take_along(number)
     }
 
@@ -102,7 +102,7 @@ impl HostEngine {
     pub(super) fn leaves_early(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let it = &self.volumes[usize::from(path.volume)];
-        let unknown = it.is_leg && !it.is_claimed && !path.cache.flushed_to_leave;
+        let unknown = it.leg.is_unclaimed() && !path.cache.flushed_to_leave;
         unknown && path.has_cache() && self.may_take_along(number)
     }
 
@@ -130,15 +130,10 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = slot.io.volume;
         let it = &mut self.volumes[usize::from(volume)];
-        if slot.flush.given_up != it.given_up {
+        if slot.flush.given_up != it.losses.generation() {
             return self.fail_flush(index, now_ns);
         }
-        if let Some(line) = it.lost_cache.take().or_else(|| it.untold.take()) {
-            it.given_up = it.given_up.wrapping_add(1);
-            it.told = Some(line.clone());
-            if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
-                it.lost_cache = Some(line.clone() + "!");
-            }
+        if let Some(line) = it.losses.fail_flush() {
             self.events.push_back(HostEvent::Warning(volume, line));
             self.events.push_back(HostEvent::Loss(volume, false));
             return self.fail_flush(index, now_ns);
@@ -218,7 +213,9 @@ impl HostEngine {
         let at = path.index;
         if slot.flush.asked & 1 << at.0 == 0 {
             // No path had anything to flush, and this one was any; unless that has changed.
-            return match slot.flush.given_up == self.volumes[usize::from(path.volume)].given_up {
+            return match slot.flush.given_up
+                == self.volumes[usize::from(path.volume)].losses.generation()
+            {
                 true => self.end(index, Outcome::Done, at, now_ns),
                 false => self.fail_flush(index, now_ns),
             };
@@ -301,7 +298,7 @@ impl HostEngine {
                 it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed(path);
                 let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
-                it.told = Some(line.clone());
+                it.losses.report(line.clone());
                 self.events.push_back(HostEvent::Warning(volume, line));
             }
         }
@@ -311,7 +308,7 @@ impl HostEngine {
     /// All flushes under way fail.
     fn fail_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
-        self.volumes[it].given_up = self.volumes[it].given_up.wrapping_add(1);
+        self.volumes[it].losses.give_up();
         while let Some(index) = self.volumes[it].flushes.front() {
             self.slots.unlink(&mut self.volumes[it].flushes, index);
             self.fail_flush(index, now_ns);
@@ -394,7 +391,7 @@ impl HostEngine {
     /// The next flush of a volume fails, for this reason; also that of the engine after this one,
     /// if there is none before.
     pub(super) fn loses(&mut self, volume: u16, line: String) {
-        self.volumes[usize::from(volume)].lost_cache = Some(line);
+        self.volumes[usize::from(volume)].losses.fail_next(line);
         self.events.push_back(HostEvent::Loss(volume, true));
     }
 
@@ -402,7 +399,7 @@ impl HostEngine {
     /// done yet is not known to be whole (T13).
     pub fn times_given_up(&self, volume: u16) -> u32 {
         let it = self.volumes.get(usize::from(volume));
-        it.map_or(0, |it| it.given_up)
+        it.map_or(0, |it| it.losses.generation())
     }
 
     /// A flush has failed, and whoever asked for it has heard of that, or has gone before: then the
@@ -411,9 +408,8 @@ impl HostEngine {
     pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
             if heard {
-                (it.told, it.untold) = (None, None);
-            } else if it.told.is_some() {
-                it.untold = it.told.clone();
+                it.losses.acknowledge();
+            } else if it.losses.repeat() {
                 self.events.push_back(HostEvent::Loss(volume, true));
             }
         }

@@ -61,7 +61,7 @@ impl HostEngine {
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
         let plain = volume.fence.is_open() && volume.explain.is_none();
-        let given_up = volume.given_up;
+        let given_up = volume.losses.generation();
         let index = self.slots.take(io, hints, now_ns);
         let index = index.ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {

@@ -24,7 +24,7 @@
 use super::path::{Path, Role, SessionState};
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
-use super::volumes::Volume;
+use super::volumes::{LegRole, Volume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::boxed::Box;
 use alloc::format;
@@ -72,6 +72,43 @@ impl Unmarked {
     }
 }
 
+/// Core 0: what the owner of a volume keeps durably of it, and was told of it.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// The longest bound that is kept, ns.
+    bound_ns: u64,
+    /// The namespace that the last answer to a [`HostEvent::Mark`] named.
+    namespace: Option<Box<Namespace>>,
+    /// [`HostEvent::Opened`] was reported.
+    is_opened: bool,
+    /// Why clients are refused, as reported last ([`HostEvent::Refused`]).
+    refusal: Option<String>,
+}
+
+impl Marks {
+    /// A mark is durable.
+    fn add(&mut self, bound_ns: u64, namespace: Box<Namespace>) {
+        self.bound_ns = self.bound_ns.max(bound_ns);
+        self.namespace = Some(namespace);
+    }
+
+    /// Whether this bound is kept, and for this namespace.
+    fn covers(&self, bound_ns: u64, namespace: &Namespace) -> bool {
+        let kept = self.namespace.as_deref();
+        bound_ns <= self.bound_ns && kept.is_some_and(|kept| kept.is_same(namespace))
+    }
+
+    /// The volume is open; true once.
+    fn open(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_opened, true)
+    }
+
+    /// Clients are refused for another reason, or no longer (`None`).
+    fn set_refusal(&mut self, why: Option<&String>) {
+        self.refusal = why.cloned();
+    }
+}
+
 impl Volume {
     /// Whether controllers may have in their caches what an engine before this one acknowledged and
     /// did not flush (T13).
@@ -90,19 +127,18 @@ impl HostEngine {
         let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
             return; // this core has not opened the leg's volume yet
         };
-        it.is_claimed = true;
-        let early = it.left_early.take();
-        if !unclean {
-            return;
+        if let LegRole::Here { is_claimed } = &mut it.leg {
+            *is_claimed = true;
         }
-        it.left_unflushed = true;
-        let inherits = it.inherits();
-        if inherits {
-            it.lost_cache = it.lost_cache.take().or(early);
+        it.left_unflushed |= unclean;
+        let inherits = unclean && it.inherits();
+        it.losses.claim(inherits);
+        if !inherits {
+            return;
         }
         for path in self.indexes(volume) {
             if let Some(number) = self.number(volume, path) {
-                self.paths[number].cache.unflushed_from_previous_run |= inherits;
+                self.paths[number].cache.unflushed_from_previous_run = true;
             }
         }
     }
@@ -193,10 +229,9 @@ impl HostEngine {
         let (Some(serial), Some(facts)) = (it.recovery.marks, &path.facts) else {
             return; // no marks are kept of it, or a device has none
         };
-        if self.settings.core != 0 || it.opened {
-            return; // it was told
+        if self.settings.core != 0 || !it.marks.open() {
+            return; // core 0 reports it, once
         }
-        it.opened = true;
         let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
         let opened = HostEvent::Opened(path.volume, serial, namespace);
         self.events.push_back(opened);
@@ -210,8 +245,7 @@ impl HostEngine {
         let serial = it.recovery.marks.filter(|_| it.recovery.enabled)?;
         let bound_ns = self.bound_of(facts.volume, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
-        let covers = |marked: &Namespace| marked.is_same(&waits.namespace());
-        let covered = bound_ns <= it.marked_ns && it.marked_as.as_deref().is_some_and(covers);
+        let covered = it.marks.covers(bound_ns, &waits.namespace());
         (!covered).then_some((serial, bound_ns))
     }
 
@@ -244,9 +278,9 @@ impl HostEngine {
     fn tell_refused(&mut self, volume: u16) {
         let why = self.why_refused(volume);
         let it = &mut self.volumes[usize::from(volume)];
-        let is_news = it.refused != why;
-        if is_news && it.ready.is_none() && !it.leaving {
-            it.refused.clone_from(&why);
+        let is_news = it.marks.refusal != why;
+        if is_news && it.ready.is_none() && !it.is_leaving() {
+            it.marks.set_refusal(why.as_ref());
             let why = why.map(|why| format!("{}: not opened: {why}", it.name));
             self.events.push_back(HostEvent::Refused(volume, why));
         }
@@ -274,7 +308,7 @@ impl HostEngine {
     /// Core 0: the volume that a mark is of, if it is still there.
     fn asking(&mut self, mark: &Mark) -> Option<&mut Volume> {
         let it = self.volumes.get_mut(usize::from(mark.volume))?;
-        (it.recovery.marks == Some(mark.serial) && !it.vacant).then_some(it)
+        (it.recovery.marks == Some(mark.serial) && !it.is_vacant()).then_some(it)
     }
 
     /// Core 0: a mark is durable.
@@ -282,8 +316,7 @@ impl HostEngine {
         let Some(it) = self.asking(&mark) else {
             return; // the volume was removed, or is another one, while the mark was written
         };
-        it.marked_ns = it.marked_ns.max(mark.bound_ns);
-        it.marked_as = Some(mark.namespace);
+        it.marks.add(mark.bound_ns, mark.namespace);
         self.take_turns(mark.volume, now_ns);
     }
 

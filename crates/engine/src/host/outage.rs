@@ -25,12 +25,94 @@ use super::{HostEngine, report};
 use volume::Outcome;
 
 /// A volume's time without a usable path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OutageState {
+    /// There is a path.
+    #[default]
+    Over,
+    /// I/O waits, since that time, ns.
+    Waiting { since_ns: u64 },
+    /// I/O fails, until there is a path.
+    Failing { since_ns: u64 },
+}
+
+/// See the module. The times are of `fast_io_fail_tmo`, which its user may change meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outage {
-    /// Since when, ns; `None`: there is a path.
-    since_ns: Option<u64>,
-    /// It was said that I/O fails.
-    failing: bool,
+    state: OutageState,
+    /// It was reported that no path is live, or usable.
+    is_reported: bool,
+}
+
+impl Outage {
+    /// Since when there is no usable path, ns; `None`: there is one.
+    fn since_ns(&self) -> Option<u64> {
+        match self.state {
+            OutageState::Over => None,
+            OutageState::Waiting { since_ns } | OutageState::Failing { since_ns } => Some(since_ns),
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.state != OutageState::Over
+    }
+
+    /// The last usable path was lost.
+    fn begin(&mut self, now_ns: u64) {
+        assert!(!self.is_on(), "an outage begins in another one");
+        self.state = OutageState::Waiting { since_ns: now_ns };
+    }
+
+    /// A path is usable again.
+    fn end(&mut self) {
+        assert!(self.is_on(), "an outage ends that never began");
+        self.state = OutageState::Over;
+        self.is_reported = false;
+    }
+
+    /// Notes a report that there is no path; false: it was reported before.
+    pub(super) fn report(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_reported, true)
+    }
+
+    /// A path is live: the next outage is reported again.
+    pub(super) fn note_live_path(&mut self) {
+        self.is_reported = false;
+    }
+
+    /// Until when I/O may wait that comes at `now_ns`, ns.
+    fn until_ns(&self, fast_io_fail_ns: u64, now_ns: u64) -> u64 {
+        let since_ns = self.since_ns().unwrap_or(now_ns);
+        since_ns.saturating_add(fast_io_fail_ns)
+    }
+
+    /// The time is another: what comes waits so long again.
+    fn renew(&mut self) {
+        if let OutageState::Failing { since_ns } = self.state {
+            self.state = OutageState::Waiting { since_ns };
+        }
+    }
+
+    /// When I/O is to fail; `None`: it fails already, or there is a path, or it waits for ever.
+    fn timeout(&self, fast_io_fail_ns: u64) -> Option<u64> {
+        let OutageState::Waiting { since_ns } = self.state else {
+            return None;
+        };
+        let at_ns = since_ns.saturating_add(fast_io_fail_ns);
+        Some(at_ns).filter(|&at_ns| at_ns < u64::MAX)
+    }
+
+    /// Whether I/O fails from now on; true once.
+    fn expires(&mut self, fast_io_fail_ns: u64, now_ns: u64) -> bool {
+        let OutageState::Waiting { since_ns } = self.state else {
+            return false;
+        };
+        let over = since_ns.saturating_add(fast_io_fail_ns) <= now_ns;
+        if over {
+            self.state = OutageState::Failing { since_ns };
+        }
+        over
+    }
 }
 
 impl HostEngine {
@@ -41,7 +123,7 @@ impl HostEngine {
             let it = &self.volumes[at];
             let out =
                 it.ready.is_some() && !it.head.is_usable() && !self.is_served_elsewhere(at as u16);
-            if out != it.outage.since_ns.is_some() {
+            if out != it.outage.is_on() {
                 self.outage_changed(at, out, now_ns);
             }
         }
@@ -50,40 +132,34 @@ impl HostEngine {
     #[cold]
     fn outage_changed(&mut self, volume: usize, out: bool, now_ns: u64) {
         let it = &mut self.volumes[volume];
-        it.outage = Outage {
-            since_ns: out.then_some(now_ns),
-            failing: false,
-        };
-        if out && it.recovery.enabled {
+        if !out {
+            return it.outage.end();
+        }
+        it.outage.begin(now_ns);
+        if it.recovery.enabled {
             let until_ns = now_ns.saturating_add(it.recovery.fast_io_fail_ns);
             self.timers.wake_by(until_ns);
-            if !self.shutdown.is_closing()
-                && !core::mem::replace(&mut self.volumes[volume].no_path, true)
-            {
+            if !self.shutdown.is_closing() && self.volumes[volume].outage.report() {
                 self.events.push_back(HostEvent::NoPath(volume as u16));
             }
-        } else {
-            it.no_path &= out;
         }
     }
 
     /// Until when an I/O that finds no path may wait; `None`: it fails now.
     pub(super) fn patience_ns(&self, volume: usize, now_ns: u64) -> Option<u64> {
         let it = &self.volumes[volume];
-        let since_ns = it.outage.since_ns.unwrap_or(now_ns);
-        let until_ns = since_ns.saturating_add(it.recovery.fast_io_fail_ns);
+        let until_ns = it.outage.until_ns(it.recovery.fast_io_fail_ns, now_ns);
         (until_ns > now_ns && !self.none_returns(volume)).then_some(until_ns)
     }
 
     /// `fast_io_fail_tmo` is another: what waits for a path waits so long, and so does what comes.
     pub(super) fn renew_patience(&mut self, volume: usize) {
         let it = &mut self.volumes[volume];
-        it.outage.failing = false;
-        let (since_ns, patience_ns) = (it.outage.since_ns, it.recovery.fast_io_fail_ns);
+        it.outage.renew();
+        let (outage, patience_ns) = (it.outage, it.recovery.fast_io_fail_ns);
         let mut next = it.queue.front();
         while let Some(index) = next {
-            let since_ns = since_ns.unwrap_or(self.slots.get(index).placed_ns);
-            let until_ns = since_ns.saturating_add(patience_ns);
+            let until_ns = outage.until_ns(patience_ns, self.slots.get(index).placed_ns);
             self.slots.set_state(index, IoState::Queued { until_ns });
             next = self.slots.next(index);
         }
@@ -91,29 +167,19 @@ impl HostEngine {
 
     /// When the first volume's I/O is to fail.
     pub(super) fn outages_timeout(&self) -> Option<u64> {
-        let waits = self
-            .volumes
-            .iter()
-            .filter(|it| !it.outage.failing && it.recovery.enabled);
-        let times = waits.filter_map(|it| {
-            let since_ns = it.outage.since_ns?;
-            Some(since_ns.saturating_add(it.recovery.fast_io_fail_ns))
-        });
-        times.filter(|&at_ns| at_ns < u64::MAX).min()
+        let waits = self.volumes.iter().filter(|it| it.recovery.enabled);
+        let times = waits.filter_map(|it| it.outage.timeout(it.recovery.fast_io_fail_ns));
+        times.min()
     }
 
     /// Fails what waits in volumes whose time is over.
     pub(super) fn outages_over(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
             let it = &mut self.volumes[volume];
-            let Some(since_ns) = it.outage.since_ns.filter(|_| !it.outage.failing) else {
-                continue;
-            };
             let patience_ns = it.recovery.fast_io_fail_ns;
-            if !it.recovery.enabled || since_ns.saturating_add(patience_ns) > now_ns {
+            if !it.recovery.enabled || !it.outage.expires(patience_ns, now_ns) {
                 continue;
             }
-            it.outage.failing = true;
             let line = report::fails_fast(&it.name, patience_ns);
             self.events
                 .push_back(HostEvent::Warning(volume as u16, line));
@@ -140,7 +206,7 @@ impl HostEngine {
 
     /// How I/O ends that no path can be waited for.
     pub(super) fn without_path(&self, volume: usize) -> Outcome {
-        match self.volumes[volume].leaving {
+        match self.volumes[volume].is_leaving() {
             true => Outcome::Stopped,
             false => Outcome::PathError,
         }
@@ -157,7 +223,8 @@ impl HostEngine {
             )
         };
         let given_up = paths().any(|path| path.admin_state() == AdminState::GivenUp);
-        (given_up || self.volumes[volume].leaving) && paths().all(|path| gone(path.admin_state()))
+        (given_up || self.volumes[volume].is_leaving())
+            && paths().all(|path| gone(path.admin_state()))
     }
 
     /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
@@ -165,7 +232,7 @@ impl HostEngine {
     /// removes it any more, for the end of the time to drain.
     pub(super) fn path_leaves(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
-        if self.volumes[it].leaving && self.none_returns(it) {
+        if self.volumes[it].is_leaving() && self.none_returns(it) {
             self.fail_queued(it, now_ns);
         }
     }
@@ -209,5 +276,41 @@ impl HostEngine {
             self.events.push_back(HostEvent::Warning(volume, line));
             self.fail_queued(volume.into(), now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outage_fails_once_and_waits_again_with_more_time() {
+        let mut it = Outage::default();
+        assert_eq!((it.timeout(10), it.until_ns(10, 5)), (None, 15));
+        it.begin(100);
+        assert!(it.report() && !it.report());
+        assert_eq!(it.timeout(10), Some(110));
+        assert_eq!(it.timeout(u64::MAX), None);
+        assert_eq!(
+            it.until_ns(10, 105),
+            110,
+            "it counts from the loss of the last path"
+        );
+        assert!(!it.expires(10, 109) && it.expires(10, 110) && !it.expires(10, 111));
+        assert_eq!(it.timeout(10), None);
+        it.renew();
+        assert_eq!(it.timeout(50), Some(150));
+        it.end();
+        assert!(!it.is_on() && it.report());
+        it.note_live_path();
+        assert!(it.report());
+    }
+
+    #[test]
+    #[should_panic(expected = "begins in another")]
+    fn outage_in_an_outage_is_refused() {
+        let mut it = Outage::default();
+        it.begin(1);
+        it.begin(2);
     }
 }

@@ -12,7 +12,7 @@
 //! * a volume comes: `Open`, then it is used; or as one that leaves: `Empty` → `ForgetVolume`
 use super::path::{AdminState, FinalFlush, Path};
 use super::types::PathKind;
-use super::volumes::{VACANT, Volume};
+use super::volumes::{LegRole, VACANT, Volume};
 use super::{change::What, report};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -227,7 +227,7 @@ impl PendingChange {
         let lost = path.is_lost();
         let late = self.is_late(now_ns);
         // The core that has its mirror knows whether it leaves before that is claimed.
-        let asks = lost && !self.force && view.volume.is_leg_elsewhere;
+        let asks = lost && !self.force && view.volume.leg == LegRole::Elsewhere;
         if self.minds_unflushed() {
             let early = || (asks && self.unflushed).then(|| report::too_early(path));
             if let Some(why) = view.doubt.clone().or_else(early) {

@@ -124,7 +124,7 @@ impl HostEngine {
     /// Why a mirror on this core can't use its leg's path: other cores have its queues.
     pub(super) fn lacks_queue(&self, number: usize) -> Option<String> {
         let path = &self.paths[number];
-        let needed = self.volumes[usize::from(path.volume)].is_leg;
+        let needed = self.volumes[usize::from(path.volume)].leg.is_here();
         let granted = path.facts.as_ref()?.controller.io_queues;
         needed.then(|| report::no_queue(granted, self.settings.cores))
     }

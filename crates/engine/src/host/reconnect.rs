@@ -303,7 +303,7 @@ impl HostEngine {
         comeback.live_ns = now_ns;
         comeback.lost_ns = None;
         let it = &mut self.volumes[usize::from(volume)];
-        it.no_path = false;
+        it.outage.note_live_path();
         let comeback = &mut self.paths[number].comeback;
         comeback.line_before.clear();
         let said = !core::mem::take(&mut comeback.line).is_empty();
@@ -322,8 +322,7 @@ impl HostEngine {
             .all(|path| path.comeback.tried && !path.is_live());
         let ending = self.shutdown.is_closing();
         let it = &mut self.volumes[usize::from(volume)];
-        if none && it.recovery.enabled && !ending && !it.no_path {
-            it.no_path = true;
+        if none && it.recovery.enabled && !ending && it.outage.report() {
             self.events.push_back(HostEvent::NoPath(volume));
         }
     }

@@ -114,7 +114,7 @@ impl HostEngine {
     pub(super) fn set_recovery(&mut self, volume: u16, to: Recovery, now_ns: u64) {
         let (io_max, scratch) = (self.settings.io_max, self.settings.scratch);
         let it = self.volumes.get_mut(usize::from(volume));
-        let Some(it) = it.filter(|it| !it.vacant) else {
+        let Some(it) = it.filter(|it| !it.is_vacant()) else {
             return; // it was removed while the message was under way
         };
         if !to.is_possible() {

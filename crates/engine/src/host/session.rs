@@ -478,7 +478,7 @@ impl HostEngine {
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
             return; // no path was admitted yet
         };
-        if !settled || !any || it.ready.is_some() || it.leaving {
+        if !settled || !any || it.ready.is_some() || it.is_leaving() {
             return;
         }
         let info = VolumeInfo {

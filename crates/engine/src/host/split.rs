@@ -239,7 +239,7 @@ impl HostEngine {
     /// An I/O is cut from now on.
     fn note_whole(&mut self, index: u32, io: Io) {
         *self.splits.of(index) = Split {
-            given_up: self.volumes[usize::from(io.volume)].given_up,
+            given_up: self.volumes[usize::from(io.volume)].losses.generation(),
             ..Split::of(io)
         };
     }
@@ -251,7 +251,7 @@ impl HostEngine {
             whole, given_up, ..
         } = self.splits.of(index);
         let it = &mut self.volumes[usize::from(whole.volume)];
-        if given_up == it.given_up || range(&whole).is_none() {
+        if given_up == it.losses.generation() || range(&whole).is_none() {
             return Some(Outcome::Done);
         }
         let history = &mut self.slots.get_mut(index).history;

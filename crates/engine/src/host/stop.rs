@@ -151,7 +151,7 @@ impl HostEngine {
         // What left by force and no flush has failed for yet: the next engine's flush says so, or
         // covers it.
         for (volume, it) in (0..).zip(&mut self.volumes) {
-            let line = it.lost_cache.take().or_else(|| it.untold.take());
+            let line = it.losses.take_pending();
             if let Some(line) = line.filter(|_| it.recovery.enabled) {
                 self.events.push_back(HostEvent::Unflushed(volume, line));
             }

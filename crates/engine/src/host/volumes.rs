@@ -2,6 +2,8 @@
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
+use super::losses::Losses;
+use super::mark::Marks;
 use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
 use super::slots::Lane;
@@ -12,10 +14,44 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
 use policy::PathIndex;
-use volume::{Head, Namespace};
+use volume::Head;
 
 /// No path has this index.
 pub(super) const VACANT: usize = usize::MAX;
+
+/// Where a volume's place in the table stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VolumeState {
+    Open,
+    /// It takes no I/O any more; its paths leave.
+    Leaving,
+    /// There is none.
+    Vacant,
+}
+
+/// Whether a volume is a leg of a mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LegRole {
+    None,
+    /// Of one on this core: what changes data waits for a busy path rather than fail (T6).
+    Here {
+        /// The mirror is ours: what another engine left unflushed is known.
+        is_claimed: bool,
+    },
+    /// Of one on another core.
+    Elsewhere,
+}
+
+impl LegRole {
+    pub(super) fn is_here(self) -> bool {
+        matches!(self, Self::Here { .. })
+    }
+
+    /// Whether another engine may have left unflushed writes, for all that is known.
+    pub(super) fn is_unclaimed(self) -> bool {
+        self == Self::Here { is_claimed: false }
+    }
+}
 
 pub(super) struct Volume {
     pub(super) name: String,
@@ -25,19 +61,10 @@ pub(super) struct Volume {
     /// Once it has been said so.
     pub(super) ready: Option<Ready>,
     pub(super) recovery: Recovery,
-    /// A mirror's: what changes data waits for a busy path rather than fail (T6).
-    pub(super) is_leg: bool,
-    /// The same, of a mirror on another core.
-    pub(super) is_leg_elsewhere: bool,
+    state: VolumeState,
+    pub(super) leg: LegRole,
     /// What another engine acknowledged here may be in caches: the mirror says so.
     pub(super) left_unflushed: bool,
-    /// A mirror's that is ours: whether another engine left something is known.
-    pub(super) is_claimed: bool,
-    /// A mirror's before that: a path left, and its controller was not flushed. What to say when a
-    /// flush fails for it (T13).
-    pub(super) left_early: Option<String>,
-    /// It was said that no path is live.
-    pub(super) no_path: bool,
     /// What fails is not tried again.
     pub(super) is_cut: bool,
     /// While no path is usable.
@@ -50,30 +77,12 @@ pub(super) struct Volume {
     pub(super) flushes: Lane,
     /// Changes of data that may not be executed yet (T9).
     pub(super) fence: WriteFence,
-    /// Longest bound that is kept durably.
-    pub(super) marked_ns: u64,
-    /// The namespace that the last answer to a [`HostEvent::Mark`] named.
-    pub(super) marked_as: Option<Box<Namespace>>,
-    /// Core 0: [`HostEvent::Opened`] was told.
-    pub(super) opened: bool,
-    /// Core 0: why clients are refused, as told last ([`HostEvent::Refused`]).
-    pub(super) refused: Option<String>,
+    /// Core 0: what is kept durably of it for the next engine.
+    pub(super) marks: Marks,
     /// Totals of [`HoldStats`], but those of the fence; the rest of it is zero here.
     pub(super) totals: HoldStats,
-    /// A path left with acknowledged writes that were never flushed: what to say when the next
-    /// flush fails for it (T13).
-    pub(super) lost_cache: Option<String>,
-    /// How often unflushed writes of lost paths were given up: flushes that were submitted before
-    /// fail (T13).
-    pub(super) given_up: u32,
-    /// What was said when that happened last, until whoever flushed has heard of it.
-    pub(super) told: Option<String>,
-    /// The same; nobody has heard of it, and the next flush fails for it.
-    pub(super) untold: Option<String>,
-    /// It was said that it is to go.
-    pub(super) leaving: bool,
-    /// There is none.
-    pub(super) vacant: bool,
+    /// Acknowledged writes that may be lost.
+    pub(super) losses: Losses,
     /// What became of second copies of reads.
     pub(super) hedged: HedgeStats,
     /// While somebody asks why its I/O goes where it goes.
@@ -102,29 +111,18 @@ impl Volume {
             places: Vec::with_capacity(policy::limits::PATHS_MAX),
             ready: None,
             recovery: config.recovery,
-            no_path: false,
             is_cut: false,
             outage: Outage::default(),
             queue: Lane::EMPTY,
             delayed: Lane::EMPTY,
             flushes: Lane::EMPTY,
-            marked_ns: 0,
-            marked_as: None,
-            opened: false,
-            refused: None,
+            marks: Marks::default(),
             fence: WriteFence::new(CHANGES_READY.min(io_max as usize)),
             totals: HoldStats::default(),
-            lost_cache: None,
-            is_leg: false,
-            is_leg_elsewhere: false,
+            state: VolumeState::Open,
+            leg: LegRole::None,
             left_unflushed: false,
-            is_claimed: false,
-            left_early: None,
-            given_up: 0,
-            told: None,
-            untold: None,
-            leaving: false,
-            vacant: false,
+            losses: Losses::default(),
             hedged: HedgeStats::default(),
             explain: None,
         }
@@ -140,9 +138,36 @@ impl Volume {
             recovery: Recovery::NONE,
         };
         Self {
-            vacant: true,
+            state: VolumeState::Vacant,
             ..Self::new(config, 0)
         }
+    }
+
+    /// It takes no I/O from now on, and its paths leave.
+    ///
+    /// # Panics
+    /// If it is leaving, or vacant.
+    pub(super) fn leave(&mut self) {
+        assert!(
+            self.is_open(),
+            "{}: {:?} volume leaves",
+            self.name,
+            self.state
+        );
+        self.state = VolumeState::Leaving;
+        self.ready = None;
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == VolumeState::Open
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.state == VolumeState::Leaving
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.state == VolumeState::Vacant
     }
 
     /// Makes room for a path of this number, whose place is vacant yet; numbers below it that no

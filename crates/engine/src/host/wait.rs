@@ -81,7 +81,7 @@ impl HostEngine {
                 true => 0,
                 false => self.attempts_left_ns(number, index, spent_ns),
             },
-            patient: volume.is_leg && slot.io.op != IoOp::Read,
+            patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
         let slot = self.slots.get(index);

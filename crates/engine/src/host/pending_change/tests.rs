@@ -188,7 +188,7 @@ fn leaving_path_in_doubt_stays_unless_forced() {
 #[test]
 fn leaving_leg_waits_for_the_mirrors_core() {
     let (mut volume, path) = (volume(), lost());
-    volume.is_leg_elsewhere = true;
+    volume.leg = LegRole::Elsewhere;
     let mut it = change(Leave, 1);
     let next = |it: &mut PendingChange| {
         let view = PathView {

@@ -1,0 +1,135 @@
+//! Acknowledged writes of a volume that may be lost, and which flushes fail for them (T13).
+//!
+//! A loss fails one flush, and every flush and cut change that began before it: none of them can
+//! say whether those writes are durable. A failure whose caller was gone fails the next flush too.
+use alloc::string::String;
+use canary::Bug;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// How often unflushed writes of lost paths were given up.
+    given_up: u32,
+    /// The next flush fails for this: a path left with such writes, or failed to flush them.
+    next_failure: Option<String>,
+    /// The line of the last failure, until a caller of a flush has received one.
+    reported: Option<String>,
+    /// The same; its caller was gone, and the next flush fails for it.
+    unreported: Option<String>,
+    /// A path of a leg left before its mirror was ours, and was not flushed: a loss if the mirror's
+    /// last owner did not stop in order.
+    before_claim: Option<String>,
+}
+
+impl Losses {
+    /// Changes with every loss: a flush that began in another generation fails.
+    #[inline(always)]
+    pub(super) fn generation(&self) -> u32 {
+        self.given_up
+    }
+
+    /// The next flush fails, for this reason.
+    pub(super) fn fail_next(&mut self, line: String) {
+        self.next_failure = Some(line);
+    }
+
+    /// Whether a flush that begins now fails, and why: all under way fail with it.
+    pub(super) fn fail_flush(&mut self) -> Option<String> {
+        let line = self.take_pending()?;
+        self.give_up();
+        self.reported = Some(line.clone());
+        if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
+            self.next_failure = Some(line.clone() + "!");
+        }
+        Some(line)
+    }
+
+    /// All flushes under way fail.
+    pub(super) fn give_up(&mut self) {
+        self.given_up = self.given_up.wrapping_add(1);
+    }
+
+    /// All flushes under way fail for this reason, which was reported.
+    pub(super) fn report(&mut self, line: String) {
+        self.reported = Some(line);
+    }
+
+    /// A caller has received the failure of a flush.
+    pub(super) fn acknowledge(&mut self) {
+        self.reported = None;
+        self.unreported = None;
+    }
+
+    /// The caller of a flush that failed was gone: the next one fails as well. Whether there is
+    /// something to fail it for.
+    pub(super) fn repeat(&mut self) -> bool {
+        let again = self.reported.clone();
+        let any = again.is_some();
+        self.unreported = again.or(self.unreported.take());
+        any
+    }
+
+    /// Takes the reason for which the next flush would fail.
+    pub(super) fn take_pending(&mut self) -> Option<String> {
+        self.next_failure.take().or_else(|| self.unreported.take())
+    }
+
+    /// A path of a leg has left before its mirror was ours.
+    pub(super) fn note_before_claim(&mut self, line: String) {
+        self.before_claim = Some(line);
+    }
+
+    /// The leg's mirror is ours; `is_loss`: its last owner left unflushed writes.
+    pub(super) fn claim(&mut self, is_loss: bool) {
+        let early = self.before_claim.take().filter(|_| is_loss);
+        self.next_failure = self.next_failure.take().or(early);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_fails_one_flush_and_those_before_it() {
+        let mut it = Losses::default();
+        let before = it.generation();
+        assert_eq!(it.fail_flush(), None);
+        it.fail_next("a".into());
+        assert_eq!(it.generation(), before, "nothing failed for it yet");
+        assert_eq!(it.fail_flush().as_deref(), Some("a"));
+        assert_ne!(it.generation(), before);
+        assert_eq!(it.fail_flush(), None);
+    }
+
+    #[test]
+    fn failure_without_a_caller_fails_the_next() {
+        let mut it = Losses::default();
+        assert!(!it.repeat(), "nothing has failed");
+        it.fail_next("a".into());
+        it.fail_flush();
+        assert!(it.repeat());
+        assert_eq!(it.fail_flush().as_deref(), Some("a"));
+        it.acknowledge();
+        assert!(!it.repeat());
+        assert_eq!(it.take_pending(), None);
+    }
+
+    #[test]
+    fn path_that_left_before_claim_counts_only_as_a_loss() {
+        for is_loss in [false, true] {
+            let mut it = Losses::default();
+            it.note_before_claim("a".into());
+            assert_eq!(it.take_pending(), None);
+            it.claim(is_loss);
+            assert_eq!(it.take_pending().is_some(), is_loss);
+            it.claim(true);
+            assert_eq!(it.take_pending(), None, "once");
+        }
+        let mut it = Losses::default();
+        it.note_before_claim("a".into());
+        it.fail_next("b".into());
+        it.claim(true);
+        assert_eq!(it.take_pending().as_deref(), Some("b"));
+    }
+}
