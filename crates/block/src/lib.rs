@@ -1,6 +1,8 @@
 //! Parts that all devices, front ends and back ends of the block layer share.
 //!
-//! * [`SlotMap`]: requests in flight, named by keys that are used once (T11)
+//! * [`DeviceId`]: devices by number, each over lower ones; [`Issuer`]: where a completion goes
+//! * [`SlotMap`]: requests in flight, named by keys that are used once (T11); [`SecondaryMap`]:
+//!   what another part keeps of them
 //! * [`order`]: in which order overlapping changes in flight are executed, whoever sent them
 //! * [`FlushTracker`]: which acknowledged writes are durable (T13)
 //! * [`IoLimits`]: what a device over several others can promise (T34)
@@ -10,14 +12,20 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod device;
 mod flush_tracker;
+mod issuer;
 mod limits;
 pub mod order;
 mod range;
 mod ranges;
+mod secondary_map;
 mod slot_map;
 
+pub use device::DeviceId;
 pub use flush_tracker::{Covered, FlushTracker};
+pub use issuer::Issuer;
 pub use limits::IoLimits;
 pub use range::Range;
+pub use secondary_map::SecondaryMap;
 pub use slot_map::{Full, Key, SlotMap};
