@@ -258,7 +258,7 @@ impl RunMachine {
                     HostEvent::NoPath(_)
                     | HostEvent::Done(_)
                     | HostEvent::Lent(..)
-                    | HostEvent::Back(_)
+                    | HostEvent::Back(..)
                     | HostEvent::Extent(..)
                     | HostEvent::Freed(..)
                     | HostEvent::Removed(_),

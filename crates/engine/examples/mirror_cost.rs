@@ -167,7 +167,7 @@ impl Bench {
                 self.ended += 1;
             }
         }
-        while let Some(output) = engine.poll_output() {
+        while let Some(output) = engine.host_mut().poll_output() {
             if let Output::Device(request) = output {
                 self.pending.push_back(request);
             }
@@ -190,7 +190,8 @@ impl Bench {
                 _ => {}
             }
         }
-        self.engine.handle_device(request.id, Ok(()), self.now_ns);
+        let host = self.engine.host_mut();
+        host.handle_device(request.id, Ok(()), self.now_ns);
         true
     }
 

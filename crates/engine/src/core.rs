@@ -11,24 +11,26 @@
 //! [`EXPORTS_MAX`] are exports of the NBD server; those from there on are the ports of the NVMe/TCP
 //! servers, in the order in which these were added.
 //!
-//! A cookie of an I/O, and the owner of a change, have the number of their front end above bit 32:
-//! 0 is the NBD server.
+//! The issuer of an I/O or a change is a front end ([`Issuer`]): 0 is the NBD server, the NVMe/TCP
+//! servers follow, and [`PROGRAM`] is the program, which submits I/O of its own by
+//! [`Core::submit`].
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
+use crate::devices::Devices;
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
-use crate::host::{HostControl, HostEngine, HostEvent, IoDone, VolumeInfo};
+use crate::host::{HostControl, HostEngine, HostEvent, Io, IoDone, SubmitError, VolumeInfo};
 use crate::limits::{CHANGES_READY, EXPORTS_MAX};
 use crate::machine::{
     Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
 };
-use crate::mirror::{Devices, LegReport, MirrorReport};
+use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{NvmeConfig, NvmeServer};
 use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use block::Key;
 use block::order::ChangeOrder;
+use block::{Issuer, Key};
 use nvme::controller::ConfigError;
 
 /// The part of the engine that a connection belongs to.
@@ -42,6 +44,9 @@ enum Owner {
     Host(u16),
 }
 
+/// The program, as a front end.
+const PROGRAM: u32 = u32::MAX >> 1;
+
 /// The engine of one core. See the module's contract.
 pub struct Core {
     devices: Devices,
@@ -51,8 +56,6 @@ pub struct Core {
     first: usize,
     /// Server and port of each listener of an NVMe/TCP server.
     ports: Vec<(u16, u16)>,
-    /// Cookie of the I/O that memory of a loan is of, by the loan's place.
-    loans: Vec<u64>,
     /// By connection.
     owners: Vec<Owner>,
     events: VecDeque<ExportEvent>,
@@ -69,7 +72,7 @@ impl Core {
     /// If the configuration is out of its limits; configurations are checked before.
     pub fn new(devices: impl Into<Devices>, volumes: usize, config: ExportConfig) -> Self {
         let mut devices = devices.into();
-        let paths = devices.connections_max();
+        let paths = devices.host().connections_max();
         let owners = (0..paths).map(|_| Owner::Path);
         let owners = owners.chain((0..config.clients_max).map(Owner::Client));
         let nbd = NbdServer::new(paths, volumes, config);
@@ -80,12 +83,41 @@ impl Core {
             nvme: Vec::new(),
             first: 0,
             ports: Vec::new(),
-            loans: Vec::new(),
             devices,
             events: VecDeque::new(),
             stopping: false,
             again: false,
         }
+    }
+
+    /// An engine without front ends, but for the program.
+    pub fn without_front_ends(devices: impl Into<Devices>) -> Self {
+        Self::new(devices, 0, ExportConfig::NONE)
+    }
+
+    /// Takes one I/O of the program. Its end is an [`ExportEvent::Host`] with its cookie, which is
+    /// below 2³².
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing was taken.
+    ///
+    /// # Panics
+    /// If the cookie is larger.
+    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        let request = u32::try_from(io.cookie);
+        let request = request.unwrap_or_else(|_| panic!("cookie {}", io.cookie));
+        let cookie = Issuer::FrontEnd(PROGRAM, request).to_cookie();
+        self.devices.submit(&Io { cookie, ..*io }, now_ns)
+    }
+
+    /// The block devices, to be asked.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// The same.
+    pub fn devices_mut(&mut self) -> &mut Devices {
+        &mut self.devices
     }
 
     /// Adds an NVMe/TCP server, before the first turn. Returns the listener of its first port; the
@@ -187,44 +219,58 @@ impl Core {
         (server.target_mut(), conn)
     }
 
-    /// An I/O of a front end has ended.
+    /// An I/O has ended, whose cookie names its front end.
     #[inline]
-    fn io_done(&mut self, done: &IoDone, now_ns: u64) {
-        match done.cookie >> 32 {
-            0 => {
-                self.nbd.io_done(&mut self.devices, done);
+    fn io_done(&mut self, done: IoDone, now_ns: u64) {
+        match Issuer::of_cookie(done.cookie) {
+            Issuer::FrontEnd(0, _) => {
+                self.nbd.io_done(&mut self.devices, &done);
                 self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
             }
-            front_end => self.io_of_host_done(front_end, done, now_ns),
+            Issuer::FrontEnd(front_end, request) => {
+                self.nbd.slot_freed();
+                self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
+                if front_end == PROGRAM {
+                    let cookie = request.into();
+                    self.tell_program(HostEvent::Done(IoDone { cookie, ..done }));
+                } else {
+                    let server = &mut self.nvme[front_end as usize - 1];
+                    server.io_done(&mut self.devices, &done, now_ns);
+                }
+            }
+            Issuer::Device(key) => unreachable!("{key:?}: devices take their own"),
         }
     }
 
-    fn io_of_host_done(&mut self, front_end: u64, done: &IoDone, now_ns: u64) {
-        self.nbd.slot_freed();
-        self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
-        self.nvme[front_end as usize - 1].io_done(&mut self.devices, done, now_ns);
+    fn tell_program(&mut self, event: HostEvent) {
+        self.events.push_back(ExportEvent::Host(event));
     }
 
     /// A leg has memory of an I/O that ends next.
     fn lent(&mut self, cookie: u64, loan: Key) {
-        let (front_end, request) = ((cookie >> 32) as u32, cookie as u32);
-        let at = loan.index() as usize;
-        if at >= self.loans.len() {
-            self.loans.resize(at + 1, 0);
-        }
-        self.loans[at] = cookie;
-        match front_end {
-            0 => self.nbd.lent(request, loan),
-            front_end => self.nvme[front_end as usize - 1].lent(request),
+        match Issuer::of_cookie(cookie) {
+            Issuer::FrontEnd(0, request) => self.nbd.lent(request, loan),
+            Issuer::FrontEnd(PROGRAM, request) => {
+                self.tell_program(HostEvent::Lent(request.into(), loan));
+            }
+            Issuer::FrontEnd(front_end, request) => {
+                self.nvme[front_end as usize - 1].lent(request);
+            }
+            Issuer::Device(key) => unreachable!("{key:?}: memory is a front end's"),
         }
     }
 
-    /// No leg has the memory of that loan any more.
-    fn came_back(&mut self, loan: Key, now_ns: u64) {
-        let cookie = self.loans[loan.index() as usize];
-        match cookie >> 32 {
-            0 => self.nbd.came_back(loan),
-            front_end => self.nvme[front_end as usize - 1].came_back(cookie as u32, now_ns),
+    /// No leg has the memory of that loan any more, which was lent with this cookie.
+    fn came_back(&mut self, cookie: u64, loan: Key, now_ns: u64) {
+        match Issuer::of_cookie(cookie) {
+            Issuer::FrontEnd(0, _) => self.nbd.came_back(loan),
+            Issuer::FrontEnd(PROGRAM, request) => {
+                self.tell_program(HostEvent::Back(request.into(), loan));
+            }
+            Issuer::FrontEnd(front_end, request) => {
+                self.nvme[front_end as usize - 1].came_back(request, now_ns);
+            }
+            Issuer::Device(key) => unreachable!("{key:?}: memory is a front end's"),
         }
     }
 
@@ -233,13 +279,13 @@ impl Core {
         let mut any = false;
         while let Some(begun) = self.devices.order.poll_begun() {
             any = true;
-            let (front_end, request) = (begun.owner >> 32, begun.owner as u32);
-            match front_end {
-                0 => self.nbd.start(&mut self.devices, request),
-                front_end => {
+            match Issuer::of_cookie(begun.owner) {
+                Issuer::FrontEnd(0, request) => self.nbd.start(&mut self.devices, request),
+                Issuer::FrontEnd(front_end, request) => {
                     let server = &mut self.nvme[front_end as usize - 1];
                     server.begun(&mut self.devices, request, now_ns);
                 }
+                Issuer::Device(key) => unreachable!("{key:?}: devices order their own changes"),
             }
         }
         any
@@ -252,15 +298,15 @@ impl Core {
             any = true;
             match event {
                 HostEvent::Done(done) => {
-                    self.io_done(&done, now_ns);
+                    self.io_done(done, now_ns);
                     continue;
                 }
                 HostEvent::Lent(cookie, loan) => {
                     self.lent(cookie, loan);
                     continue;
                 }
-                HostEvent::Back(loan) => {
-                    self.came_back(loan, now_ns);
+                HostEvent::Back(cookie, loan) => {
+                    self.came_back(cookie, loan, now_ns);
                     continue;
                 }
                 HostEvent::Extent(id, extent) => {
@@ -366,7 +412,7 @@ impl Machine for Core {
 
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
         assert_eq!(self.owner(conn), Owner::Path, "only paths are opened");
-        self.devices.handle_connected(conn, now_ns);
+        self.devices.host_mut().handle_connected(conn, now_ns);
     }
 
     fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
@@ -381,7 +427,7 @@ impl Machine for Core {
                 let (target, conn) = self.host_of(server, conn);
                 target.handle_bytes(conn, bytes, now_ns)
             }
-            Owner::Path => self.devices.handle_bytes(conn, bytes, now_ns),
+            Owner::Path => self.devices.host_mut().handle_bytes(conn, bytes, now_ns),
         }
     }
 
@@ -393,7 +439,7 @@ impl Machine for Core {
                 let (target, conn) = self.host_of(server, conn);
                 target.placement(conn)
             }
-            Owner::Path => self.devices.placement(conn),
+            Owner::Path => self.devices.host_mut().placement(conn),
         }
     }
 
@@ -405,7 +451,10 @@ impl Machine for Core {
                 let (target, conn) = self.host_of(server, conn);
                 target.handle_payload(conn, len, crc, now_ns)
             }
-            Owner::Path => self.devices.handle_payload(conn, len, crc, now_ns),
+            Owner::Path => self
+                .devices
+                .host_mut()
+                .handle_payload(conn, len, crc, now_ns),
         }
     }
 
@@ -422,7 +471,7 @@ impl Machine for Core {
                 let (target, conn) = self.host_of(server, conn);
                 target.poll_transmit(conn, out, now_ns)
             }
-            Owner::Path => self.devices.poll_transmit(conn, out, now_ns),
+            Owner::Path => self.devices.host_mut().poll_transmit(conn, out, now_ns),
         }
     }
 
@@ -434,7 +483,7 @@ impl Machine for Core {
                 let (target, conn) = self.host_of(server, conn);
                 target.handle_sent(conn, cookie, now_ns)
             }
-            Owner::Path => self.devices.handle_sent(conn, cookie, now_ns),
+            Owner::Path => self.devices.host_mut().handle_sent(conn, cookie, now_ns),
         }
     }
 
@@ -444,12 +493,12 @@ impl Machine for Core {
             Owner::Host(server) => {
                 self.nvme[usize::from(server)].closed(conn, why, now_ns);
             }
-            Owner::Path => self.devices.handle_closed(conn, why, now_ns),
+            Owner::Path => self.devices.host_mut().handle_closed(conn, why, now_ns),
         }
     }
 
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        self.devices.handle_device(id, result, now_ns);
+        self.devices.host_mut().handle_device(id, result, now_ns);
     }
 
     fn start_before_ns(&self, id: u32) -> u64 {
@@ -502,7 +551,7 @@ impl Machine for Core {
     #[inline]
     fn poll_output(&mut self) -> Option<Output> {
         let output = self.nbd.poll_output();
-        let output = output.or_else(|| self.devices.poll_output());
+        let output = output.or_else(|| self.devices.host_mut().poll_output());
         output.or_else(|| self.nvme.iter_mut().find_map(NvmeServer::poll_output))
     }
 
@@ -517,9 +566,7 @@ impl Machine for Core {
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
-        if self.devices.poll_timeout().is_some_and(|due| due <= now_ns) {
-            self.devices.handle_timeout(now_ns);
-        }
+        self.devices.handle_timeout(now_ns);
         self.nbd.handle_timeout(now_ns);
         for server in &mut self.nvme {
             let target = server.target_mut();

@@ -73,7 +73,7 @@ use stall::Stalls;
 use table::{Table, Work};
 
 /// What an engine with exports is made of, beside the host's engine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// Most clients, 1…[`CLIENTS_MAX`](crate::limits::CLIENTS_MAX).
     pub clients_max: u16,
@@ -81,6 +81,15 @@ pub struct ExportConfig {
     pub requests_max: u16,
     /// Bytes of the arena, at least 64 MiB: a request may have 32 MiB.
     pub arena_bytes: u64,
+}
+
+impl ExportConfig {
+    /// No clients, and no arena for them.
+    pub const NONE: Self = Self {
+        clients_max: 0,
+        requests_max: 0,
+        arena_bytes: 0,
+    };
 }
 
 /// One export.
@@ -125,7 +134,8 @@ pub enum ExportControl {
 /// What an engine with exports tells its owner.
 #[derive(Clone, Debug)]
 pub enum ExportEvent {
-    /// Of the host's engine; never the end of an I/O.
+    /// Of the devices; the end of an I/O only of one that the program has submitted
+    /// ([`Core::submit`](crate::Core::submit)).
     Host(HostEvent),
     /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
     /// once for each [`ExportControl::Withdraw`], so that it means no other.
@@ -231,9 +241,10 @@ impl NbdServer {
     pub fn new(first_conn: u32, volumes: usize, config: ExportConfig) -> Self {
         let clients = 1..=crate::limits::CLIENTS_MAX;
         assert!(
-            clients.contains(&config.clients_max)
-                && (1..=nbd::limits::REQUESTS_MAX).contains(&config.requests_max)
-                && config.arena_bytes >= crate::limits::EXPORT_ARENA_MIN,
+            config == ExportConfig::NONE
+                || clients.contains(&config.clients_max)
+                    && (1..=nbd::limits::REQUESTS_MAX).contains(&config.requests_max)
+                    && config.arena_bytes >= crate::limits::EXPORT_ARENA_MIN,
             "{config:?}"
         );
         let tickets = usize::from(config.clients_max) * usize::from(config.requests_max);

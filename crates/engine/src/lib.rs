@@ -16,6 +16,7 @@ extern crate alloc;
 
 pub mod buddy;
 mod core;
+mod devices;
 pub mod discovery;
 pub mod export;
 pub mod host;

@@ -162,7 +162,7 @@ impl LoadMachine {
                 // Nothing recovers here, and there are no mirrors.
                 HostEvent::NoPath(_)
                 | HostEvent::Lent(..)
-                | HostEvent::Back(_)
+                | HostEvent::Back(..)
                 | HostEvent::Extent(..)
                 | HostEvent::Refused(..)
                 | HostEvent::Returned(..)

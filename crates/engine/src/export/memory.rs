@@ -84,6 +84,9 @@ impl Pool {
 
 /// Bytes of each client's own piece.
 fn own_bytes(arena_bytes: u64, clients: u16) -> u64 {
+    if clients == 0 {
+        return 0;
+    }
     let least = Buddy::block_bytes(1);
     let quarter = (arena_bytes / 4 / u64::from(clients)).min(OWN_MAX.into());
     if quarter < least && least * u64::from(clients) <= arena_bytes / 2 {

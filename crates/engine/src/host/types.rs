@@ -379,8 +379,8 @@ pub enum HostEvent {
     Done(IoDone),
     /// A mirror's I/O of this cookie ends next, and a leg still has its memory (T10): this loan.
     Lent(u64, Key),
-    /// All memory of that loan is its owner's again.
-    Back(Key),
+    /// All memory of that loan is the owner's again, which was lent with this cookie.
+    Back(u64, Key),
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),

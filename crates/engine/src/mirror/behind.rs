@@ -102,7 +102,7 @@ impl Mirrored {
     /// not return, which is said.
     pub(super) fn may_be_greeted(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
         let leg = &self.legs[at].config;
-        match self.bound_with(leg.volume, &leg.name, kit.host) {
+        match self.bound_with(leg.volume, &leg.name, kit.below.host) {
             Ok(bound_ms) => self.say_bound(bound_ms, kit.now_ns),
             Err(why) => {
                 let line = format!("{}: {why}", self.config.name);

@@ -16,10 +16,12 @@ use super::one::{Kit, Leg, Mirrored, Phase, Seat};
 use super::table::{Entry, Task};
 use super::types::{NewLeg, Pending};
 use super::words;
-use crate::host::{HostEngine, HostEvent, IoOp};
+use crate::devices::BackEnds;
+use crate::host::{HostEvent, IoOp};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use block::DeviceId;
 use volume::Outcome;
 use volume::mirror::Label;
 use volume::mirror::assembly::Wishes;
@@ -37,7 +39,7 @@ const IMMEDIATE: &str = "it has write_failover = \"immediate\": nothing could be
 
 impl Mirrored {
     /// Whether there may be such a leg; for how long it may execute what it is given, ms.
-    fn may_be_added(&self, new: &NewLeg, host: &HostEngine) -> Result<u32, String> {
+    fn may_be_added(&self, new: &NewLeg, below: BackEnds<'_>) -> Result<u32, String> {
         let Phase::Running(it) = &self.phase else {
             return Err("the mirror does not run".into());
         };
@@ -50,15 +52,15 @@ impl Mirrored {
             ));
         }
         let volume = new.config.volume;
-        match host.limits(volume) {
+        match below.limits(DeviceId(volume)) {
             None => return Err("it is not ready".into()),
             Some(limits) if limits.read_only => return Err("it can only be read".into()),
             Some(_) => {}
         }
-        if it.machine.has_lease() && !host.is_fenced(volume) {
+        if it.machine.has_lease() && !below.host.is_fenced(volume) {
             return Err(IMMEDIATE.into());
         }
-        self.bound_with(volume, "it", host)
+        self.bound_with(volume, "it", below.host)
     }
 
     /// Takes a new leg in; its place among the legs.
@@ -68,10 +70,10 @@ impl Mirrored {
     pub(super) fn add(
         &mut self,
         new: &NewLeg,
-        host: &HostEngine,
+        below: BackEnds<'_>,
         now_ns: u64,
     ) -> Result<u8, String> {
-        let bound_ms = self.may_be_added(new, host)?;
+        let bound_ms = self.may_be_added(new, below)?;
         // It gets nothing before it is said everywhere that it is a leg, and with that this.
         self.say_bound(bound_ms, now_ns);
         let Phase::Running(it) = &mut self.phase else {

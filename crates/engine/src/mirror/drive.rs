@@ -10,7 +10,7 @@
 use super::gather;
 use super::holes::Run;
 use super::lasting::speed_of;
-use super::one::{Kit, Mirrored, Phase, Purpose};
+use super::one::{Kit, Leg, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
 use super::stack::stacked;
 use super::table::{Entry, Task};
@@ -20,8 +20,7 @@ use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
-use block::IoLimits;
-use block::Range;
+use block::{IoLimits, Range, SecondaryMap};
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::assembly::Assembly;
@@ -44,8 +43,8 @@ pub(super) struct Running {
     pub speed: Speed,
     /// Place in the configuration of the leg of each slot.
     pub places: [Option<u8>; LEGS_MAX],
-    /// Users' I/Os, by the machine's number.
-    pub users: Vec<Option<User>>,
+    /// Users' I/Os, beside the machine's.
+    pub users: SecondaryMap<User>,
     /// Memory to copy through, and to compare with.
     copies: Vec<Span>,
     compares: Vec<Span>,
@@ -77,7 +76,7 @@ impl Running {
                 .legs
                 .iter()
                 .find(|leg| leg.slot.is_some() && leg.slot == slot);
-            let late = leg.is_some_and(|leg| !kit.host.is_fenced(leg.config.volume));
+            let late = leg.is_some_and(|leg| !kit.below.host.is_fenced(leg.config.volume));
             match late {
                 true => kit.now_ns.saturating_add(it.config.leg_quiesce_ns),
                 false => 0,
@@ -102,7 +101,7 @@ impl Running {
             reads.set_leg(slot, leg.config.distance, leg.config.throughput);
         }
         let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
-        let mut limits = stacked(kit.host, legs.map(|leg| leg.config.volume))?;
+        let mut limits = stacked(kit.below.ask(), legs.map(Leg::device))?;
         limits.read_only |= assembly.read_only;
         let geometry = assembly.next.geometry;
         let speed = speed_of(&assembly.next.properties, it.config.speed);
@@ -118,7 +117,7 @@ impl Running {
             reads,
             speed,
             places,
-            users: (0..MIRROR_IOS_MAX).map(|_| None).collect(),
+            users: SecondaryMap::new(MIRROR_IOS_MAX as u32),
             copies,
             compares,
             frozen: false,
@@ -185,7 +184,7 @@ impl Mirrored {
     /// The engine's time is over: what the machine holds, and no leg has, is not to wait for the
     /// next beat to hear of that. Whether it was so just now.
     fn freeze_late(&mut self, kit: &mut Kit<'_>) -> bool {
-        let late = kit.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
+        let late = kit.below.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
         if late {
             self.freeze(kit);
         }
@@ -197,7 +196,7 @@ impl Mirrored {
     fn give_up(&mut self) -> bool {
         let over = match &self.phase {
             Phase::Running(it) if self.stopping && it.machine.has_lost_ownership() => {
-                it.users.iter().all(Option::is_none)
+                it.users.is_empty()
             }
             _ => false,
         };
@@ -213,6 +212,12 @@ impl Mirrored {
             Phase::Running(it) => Some(it),
             _ => None,
         }
+    }
+
+    /// As [`Self::running`], of one whose machine has just said something.
+    pub(super) fn expect_running(&mut self) -> &mut Running {
+        self.running()
+            .expect("only a mirror that runs has a machine")
     }
 
     /// Place of the leg of a slot, and where its data begin.
@@ -403,7 +408,7 @@ impl Mirrored {
     pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let (now_ns, outcome) = (kit.now_ns, done.outcome);
         let crc32c = kit.crc32c;
-        let late_until_ns = self.late_until_ns(entry.leg.into(), kit.host);
+        let late_until_ns = self.late_until_ns(entry.leg.into(), kit.below.host);
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -411,7 +416,7 @@ impl Mirrored {
             return;
         }
         let outcome = match outcome {
-            Outcome::Stopped if kit.host.is_stopping() => return self.freeze(kit),
+            Outcome::Stopped if kit.below.host.is_stopping() => return self.freeze(kit),
             // Only what leads to this leg is taken away: it was removed, and others go on.
             Outcome::Stopped => Outcome::PathError,
             other => other,
@@ -429,7 +434,7 @@ impl Mirrored {
         }
         if let Some(ticket) = failed {
             let leg = &mut self.legs[usize::from(entry.leg)];
-            let given_up = kit.host.times_given_up(leg.config.volume);
+            let given_up = kit.below.ask().times_given_up(leg.device());
             if core::mem::replace(&mut leg.given_up, given_up) != given_up {
                 it.machine.gives_up_writes(ticket.leg, now_ns);
             }
@@ -460,6 +465,25 @@ impl Mirrored {
             | Task::Compare(ticket, ..) => it.machine.handle_done(ticket, outcome, now_ns),
             Task::Run(run) => self.run_ended(entry, run, outcome, kit),
             Task::Look(_) | Task::Claim(_) | Task::Wipe => {}
+        }
+    }
+
+    /// Before when what a leg was given has to start: while the mirror's lease lasts, and a record
+    /// that takes a mirror over while what it rests on is fresh (T49).
+    pub(super) fn start_before_ns(&self, entry: &Entry) -> u64 {
+        match &self.phase {
+            Phase::Running(it) => match entry.task {
+                Task::Io(ticket) | Task::Own(ticket) | Task::Run(Run { ticket, .. }) => {
+                    it.machine.start_before_ns(ticket)
+                }
+                Task::Wipe => it.machine.wipe_before_ns(),
+                Task::Pages(_) | Task::Compare(..) | Task::Look(_) | Task::Claim(_) => u64::MAX,
+            },
+            Phase::Claiming(it) => match entry.task {
+                Task::Claim(_) => it.claim.start_before_ns(),
+                _ => u64::MAX,
+            },
+            Phase::Gathering | Phase::Over => u64::MAX,
         }
     }
 

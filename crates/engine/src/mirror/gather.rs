@@ -166,7 +166,7 @@ impl Mirrored {
         };
         self.say_who_is_left_out(&legs, &given, kit);
         let bound = self
-            .bound(kit.host)
+            .bound(kit.below.host)
             .map_err(|why| self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, kit));
         let Ok(bound_ms) = bound else {
             return;
@@ -331,7 +331,9 @@ impl Mirrored {
         let mut absent = self.legs.iter().filter(|leg| leg.found.is_none());
         let lasts = match until {
             Until::Later => false,
-            Until::Legs => !absent.any(|leg| kit.host.paths(leg.config.volume).next().is_some()),
+            Until::Legs => {
+                !absent.any(|leg| kit.below.host.paths(leg.config.volume).next().is_some())
+            }
             Until::Told => true,
         };
         let meanwhile = if lasts {
@@ -514,19 +516,19 @@ impl Mirrored {
         for &at in &it.legs {
             let leg = &mut self.legs[usize::from(at)];
             let volume = leg.config.volume;
-            kit.host.inherit(volume, unclean);
-            leg.given_up = kit.host.times_given_up(volume);
+            kit.below.host.inherit(volume, unclean);
+            leg.given_up = kit.below.host.times_given_up(volume);
         }
         let mut terms = it.claim.terms();
         // Nothing but records goes to a leg before what our own engine before had sent there is
         // over: an event that waited for it there would keep beats from it.
         let gates = it.legs.iter().filter_map(|&at| {
             let volume = self.legs[usize::from(at)].config.volume;
-            kit.host.hold_stats(volume).gate_until_ns
+            kit.below.host.hold_stats(volume).gate_until_ns
         });
         terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
         // Of what nobody waits for nothing can be taken back.
-        let fenced = |leg: &Leg| kit.host.is_fenced(leg.config.volume);
+        let fenced = |leg: &Leg| kit.below.host.is_fenced(leg.config.volume);
         let late = |(&at, role): (&u8, &Role)| {
             let leg = &self.legs[usize::from(at)];
             *role == Role::InSync && !fenced(leg)
@@ -549,7 +551,7 @@ impl Mirrored {
         self.take_name(kit.now_ns);
         self.leave_aside(kit.now_ns);
         self.check_sizes(kit.now_ns);
-        self.restack(kit.host);
+        self.restack(kit.below.ask());
         self.say_what_is_held(kit);
         // It was stopped while its legs were claimed.
         if let Phase::Running(it) = &mut self.phase

@@ -51,7 +51,7 @@ impl Mirrored {
         let at = self.at(ticket.leg).map(|it| it.0);
         let leg = at.map(|at| &self.legs[at]);
         let leg = leg.filter(|leg| !leg.refuses_holes);
-        let limits = leg.and_then(|leg| kit.host.limits(leg.config.volume));
+        let limits = leg.and_then(|leg| kit.below.ask().limits(leg.device()));
         let least = self.config.hole_bytes;
         match limits.map_or(0, |limits| limits.hole_bytes) {
             0 => 0,

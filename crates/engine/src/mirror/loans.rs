@@ -23,7 +23,8 @@ pub(super) struct Loans {
 struct Loan {
     span: Span,
     parts: u32,
-    lent: bool,
+    /// The cookie of its I/O, once that has ended.
+    lent: Option<u64>,
 }
 
 /// What is left of a loan when a part has ended.
@@ -33,8 +34,8 @@ pub(super) enum Left {
     Some,
     /// Nothing, and its I/O goes on or has no memory.
     None,
-    /// Nothing; its I/O had ended before.
-    NoneOfLent,
+    /// Nothing; its I/O, of this cookie, had ended before.
+    NoneOfLent(u64),
 }
 
 impl Loans {
@@ -55,15 +56,15 @@ impl Loans {
         self.all.insert(Loan {
             span,
             parts: 1,
-            lent: false,
+            lent: None,
         })
     }
 
-    /// The I/O ends, and legs still have parts of it.
-    pub fn lend(&mut self, loan: Key) {
+    /// The I/O of this cookie ends, and legs still have parts of it.
+    pub fn lend(&mut self, loan: Key, cookie: u64) {
         let it = &mut self.all[loan];
-        assert!(it.parts > 0 && !it.lent, "memory is lent once");
-        it.lent = true;
+        let before = it.lent.replace(cookie);
+        assert!(it.parts > 0 && before.is_none(), "memory is lent once");
         self.lent += 1;
     }
 
@@ -74,11 +75,12 @@ impl Loans {
         if it.parts > 0 {
             return Left::Some;
         }
-        if self.all.remove(loan).lent {
-            self.lent -= 1;
-            Left::NoneOfLent
-        } else {
-            Left::None
+        match self.all.remove(loan).lent {
+            Some(cookie) => {
+                self.lent -= 1;
+                Left::NoneOfLent(cookie)
+            }
+            None => Left::None,
         }
     }
 
@@ -90,7 +92,7 @@ impl Loans {
     /// Whether something of this memory is lent; it looks at all loans.
     pub fn is_lent(&self, span: Span) -> bool {
         let end = |it: Span| it.at + u64::from(it.len);
-        let mut lent = self.all.iter().filter(|(_, it)| it.lent);
+        let mut lent = self.all.iter().filter(|(_, it)| it.lent.is_some());
         lent.any(|(_, it)| it.span.at < end(span) && span.at < end(it.span))
     }
 }
@@ -124,7 +126,7 @@ mod tests {
                 it.parts += 1;
             }
             (2, Some(loan)) if !it.ended => {
-                loans.lend(loan);
+                loans.lend(loan, at as u64);
                 it.ended = true;
             }
             (3, Some(loan)) => {
@@ -153,7 +155,7 @@ mod tests {
             assert_eq!(info.count_total, 0);
             let it = &mut all[at];
             let plain = match (it.parts, it.ended) {
-                (0, true) => Left::NoneOfLent,
+                (0, true) => Left::NoneOfLent(at as u64),
                 (0, false) => Left::None,
                 _ => Left::Some,
             };

@@ -190,7 +190,9 @@ impl Mirrored {
                 }
             }
             // A beat may be all that goes to its legs.
-            Purpose::Machine(_) if found == Err(Outcome::Stopped) && kit.host.is_stopping() => {
+            Purpose::Machine(_)
+                if found == Err(Outcome::Stopped) && kit.below.host.is_stopping() =>
+            {
                 self.freeze(kit);
             }
             Purpose::Machine(ticket) => {

@@ -9,6 +9,7 @@ use super::sizes::LegSize;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
 use super::users::Part;
+use crate::devices::BackEndsMut;
 use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;
 use crate::machine::{Memory, Span};
@@ -17,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
+use block::{DeviceId, IoLimits, Issuer};
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::claim::{Gone, beat_ns};
@@ -27,7 +29,8 @@ use volume::mirror::{Crc32c, Name};
 
 /// What a mirror needs of its engine.
 pub(super) struct Kit<'a> {
-    pub host: &'a mut HostEngine,
+    /// The devices that it may submit to.
+    pub below: BackEndsMut<'a>,
     pub table: &'a mut Table,
     pub loans: &'a mut Loans,
     pub events: &'a mut VecDeque<HostEvent>,
@@ -40,61 +43,61 @@ pub(super) struct Kit<'a> {
 }
 
 /// See the module.
-pub(super) struct Mirrored {
-    pub config: MirrorConfig,
-    pub legs: Vec<Leg>,
-    pub phase: Phase,
-    pub state: MirrorState,
+pub(crate) struct Mirrored {
+    pub(super) config: MirrorConfig,
+    pub(super) legs: Vec<Leg>,
+    pub(super) phase: Phase,
+    pub(super) state: MirrorState,
     /// Its own part of the arena.
-    pub span: Span,
-    pub scratch: Scratch,
+    pub(super) span: Span,
+    pub(super) scratch: Scratch,
     /// Superblocks to be read or written that found no room in the host, oldest first: nothing else
     /// is given before them, or leases end while data is written (T54).
-    pub urgent: VecDeque<(Entry, Io)>,
+    pub(super) urgent: VecDeque<(Entry, Io)>,
     /// What else found no room there, oldest first (T6); it grows only then. Data waits for its leg
     /// instead.
-    pub held: VecDeque<(Entry, Io)>,
+    pub(super) held: VecDeque<(Entry, Io)>,
     /// What ended as soon as it was given.
-    pub early: VecDeque<(Entry, Outcome)>,
+    pub(super) early: VecDeque<(Entry, Outcome)>,
     /// Since when it gathers.
-    pub since_ns: Option<u64>,
+    pub(super) since_ns: Option<u64>,
     /// With so many legs it was tried.
-    pub tried: Option<usize>,
+    pub(super) tried: Option<usize>,
     /// It was refused, and is tried again then, ns; `u64::MAX`: when a leg comes or the user says
     /// so.
-    pub again_at_ns: Option<u64>,
+    pub(super) again_at_ns: Option<u64>,
     /// The user has said to start with what is there.
-    pub forced: bool,
-    pub stopping: bool,
+    pub(super) forced: bool,
+    pub(super) stopping: bool,
     /// A timer was set, or something else needs a turn.
-    pub again: bool,
+    pub(super) again: bool,
     /// Whether anything is due was not looked at yet in this turn.
-    pub look: bool,
+    pub(super) look: bool,
     /// It is to become larger, as soon as what its legs show is known.
-    pub grows: bool,
-    pub grown: Option<Result<u64, String>>,
+    pub(super) grows: bool,
+    pub(super) grown: Option<Result<u64, String>>,
     /// See [`MirrorReport`](super::MirrorReport).
-    pub not_added: Option<(u16, String)>,
-    pub taken_back: Option<(Pending, bool)>,
-    pub checked: Option<CheckReport>,
+    pub(super) not_added: Option<(u16, String)>,
+    pub(super) taken_back: Option<(Pending, bool)>,
+    pub(super) checked: Option<CheckReport>,
     /// A check is under way since.
-    pub checking_ns: Option<u64>,
+    pub(super) checking_ns: Option<u64>,
     /// Why it was not begun anew.
-    pub not_begun: Option<String>,
+    pub(super) not_begun: Option<String>,
     /// How often it was not started.
-    pub refusals: u64,
+    pub(super) refusals: u64,
     /// The name that its legs' mirror has instead, for which it was not started last.
-    pub other_name: Option<Name>,
+    pub(super) other_name: Option<Name>,
     /// A user takes a mirror of another name.
-    pub accepts_name: bool,
+    pub(super) accepts_name: bool,
     /// Slots, as bits, whose leg was removed and still says that it is one.
-    pub unwiped: u16,
+    pub(super) unwiped: u16,
     /// It was refused, and does not start before somebody does something about it.
-    pub lasts: bool,
+    pub(super) lasts: bool,
     /// Who was there before us, of whom a claim that has not ended well has left nothing else.
-    pub gone: Option<Gone>,
+    pub(super) gone: Option<Gone>,
     /// Paths that the host had found when bounds were looked at.
-    pub paths_found: u64,
+    pub(super) paths_found: u64,
 }
 
 pub(super) enum Phase {
@@ -218,6 +221,11 @@ impl Away {
 }
 
 impl Leg {
+    /// The device that it is.
+    pub fn device(&self) -> DeviceId {
+        DeviceId(self.config.volume)
+    }
+
     /// One that nothing is known of yet.
     pub fn new(config: LegConfig) -> Self {
         Self {
@@ -299,7 +307,25 @@ impl Leg {
 }
 
 impl Mirrored {
-    pub fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
+    /// What one command can do on every leg, while it runs.
+    pub fn limits(&self) -> Option<IoLimits> {
+        match &self.phase {
+            Phase::Running(it) => Some(it.limits),
+            Phase::Gathering | Phase::Claiming(_) | Phase::Over => None,
+        }
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> &MirrorState {
+        &self.state
+    }
+
+    /// Bytes of its own memory that are not in use.
+    pub fn scratch_free(&self) -> u64 {
+        self.scratch.free_bytes()
+    }
+
+    pub(super) fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
         Self {
             legs: config.legs.iter().cloned().map(Leg::new).collect(),
             config,
@@ -335,7 +361,7 @@ impl Mirrored {
     }
 
     /// Does all that can be done now; whether that was anything.
-    pub fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
         self.look_at_time(kit);
         let mut any = self.give_held(kit) | self.give_waiting(kit);
         while let Some((entry, outcome)) = self.early.pop_front() {
@@ -420,14 +446,14 @@ impl Mirrored {
     }
 
     /// Gives something to a leg; where the host has no room, it waits.
-    pub fn give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+    pub(super) fn give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
         if self.lacks_room() || !self.try_give(entry, io, kit) {
             self.held.push_back((entry, io));
         }
     }
 
     /// The same of a superblock, which goes before all else that waits.
-    pub fn give_first(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+    pub(super) fn give_first(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
         if !self.urgent.is_empty() || !self.try_give(entry, io, kit) {
             self.urgent.push_back((entry, io));
         }
@@ -435,7 +461,7 @@ impl Mirrored {
 
     /// Gives data I/O or a user's flush to a leg, in order; beyond its window, or without room, it
     /// waits (T54).
-    pub fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+    pub(super) fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
         let room = !self.lacks_room();
         let beat_ns = self.beat_ns();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
@@ -467,7 +493,7 @@ impl Mirrored {
                     break;
                 }
                 let leg = &mut self.legs[at];
-                let answered_ns = kit.host.answered_ns(leg.config.volume);
+                let answered_ns = kit.below.host.answered_ns(leg.config.volume);
                 let Some((entry, io)) = leg.depth.next(beat_ns, answered_ns, kit.now_ns) else {
                     break;
                 };
@@ -518,28 +544,29 @@ impl Mirrored {
 
     /// False: there is no room.
     fn try_give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) -> bool {
-        let Some(cookie) = kit.table.put(entry) else {
+        let Some(key) = kit.table.put(entry) else {
             return false;
         };
+        let cookie = Issuer::Device(key).to_cookie();
         let io = Io { cookie, ..io };
         if self.is_cut_off(&entry) {
-            kit.table.take(cookie);
+            kit.table.take(key);
             self.early.push_back((entry, Outcome::PathError));
             return true;
         }
-        let submitted = kit.host.submit_with(&io, entry.hints, kit.now_ns);
+        let submitted = kit.below.submit(&io, entry.hints, kit.now_ns);
         let outcome = match submitted {
             Ok(()) => return true,
             Err(SubmitError::Full) => {
-                kit.table.take(cookie);
+                kit.table.take(key);
                 return false;
             }
-            Err(SubmitError::NotReady) if kit.host.is_stopping() => Outcome::Stopped,
+            Err(SubmitError::NotReady) if kit.below.host.is_stopping() => Outcome::Stopped,
             Err(SubmitError::NotReady) => Outcome::PathError,
             Err(SubmitError::Range) => Outcome::Invalid,
             Err(SubmitError::PastEnd { .. }) => Outcome::PastEnd,
         };
-        kit.table.take(cookie);
+        kit.table.take(key);
         self.early.push_back((entry, outcome));
         true
     }
@@ -555,7 +582,7 @@ impl Mirrored {
     }
 
     /// What a leg was given has ended.
-    pub fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
+    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
         let done = Part {
             outcome: done.outcome,
             path: done.path,

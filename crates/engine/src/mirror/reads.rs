@@ -15,8 +15,10 @@
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
 //! Writes, which all legs get, count as what is in flight there, and teach nothing.
 use super::ways::Ways;
+use crate::devices::BackEnds;
 use crate::host::{HostEngine, Io};
 use crate::limits::MIRROR_IOS_MAX;
+use block::DeviceId;
 use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
@@ -135,12 +137,12 @@ impl Reads {
         self.selector.policy() == Policy::Soonest
     }
 
-    /// Once a turn: which legs can be reached, and how, by the host's volumes that lead to them.
-    pub fn look(&mut self, host: &HostEngine, legs: impl Iterator<Item = (u8, u16)>) {
+    /// Once a turn: which legs can be reached, and by which paths.
+    pub fn look(&mut self, below: BackEnds<'_>, legs: impl Iterator<Item = (u8, DeviceId)>) {
         let (mut usable, mut sound) = (Legs::default(), Legs::default());
         let pairs = self.pairs();
-        for (slot, volume) in legs {
-            let (any, well) = host.usability(volume);
+        for (slot, device) in legs {
+            let (any, well) = below.usability(device);
             if any {
                 usable.add(slot);
             }
@@ -148,7 +150,7 @@ impl Reads {
                 sound.add(slot);
             }
             if pairs {
-                self.look_at_paths(host, slot, volume);
+                self.look_at_paths(below.host, slot, device.0);
             }
         }
         (self.usable, self.sound) = (usable, sound);

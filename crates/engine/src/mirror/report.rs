@@ -5,6 +5,7 @@ use super::reads::for_mirror;
 use super::sizes::LegSize;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use super::words;
+use crate::devices::{BackEnds, BackEndsMut};
 use crate::host::HostEngine;
 use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
@@ -76,7 +77,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
 
 impl Mirrored {
     /// How it is doing.
-    pub fn report(&self, host: &HostEngine) -> MirrorReport {
+    pub fn report(&self, below: BackEnds<'_>) -> MirrorReport {
         let running = match &self.phase {
             Phase::Running(it) => Some(it),
             _ => None,
@@ -98,7 +99,7 @@ impl Mirrored {
             kept: running.is_none_or(|it| it.machine.has_kept_properties()),
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
-            legs: self.report_legs(host),
+            legs: self.report_legs(below),
             resync: running.and_then(|it| it.machine.resync()),
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
@@ -110,16 +111,16 @@ impl Mirrored {
                 .map(|(at, it)| (at, it.machine.check_report())),
             speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
-            gate_until_ns: self.gate_until_ns(host),
+            gate_until_ns: self.gate_until_ns(below.host),
             watched: self.watched(),
             held_until_ns: self.held_until_ns(),
         }
     }
 
     /// Its legs alone.
-    pub fn report_legs(&self, host: &HostEngine) -> Vec<LegReport> {
+    pub fn report_legs(&self, below: BackEnds<'_>) -> Vec<LegReport> {
         let there = self.legs.iter().filter(|leg| !leg.is_gone());
-        let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
+        let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, below)).collect();
         if let Phase::Running(it) = &self.phase {
             let state = it.machine.superblock();
             name_missing(&mut legs, state);
@@ -160,18 +161,18 @@ impl Mirrored {
     }
 
     /// Whether it runs and a leg in sync has a usable path.
-    pub fn is_usable(&self, host: &HostEngine) -> bool {
+    pub fn is_usable(&self, below: BackEnds<'_>) -> bool {
         let Phase::Running(it) = &self.phase else {
             return false;
         };
         let is_usable = |leg: &Leg| {
             let facts = leg.slot.and_then(|slot| it.machine.facts(slot));
-            facts.is_some_and(|facts| facts.in_sync) && host.usability(leg.config.volume).0
+            facts.is_some_and(|facts| facts.in_sync) && below.is_usable(leg.device())
         };
         !self.stopping && !it.frozen && self.legs.iter().any(is_usable)
     }
 
-    fn leg(&self, leg: &Leg, host: &HostEngine) -> LegReport {
+    fn leg(&self, leg: &Leg, below: BackEnds<'_>) -> LegReport {
         let running = match &self.phase {
             Phase::Running(it) => Some(it),
             _ => None,
@@ -181,7 +182,7 @@ impl Mirrored {
             let legs = &running?.machine.superblock().legs;
             Some(legs.get(usize::from(slot))?.as_ref()?.state)
         });
-        let reachable = leg.info.is_some() && host.usability(leg.config.volume).0;
+        let reachable = leg.info.is_some() && below.is_usable(leg.device());
         let found = leg.found.as_ref().map(Result::as_ref);
         let part = facts.is_some_and(|it| it.in_sync || it.joining);
         let unwritten = leg.unwritten.filter(|_| !part);
@@ -436,16 +437,16 @@ impl Mirrored {
     /// is in such a leg's cache has its intents set, so it leaves, and gets that again (T13), also
     /// by another path than the one that is lost: the last leg, which stays, has no other source.
     /// Who is just being rebuilt from that begins anew.
-    pub fn look_at_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
+    pub fn look_at_legs(&mut self, below: &mut BackEndsMut<'_>, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
         let legs = || {
             let legs = self.legs.iter();
-            legs.filter_map(|leg| Some((leg.slot?, leg.config.volume)))
+            legs.filter_map(|leg| Some((leg.slot?, leg.device())))
         };
-        it.reads.look(host, legs());
-        self.look_at_bounds(host, now_ns);
+        it.reads.look(below.ask(), legs());
+        self.look_at_bounds(below.host, now_ns);
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -454,7 +455,7 @@ impl Mirrored {
             let (Some(slot), volume) = (leg.slot, leg.config.volume) else {
                 continue;
             };
-            leg.hangs_ns = match host.hangs(volume) && it.machine.may_read(slot) {
+            leg.hangs_ns = match below.host.hangs(volume) && it.machine.may_read(slot) {
                 true => Some(leg.hangs_ns.unwrap_or(now_ns.saturating_add(LEG_HANGS_NS))),
                 false => None,
             };
@@ -464,11 +465,11 @@ impl Mirrored {
                 leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
                 self.again = true;
             }
-            self.again |= leg.show_spare(slot, host, &mut it.machine, now_ns);
+            self.again |= leg.show_spare(slot, below.ask(), &mut it.machine, now_ns);
             if !it.machine.may_read(slot) {
-                leg.given_up = host.times_given_up(volume);
+                leg.given_up = below.ask().times_given_up(leg.device());
             }
-            let lost = host.lost_caches(volume);
+            let lost = below.host.lost_caches(volume);
             let is_news = lost & !core::mem::replace(&mut leg.lost_caches, lost) != 0;
             if lost == 0 {
                 continue;
@@ -478,7 +479,7 @@ impl Mirrored {
                 self.again = true;
             }
             if !it.machine.may_read(slot) {
-                host.forget_cache(volume, now_ns);
+                below.host.forget_cache(volume, now_ns);
             } else if is_news {
                 // What others have copied from the last leg it may not have any more.
                 for other in self.legs.iter().filter_map(|leg| leg.slot) {

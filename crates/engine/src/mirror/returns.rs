@@ -10,7 +10,8 @@ use super::one::{Away, BadRoom, Kit, Leg, Mirrored, Phase, Purpose, Seat};
 use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
-use crate::host::{HostEngine, HostEvent};
+use crate::devices::BackEnds;
+use crate::host::HostEvent;
 use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::String;
@@ -26,7 +27,7 @@ impl Leg {
     pub(super) fn show_spare(
         &self,
         slot: u8,
-        host: &HostEngine,
+        below: BackEnds<'_>,
         machine: &mut Mirror,
         now_ns: u64,
     ) -> bool {
@@ -35,7 +36,7 @@ impl Leg {
         }
         let has_nothing = self.cut_short || self.size != LegSize::Enough || self.is_too_small();
         let is_barred = has_nothing || self.cut || self.is_gone() || self.unfit.is_some();
-        let is_there = self.info.is_some() && host.usability(self.config.volume).0;
+        let is_there = self.info.is_some() && below.is_usable(self.device());
         match is_there && !is_barred {
             true => machine.spare_found(slot, now_ns),
             false => machine.spare_lost(slot),
@@ -171,7 +172,7 @@ impl Mirrored {
         let why = "its owner's beats don't end there: another host may take it over";
         let leg = &mut self.legs[at];
         leg.cut = true;
-        kit.host.cut(leg.config.volume, why, kit.now_ns);
+        kit.below.host.cut(leg.config.volume, why, kit.now_ns);
         format!(
             "leg {slot} ({}): no beat has ended there for two intervals; nothing is read or \
              written there before its record was read again",
@@ -185,7 +186,7 @@ impl Mirrored {
         if !core::mem::take(&mut leg.cut) {
             return None;
         }
-        kit.host.uncut(leg.config.volume);
+        kit.below.host.uncut(leg.config.volume);
         let name = &leg.config.name;
         Some(format!(
             "leg {slot} ({name}): beats end there again, and it is still ours"
@@ -216,7 +217,7 @@ impl Mirrored {
             }
             _ => {}
         }
-        self.restack(kit.host);
+        self.restack(kit.below.ask());
     }
 
     /// How much of the mirror a rebuild that has ended has copied to a leg, in words.
@@ -372,7 +373,7 @@ impl Mirrored {
             let Some(away) = leg.away.filter(|it| !it.told && it.at_ns <= kit.now_ns) else {
                 continue;
             };
-            let reachable = kit.host.usability(leg.config.volume).0;
+            let reachable = kit.below.ask().is_usable(leg.device());
             let here = leg.info.is_some() && reachable && leg.look.is_none();
             // The superblocks of a spare are read in each heartbeat interval.
             let here_later = leg.info.is_some() && reachable && leg.look.is_some();
@@ -402,14 +403,14 @@ impl Mirrored {
                 return false; // it ends first, and is not tried again
             }
             self.legs[at].cut = false;
-            kit.host.uncut(self.legs[at].config.volume);
+            kit.below.host.uncut(self.legs[at].config.volume);
         }
         if !self.may_be_greeted(at, kit) {
             return false;
         }
         self.legs[at].away = Some(Away { told: true, ..away });
-        self.restack(kit.host);
-        let quiesce_ns = match kit.host.is_fenced(self.legs[at].config.volume) {
+        self.restack(kit.below.ask());
+        let quiesce_ns = match kit.below.host.is_fenced(self.legs[at].config.volume) {
             true => 0,
             false => self.config.leg_quiesce_ns,
         };

@@ -7,14 +7,18 @@
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
 use super::one::{Kit, Leg, Mirrored, Phase};
-use crate::host::{HostEngine, HostEvent};
+use crate::devices::BackEnds;
+use crate::host::HostEvent;
 use alloc::string::ToString;
-use block::IoLimits;
+use block::{DeviceId, IoLimits};
 use volume::limits::LEGS_MAX;
 
 /// What all of these legs can do; `None`: none of them is ready.
-pub(super) fn stacked(host: &HostEngine, volumes: impl Iterator<Item = u16>) -> Option<IoLimits> {
-    let limits = volumes.filter_map(|volume| host.limits(volume));
+pub(super) fn stacked(
+    below: BackEnds<'_>,
+    legs: impl Iterator<Item = DeviceId>,
+) -> Option<IoLimits> {
+    let limits = legs.filter_map(|leg| below.limits(leg));
     let mut all = limits.reduce(IoLimits::stack)?;
     // What is read afterwards is each leg's matter, unless all of them promise zeroes.
     all.deallocate &= all.deallocate_reads_zero;
@@ -31,13 +35,12 @@ impl Leg {
 
 impl Mirrored {
     /// Legs have come or gone, or one is about to come.
-    pub(super) fn restack(&mut self, host: &HostEngine) {
+    pub(super) fn restack(&mut self, below: BackEnds<'_>) {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
         let legs = self.legs.iter().filter(|leg| leg.counts());
-        let volumes = legs.map(|leg| leg.config.volume);
-        let Some(limits) = stacked(host, volumes) else {
+        let Some(limits) = stacked(below, legs.map(Leg::device)) else {
             return;
         };
         it.limits = IoLimits {

@@ -1,9 +1,8 @@
 //! The I/Os that legs were given and have not ended.
 //!
 //! # Contract
-//! The cookie of a host's I/O that is a mirror's has [`OURS`] set, and the key of its entry below
-//! that; callers of plain volumes leave that bit clear. Each entry is taken out once, when the host
-//! says that its I/O has ended.
+//! A request to a leg has the key of its entry here ([`Issuer::Device`](block::Issuer)). Each entry
+//! is taken out once, when the request has ended.
 //!
 //! # Limits
 //! As many as the host has slots; nothing is allocated for one.
@@ -13,9 +12,6 @@ use crate::mirror::holes::Run;
 use block::Range;
 use block::{Key, SlotMap};
 use volume::mirror::machine::Ticket;
-
-/// Set in the cookies of mirrors.
-pub(super) const OURS: u64 = 1 << 63;
 
 /// One thing that a leg was given.
 #[derive(Clone, Copy, Debug)]
@@ -103,10 +99,9 @@ impl Table {
         }
     }
 
-    /// The cookie of a new one; `None`: there is no room (T6).
-    pub fn put(&mut self, entry: Entry) -> Option<u64> {
-        let key = (!self.entries.is_full()).then(|| self.entries.insert(entry))?;
-        Some(OURS | key.to_bits())
+    /// The key of a new one; `None`: there is no room (T6).
+    pub fn put(&mut self, entry: Entry) -> Option<Key> {
+        (!self.entries.is_full()).then(|| self.entries.insert(entry))
     }
 
     /// Whether something of a mirror is under way.
@@ -114,22 +109,18 @@ impl Table {
         self.entries.iter().any(|(_, it)| it.mirror == mirror)
     }
 
-    /// The one with this cookie; `None`: it has ended, and its copy beside a read has not.
-    pub fn get(&self, cookie: u64) -> Option<&Entry> {
-        self.entries.get(key(cookie))
+    /// The one of this key; `None`: it has ended, and its copy beside a read has not.
+    pub fn get(&self, key: Key) -> Option<&Entry> {
+        self.entries.get(key)
     }
 
-    /// The one with this cookie has ended, or was not given.
+    /// The one of this key has ended, or was not given.
     ///
     /// # Panics
     /// If there is none: an I/O ends once.
-    pub fn take(&mut self, cookie: u64) -> Entry {
-        self.entries.remove(key(cookie))
+    pub fn take(&mut self, key: Key) -> Entry {
+        self.entries.remove(key)
     }
-}
-
-fn key(cookie: u64) -> Key {
-    Key::from_bits(cookie & !OURS)
 }
 
 #[cfg(test)]
@@ -141,10 +132,9 @@ mod tests {
         let mut table = Table::new(2);
         let entry = |leg| Entry::new(0, leg, Task::Look(0), Span::default());
         let first = table.put(entry(3)).unwrap();
-        assert!(first & OURS != 0);
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
         assert_eq!(table.take(first).leg, 3);
-        assert!(table.get(first).is_none() && table.get(OURS | 77).is_none());
+        assert!(table.get(first).is_none());
         assert!(table.has(0) && !table.has(1));
         let again = table.put(entry(6)).unwrap();
         assert!(again != first && table.get(first).is_none(), "T11");

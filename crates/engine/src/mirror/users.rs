@@ -6,9 +6,8 @@ use super::reads::Choice;
 use super::table::{Entry, PartOf, Task};
 use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
 use crate::machine::Span;
-use block::Full;
-use block::Key;
-use block::Range;
+use alloc::vec::Vec;
+use block::{Full, Key, Range};
 use policy::PathIndex;
 use volume::Outcome;
 use volume::mirror::machine::{Legs, Request, Ticket, Wait};
@@ -39,6 +38,9 @@ impl User {
     }
 }
 
+/// Of an output of the machine for a user's I/O.
+const NO_USER: &str = "the machine has an I/O of no user";
+
 /// How what a leg was given has ended there.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
@@ -48,8 +50,9 @@ pub(super) struct Part {
 }
 
 impl Running {
+    /// A user's I/O that the machine has not ended; `None`: it has, and a leg still has a part.
     fn user(&mut self, id: u32) -> Option<&mut User> {
-        self.users.get_mut(id as usize)?.as_mut()
+        self.users.get_mut(id)
     }
 
     /// A user's I/O.
@@ -72,14 +75,15 @@ impl Running {
             Ok(id) => id,
             Err(Full) => return Err(SubmitError::Full),
         };
-        self.users[id as usize] = Some(User {
+        let user = User {
             io: *io,
             begun_ns: now_ns,
             for_change,
             chosen: None,
             served: None,
             loan: None,
-        });
+        };
+        self.users.insert(id, user);
         Ok(())
     }
 }
@@ -128,12 +132,8 @@ impl Mirrored {
     pub(super) fn read(&mut self, id: u32, range: Range, legs: Legs, kit: &mut Kit<'_>) {
         let mut legs = legs;
         loop {
-            let Some(it) = self.running() else {
-                return;
-            };
-            let Some(user) = it.users.get(id as usize).copied().flatten() else {
-                return;
-            };
+            let it = self.expect_running();
+            let user = *it.users.get(id).expect(NO_USER);
             let part_io = Io {
                 offset: range.start,
                 length: (range.end - range.start) as u32,
@@ -154,14 +154,11 @@ impl Mirrored {
                 continue;
             };
             let Some((at, data_offset, _)) = self.at(slot) else {
-                if let Some(it) = self.running() {
-                    it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
-                }
+                let it = self.expect_running();
+                it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
                 return self.refuse_task(ticket, kit);
             };
-            let Some(of_user) = self.running().and_then(|it| it.user(id)) else {
-                return self.refuse_task(ticket, kit); // it was there just now
-            };
+            let of_user = self.expect_running().user(id).expect(NO_USER);
             of_user.chosen = Some(choice);
             let part_of = of_user.part(part_io.length, kit.loans);
             self.legs[at].counters.in_flight += 1;
@@ -191,12 +188,8 @@ impl Mirrored {
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
             return self.refuse_task(ticket, kit);
         };
-        let Some(it) = self.running() else {
-            return;
-        };
-        let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
-            return self.refuse_task(ticket, kit);
-        };
+        let it = self.expect_running();
+        let user = ticket.io().and_then(|id| it.user(id)).expect(NO_USER);
         let part_of = user.part(user.io.length, kit.loans);
         let user = *user;
         let (op, range) = match request {
@@ -254,8 +247,8 @@ impl Mirrored {
                 it.reads.count_change(ticket.leg, -1);
             }
         }
-        if last == Left::NoneOfLent {
-            kit.events.push_back(HostEvent::Back(loan));
+        if let Left::NoneOfLent(cookie) = last {
+            kit.events.push_back(HostEvent::Back(cookie, loan));
         }
         let counters = &mut self.legs[at].counters;
         counters.in_flight = counters.in_flight.saturating_sub(1);
@@ -275,14 +268,9 @@ impl Mirrored {
     }
 
     pub(super) fn user_done(&mut self, id: u32, outcome: Outcome, kit: &mut Kit<'_>) {
-        let Some(it) = self.running() else {
-            return;
-        };
-        let Some(user) = it.users.get_mut(id as usize).and_then(Option::take) else {
-            return;
-        };
+        let user = self.expect_running().users.remove(id);
         if let Some(loan) = user.loan.filter(|_| user.io.span.len > 0) {
-            kit.loans.lend(loan);
+            kit.loans.lend(loan, user.io.cookie);
             kit.events.push_back(HostEvent::Lent(user.io.cookie, loan));
         }
         kit.events.push_back(HostEvent::Done(IoDone {
@@ -296,10 +284,11 @@ impl Mirrored {
     /// The machine hears nothing any more; what users asked fails.
     pub(super) fn freeze(&mut self, kit: &mut Kit<'_>) {
         let Some(it) = self.running() else {
-            return;
+            return; // it has stopped, and has no I/O of users
         };
         it.frozen = true;
-        for id in 0..it.users.len() as u32 {
+        let waiting: Vec<u32> = it.users.slots().collect();
+        for id in waiting {
             self.user_done(id, Outcome::Stopped, kit);
         }
     }

@@ -89,13 +89,14 @@ fn t13_what_the_last_leg_has_lost_is_told_until_somebody_hears_of_it() {
         change: Change::FailPath(1, PathIndex(0), true),
         wait_ns: 0,
     });
-    let given_up = |rig: &Rig| rig.engine.borrow().times_given_up(MIRRORS_FROM);
+    let given_up = |rig: &Rig| rig.engine.borrow().devices().times_given_up(MIRRORS_FROM);
     assert_eq!(given_up(&rig), 0);
     let first = rig.flush();
     assert_eq!((first.is_done(), given_up(&rig)), (false, 1));
     for heard in [false, false, true] {
         rig.engine
             .borrow_mut()
+            .devices_mut()
             .flush_failed_for(MIRRORS_FROM, heard);
         let next = rig.flush();
         assert_eq!(next.is_done(), heard, "{next:?}");

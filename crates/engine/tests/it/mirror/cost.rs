@@ -2,14 +2,15 @@
 use super::common::{Arena, Disk};
 use super::made::mirrors;
 use super::rig::{configured, io, made};
+use engine::export::ExportEvent;
 use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{Devices, MIRRORS_FROM};
-use engine::{DeviceRequest, Machine, Output};
+use engine::{Core, DeviceRequest, Machine, Output};
 
 /// An engine that is driven by hand, and what was allocated inside it.
 struct Counted {
-    engine: Devices,
+    engine: Core,
     arena: Arena,
     disks: Vec<Disk>,
     now_ns: u64,
@@ -23,8 +24,9 @@ impl Counted {
         let disks = made(2, true);
         let (host, mirror) = configured(&disks);
         let at = 4 << 20;
+        let devices = Devices::new(HostEngine::new(host), mirrors(mirror, at));
         Self {
-            engine: Devices::new(HostEngine::new(host), mirrors(mirror, at)),
+            engine: Core::without_front_ends(devices),
             arena: Arena(vec![0; (at + u64::from(MIRROR_SCRATCH_BYTES)) as usize]),
             disks,
             now_ns: 1,
@@ -34,7 +36,7 @@ impl Counted {
         }
     }
 
-    fn count<T>(&mut self, call: impl FnOnce(&mut Devices, &mut Arena, u64) -> T) -> T {
+    fn count<T>(&mut self, call: impl FnOnce(&mut Core, &mut Arena, u64) -> T) -> T {
         let Self {
             engine,
             arena,
@@ -58,11 +60,11 @@ impl Counted {
         self.count(|engine, arena, now_ns| engine.turn(arena, now_ns));
         while let Some(event) = self.count(|engine, _, _| engine.poll_event()) {
             match event {
-                HostEvent::Done(done) => {
+                ExportEvent::Host(HostEvent::Done(done)) => {
                     assert!(done.outcome.is_done(), "{done:?}");
                     self.ended += 1;
                 }
-                HostEvent::Ready(MIRRORS_FROM, _) => self.ready = true,
+                ExportEvent::Host(HostEvent::Ready(MIRRORS_FROM, _)) => self.ready = true,
                 _ => {}
             }
         }

@@ -31,7 +31,7 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     let (first, other) = (io(WRITE, 0), io(WRITE, 300));
     rig.submit(&first);
     assert!(!rig.run(5500 * MS, |rig| ended(rig, 0)));
-    let lends = |rig: &Rig, it: &engine::host::Io| rig.engine.borrow().is_lent(it.span);
+    let lends = |rig: &Rig, it: &engine::host::Io| rig.engine.borrow().devices().is_lent(it.span);
     assert!(!lends(&rig, &first), "it is the engine's anyhow");
     rig.order(MirrorOrder::Fail(0));
     rig.until(SECOND, |rig| ended(rig, 0));
@@ -41,7 +41,7 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
         let loans = events.filter_map(|event| match *event {
             HostEvent::Lent(0, loan) => Some((true, loan.index())),
             HostEvent::Lent(cookie, _) => panic!("leg 0 has never had {cookie}"),
-            HostEvent::Back(loan) => Some((false, loan.index())),
+            HostEvent::Back(0, loan) => Some((false, loan.index())),
             _ => None,
         });
         loans.collect()
@@ -57,7 +57,7 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     assert!(!rig.run(SECOND, |rig| rig.statuses()[0] != LegStatus::Stale));
     assert!(lends(&rig, &first));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
-    assert!(!rig.engine.borrow().lends());
+    assert!(!rig.engine.borrow().devices().lends());
     let loans = loans(&rig);
     assert_eq!(loans, [(true, loans[0].1), (false, loans[0].1)]);
     assert_eq!(data(&disks[0]), data(&disks[1]));

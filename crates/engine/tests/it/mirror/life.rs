@@ -124,7 +124,13 @@ fn halves_that_were_both_written_are_refused_by_name() {
     for word in ["disk:0", "disk:1", "both written"] {
         assert!(lines[0].contains(word), "{lines:?}");
     }
-    assert!(both.engine.borrow().limits(MIRRORS_FROM).is_none());
+    assert!(
+        both.engine
+            .borrow()
+            .devices()
+            .limits(MIRRORS_FROM)
+            .is_none()
+    );
 }
 
 #[test]

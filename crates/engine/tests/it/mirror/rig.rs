@@ -2,13 +2,13 @@
 use super::common::{Disk, HOST, MS, SECOND, World, host_config};
 use super::made::{self, mirrors};
 pub use super::made::{LEG_BYTES, crc32c};
-use engine::Machine;
-use engine::Span;
+use engine::export::{ExportControl, ExportEvent};
 use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{
     Devices, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport, MirrorState,
 };
+use engine::{Core, Machine, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +95,7 @@ pub fn lose_power(disk: &Disk) -> Disk {
 
 pub struct Rig {
     pub world: World,
-    pub engine: Rc<RefCell<Devices>>,
+    pub engine: Rc<RefCell<Core>>,
     pub events: Vec<HostEvent>,
     pub done: Vec<IoDone>,
 }
@@ -119,7 +119,7 @@ impl Rig {
     pub fn with(disks: &[Disk], host: HostConfig, mirror: MirrorConfig) -> Self {
         let mut world = World::new(5);
         let engine = Devices::new(HostEngine::new(host), mirrors(mirror, SCRATCH_AT));
-        let engine = Rc::new(RefCell::new(engine));
+        let engine = Rc::new(RefCell::new(Core::without_front_ends(engine)));
         let arena = SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize;
         assert_eq!(world.add(engine.clone(), arena), HOST);
         world.nodes[HOST].disks = disks.to_vec();
@@ -171,8 +171,9 @@ impl Rig {
             self.world.run(left, |world| {
                 while let Some(event) = engine.borrow_mut().poll_event() {
                     match event {
-                        HostEvent::Done(it) => done.push(it),
-                        other => events.push(other),
+                        ExportEvent::Host(HostEvent::Done(it)) => done.push(it),
+                        ExportEvent::Host(other) => events.push(other),
+                        other => panic!("of no front end: {other:?}"),
                     }
                 }
                 !done.is_empty() || !events.is_empty() || world.now_ns > before + MS
@@ -212,11 +213,13 @@ impl Rig {
 
     pub fn order(&mut self, order: MirrorOrder) {
         let now_ns = self.world.now_ns;
-        self.engine.borrow_mut().order(MIRRORS_FROM, order, now_ns);
+        let order = ExportControl::Mirror(MIRRORS_FROM, order);
+        self.engine.borrow_mut().handle_control(order, now_ns);
     }
 
     pub fn control(&mut self, message: HostControl) {
         let now_ns = self.world.now_ns;
+        let message = ExportControl::Host(message);
         self.engine.borrow_mut().handle_control(message, now_ns);
     }
 

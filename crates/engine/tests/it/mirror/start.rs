@@ -395,7 +395,7 @@ fn t34_limits_are_those_of_the_legs_that_are_there_now() {
     rig.order(WITHOUT);
     rig.until(30 * SECOND, Rig::is_ready);
     let atomic = |rig: &Rig| {
-        let limits = rig.engine.borrow().limits(MIRRORS_FROM);
+        let limits = rig.engine.borrow().devices().limits(MIRRORS_FROM);
         limits.unwrap().atomic_bytes
     };
     assert_eq!(atomic(&rig), 4096);

@@ -1,0 +1,502 @@
+//! The block devices of one core, and the one way to them.
+//!
+//! Responsible for which back end serves a device, and for completions and events: they come back
+//! by one match on the issuer. The closed set of back ends is [`BackEnd`]: multipath volumes, all
+//! in the [`HostEngine`], and mirrors.
+//!
+//! # Contract
+//! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on. Front ends
+//! and mirrors issue requests by the same [`BackEndsMut::submit`]. A device issues requests only to
+//! devices of lower number: it is driven with [`BackEnds`] that end below it, and
+//! [`DeviceId::assert_above`] checks each leg when it is attached. So far a leg is a multipath
+//! volume: what a mirror has to know of a leg after a failure (bounds, cuts, lost caches) only these
+//! answer.
+//!
+//! The cookie of an [`Io`] is that of its [`Issuer`], and comes back once. A completion changes the
+//! state of its issuer and issues nothing: the issuer is driven later in the turn, so completing
+//! never recurses. `Io` and `IoDone` stay in the engine, not in `block`: they have a part of the
+//! arena and an outcome, which that crate does not know.
+//!
+//! Mirrors are driven by [`Devices::settle`], which needs memory: [`Devices::turn`] calls it, and
+//! front ends that submit I/O later in the turn call it then.
+//!
+//! The end: [`HostControl::Drain`] gives all I/O its time. [`HostControl::Stop`] stops mirrors in
+//! order first (flushed, intents forgotten, "clean" said), and then the host. What has not ended
+//! when the time is over fails; such a mirror was not stopped cleanly, and is made alike at its
+//! next start.
+use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Witness};
+use crate::limits::MIRROR_SCRATCH_BYTES;
+use crate::machine::{self, Machine, Memory, Span};
+use crate::mirror::{
+    Drive, LegReport, MIRRORS_FROM, MirrorOrder, MirrorReport, MirrorState, Mirrored, Mirrors,
+    MirrorsConfig,
+};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use block::order::ChangeOrder;
+use block::{DeviceId, IoLimits, Issuer, Range};
+
+/// The block devices of one core. See the module's contract.
+pub struct Devices {
+    host: HostEngine,
+    mirrors: Mirrors,
+    /// Changes that front ends have under way, whichever front end.
+    pub(crate) order: ChangeOrder,
+    /// What front ends have not taken yet; unused where no mirror is here.
+    events: VecDeque<HostEvent>,
+    /// Something was submitted or asked since mirrors were driven.
+    again: bool,
+    /// The host is told to stop when all mirrors are.
+    stopping: bool,
+}
+
+/// What serves a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BackEnd {
+    /// A volume of the host, by its index.
+    Multipath(u16),
+    /// A mirror, by its place.
+    Mirror(usize),
+}
+
+impl BackEnd {
+    #[inline]
+    fn of(device: DeviceId) -> Self {
+        match device.0.checked_sub(MIRRORS_FROM) {
+            None => Self::Multipath(device.0),
+            Some(place) => Self::Mirror(place.into()),
+        }
+    }
+}
+
+/// The back ends of some devices, to be asked: of all devices, or of those below a mirror.
+#[derive(Clone, Copy)]
+pub(crate) struct BackEnds<'a> {
+    /// The multipath volumes, for what only these have: paths, and what is left on them.
+    pub host: &'a HostEngine,
+    mirrors: &'a [Option<Box<Mirrored>>],
+}
+
+impl<'a> BackEnds<'a> {
+    fn mirror(self, place: usize) -> Option<&'a Mirrored> {
+        self.mirrors.get(place)?.as_deref()
+    }
+
+    /// What one command can do (T34); `None`: the device is not ready, or not here. Of a mirror:
+    /// what every leg can.
+    pub fn limits(self, device: DeviceId) -> Option<IoLimits> {
+        match BackEnd::of(device) {
+            BackEnd::Multipath(volume) => self.host.limits(volume),
+            BackEnd::Mirror(place) => self.mirror(place)?.limits(),
+        }
+    }
+
+    /// Whether a device can take I/O now, and whether it does so with something that is not on
+    /// probation. A volume does so by a path; a mirror runs, and does so by a leg in sync.
+    pub fn usability(self, device: DeviceId) -> (bool, bool) {
+        match BackEnd::of(device) {
+            BackEnd::Multipath(volume) => self.host.usability(volume),
+            BackEnd::Mirror(place) => {
+                let is_usable = self.mirror(place).is_some_and(|it| it.is_usable(self));
+                (is_usable, is_usable)
+            }
+        }
+    }
+
+    /// Whether a device can take I/O now.
+    pub fn is_usable(self, device: DeviceId) -> bool {
+        self.usability(device).0
+    }
+
+    /// How often acknowledged writes that were not flushed were given up: see
+    /// [`HostEngine::times_given_up`]. A mirror gives nothing up while it has another leg in sync.
+    pub fn times_given_up(self, device: DeviceId) -> u32 {
+        match BackEnd::of(device) {
+            BackEnd::Multipath(volume) => self.host.times_given_up(volume),
+            BackEnd::Mirror(place) => self.mirror(place).map_or(0, Mirrored::times_given_up),
+        }
+    }
+
+    /// The status of a range: adds to `list` what holds all of it, each with the offset of the range
+    /// there. What all of them call a hole reads as zeroes. `false`: nothing can be said of it.
+    pub fn witnesses(self, device: DeviceId, range: Range, list: &mut Vec<(Witness, u64)>) -> bool {
+        match BackEnd::of(device) {
+            BackEnd::Multipath(volume) => {
+                let witness = self.host.witness(volume);
+                list.extend(witness.map(|it| (it, range.start)));
+                witness.is_some()
+            }
+            BackEnd::Mirror(place) => self
+                .mirror(place)
+                .is_some_and(|it| it.witnesses(self, range, list)),
+        }
+    }
+}
+
+/// As [`BackEnds`], to issue requests.
+pub(crate) struct BackEndsMut<'a> {
+    /// As [`BackEnds::host`].
+    pub host: &'a mut HostEngine,
+    mirrors: &'a mut [Option<Box<Mirrored>>],
+}
+
+impl<'a> BackEndsMut<'a> {
+    /// The volumes of the host, and these mirrors: the first ones.
+    pub fn new(host: &'a mut HostEngine, mirrors: &'a mut [Option<Box<Mirrored>>]) -> Self {
+        Self { host, mirrors }
+    }
+
+    /// To be asked.
+    pub fn ask(&self) -> BackEnds<'_> {
+        BackEnds {
+            host: self.host,
+            mirrors: self.mirrors,
+        }
+    }
+
+    /// Issues one request. Its end is one completion with its cookie, also where it fails at once;
+    /// until then the bytes of `io.span` are the device's.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing was taken.
+    #[inline]
+    pub fn submit(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        match BackEnd::of(DeviceId(io.volume)) {
+            BackEnd::Multipath(_) => self.host.submit_with(io, hints, now_ns),
+            BackEnd::Mirror(place) => match self.mirrors.get_mut(place) {
+                Some(Some(mirror)) => mirror.submit(io, hints.for_change, now_ns),
+                // It is on another core, or there is none.
+                _ => Err(SubmitError::NotReady),
+            },
+        }
+    }
+}
+
+impl From<HostEngine> for Devices {
+    fn from(host: HostEngine) -> Self {
+        let none = MirrorsConfig {
+            mirrors: Vec::new(),
+            elsewhere: Vec::new(),
+            scratch: Span::default(),
+            crc32c: |_| 0,
+        };
+        Self::new(host, none)
+    }
+}
+
+impl Devices {
+    /// A host's engine with these mirrors over its volumes.
+    ///
+    /// # Panics
+    /// If there are too many, or there is less memory than they need, or a leg is no volume of the
+    /// host; configurations are checked before.
+    pub fn new(mut host: HostEngine, config: MirrorsConfig) -> Self {
+        let mirrors = Mirrors::new(config, &mut host);
+        let room = mirrors.room();
+        Self {
+            again: !mirrors.is_empty(),
+            host,
+            mirrors,
+            order: ChangeOrder::new(0),
+            events: VecDeque::with_capacity(2 * room),
+            stopping: false,
+        }
+    }
+
+    /// The host's engine: its volumes, those that are legs among them.
+    pub fn host(&self) -> &HostEngine {
+        &self.host
+    }
+
+    /// The same.
+    pub fn host_mut(&mut self) -> &mut HostEngine {
+        &mut self.host
+    }
+
+    fn back_ends(&self) -> BackEnds<'_> {
+        BackEnds {
+            host: &self.host,
+            mirrors: self.mirrors.all(),
+        }
+    }
+
+    /// Takes one I/O. Its end is a [`HostEvent::Done`] with its cookie, which has its highest bit
+    /// clear. The memory of a change is the engine's after its end too, while [`Self::is_lent`].
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing was taken.
+    #[inline]
+    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.submit_with(io, Hints::default(), now_ns)
+    }
+
+    /// As [`Self::submit`], with [`Hints::for_change`].
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        let for_change = true;
+        let hints = Hints {
+            for_change,
+            ..Hints::default()
+        };
+        self.submit_with(io, hints, now_ns)
+    }
+
+    #[inline]
+    fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        debug_assert!(
+            matches!(Issuer::of_cookie(io.cookie), Issuer::FrontEnd(..)),
+            "a front end has the cookie of a device: {io:?}"
+        );
+        let mut all = BackEndsMut::new(&mut self.host, self.mirrors.all_mut());
+        let submitted = all.submit(io, hints, now_ns);
+        self.again |= io.volume >= MIRRORS_FROM && submitted.is_ok();
+        submitted
+    }
+
+    /// As [`HostEngine::times_given_up`], of any device.
+    pub fn times_given_up(&self, volume: u16) -> u32 {
+        self.back_ends().times_given_up(DeviceId(volume))
+    }
+
+    /// As [`HostEngine::flush_failed_for`], of any device; of one that is not here, nothing.
+    pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Multipath(volume) => self.host.flush_failed_for(volume, heard),
+            BackEnd::Mirror(place) => {
+                if let Some(mirror) = self.mirrors.get_mut(place) {
+                    mirror.flush_failed_for(heard);
+                }
+            }
+        }
+    }
+
+    /// Whether a device can take I/O now: a volume has a usable path, a mirror runs and a leg in
+    /// sync has one.
+    pub fn is_usable(&self, volume: u16) -> bool {
+        self.back_ends().is_usable(DeviceId(volume))
+    }
+
+    /// Whether a device is a mirror that was stopped, and was not begun anew.
+    pub fn is_stopped(&self, volume: u16) -> bool {
+        self.numbered(volume).is_some_and(Mirrored::is_stopped)
+    }
+
+    /// What one command can do on every path of a device (T34), once it is ready. Of a mirror, on
+    /// every leg.
+    pub fn limits(&self, volume: u16) -> Option<IoLimits> {
+        self.back_ends().limits(DeviceId(volume))
+    }
+
+    /// Lists what holds all of a range of a device, each with the offset of the range there. What
+    /// all of them call a hole reads as zeroes. None: nothing can be said of it.
+    pub(crate) fn witnesses(&self, volume: u16, range: Range, list: &mut Vec<(Witness, u64)>) {
+        list.clear();
+        if !self.back_ends().witnesses(DeviceId(volume), range, list) {
+            list.clear();
+        }
+    }
+
+    /// Whether there is memory of changes that have ended, which a leg that has left still has.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.mirrors.lends()
+    }
+
+    /// Whether such memory is a part of `span`: it must not be changed, nor given to anybody (T10).
+    /// It looks at all of it: who asks often goes by [`HostEvent::Lent`] and [`HostEvent::Back`].
+    pub fn is_lent(&self, span: Span) -> bool {
+        self.mirrors.is_lent(span)
+    }
+
+    /// What happened since, for front ends and the program. Ends of I/Os come in the order in which
+    /// they ended.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        if self.mirrors.is_empty() {
+            // Its events come from the host without a detour.
+            self.host.poll_event()
+        } else {
+            self.events.pop_front()
+        }
+    }
+
+    /// How a mirror is doing; `None`: there is none of this number here.
+    pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
+        Some(self.numbered(volume)?.report(self.back_ends()))
+    }
+
+    /// A mirror's legs alone, as its [`MirrorReport::legs`]; `None`: there is none of this number
+    /// here.
+    pub fn mirror_legs(&self, volume: u16) -> Option<Vec<LegReport>> {
+        Some(self.numbered(volume)?.report_legs(self.back_ends()))
+    }
+
+    /// Bytes of its own memory ([`MIRROR_SCRATCH_BYTES`]) that a mirror has in use, and whether it
+    /// runs; `None`: there is none of this number here.
+    pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
+        let it = self.numbered(volume)?;
+        let used = u64::from(MIRROR_SCRATCH_BYTES) - it.scratch_free();
+        Some((used, *it.state() == MirrorState::Running))
+    }
+
+    fn numbered(&self, volume: u16) -> Option<&Mirrored> {
+        match BackEnd::of(DeviceId(volume)) {
+            BackEnd::Multipath(_) => None,
+            BackEnd::Mirror(place) => self.mirrors.get(place),
+        }
+    }
+
+    /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
+    pub fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
+        let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume)) else {
+            return; // see above
+        };
+        if let MirrorOrder::Grow(sizes) = &order {
+            for (leg, bytes) in sizes {
+                self.host.resize_device(*leg, *bytes, now_ns);
+            }
+        }
+        let (host, events) = (&mut self.host, &mut self.events);
+        let ends = self.stopping;
+        self.again |= self
+            .mirrors
+            .order(place, &order, ends, host, events, now_ns);
+    }
+
+    /// Drives the mirrors as far as they go now; whether anything came of it.
+    pub fn settle(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        if self.mirrors.is_empty() {
+            return false;
+        }
+        self.again = false;
+        self.mirrors.begin_round();
+        let mut ever = false;
+        loop {
+            let mut any = self.take_events(memory, now_ns);
+            any |= self.mirrors.drive(&mut Drive {
+                host: &mut self.host,
+                events: &mut self.events,
+                memory,
+                now_ns,
+            });
+            ever |= any;
+            if !any {
+                break;
+            }
+        }
+        if self.stopping && self.mirrors.have_stopped() {
+            self.stopping = false;
+            self.host.handle_control(HostControl::Stop, now_ns);
+        }
+        ever
+    }
+
+    /// Takes what the host tells; whether there was anything. A completion goes to the device that
+    /// issued the request, or waits for its front end.
+    fn take_events(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(event) = self.host.poll_event() {
+            any = true;
+            match &event {
+                HostEvent::Done(done) => match Issuer::of_cookie(done.cookie) {
+                    Issuer::FrontEnd(..) => self.events.push_back(event),
+                    Issuer::Device(key) => self.mirrors.complete(
+                        key,
+                        done,
+                        &mut Drive {
+                            host: &mut self.host,
+                            events: &mut self.events,
+                            memory,
+                            now_ns,
+                        },
+                    ),
+                },
+                HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
+                    self.mirrors.device_ready(DeviceId(*volume), *info, now_ns);
+                    self.events.push_back(event);
+                }
+                HostEvent::Removed(volume) => {
+                    self.mirrors.device_removed(DeviceId(*volume));
+                    self.events.push_back(event);
+                }
+                _ => self.events.push_back(event),
+            }
+        }
+        any
+    }
+
+    /// As [`Machine::start_before_ns`]: of a request that a mirror has issued, what the mirror says
+    /// (T49). What is no mirror's may start at any time.
+    pub fn start_before_ns(&self, id: u32) -> u64 {
+        match self.host.cookie_of(id).map(Issuer::of_cookie) {
+            Some(Issuer::Device(key)) => self.mirrors.start_before_ns(key),
+            Some(Issuer::FrontEnd(..)) | None => u64::MAX,
+        }
+    }
+
+    fn stop(&mut self, now_ns: u64) {
+        // Without time that was given before, the host's own for this.
+        if self.mirrors.is_empty() {
+            return self.host.handle_control(HostControl::Stop, now_ns);
+        }
+        self.host.begin_stopping(now_ns);
+        (self.stopping, self.again) = (true, true);
+        self.mirrors.stop(now_ns);
+    }
+
+    /// As [`Machine::handle_look`].
+    pub fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+        self.host.handle_look(busy_ns, now_ns);
+        self.mirrors.set_gap(busy_ns.saturating_mul(2));
+    }
+
+    /// A message from the program.
+    pub fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+        match message {
+            HostControl::Policy(volume, policy, knobs) if volume >= MIRRORS_FROM => {
+                if let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume))
+                    && let Some(mirror) = self.mirrors.get_mut(place)
+                {
+                    mirror.set_policy(policy, knobs, now_ns);
+                    self.again = true;
+                }
+            }
+            HostControl::Stop => self.stop(now_ns),
+            message => self.host.handle_control(message, now_ns),
+        }
+    }
+
+    /// Once per turn of the loop, after all events.
+    pub fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.host.turn(memory, now_ns);
+        self.mirrors.look_at_legs(&mut self.host, now_ns);
+        self.settle(memory, now_ns);
+    }
+
+    /// When to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        let host = self.host.poll_timeout();
+        if self.mirrors.is_empty() {
+            return host;
+        }
+        self.mirrors.timeouts(&self.host).chain(host).min()
+    }
+
+    /// That time has come. Times of mirrors are looked at in the turn.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
+            self.host.handle_timeout(now_ns);
+        }
+    }
+
+    /// As [`Machine::handle_cut`].
+    pub fn handle_cut(&mut self, device: machine::DeviceId, end: u64, now_ns: u64) {
+        self.again |= self.mirrors.file_cut(&self.host, device, end, now_ns);
+    }
+}
