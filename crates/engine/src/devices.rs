@@ -352,7 +352,7 @@ impl Devices {
     /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
     pub fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
         let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume)) else {
-            return; // see above
+            unreachable!("volume {volume} is no mirror: {order:?}");
         };
         if let MirrorOrder::Grow(sizes) = &order {
             for (leg, bytes) in sizes {

@@ -9,7 +9,7 @@
 //! # Limits
 //! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
 //! is on the legs after a beat, which begins then.
-use super::one::{Kit, Leg, Mirrored, Phase};
+use super::one::{Kit, LegDevice, Mirrored, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
 use alloc::string::String;
@@ -54,7 +54,7 @@ impl Mirrored {
     /// # Errors
     /// As [`Self::bound_with`].
     pub(super) fn bound(&self, host: &HostEngine) -> Result<u32, String> {
-        let there = |leg: &&Leg| leg.info.is_some() && !leg.is_gone();
+        let there = |leg: &&LegDevice| leg.info.is_some() && !leg.is_gone();
         let mut longest_ms = None;
         for leg in self.legs.iter().filter(there) {
             let bound_ms = self.bound_with(leg.config.volume, &leg.config.name, host)?;

@@ -12,7 +12,8 @@
 //! is asked any more.
 use super::drive::Running;
 use super::names::slot_of;
-use super::one::{Kit, Leg, Mirrored, Phase, Seat};
+use super::one::{Kit, LegDevice, Mirrored, Phase, Seat};
+use super::sizes::Extent;
 use super::table::{Entry, Task};
 use super::types::{NewLeg, Pending};
 use super::words;
@@ -80,7 +81,7 @@ impl Mirrored {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
-        let unused = self.legs.iter().position(Leg::is_gone);
+        let unused = self.legs.iter().position(LegDevice::is_gone);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
         let place = Place {
@@ -101,7 +102,7 @@ impl Mirrored {
         it.places[usize::from(slot)] = Some(at);
         it.reads
             .set_leg(slot, new.config.distance, new.config.throughput);
-        let leg = Leg {
+        let leg = LegDevice {
             info: Some(new.info),
             found: Some(Ok(Chosen {
                 superblock: state.on(slot, place),
@@ -109,9 +110,9 @@ impl Mirrored {
                 other: Ok(0),
             })),
             slot: Some(slot),
-            smallest: new.info.bytes,
+            extent: Extent::of(new.info.bytes),
             replaces: new.replaces,
-            ..Leg::new(new.config.clone())
+            ..LegDevice::new(new.config.clone())
         };
         if let Some(there) = self.legs.get_mut(usize::from(at)) {
             // Nothing waits for a leg that was removed; if it did, it would never end.
@@ -291,11 +292,11 @@ impl Mirrored {
 }
 
 /// Which of the legs that are not there the one of a slot is to be, where its label tells that.
-fn absent(it: &Running, legs: &[Leg], slot: u8) -> Option<usize> {
+fn absent(it: &Running, legs: &[LegDevice], slot: u8) -> Option<usize> {
     if it.places.get(usize::from(slot))?.is_some() {
         return None;
     }
-    let there: Vec<(usize, &Leg)> = (0..).zip(legs).filter(|it| !it.1.is_gone()).collect();
+    let there: Vec<(usize, &LegDevice)> = (0..).zip(legs).filter(|it| !it.1.is_gone()).collect();
     let uris = || there.iter().map(|it| it.1.config.uris.as_slice());
     let is_it = |at: usize| slot_of(it.machine.superblock(), uris(), at) == Some(slot);
     let mut absent = (0..).zip(&there).filter(|it| it.1.1.is_absent());

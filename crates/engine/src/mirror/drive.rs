@@ -10,7 +10,7 @@
 use super::gather;
 use super::holes::Run;
 use super::lasting::speed_of;
-use super::one::{Kit, Leg, Mirrored, Phase, Purpose};
+use super::one::{Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
 use super::stack::stacked;
 use super::table::{Entry, Task};
@@ -30,6 +30,9 @@ use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// The machine is asked only while there is memory for the largest output.
+const NO_MEMORY: &str = "an output without memory";
 
 /// Most bytes of pages that the machine asks for at a time.
 const PAGES_BYTES_MAX: u32 = 64 << 10;
@@ -101,7 +104,7 @@ impl Running {
             reads.set_leg(slot, leg.config.distance, leg.config.throughput);
         }
         let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
-        let mut limits = stacked(kit.below.ask(), legs.map(Leg::device))?;
+        let mut limits = stacked(kit.below.ask(), legs.map(LegDevice::device))?;
         limits.read_only |= assembly.read_only;
         let geometry = assembly.next.geometry;
         let speed = speed_of(&assembly.next.properties, it.config.speed);
@@ -242,16 +245,12 @@ impl Mirrored {
                 self.give(entry, io, kit);
             }
             Output::CopyRead(ticket, copy, range) => {
-                let Some(span) = self.buffer(copy, range, false) else {
-                    return self.refuse_task(ticket, kit);
-                };
+                let span = self.buffer(copy, range);
                 let task = Task::Own(ticket);
-                self.copy(task, IoOp::Read, (copy, range.start), span, kit);
+                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, kit);
             }
             Output::CopyWrite(ticket, copy, range) => {
-                let Some(span) = self.buffer(copy, range, false) else {
-                    return self.refuse_task(ticket, kit);
-                };
+                let span = self.buffer(copy, range);
                 if self.leaves_holes(ticket, copy, kit) {
                     return self.write_runs(ticket, copy, range, kit);
                 }
@@ -260,14 +259,12 @@ impl Mirrored {
                     .running()
                     .is_some_and(|it| it.machine.is_checked_by(copy));
                 let (task, op) = (Task::Own(ticket), IoOp::Write { fua });
-                self.copy(task, op, (copy, range.start), span, kit);
+                self.copy(ticket, task, op, (copy, range.start), span, kit);
             }
             Output::Compare(ticket, copy, range) => {
-                let Some(span) = self.buffer(copy, range, true) else {
-                    return self.refuse_task(ticket, kit);
-                };
+                let span = part_of(&self.expect_running().compares, copy, range);
                 let task = Task::Compare(ticket, copy, range);
-                self.copy(task, IoOp::Read, (copy, range.start), span, kit);
+                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, kit);
             }
             Output::Pages(ticket, pages) => self.write_pages(ticket, pages, kit),
             Output::ReadPages(ticket, pages) => {
@@ -288,8 +285,8 @@ impl Mirrored {
         }
     }
 
-    /// Ends what can't be given to its leg: the leg, its user or the memory for it is not there.
-    /// Else its ticket would never end, and the leg could never return.
+    /// Ends what can't be given to its leg, which is not there. Else its ticket would never end, and
+    /// the leg could never return.
     pub(super) fn refuse_task(&mut self, ticket: Ticket, kit: &Kit<'_>) {
         if let Some(it) = self.running() {
             it.machine
@@ -297,25 +294,21 @@ impl Mirrored {
         }
     }
 
-    /// A copy buffer's part for `range`; `None`: there is no such buffer, or it is too short.
-    pub(super) fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Option<Span> {
-        let it = self.running()?;
-        let all = if compare { &it.compares } else { &it.copies };
-        part_of(all, copy, range)
+    /// A copy buffer's part for `range`.
+    pub(super) fn buffer(&mut self, copy: u8, range: Range) -> Span {
+        part_of(&self.expect_running().copies, copy, range)
     }
 
     /// Reads or writes, at a byte of the mirror, what is copied or compared by way of a buffer.
     fn copy(
         &mut self,
+        ticket: Ticket,
         task: Task,
         op: IoOp,
         (copy, start): (u8, u64),
         span: Span,
         kit: &mut Kit<'_>,
     ) {
-        let (Task::Own(ticket) | Task::Compare(ticket, ..)) = task else {
-            return;
-        };
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
             return self.refuse_task(ticket, kit);
         };
@@ -350,9 +343,7 @@ impl Mirrored {
             }
             return self.refuse_task(ticket, kit);
         };
-        let Some(span) = span.or_else(|| self.scratch.take(bytes)) else {
-            return self.refuse_task(ticket, kit); // there was memory just now
-        };
+        let span = span.unwrap_or_else(|| self.scratch.take(bytes).expect(NO_MEMORY));
         let offset = bitmap_offset + u64::from(first) * PAGE_BYTES as u64;
         let entry = Entry::new(kit.index, at as u8, task, span);
         let io = self.io(at, op, offset, span);
@@ -366,13 +357,10 @@ impl Mirrored {
         kit: &mut Kit<'_>,
     ) {
         let bytes = pages.count * PAGE_BYTES as u32;
-        let Some(span) = self.scratch.take(bytes) else {
-            return self.refuse_task(ticket, kit); // there was memory just now
-        };
-        if let Some(it) = self.running() {
-            let memory = kit.memory.bytes_mut(span);
-            it.machine.encode_pages(pages, memory, kit.crc32c);
-        }
+        let span = self.scratch.take(bytes).expect(NO_MEMORY);
+        let memory = kit.memory.bytes_mut(span);
+        let machine = &self.expect_running().machine;
+        machine.encode_pages(pages, memory, kit.crc32c);
         let (task, op) = (Task::Own(ticket), IoOp::Write { fua: true });
         self.meta(ticket, task, op, (pages.first, bytes), Some(span), kit);
     }
@@ -381,14 +369,11 @@ impl Mirrored {
         let Some((at, ..)) = self.at(ticket.leg) else {
             return self.refuse_task(ticket, kit);
         };
-        let Some(span) = self.scratch.take(SUPERBLOCK_BYTES as u32) else {
-            return self.refuse_task(ticket, kit); // there was memory just now
-        };
-        let crc32c = kit.crc32c;
-        if let Some(it) = self.running() {
-            let block = it.machine.encode_superblock(ticket.leg, copy, crc32c);
-            kit.memory.bytes_mut(span).copy_from_slice(&block);
-        }
+        let span = self.scratch.take(SUPERBLOCK_BYTES as u32);
+        let span = span.expect(NO_MEMORY);
+        let machine = &mut self.expect_running().machine;
+        let block = machine.encode_superblock(ticket.leg, copy, kit.crc32c);
+        kit.memory.bytes_mut(span).copy_from_slice(&block);
         // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
         // lower sequence (`beat`).
         let hints = Hints {
@@ -410,7 +395,7 @@ impl Mirrored {
         let crc32c = kit.crc32c;
         let late_until_ns = self.late_until_ns(entry.leg.into(), kit.below.host);
         let Phase::Running(it) = &mut self.phase else {
-            return;
+            return; // it was stopped while a leg that had left still had this
         };
         if it.frozen {
             return;
@@ -421,7 +406,9 @@ impl Mirrored {
             Outcome::Stopped => Outcome::PathError,
             other => other,
         };
-        self.legs[usize::from(entry.leg)].is_cut_file |= outcome == Outcome::CutShort;
+        if outcome == Outcome::CutShort {
+            self.legs[usize::from(entry.leg)].extent.note_cut();
+        }
         let change = match entry.task {
             Task::Io(ticket) | Task::Own(ticket) | Task::Run(Run { ticket, .. }) => Some(ticket),
             _ => None,
@@ -446,9 +433,7 @@ impl Mirrored {
             }
             Task::Compare(ticket, copy, range) if outcome.is_done() => {
                 let ours = part_of(&it.copies, copy, range);
-                let Some((ours, theirs)) = ours.zip(part_of(&it.compares, copy, range)) else {
-                    return it.machine.handle_done(ticket, Outcome::PathError, now_ns);
-                };
+                let theirs = part_of(&it.compares, copy, range);
                 let differs = difference(kit.memory.bytes(ours), kit.memory.bytes(theirs));
                 let differs = differs.map(|(from, to)| {
                     let block = 1_u64 << it.info.block_shift;
@@ -509,11 +494,16 @@ impl Mirrored {
     }
 }
 
-/// The part for `range` of the buffer with this number; `None`: there is none, or it is shorter.
-fn part_of(buffers: &[Span], copy: u8, range: Range) -> Option<Span> {
-    let len = u32::try_from(range.end - range.start).ok()?;
-    let whole = buffers.get(usize::from(copy)).copied()?;
-    (len <= whole.len).then_some(Span { len, ..whole })
+/// The part for `range` of the buffer with this number.
+///
+/// # Panics
+/// If there is none, or it is shorter: the machine copies in pieces that fit.
+fn part_of(buffers: &[Span], copy: u8, range: Range) -> Span {
+    let whole = buffers[usize::from(copy)];
+    let bytes = range.end - range.start;
+    assert!(bytes <= whole.len.into(), "{range:?} in {whole:?}");
+    let len = bytes as u32;
+    Span { len, ..whole }
 }
 
 /// The first byte that differs, and the one behind the last.
@@ -532,12 +522,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn part_of_a_buffer_that_is_not_there_is_none() {
+    fn part_of_a_buffer_begins_with_it() {
         let at = |at| Span { at, len: 64 << 10 };
         let buffers = [at(1 << 20), at(2 << 20)];
-        let part = part_of(&buffers, 1, Range::new(8192, 4096)).unwrap();
+        let part = part_of(&buffers, 1, Range::new(8192, 4096));
         assert_eq!((part.at, part.len), (2 << 20, 4096));
-        assert_eq!(part_of(&buffers, 2, Range::new(0, 4096)), None);
-        assert_eq!(part_of(&buffers, 0, Range::new(0, (64 << 10) + 1)), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "Range { start: 0, end: 65537 }")]
+    fn piece_larger_than_its_buffer_panics() {
+        let buffers = [Span {
+            at: 1 << 20,
+            len: 64 << 10,
+        }];
+        part_of(&buffers, 0, Range::new(0, (64 << 10) + 1));
     }
 }

@@ -13,7 +13,7 @@
 use super::behind::whole_ms;
 use super::drive::Running;
 use super::look::BLOCK;
-use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
+use super::one::{Away, Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::words;
@@ -89,7 +89,7 @@ impl Mirrored {
         }
         any |= self.give_up_looks(kit);
         let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let asked = |leg: &Leg| leg.waits() || leg.dated && self.asks(leg);
+        let asked = |leg: &LegDevice| leg.waits() || leg.dated && self.asks(leg);
         let pending = self.legs.iter().any(asked);
         let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
         let complete = found == self.legs.len() || over || self.forced;
@@ -109,7 +109,7 @@ impl Mirrored {
     }
 
     /// Whether a leg is to be read for the decision that comes next.
-    fn asks(&self, leg: &Leg) -> bool {
+    fn asks(&self, leg: &LegDevice) -> bool {
         match &leg.found {
             None => true,
             Some(_) => leg.dated && self.again_at_ns.is_none(),
@@ -128,7 +128,7 @@ impl Mirrored {
         let wait_ns = self.config.assemble_wait_ns;
         let over = self.since_ns.map(|since| since.saturating_add(wait_ns));
         // The end of a look is heard of without a timer.
-        let pending = self.legs.iter().any(Leg::waits);
+        let pending = self.legs.iter().any(LegDevice::waits);
         let over = over.filter(|_| self.tried.is_none() && !pending);
         let late = (0..self.legs.len()).map(|at| self.look_until(at));
         let over = over
@@ -528,7 +528,7 @@ impl Mirrored {
         });
         terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
         // Of what nobody waits for nothing can be taken back.
-        let fenced = |leg: &Leg| kit.below.host.is_fenced(leg.config.volume);
+        let fenced = |leg: &LegDevice| kit.below.host.is_fenced(leg.config.volume);
         let late = |(&at, role): (&u8, &Role)| {
             let leg = &self.legs[usize::from(at)];
             *role == Role::InSync && !fenced(leg)

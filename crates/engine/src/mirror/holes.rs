@@ -74,7 +74,7 @@ impl Mirrored {
         }
     }
 
-    /// The run that begins at this byte of the mirror; `None`: the leg or the buffer is not there.
+    /// The run that begins at this byte of the mirror; `None`: the leg is not there.
     fn run_from(
         &mut self,
         ticket: Ticket,
@@ -84,7 +84,7 @@ impl Mirrored {
         kit: &Kit<'_>,
     ) -> Option<(Entry, Io)> {
         let (_, data_offset, _) = self.at(ticket.leg)?;
-        let left = self.left_of(copy, piece, from)?;
+        let left = self.left_of(copy, piece, from);
         let hole_bytes = self.hole_bytes(ticket, kit);
         let bytes = kit.memory.bytes(left);
         let (length, is_hole) = first_run(bytes, data_offset + from, hole_bytes);
@@ -99,19 +99,19 @@ impl Mirrored {
     }
 
     /// Memory of a piece from this byte of the mirror on.
-    fn left_of(&mut self, copy: u8, piece: Range, from: u64) -> Option<Span> {
-        let span = self.buffer(copy, piece, false)?;
+    fn left_of(&mut self, copy: u8, piece: Range, from: u64) -> Span {
+        let span = self.buffer(copy, piece);
         let done = from - piece.start;
-        Some(Span {
+        Span {
             at: span.at + done,
             len: span.len - done as u32,
-        })
+        }
     }
 
-    /// A run as I/O of its leg.
+    /// A run as I/O of its leg; `None`: the leg is not there.
     fn command(&mut self, run: Run, kit: &Kit<'_>) -> Option<(Entry, Io)> {
         let (at, data_offset, _) = self.at(run.ticket.leg)?;
-        let left = self.left_of(run.copy, run.piece, run.part.start)?;
+        let left = self.left_of(run.copy, run.piece, run.part.start);
         let length = (run.part.end - run.part.start) as u32;
         let (op, span) = match run.is_hole {
             true => (IoOp::WriteZeroes { deallocate: true }, Span::default()),

@@ -196,7 +196,9 @@ impl Mirrored {
                 self.freeze(kit);
             }
             Purpose::Machine(ticket) => {
-                leg.is_cut_file |= found == Err(Outcome::CutShort);
+                if found == Err(Outcome::CutShort) {
+                    leg.extent.note_cut();
+                }
                 if let Phase::Running(it) = &mut self.phase {
                     match found {
                         Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),

@@ -5,7 +5,7 @@ use super::gather::Claiming;
 use super::holes::Run;
 use super::loans::Loans;
 use super::look::Look;
-use super::sizes::LegSize;
+use super::sizes::Extent;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
 use super::users::Part;
@@ -45,7 +45,7 @@ pub(super) struct Kit<'a> {
 /// See the module.
 pub(crate) struct Mirrored {
     pub(super) config: MirrorConfig,
-    pub(super) legs: Vec<Leg>,
+    pub(super) legs: Vec<LegDevice>,
     pub(super) phase: Phase,
     pub(super) state: MirrorState,
     /// Its own part of the arena.
@@ -116,7 +116,7 @@ pub(super) enum Purpose {
     Machine(Ticket),
 }
 
-pub(super) struct Leg {
+pub(super) struct LegDevice {
     pub config: LegConfig,
     /// Once the host's volume is ready.
     pub info: Option<VolumeInfo>,
@@ -134,16 +134,7 @@ pub(super) struct Leg {
     pub away: Option<Away>,
     /// The user took it out: it returns only when told to.
     pub aside: bool,
-    /// Its file was cut short: it returns only when told to.
-    pub cut_short: bool,
-    /// Whether it was too small since it was in sync, and the smallest size that was shown since
-    /// the machine was told of one.
-    pub size: LegSize,
-    pub smallest: u64,
-    /// Where its file ended when it was shorter, until a user takes it as it is.
-    pub file_end: Option<u64>,
-    /// The runtime has said of its file that it was cut short, since it was last told to return.
-    pub is_cut_file: bool,
+    pub extent: Extent,
     pub bad_room: BadRoom,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
@@ -220,7 +211,7 @@ impl Away {
     }
 }
 
-impl Leg {
+impl LegDevice {
     /// The device that it is.
     pub fn device(&self) -> DeviceId {
         DeviceId(self.config.volume)
@@ -239,11 +230,7 @@ impl Leg {
             slot: None,
             away: None,
             aside: false,
-            cut_short: false,
-            size: LegSize::Enough,
-            smallest: u64::MAX,
-            file_end: None,
-            is_cut_file: false,
+            extent: Extent::default(),
             bad_room: BadRoom::Enough,
             unfit: None,
             unwritten: None,
@@ -273,7 +260,7 @@ impl Leg {
     /// Whether it returns only when told to, or not before it is large enough.
     pub fn stays_away(&self) -> bool {
         let is_stuck = self.bad_room == BadRoom::Stuck;
-        self.aside || self.cut_short || is_stuck || self.size == LegSize::Small
+        self.aside || self.extent.keeps_away() || is_stuck
     }
 
     /// Whether it was told to return, and was not looked at since.
@@ -327,7 +314,7 @@ impl Mirrored {
 
     pub(super) fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
         Self {
-            legs: config.legs.iter().cloned().map(Leg::new).collect(),
+            legs: config.legs.iter().cloned().map(LegDevice::new).collect(),
             config,
             phase: Phase::Gathering,
             state: MirrorState::Gathering,
@@ -418,7 +405,7 @@ impl Mirrored {
     pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
         let leg = &mut self.legs[at];
         let first = leg.info.replace(info).is_none();
-        leg.smallest = leg.smallest.min(info.bytes);
+        leg.extent.smallest = leg.extent.smallest.min(info.bytes);
         let anew = leg.was_made_long() || first;
         if anew && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
             leg.away = Some(Away::absent(now_ns));

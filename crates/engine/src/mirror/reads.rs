@@ -195,9 +195,7 @@ impl Reads {
     /// A leg was given a change, or has ended it.
     pub fn count_change(&mut self, slot: u8, by: i32) {
         let split = self.pairs() && self.ways.is_split(slot);
-        let Some(changes) = self.changes.get_mut(usize::from(slot)) else {
-            return;
-        };
+        let changes = &mut self.changes[usize::from(slot)];
         *changes = changes.saturating_add_signed(by);
         debug_assert!(*changes as usize <= MIRROR_IOS_MAX);
         // Else its host says which path each of them went.

@@ -1,8 +1,8 @@
 //! How a mirror is doing, and what is asked of it by hand.
 use super::names::slot_of;
-use super::one::{Away, BadRoom, Leg, Mirrored, Phase, Seat};
+use super::one::{Away, BadRoom, LegDevice, Mirrored, Phase, Seat};
 use super::reads::for_mirror;
-use super::sizes::LegSize;
+use super::sizes::{LegFile, LegSize};
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use super::words;
 use crate::devices::{BackEnds, BackEndsMut};
@@ -165,14 +165,14 @@ impl Mirrored {
         let Phase::Running(it) = &self.phase else {
             return false;
         };
-        let is_usable = |leg: &Leg| {
+        let is_usable = |leg: &LegDevice| {
             let facts = leg.slot.and_then(|slot| it.machine.facts(slot));
             facts.is_some_and(|facts| facts.in_sync) && below.is_usable(leg.device())
         };
         !self.stopping && !it.frozen && self.legs.iter().any(is_usable)
     }
 
-    fn leg(&self, leg: &Leg, below: BackEnds<'_>) -> LegReport {
+    fn leg(&self, leg: &LegDevice, below: BackEnds<'_>) -> LegReport {
         let running = match &self.phase {
             Phase::Running(it) => Some(it),
             _ => None,
@@ -208,12 +208,16 @@ impl Mirrored {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
-            _ if leg.cut_short => Some(words::CUT_SHORT.into()),
-            _ if let Some(end) = facts.and_then(|it| it.cut_end) => {
-                Some(words::cut_at(&self.config.name, end, leg.is_too_small()))
-            }
+            _ if leg.extent.left_for_cut() => Some(words::CUT_SHORT.into()),
+            _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(words::cut_at(
+                &self.config.name,
+                end,
+                leg.extent.is_too_small(),
+            )),
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
-            _ if status == LegStatus::Stale && leg.size != LegSize::Enough => self.why_small(leg),
+            _ if status == LegStatus::Stale && leg.extent.size != LegSize::Enough => {
+                self.why_small(leg)
+            }
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
             _ if leg.bad_room != BadRoom::Enough
                 && !facts.is_some_and(|it| it.in_sync || it.joining) =>
@@ -256,8 +260,8 @@ impl Mirrored {
             status,
             reachable,
             aside: leg.aside,
-            cut_short: leg.cut_short,
-            small: leg.size == LegSize::Small,
+            cut_short: leg.extent.left_for_cut(),
+            small: leg.extent.size == LegSize::Small,
             stuck: leg.bad_room == BadRoom::Stuck,
             due: leg.is_due(),
             why,
@@ -346,7 +350,10 @@ impl Mirrored {
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
             MirrorOrder::AcceptCut(slot) => {
                 let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
-                if leg.as_ref().is_some_and(|leg| leg.size == LegSize::Small) {
+                if leg
+                    .as_ref()
+                    .is_some_and(|leg| leg.extent.size == LegSize::Small)
+                {
                     return Err(format!("leg {slot} is still smaller than the mirror needs"));
                 }
                 if !it.machine.accept_cut(slot, now_ns) {
@@ -355,7 +362,7 @@ impl Mirrored {
                     ));
                 }
                 if let Some(leg) = leg {
-                    (leg.size, leg.file_end) = (LegSize::Enough, None);
+                    leg.extent.accept();
                 }
             }
             MirrorOrder::Assemble(_)
@@ -377,16 +384,16 @@ impl Mirrored {
         let facts = self.running().and_then(|it| it.machine.facts(slot));
         let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
         let Some(leg) = leg else {
-            return;
+            return; // it is not there; when it comes, the property holds
         };
-        (leg.aside, leg.cut_short) = (aside, leg.cut_short && aside);
+        leg.aside = aside;
         if !aside {
             leg.bad_room = BadRoom::Enough;
         }
         if aside {
             return;
         }
-        (leg.file_end, leg.is_cut_file) = (None, false);
+        leg.extent.file = LegFile::Whole;
         // One that was there at the start and could not return has never left since.
         if leg.away.is_none() && facts.is_some_and(|it| !it.in_sync) {
             leg.away = Some(Away::absent(now_ns));

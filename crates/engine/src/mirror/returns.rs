@@ -6,7 +6,7 @@
 //! it was given before has ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
 //! something, changes wait as long.
-use super::one::{Away, BadRoom, Kit, Leg, Mirrored, Phase, Purpose, Seat};
+use super::one::{Away, BadRoom, Kit, LegDevice, Mirrored, Phase, Purpose, Seat};
 use super::sizes::LegSize;
 use super::types::MirrorState;
 use super::words;
@@ -21,7 +21,7 @@ use volume::mirror::Superblock;
 use volume::mirror::copies::NoLeg;
 use volume::mirror::machine::{Mirror, News, Unfit};
 
-impl Leg {
+impl LegDevice {
     /// Tells the machine whether a leg that is away can be read as the last resort; whether that
     /// may change anything. One that was cut short or off, or can't return, is not read.
     pub(super) fn show_spare(
@@ -34,7 +34,7 @@ impl Leg {
         if machine.may_read(slot) {
             return false;
         }
-        let has_nothing = self.cut_short || self.size != LegSize::Enough || self.is_too_small();
+        let has_nothing = self.extent.has_nothing();
         let is_barred = has_nothing || self.cut || self.is_gone() || self.unfit.is_some();
         let is_there = self.info.is_some() && below.is_usable(self.device());
         match is_there && !is_barred {
@@ -104,7 +104,7 @@ impl Mirrored {
                 let is_small = self
                     .legs
                     .iter()
-                    .any(|leg| leg.slot == Some(slot) && leg.is_too_small());
+                    .any(|leg| leg.slot == Some(slot) && leg.extent.is_too_small());
                 let why = words::cut_at(&self.config.name, end, is_small);
                 format!("leg {slot} ({}): {why}", self.name_of(slot))
             }
@@ -250,7 +250,7 @@ impl Mirrored {
                     false if outcome == Outcome::CutShort => {
                         let why = match self.why_small(&self.legs[at]) {
                             Some(why) => why,
-                            None if self.legs[at].is_cut_file => words::CUT_SHORT.into(),
+                            None if self.legs[at].extent.is_cut_file() => words::CUT_SHORT.into(),
                             None => words::WAS_TOO_SMALL.into(),
                         };
                         format!("{leg} has left: {why}")
@@ -277,7 +277,7 @@ impl Mirrored {
                 (self.legs[at].away, self.legs[at].unwritten) = (None, None);
                 let facts = self.running().and_then(|it| it.machine.facts(slot));
                 if facts.is_some_and(|it| it.in_sync) {
-                    self.legs[at].size = LegSize::Enough;
+                    self.legs[at].extent.size = LegSize::Enough;
                 }
                 self.legs[at].bad_room = BadRoom::Enough;
                 let copied = self.copied(at, now_ns);
@@ -326,7 +326,7 @@ impl Mirrored {
     }
 
     /// Why a leg has left that could not write more blocks than are recorded.
-    pub(super) fn full(&self, leg: &Leg) -> String {
+    pub(super) fn full(&self, leg: &LegDevice) -> String {
         let machine = match &self.phase {
             Phase::Running(it) => Some(&it.machine),
             _ => None,
@@ -344,9 +344,10 @@ impl Mirrored {
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
         // One that was too small returns when it is large enough.
-        let is_cut = outcome == Outcome::CutShort && leg.size == LegSize::Enough;
-        // So does a namespace, or one that was sanitized; a file waits for its user.
-        leg.cut_short |= is_cut && leg.is_cut_file;
+        if outcome == Outcome::CutShort && leg.extent.size == LegSize::Enough {
+            // So does a namespace, or one that was sanitized; a file waits for its user.
+            leg.extent.leave_for_cut();
+        }
         if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
             // It was tried once more since then.
             leg.bad_room = match leg.bad_room {

@@ -12,7 +12,7 @@
 //! next request or within a second; such a leg returns only when told to, since its file is used as
 //! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
 //! written down on the last leg in sync: its errors last until the mirror is stopped.
-use super::one::{Leg, Mirrored, Phase};
+use super::one::{LegDevice, Mirrored, Phase};
 use super::words;
 use alloc::string::String;
 use volume::limits::LEGS_MAX;
@@ -34,10 +34,102 @@ pub(super) enum LegSize {
     Regrown,
 }
 
-impl Leg {
-    /// Whether it has to become larger before a user can accept that it was cut.
+/// The file behind a leg, since the leg was last told to return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LegFile {
+    /// The runtime has noticed nothing.
+    #[default]
+    Whole,
+    /// It was cut short. `end`: where it ended then, until a user accepts that.
+    Cut { end: Option<u64> },
+    /// The same, and the leg has left for it: it returns only when told to.
+    LeftForCut { end: Option<u64> },
+}
+
+/// Sizes that a leg has and had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    /// As of the last size that was shown.
+    pub size: LegSize,
+    /// Bytes: the smallest size that was shown since the machine was told of one.
+    pub smallest: u64,
+    pub file: LegFile,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self::of(u64::MAX)
+    }
+}
+
+impl Extent {
+    /// Of a leg that has shown no size below this one.
+    pub fn of(smallest: u64) -> Self {
+        Self {
+            size: LegSize::Enough,
+            smallest,
+            file: LegFile::Whole,
+        }
+    }
+
+    /// Where the file ended when it was shorter.
+    fn file_end(&self) -> Option<u64> {
+        match self.file {
+            LegFile::Whole => None,
+            LegFile::Cut { end } | LegFile::LeftForCut { end } => end,
+        }
+    }
+
+    fn set_file_end(&mut self, to: Option<u64>) {
+        self.file = match self.file {
+            LegFile::LeftForCut { .. } => LegFile::LeftForCut { end: to },
+            LegFile::Whole | LegFile::Cut { .. } => LegFile::Cut { end: to },
+        };
+    }
+
+    /// Notes that the runtime has failed a request because the file was cut short.
+    pub fn note_cut(&mut self) {
+        self.set_file_end(self.file_end());
+    }
+
+    /// Whether the runtime has said that the file was cut short.
+    pub fn is_cut_file(&self) -> bool {
+        self.file != LegFile::Whole
+    }
+
+    /// Notes that the leg has left because its file was cut short, if it is one.
+    pub fn leave_for_cut(&mut self) {
+        if let LegFile::Cut { end } = self.file {
+            self.file = LegFile::LeftForCut { end };
+        }
+    }
+
+    /// Whether the leg has left because its file was cut short.
+    pub fn left_for_cut(&self) -> bool {
+        matches!(self.file, LegFile::LeftForCut { .. })
+    }
+
+    /// A user accepts where the leg was cut.
+    pub fn accept(&mut self) {
+        self.size = LegSize::Enough;
+        if self.is_cut_file() {
+            self.set_file_end(None);
+        }
+    }
+
+    /// Whether the leg returns only when told to, or not before it is large enough.
+    pub fn keeps_away(&self) -> bool {
+        self.left_for_cut() || self.size == LegSize::Small
+    }
+
+    /// Whether nothing that the leg has counts.
+    pub fn has_nothing(&self) -> bool {
+        self.left_for_cut() || self.size != LegSize::Enough || self.is_too_small()
+    }
+
+    /// Whether the leg has to become larger before a user can accept that it was cut.
     pub fn is_too_small(&self) -> bool {
-        self.size == LegSize::Small || self.file_end.is_some()
+        self.size == LegSize::Small || self.file_end().is_some()
     }
 }
 
@@ -45,7 +137,7 @@ impl Mirrored {
     /// The file of a leg became shorter: `end` is the first byte that was not there; 0: that is not
     /// known.
     pub(super) fn file_cut(&mut self, at: usize, end: u64, now_ns: u64) {
-        (self.legs[at].file_end, self.legs[at].is_cut_file) = (Some(end), true);
+        self.legs[at].extent.set_file_end(Some(end));
         self.tell_file_cut(at, now_ns);
         self.again = true;
     }
@@ -54,12 +146,13 @@ impl Mirrored {
     fn tell_file_cut(&mut self, at: usize, now_ns: u64) {
         let needs = self.leg_needs(&self.legs[at]);
         let leg = &mut self.legs[at];
-        if needs.is_some_and(|needs| leg.file_end.is_some_and(|end| end >= needs)) {
-            leg.file_end = None; // nothing of the mirror lay behind that
-        }
-        let (Some(end), Some(slot), Phase::Running(it)) = (leg.file_end, leg.slot, &mut self.phase)
-        else {
+        let end = leg.extent.file_end();
+        if needs.is_some_and(|needs| end.is_some_and(|end| end >= needs)) {
+            leg.extent.set_file_end(None); // nothing of the mirror lay behind that
             return;
+        }
+        let (Some(end), Some(slot), Phase::Running(it)) = (end, leg.slot, &mut self.phase) else {
+            return; // it is told when the mirror runs, and the leg is known
         };
         let in_sync = |slot: u8| it.machine.facts(slot).is_some_and(|it| it.in_sync);
         let is_last = (0..LEGS_MAX as u8).filter(|slot| in_sync(*slot)).eq([slot]);
@@ -69,12 +162,13 @@ impl Mirrored {
             return;
         }
         it.machine.leg_resized(slot, end, now_ns);
-        let takes_part = it.machine.may_read(slot);
-        self.legs[at].cut_short |= !takes_part;
+        if !it.machine.may_read(slot) {
+            leg.extent.leave_for_cut();
+        }
     }
 
     /// Bytes that a leg must have; `None`: the mirror does not run, or the leg is not known yet.
-    fn leg_needs(&self, leg: &Leg) -> Option<u64> {
+    fn leg_needs(&self, leg: &LegDevice) -> Option<u64> {
         let Phase::Running(it) = &self.phase else {
             return None;
         };
@@ -84,7 +178,7 @@ impl Mirrored {
     /// Tells the machine of a leg that is, or was, too small; one that is large enough again may
     /// return.
     pub(super) fn check_size(&mut self, at: usize, now_ns: u64) {
-        if self.legs[at].file_end.is_some() {
+        if self.legs[at].extent.file_end().is_some() {
             return self.tell_file_cut(at, now_ns);
         }
         let Some(needs) = self.leg_needs(&self.legs[at]) else {
@@ -94,8 +188,8 @@ impl Mirrored {
         let (Some(slot), Some(info)) = (leg.slot, leg.info) else {
             return;
         };
-        let smallest = core::mem::replace(&mut leg.smallest, info.bytes);
-        let before = leg.size;
+        let smallest = core::mem::replace(&mut leg.extent.smallest, info.bytes);
+        let before = leg.extent.size;
         // Its superblock may say so of it, to an engine that has not seen it.
         let was_cut = match &self.phase {
             Phase::Running(it) => it.machine.was_cut(slot),
@@ -103,11 +197,11 @@ impl Mirrored {
         };
         let was_small = smallest < needs || before == LegSize::Small || was_cut;
         match info.bytes < needs {
-            true => leg.size = LegSize::Small,
-            false if was_small => leg.size = LegSize::Regrown,
+            true => leg.extent.size = LegSize::Small,
+            false if was_small => leg.extent.size = LegSize::Regrown,
             false => return,
         }
-        let is_regrown = leg.size == LegSize::Regrown;
+        let is_regrown = leg.extent.size == LegSize::Regrown;
         if let Phase::Running(it) = &mut self.phase {
             if smallest < needs && (before == LegSize::Enough || !is_regrown) {
                 it.machine.leg_resized(slot, smallest, now_ns);
@@ -133,8 +227,8 @@ impl Mirrored {
     }
 
     /// Why a leg that was too small has left, in words.
-    pub(super) fn why_small(&self, leg: &Leg) -> Option<String> {
-        match leg.size {
+    pub(super) fn why_small(&self, leg: &LegDevice) -> Option<String> {
+        match leg.extent.size {
             LegSize::Enough => None,
             LegSize::Small => {
                 let bytes = leg.info.map_or(0, |info| info.bytes);

@@ -6,7 +6,7 @@
 //! given what it can't do, and none leaves for that. Requests that users were once told of and that
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
-use super::one::{Kit, Leg, Mirrored, Phase};
+use super::one::{Kit, LegDevice, Mirrored, Phase};
 use crate::devices::BackEnds;
 use crate::host::HostEvent;
 use alloc::string::ToString;
@@ -25,7 +25,7 @@ pub(super) fn stacked(
     Some(all)
 }
 
-impl Leg {
+impl LegDevice {
     /// Whether it gets what users ask, or may as soon as the machine wants it.
     fn counts(&self) -> bool {
         let gone = self.away.is_some_and(|away| !away.told);
@@ -40,7 +40,7 @@ impl Mirrored {
             return;
         };
         let legs = self.legs.iter().filter(|leg| leg.counts());
-        let Some(limits) = stacked(below, legs.map(Leg::device)) else {
+        let Some(limits) = stacked(below, legs.map(LegDevice::device)) else {
             return;
         };
         it.limits = IoLimits {
