@@ -1,5 +1,5 @@
-//! A leg over NVMe/TCP, without an engine of `braid run`: read and written by a host of its own,
-//! one I/O after the other.
+//! A leg over NVMe/TCP, without an engine of `braid run`: read and written by an engine of its own
+//! without front ends, one I/O after the other.
 //!
 //! # Contract
 //! What is written is durable only after [`Far::flush`]. Nothing locks a namespace: who has it is
@@ -9,10 +9,11 @@ use super::same::Storage;
 use crate::ends::{FileAccess, Resources, VolumePlan};
 use crate::uri::{PathKeys, PathUri};
 use anyhow::{anyhow, bail};
+use engine::export::{ExportControl, ExportEvent};
 use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Io, IoOp, VolumeInfo};
 use engine::limits::SCRATCH_BYTES;
 use engine::machine::Memory;
-use engine::{Around, Machine, Span};
+use engine::{Around, Core, Machine, Span};
 use nvme::host::{DIGESTS_DIFFER, Digests};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::ReactorConfig;
@@ -50,9 +51,9 @@ enum Event {
     Done(Result<Vec<u8>, String>),
 }
 
-/// The host's engine, and the I/O that is under way.
+/// The engine, and the I/O that is under way.
 struct FarMachine {
-    engine: HostEngine,
+    engine: Core,
     told: Sender<Event>,
     next: Option<Task>,
     task: Option<Task>,
@@ -92,9 +93,12 @@ impl FarMachine {
 
     fn drain(&mut self, memory: &mut dyn Memory) {
         while let Some(event) = self.engine.poll_event() {
+            let ExportEvent::Host(event) = event else {
+                unreachable!("{event:?}: it has no front ends");
+            };
             match event {
                 HostEvent::Ready(volume, info) => {
-                    let facts = self.engine.path_facts(volume, PathIndex(0));
+                    let facts = self.engine.host().path_facts(volume, PathIndex(0));
                     let storage = facts.map(Storage::of_namespace).unwrap_or_default();
                     self.tell(Event::Ready(info, storage));
                 }
@@ -119,13 +123,13 @@ impl FarMachine {
 }
 
 impl Around for FarMachine {
-    type Inner = HostEngine;
+    type Inner = Core;
     type Control = Control;
 
-    fn inner(&self) -> &HostEngine {
+    fn inner(&self) -> &Core {
         &self.engine
     }
-    fn inner_mut(&mut self) -> &mut HostEngine {
+    fn inner_mut(&mut self) -> &mut Core {
         &mut self.engine
     }
 
@@ -140,7 +144,10 @@ impl Around for FarMachine {
 
     fn handle_control(&mut self, message: Control, now_ns: u64) {
         match message {
-            Control::Host(message) => self.engine.handle_control(message, now_ns),
+            Control::Host(message) => {
+                let message = ExportControl::Host(message);
+                self.engine.handle_control(message, now_ns);
+            }
             Control::Do(task) => self.next = Some(task),
         }
     }
@@ -221,7 +228,7 @@ impl Far {
         config.check().map_err(|error| anyhow!("{error}"))?;
         let (told, events) = mpsc::channel();
         let machine = FarMachine {
-            engine: HostEngine::new(config),
+            engine: Core::without_front_ends(HostEngine::new(config)),
             told,
             next: None,
             task: None,
