@@ -29,6 +29,9 @@ pub const ADMIN_IN_CAPSULE: u32 = 8192;
 pub const ALLOCATION_COMMANDS_MAX: usize = 64;
 /// Most entries of a list of allocated blocks that a target makes.
 pub const ALLOCATION_LIST_MAX: usize = 64;
+/// Most ranges of all Dataset Managements of a connection that are under way together: 64 KiB. More
+/// are answered and left.
+pub const RANGES_UNDER_WAY_MAX: u32 = 4096;
 /// Commands a target holds for a connection before Connect gave it its size.
 pub const SLOTS_BEFORE_CONNECT: u16 = 2;
 /// Asynchronous Event Requests a target keeps per controller (AERL + 1).

@@ -177,6 +177,15 @@ impl Subsystem {
         }
     }
 
+    /// A namespace is inactive: what was asked of it is refused.
+    pub(super) fn refuse_questions(&mut self, nsid: u32) {
+        while let Some(place) = self.questions.all.iter().position(|it| it.nsid == nsid) {
+            let question = self.questions.all.swap_remove(place);
+            let status = Status::INVALID_NAMESPACE.with_dnr();
+            self.work(question.at).respond(question.slot, status, 0);
+        }
+    }
+
     /// A reset ends all questions of a controller.
     pub(super) fn abort_questions(&mut self, at: usize) {
         while let Some(place) = self.questions.all.iter().position(|it| it.at == at) {

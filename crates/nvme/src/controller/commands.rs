@@ -1,9 +1,10 @@
 //! The life of a command: capsule, data, driver, response.
 use super::association::Controller;
 use super::config::Shared;
-use super::connection::{Connection, Events, Page, Phase, Purpose, Sink, State};
+use super::connection::{Connection, DataState, Events, Page, Phase, Purpose, Sink, State};
 use super::io::Way;
 use super::{Action, ControllerEvent, IoCommand, Subsystem, admin, io};
+use crate::limits::RANGES_UNDER_WAY_MAX;
 use crate::wire::log::ErrorEntry;
 use crate::wire::pdu::PduError;
 use crate::wire::sqe::FABRICS;
@@ -64,9 +65,13 @@ impl Subsystem {
     pub(super) fn data_complete(&mut self, at: usize, slot: u16, now_ns: u64) {
         let mut work = self.work(at);
         let command = &work.connection.slots[slot];
-        if command.digest_failed {
+        match command.data {
+            DataState::Good => {}
             // Only this command fails, and the host may repeat it (T17).
-            return work.respond(slot, Status::TRANSIENT_TRANSPORT, 0);
+            DataState::Damaged => return work.respond(slot, Status::TRANSIENT_TRANSPORT, 0),
+            DataState::Outdated => {
+                return work.respond(slot, Status::INVALID_NAMESPACE.with_dnr(), 0);
+            }
         }
         match command.purpose {
             Purpose::Connect => self.connect(at, slot, now_ns),
@@ -161,18 +166,21 @@ impl Work<'_> {
     /// Receives the data of a checked I/O command, or executes it.
     #[inline]
     fn begin(&mut self, slot: u16, way: Way) {
-        let command = &mut self.connection.slots[slot];
+        let purpose = self.connection.slots[slot].purpose;
         match way {
-            Way::Hint => self.respond(slot, Status::SUCCESS, 0),
-            Way::None | Way::ToHost => {
-                let action = command.purpose.action();
-                self.submit(slot, action);
-            }
-            Way::FromHost | Way::InCapsule if command.purpose.is_own() => {
+            Way::Hint => self.leave(slot),
+            Way::None | Way::ToHost => self.submit(slot, purpose.action()),
+            Way::FromHost | Way::InCapsule if purpose.is_own() => {
+                let is_too_much = purpose == Purpose::Deallocate
+                    && self.connection.slots.ranges() > RANGES_UNDER_WAY_MAX;
+                if is_too_much {
+                    return self.leave(slot);
+                }
                 // Its buffer is allocated at the first byte.
                 self.receive_own(slot, way);
             }
             Way::FromHost | Way::InCapsule => {
+                let command = &mut self.connection.slots[slot];
                 let len = command.len;
                 command.state = State::AwaitBuffer;
                 command.named = true;
@@ -189,6 +197,13 @@ impl Work<'_> {
                 });
             }
         }
+    }
+
+    /// Answers a Dataset Management that is not executed: it is a hint (NVM command set 1.0, 3.2.3).
+    #[cold]
+    fn leave(&mut self, slot: u16) {
+        self.connection.slots[slot].blocks = 0; // it holds no ranges
+        self.respond(slot, Status::SUCCESS, 0);
     }
 
     /// Data of a command of the machine's own comes next, or is requested.

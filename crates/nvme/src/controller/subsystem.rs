@@ -17,10 +17,10 @@
 //!   (`buffer_ready`, `poll_transmit`) and panic elsewhere.
 //!
 //! # Limits
-//! Connections as configured, one controller for each at most, `entries` commands per queue; 4 KiB
-//! of ranges for each Dataset Management under way (so up to `entries` - 1 per queue), allocated
-//! when they arrive, kept by the driver until the command's end; 10 s from TCP connection to the
-//! end of Connect; two minutes without use (see [`crate::limits`]).
+//! Connections as configured, one controller for each at most, `entries` commands per queue; 64 KiB
+//! of ranges of the Dataset Managements under way on a connection, allocated when they arrive, kept
+//! by the driver until the command's end; 10 s from TCP connection to the end of Connect; two
+//! minutes without use (see [`crate::limits`]).
 use super::allocation::Questions;
 use super::association::{Controller, Notice};
 use super::commands::Work;
@@ -365,13 +365,19 @@ impl Subsystem {
     }
 
     /// Makes an NSID inactive until [`Self::activate`]: no command reaches the namespace, which
-    /// keeps its NSID and its ANA group. Commands that the driver has end as usual. Hosts get the
-    /// event. Does nothing where the NSID is not active.
+    /// keeps its NSID and its ANA group. Commands that the driver has end as usual; those whose data
+    /// is still to come, and lists of allocated blocks that are being made, are refused, also where
+    /// the NSID is active again by then. Hosts get the event. Does nothing where the NSID is not
+    /// active.
     pub fn deactivate(&mut self, nsid: u32) {
         let all = &mut self.shared.config.namespaces;
         if let Some(at) = all.iter().position(|it| it.nsid == nsid) {
             let namespace = all.remove(at);
             self.shared.inactive.push(namespace);
+            for connection in self.connections.iter_mut().flatten() {
+                connection.slots.outdate(nsid);
+            }
+            self.refuse_questions(nsid);
             self.notify(|controller| controller.note_changed(nsid));
         }
     }

@@ -14,7 +14,7 @@ mod slots;
 mod transmit;
 
 pub(super) use receive::{Receiver, Sink, Step};
-pub(super) use slots::{Page, Purpose, Slot, Slots, State};
+pub(super) use slots::{DataState, Page, Purpose, Slot, Slots, State};
 pub(super) use transmit::{Sent, Transmitter};
 
 use super::{ConnId, ControllerEvent};

@@ -1,5 +1,5 @@
 //! Bytes from the host: reassembly of PDUs from any split, their checks, and where data belongs.
-use super::{Connection, Events, Phase, Slots, State};
+use super::{Connection, DataState, Events, Phase, Slots, State};
 use crate::Placement;
 use crate::limits::ADMIN_IN_CAPSULE;
 use crate::wire::crc::crc32c;
@@ -146,10 +146,12 @@ impl Body {
                 Sink::Drop => {}
                 Sink::Own(slot) => {
                     let command = &mut slots[slot];
+                    let most = command.own_len();
                     if command.own.capacity() == 0 {
-                        command.own.reserve_exact(command.len as usize);
+                        command.own.reserve_exact(most as usize);
                     }
-                    command.own.extend_from_slice(data);
+                    let kept = n.min(most.saturating_sub(command.done) as usize);
+                    command.own.extend_from_slice(&data[..kept]);
                     command.done += n as u32;
                     self.crc = self.crc.map(|crc| crc32c(crc, data));
                 }
@@ -194,7 +196,9 @@ impl Body {
             .crc
             .is_some_and(|crc| crc != u32::from_le_bytes(self.digest))
         {
-            command.digest_failed = true;
+            if command.data == DataState::Good {
+                command.data = DataState::Damaged;
+            }
         }
         (command.done == command.len).then_some(slot)
     }

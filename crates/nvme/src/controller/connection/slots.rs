@@ -1,5 +1,5 @@
 //! The commands of one connection: preallocated slots, named by their index.
-use crate::wire::{Status, log};
+use crate::wire::{Status, dsm, log};
 use alloc::vec::Vec;
 use canary::Bug;
 
@@ -54,6 +54,17 @@ impl Purpose {
     }
 }
 
+/// Whether the data of a command from the host may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) enum DataState {
+    Good,
+    /// A data digest was wrong: the command fails, and the host may repeat it (T17).
+    Damaged,
+    /// Its namespace was deactivated while the data was on its way. The NSID may be active again,
+    /// with other contents: the command is not for those.
+    Outdated,
+}
+
 /// Admin data to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(in crate::controller) enum Page {
@@ -75,8 +86,7 @@ pub(in crate::controller) struct Slot {
     pub state: State,
     /// The driver knows the token: it gets a Release.
     pub named: bool,
-    /// A data digest was wrong; the command fails (T17).
-    pub digest_failed: bool,
+    pub data: DataState,
     pub cid: u16,
     /// Payloads handed to the driver and not yet reported sent.
     pub sends: u16,
@@ -100,7 +110,7 @@ impl Slot {
         Self {
             state: State::Free,
             named: false,
-            digest_failed: false,
+            data: DataState::Good,
             cid: 0,
             sends: 0,
             status: Status::SUCCESS,
@@ -113,6 +123,15 @@ impl Slot {
             result: 0,
             page: Page::None,
             own: Vec::new(),
+        }
+    }
+
+    /// Bytes that are kept of data of the machine's own: a Dataset Management may send more than the
+    /// ranges that it counts.
+    pub fn own_len(&self) -> u32 {
+        match self.purpose {
+            Purpose::Deallocate => self.blocks * dsm::Range::LEN as u32,
+            _ => self.len,
         }
     }
 
@@ -168,7 +187,7 @@ impl Slots {
         let slot = &mut self.all[usize::from(index)];
         slot.state = State::Held;
         slot.named = false;
-        slot.digest_failed = false;
+        slot.data = DataState::Good;
         slot.cid = cid;
         slot.purpose = Purpose::None;
         slot.nsid = 0;
@@ -212,6 +231,30 @@ impl Slots {
     pub fn find(&self, cid: u16, state: State) -> Option<u16> {
         let found = |slot: &Slot| slot.cid == cid && slot.state == state;
         self.all.iter().position(found).map(|index| index as u16)
+    }
+
+    /// Ranges of all Dataset Managements that are under way.
+    pub fn ranges(&self) -> u32 {
+        let taken = self.all.iter().filter(|slot| slot.state != State::Free);
+        let of = taken.filter(|slot| slot.purpose == Purpose::Deallocate);
+        of.map(|slot| slot.blocks).sum()
+    }
+
+    /// Marks the commands for this namespace whose data has not arrived.
+    pub fn outdate(&mut self, nsid: u32) {
+        for slot in self.all.iter_mut().filter(|slot| slot.nsid == nsid) {
+            let awaits = matches!(
+                slot.state,
+                State::AwaitBuffer | State::SendR2t | State::Receiving
+            );
+            let is_io = matches!(
+                slot.purpose,
+                Purpose::Write { .. } | Purpose::Compare | Purpose::Deallocate
+            );
+            if awaits && is_io {
+                slot.data = DataState::Outdated;
+            }
+        }
     }
 
     pub fn count(&self) -> u16 {

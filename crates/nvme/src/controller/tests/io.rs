@@ -1,5 +1,6 @@
 //! I/O commands: which are executed, which are refused, and the status.
 use super::*;
+use crate::limits::RANGES_UNDER_WAY_MAX;
 use crate::wire::dsm;
 use crate::wire::sqe::{NSID_ALL, nvm};
 
@@ -153,6 +154,47 @@ fn ranges_of_a_deallocation_arrive_without_the_empty_ones() {
     let got = bench.send(1, deallocate(4, 64).cdw(11, 1), &data);
     assert!(matches!(got[..], [Got::Response(cqe)] if cqe.status.is_success()));
     assert!(bench.executed.is_empty());
+}
+
+/// A host may have a queue full of them, each with more ranges than it needs.
+#[test]
+fn ranges_under_way_on_a_connection_are_bounded() {
+    let mut config = config();
+    config.entries_max = 64;
+    let options = Options {
+        entries: 64,
+        ..Options::default()
+    };
+    let mut bench = Bench::ready(config, &options);
+    bench.hold_commands = true;
+    let range = dsm::Range {
+        attributes: 0,
+        blocks: 1,
+        slba: 0,
+    };
+    let data = range.emit().repeat(dsm::RANGES_MAX);
+    let most = RANGES_UNDER_WAY_MAX as usize / dsm::RANGES_MAX;
+    for _ in 0..most {
+        assert_eq!(bench.send(1, deallocate(256, 4096), &data), []);
+    }
+    assert_eq!(bench.held.len(), most);
+    // A hint: it is left, and holds nothing.
+    for _ in 0..8 {
+        let left = bench.send(1, deallocate(256, 4096), &data);
+        assert!(matches!(left[..], [Got::Response(cqe)] if cqe.status.is_success()));
+    }
+    assert_eq!(bench.held.len(), most);
+    bench.execute_one();
+    assert!(matches!(bench.receive(1)[..], [Got::Response(_)]));
+    assert_eq!(bench.send(1, deallocate(256, 4096), &data), []);
+    assert_eq!(bench.held.len(), most);
+    // Ranges that are sent and not counted take no memory.
+    bench.execute_one();
+    bench.receive(1);
+    for _ in 0..16 {
+        assert_eq!(bench.send(1, deallocate(1, 4096), &data), []);
+    }
+    assert_eq!(bench.held.len(), most - 1 + 16);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 use super::admin::{bench, identify};
 use super::io::read;
 use super::*;
+use crate::wire::dsm;
 use crate::wire::features::AsyncEvent;
 use crate::wire::identify::{self as id, cns, oncs};
 use crate::wire::log::{AnaLog, Request, io_effects, lid};
@@ -76,6 +77,69 @@ fn namespace_is_activated_with_another_size_and_hosts_hear_of_it() {
     bench.target.activate(5, 9, 9, false).unwrap();
     let n = id::Namespace::parse(&bench.page(cns::NAMESPACE, 5)).unwrap();
     assert_eq!(n.nsattr, 1);
+}
+
+/// Its data may be for contents that are no longer those of the NSID.
+#[test]
+fn data_asked_for_before_a_deactivation_is_refused() {
+    let range = dsm::Range {
+        attributes: 0,
+        blocks: 8,
+        slba: 0,
+    };
+    let trim = SqeBuilder::new(nvm::DATASET_MANAGEMENT)
+        .nsid(1)
+        .cdw(11, nvm::DSM_DEALLOCATE);
+    let all = [
+        (
+            super::io::write(1, 0, 8, Sgl::Transport { len: 4096 }),
+            vec![7; 4096],
+        ),
+        (
+            super::io::rw(nvm::COMPARE, 1, 0, 8, Sgl::Transport { len: 4096 }),
+            vec![0; 4096],
+        ),
+        (trim.sgl(Sgl::Transport { len: 16 }), range.emit().to_vec()),
+    ];
+    for (sqe, data) in all {
+        let mut bench = Bench::ready(config(), &Options::default());
+        let [Got::R2t(r2t)] = bench.send(1, sqe, &[])[..] else {
+            panic!("no R2T")
+        };
+        bench.target.deactivate(1);
+        bench.target.activate(1, BLOCKS, 9, false).unwrap();
+        bench.settle();
+        let bytes = bench.h2c(1, &r2t, true, &data);
+        assert_eq!(bench.feed(1, &bytes), bytes.len());
+        let [Got::Response(cqe)] = bench.receive(1)[..] else {
+            panic!("no response")
+        };
+        assert_eq!(cqe.status.code(), Status::INVALID_NAMESPACE);
+        assert!(cqe.status.dnr() && bench.executed.is_empty());
+        assert!(bench.buffers.is_empty());
+        // What comes now is for what is there now.
+        let now = super::io::write(1, 0, 1, Sgl::Transport { len: 512 });
+        assert!(matches!(bench.send(1, now, &[])[..], [Got::R2t(_)]));
+    }
+}
+
+#[test]
+fn list_of_blocks_ends_with_its_namespace() {
+    let mut bench = bench();
+    bench.hold_extents = true;
+    let sqe = super::allocation::ask(1, 0, 0, 4096).sgl(Sgl::Transport { len: 4096 });
+    assert_eq!(bench.send(0, sqe, &[]), []);
+    bench.target.deactivate(1);
+    bench.target.activate(1, 8, 9, false).unwrap();
+    bench.settle();
+    let [Got::Response(cqe)] = bench.receive(0)[..] else {
+        panic!("no response")
+    };
+    assert_eq!(cqe.status.code(), Status::INVALID_NAMESPACE);
+    let late = bench.extents[0];
+    bench.target.extent_found(late, 512, true);
+    bench.settle();
+    assert_eq!(bench.receive(0), []);
 }
 
 #[test]
