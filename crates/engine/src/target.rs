@@ -188,6 +188,12 @@ impl TargetEngine {
         self.ports[usize::from(port)].stats
     }
 
+    /// Places of connections that are taken: each until its connection is over, and every command
+    /// of it.
+    pub fn places_taken(&self) -> usize {
+        self.connections.taken()
+    }
+
     /// Bytes of the arena.
     pub fn buffers(&self) -> u64 {
         self.pool.bytes().0

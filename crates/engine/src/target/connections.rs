@@ -100,6 +100,11 @@ impl Connections {
         self.all.len() as u32
     }
 
+    /// Those that are not free.
+    pub(super) fn taken(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
     pub(super) fn is_open(&self, conn: ConnId) -> bool {
         self.all[conn.0 as usize].state == State::Open
     }

@@ -1,4 +1,5 @@
 //! Checks of a world that is quiescent.
+use super::front;
 use super::judged::Check;
 use super::late::Late;
 use super::rig::Host;
@@ -114,7 +115,8 @@ impl Course<'_> {
         let nodes = &self.rig.world.nodes;
         let has_conns = |&node: &usize| nodes[node].open_conns().next().is_some();
         let mut cores = self.rig.cores();
-        let had_requests = cores.any(|(.., engine)| engine.counters(0).requests > 0);
+        let layout = &self.plan.layout;
+        let had_requests = cores.any(|(.., engine)| front::answered(engine, layout).0 > 0);
         let clients = |host: &Host| nodes[host.clients].client();
         let mut clients = self.rig.hosts.iter().filter_map(clients);
         let orphans = clients.any(|client| client.orphans_over > 0);

@@ -1,7 +1,8 @@
-//! Applications on one host: several NBD connections that read, write and flush a few blocks, and
-//! write down what they did and saw.
+//! Applications on one host: several connections, of NBD or NVMe/TCP, that read, write and flush a
+//! few blocks, and write down what they did and saw.
 //!
 //! * `ask`: what they ask for, `ends`: what became of it, `machine`: what the world calls
+//! * `session`: one connection of either kind; `association`: those of NVMe/TCP hosts
 //!
 //! # Contract
 //! Every block of a write has a tag that no other write has. No two writes of a block are under way
@@ -10,18 +11,27 @@
 //! all clients of all hosts write there, at any time. A request whose connection ended, or that
 //! failed, may have been executed or not. Each connection is made again when it has ended.
 mod ask;
+mod association;
 mod ends;
 mod machine;
+mod session;
 
 use super::disk::BLOCK;
 use super::history::{History, Op};
 use super::orphan::Orphan;
 pub use super::tally::{Done, Tally};
+use super::wire_recorder::Tap;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use association::Association;
+pub use association::NQN;
 use engine::{ConnId, Output, Span};
 use nbd::Request;
-use nbd::client::{CommandError, Config, Session};
+use nbd::client::Config;
+use nvme::host::Digests;
+pub use session::RequestError;
+use session::Session;
 use shape::Random;
 
 /// Longest request, blocks.
@@ -58,6 +68,26 @@ pub struct Habit {
     pub homes: u32,
     /// Where its first block is, bytes.
     pub base: u64,
+    /// How it reaches the engine.
+    pub front_end: FrontEnd,
+}
+
+/// The front end that applications use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrontEnd {
+    #[default]
+    Nbd,
+    Nvme(Nvme),
+}
+
+/// Applications that are NVMe/TCP hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nvme {
+    /// To each core; each is a host of its own.
+    pub associations: u32,
+    pub digests: Digests,
+    /// The engine has as little memory for them as it can do with.
+    pub tight: bool,
 }
 
 /// All applications of one host.
@@ -67,6 +97,8 @@ pub struct Client {
     number: u64,
     random: Random,
     conns: Vec<Connection>,
+    /// Their admin connections are behind [`Self::conns`].
+    associations: Vec<Association>,
     /// Requests begun and ended so far.
     pub begun: u64,
     pub ended: u64,
@@ -98,7 +130,7 @@ pub struct Client {
 #[derive(Clone, Copy, Debug)]
 pub struct Failed {
     pub request: Request,
-    pub error: CommandError,
+    pub error: RequestError,
     pub start_ns: u64,
     pub end_ns: u64,
     /// When its connection was made, ns.
@@ -121,6 +153,9 @@ struct Connection {
     /// Its connection has ended, and its session knows.
     over: bool,
     ready: bool,
+    /// Of NVMe/TCP: it is connected and not being closed, and may have something to send.
+    up: bool,
+    stirred: bool,
     /// When to connect again.
     again_ns: u64,
     requests: Vec<Option<Begun>>,
@@ -144,6 +179,8 @@ impl Client {
             session: None,
             over: false,
             ready: false,
+            up: false,
+            stirred: false,
             again_ns: 0,
             requests: vec![None; usize::from(habit.depth)],
             next_ns: 0,
@@ -154,6 +191,7 @@ impl Client {
             number,
             random: Random::new(seed),
             conns: (0..habit.connections).map(connection).collect(),
+            associations: Association::all(habit.front_end, habit.homes),
             begun: 0,
             ended: 0,
             failed: Vec::new(),
@@ -248,6 +286,14 @@ impl Client {
         }
     }
 
+    /// A recorder of one of its connections.
+    pub fn tap(&self) -> Tap {
+        match self.habit.front_end {
+            FrontEnd::Nbd => Tap::nbd(),
+            FrontEnd::Nvme(_) => Tap::nvme(),
+        }
+    }
+
     fn span(&self, conn: usize, token: u32, offset: u32, len: u32) -> Span {
         let slot = conn * usize::from(self.habit.depth) + token as usize;
         let at = (slot * BLOCKS_MAX as usize * BLOCK) as u64 + u64::from(offset);
@@ -256,19 +302,27 @@ impl Client {
 
     /// Left by a session in trouble: its requests have ended with errors already.
     fn over(&mut self, conn: usize, now_ns: u64) {
+        let association = self.association_of(conn);
         let it = &mut self.conns[conn];
-        (it.session, it.over, it.ready) = (None, false, false);
+        (it.session, it.over, it.ready, it.up) = (None, false, false, false);
         self.past.push(core::mem::take(&mut it.tally));
         it.again_ns = now_ns + AGAIN_NS;
+        if let Some(at) = association {
+            it.again_ns = 0; // it waits for its association
+            self.end_association(at);
+        }
     }
 
     fn connect(&mut self, conn: usize) {
-        let config = Config {
-            requests_max: self.habit.depth,
-            block_sizes: self.habit.unit == BLOCK as u64,
-            ..Config::default()
+        let session = match self.association_of(conn) {
+            Some(at) => self.queue(conn, at),
+            None => Session::Nbd(Box::new(nbd::client::Session::new(Config {
+                requests_max: self.habit.depth,
+                block_sizes: self.habit.unit == BLOCK as u64,
+                ..Config::default()
+            }))),
         };
-        self.conns[conn].session = Some(Session::new(config));
+        self.conns[conn].session = Some(session);
         self.outputs.push_back(Output::Open {
             conn: ConnId(conn as u32),
             address: conn as u32 % self.habit.homes,

@@ -84,6 +84,7 @@ impl Course<'_> {
         self.rig.world.tell(|| what);
         self.pardon(number, fault, whom);
         self.bore(fault, whom.host);
+        self.silence(fault, whom.host);
         let done = self.mislead(fault, whom)
             || self.annoy(fault, whom)
             || self.order_mirror(fault, whom, true);

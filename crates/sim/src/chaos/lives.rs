@@ -6,6 +6,7 @@
 //! belong to the life in which they were made, by time.
 use super::client::{Failed, Tally};
 use super::count::Sum;
+use super::front;
 use super::rig::Rig;
 use alloc::vec::Vec;
 use engine::export::ExportCounters;
@@ -31,6 +32,8 @@ pub struct Lives {
     outages: Vec<(u64, u64)>,
     /// When its applications were cut off, ns, and on how many cores, from the first.
     cuts: Vec<(u64, usize)>,
+    /// From when to when associations of its applications may have ended, ns.
+    silences: Vec<(u64, u64)>,
 }
 
 impl Lives {
@@ -57,6 +60,11 @@ impl Lives {
         self.cuts.push((now_ns, homes));
     }
 
+    /// Keep-alive of its applications' associations may fail in this time.
+    pub fn silence(&mut self, from_ns: u64, to_ns: u64) {
+        self.silences.push((from_ns, to_ns));
+    }
+
     /// Whether a request may have ended without an answer because its connection was cut.
     pub fn was_cut(&self, failed: &Failed) -> bool {
         let during = failed.since_ns..=failed.end_ns;
@@ -67,11 +75,11 @@ impl Lives {
     }
 
     /// Whether a request may have ended without an answer because its host's process stopped or
-    /// died: its connection was to such a one.
+    /// died, its connection being to such a one, or because its association was over.
     pub fn excuses(&self, failed: &Failed) -> bool {
         let of =
             |&(from_ns, to_ns): &(u64, u64)| failed.since_ns <= to_ns && failed.end_ns >= from_ns;
-        self.outages.iter().any(of)
+        self.outages.iter().chain(&self.silences).any(of)
     }
 
     /// The number of the life at that time.
@@ -104,9 +112,9 @@ impl Rig {
     pub fn counted(&self, number: usize) -> (Sum, ExportCounters) {
         let (mut sum, mut export) = (Sum::default(), ExportCounters::default());
         for (.., engine) in self.cores().filter(|it| it.0 == number) {
-            let counters = engine.counters(0);
-            export.requests += counters.requests;
-            export.errors += counters.errors;
+            let (requests, errors) = front::answered(engine, &self.layout);
+            export.requests += requests;
+            export.errors += errors;
             let it = engine.host();
             for path in it.paths(0) {
                 sum.add(&it.counters(0, path));

@@ -1,5 +1,6 @@
 //! Components of a layout's processes.
 use super::disk::BLOCK;
+use super::front;
 use super::mirror::LEG_BYTES;
 use super::node::Body;
 use super::rig::{Away, Checked, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
@@ -112,6 +113,8 @@ impl Rig {
             read_only: false,
         };
         engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+        let arena_at = EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes);
+        front::add_server(&mut engine, layout, core, arena_at);
         engine
     }
 

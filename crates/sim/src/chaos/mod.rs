@@ -3,7 +3,7 @@
 //! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
 //!   of it in every state of a path, `pair`: two of it together, `lasting`: for long, `spread`: on
 //!   which cores applications are, `settings`: what else differs, `enough`: faults that hardly ever
-//!   miss; [`run`]: it happens, and is judged
+//!   miss, `front`: front ends; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
@@ -21,8 +21,9 @@
 //! * `world`, `node`, `net`: places, connections, time; `late`: changes that start late
 //!
 //! # Contract
-//! Equal plans give equal courses on every machine. The engines, controllers and NBD sessions are
-//! those that run in production, with the contract of their reactor kept to the letter.
+//! Equal plans give equal courses on every machine. The engines, controllers, NBD sessions and
+//! queues of hosts are those that run in production, with the contract of their reactor kept to the
+//! letter.
 //!
 //! # Limits
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
@@ -39,6 +40,7 @@ mod disk;
 mod enough;
 mod exercise;
 mod fault;
+mod front;
 mod good;
 mod guests;
 mod harm;

@@ -6,6 +6,7 @@
 //! host has ended its connection and everything that came with it. After a stop or death of the
 //! host's process that is unknown.
 use super::client::Record;
+use super::front;
 use super::history::{Deed, NEVER, Op, Tag};
 use super::node::{Body, Node};
 use super::rig::Rig;
@@ -103,7 +104,7 @@ impl Rig {
         let mut own = accepted().filter(|(_, conn)| conn.wire.from == clients);
         let all_known = own.all(|(_, conn)| self.is_there(conn));
         // A place is free once nothing is left of its client.
-        let places = engine.counters(0).clients as usize;
+        let places = front::places(engine);
         // A request that a stop breaks off may be executed after it.
         match all_known && !stopping && places == accepted().count() {
             true => Fate::Over,

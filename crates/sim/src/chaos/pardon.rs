@@ -7,7 +7,7 @@
 //! that learn of it fail, once on each core for each such path, and those that are under way with
 //! them (T13).
 use super::aim;
-use super::client::Failed;
+use super::client::{Failed, RequestError};
 use super::disk::BLOCK;
 use super::fault::Whom;
 use super::harm;
@@ -18,7 +18,6 @@ use super::run::Course;
 use alloc::vec::Vec;
 use core::ops::Range;
 use nbd::Errno;
-use nbd::client::CommandError;
 
 /// A reason for requests to fail.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +34,15 @@ pub struct Pardon {
 }
 
 impl Failed {
+    /// Whether it failed with an I/O error, or with the status of a path: NVMe/TCP exports tell a
+    /// failure of all paths so.
+    pub(super) fn is_io_error(&self) -> bool {
+        matches!(
+            self.error,
+            RequestError::Server(Errno::Io) | RequestError::Path(_)
+        )
+    }
+
     /// The disk's blocks that it touched.
     pub(super) fn blocks(&self) -> Range<u64> {
         let (request, block) = (&self.request, BLOCK as u64);
@@ -128,8 +136,12 @@ impl Course<'_> {
         let mut flushes = Vec::new();
         for it in failed {
             let errno = match it.error {
-                CommandError::Server(errno) if errno != Errno::Shutdown => errno,
-                CommandError::Lost if lives.was_cut(it) => continue,
+                RequestError::Server(errno) if errno != Errno::Shutdown => errno,
+                // Commands of an association that is over, and those for which there was no path.
+                RequestError::Path(_) if lives.was_cut(it) || lives.excuses(it) => continue,
+                RequestError::Path(_) if self.rig.good_for(host, it).next().is_none() => continue,
+                RequestError::Path(_) => Errno::Io,
+                RequestError::Lost if lives.was_cut(it) => continue,
                 _ if lives.excuses(it) => continue,
                 _ => return Some(*it),
             };
@@ -212,9 +224,7 @@ impl Course<'_> {
         let flush = |it: &&Failed| {
             let life = host.lives.at(it.since_ns);
             let may = |&from_ns: &u64| from_ns <= it.end_ns && host.lives.at(from_ns) == life;
-            it.request.kind == nbd::Kind::Flush
-                && it.error == CommandError::Server(Errno::Io)
-                && left.iter().any(may)
+            it.request.kind == nbd::Kind::Flush && it.is_io_error() && left.iter().any(may)
         };
         let those = failed.iter().filter(flush);
         those.map(|it| (it.start_ns, it.end_ns)).collect()

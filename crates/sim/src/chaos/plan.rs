@@ -1,10 +1,11 @@
 //! Components of a world of faults and its faults, drawn from a seed.
 use super::aim;
-use super::client::Habit;
+use super::client::{FrontEnd, Habit};
 use super::cut_off;
 use super::discovery;
 use super::disk::BLOCK;
 use super::enough;
+use super::front;
 use super::guests;
 use super::hole;
 pub use super::kind::Kind;
@@ -58,7 +59,7 @@ pub struct Plan {
 /// that found something once are kept so.
 type Layer = (&'static str, u64, fn(&mut Plan, &mut Random));
 
-const LAYERS: [Layer; 10] = [
+const LAYERS: [Layer; 11] = [
     ("aim", 0x0a1e_d000, aim::plan),
     ("pair", 0x9a12_d000, pair::plan),
     ("cut_off", 0xcac4_e000, cut_off::plan),
@@ -69,10 +70,11 @@ const LAYERS: [Layer; 10] = [
     ("settings", 0x5e77_1000, settings::plan),
     ("enough", 0xe009_4000, enough::plan),
     ("hole", 0x401e_1000, hole::plan),
+    ("front", 0xf407_e4d0, front::plan),
 ];
 
 /// Those of worlds with a mirror, which are a family of their own.
-const LAYERS_OF_MIRRORS: [Layer; 13] = [
+const LAYERS_OF_MIRRORS: [Layer; 14] = [
     ("sharp", 0x54a2_9000, mirror::sharp::plan),
     ("ample", 0xa3b1_e000, mirror::ample::plan),
     ("dense", 0x0de4_5e00, mirror::dense::plan),
@@ -86,6 +88,7 @@ const LAYERS_OF_MIRRORS: [Layer; 13] = [
     ("deep", 0xdee9_0100, mirror::deep::plan),
     ("hung", 0x4a9d_5b00, mirror::hung::plan),
     ("local", 0x10ca_1e00, mirror::local::plan),
+    ("front", 0xf407_e4d0, front::plan),
 ];
 
 impl Plan {
@@ -187,6 +190,7 @@ pub(super) fn habit(
         unit: BLOCK as u64,
         homes: 1,
         base: 0,
+        front_end: FrontEnd::Nbd,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
     Habit {

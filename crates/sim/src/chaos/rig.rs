@@ -6,6 +6,7 @@
 use super::client::{Client, Habit};
 use super::discovery::Discovery;
 use super::disk::Disk;
+use super::front;
 use super::good::Good;
 use super::kind::Kind;
 use super::lives::Lives;
@@ -259,7 +260,7 @@ impl Rig {
             .collect();
         let of_mirror = u64::from(layout.mirror.map_or(0, |_| MIRROR_SCRATCH_BYTES));
         let arena = EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes) + of_mirror;
-        let arena = arena as usize;
+        let arena = (arena + front::arena_bytes(layout)) as usize;
         let local = layout.mirror.filter(|it| it.local).map_or(0, |it| it.legs);
         for _ in &cores {
             let mut node = Node::new(Body::Dead, arena);
@@ -279,7 +280,8 @@ impl Rig {
         // Clients of a volume are on one core, that of its number, unless each core has some.
         let homes = cores.iter().skip(layout.first_home());
         let homes = homes.take(layout.habit.homes as usize);
-        node.addresses = homes.map(|&core| (core, 0)).collect();
+        let listener = front::listener(layout);
+        node.addresses = homes.map(|&core| (core, listener)).collect();
         self.world.nodes.push(node);
         self.hosts.push(Host {
             cores,

@@ -1,6 +1,6 @@
 //! Sums over the requests of one connection.
+use super::client::RequestError;
 use super::disk::BLOCK;
-use nbd::client::CommandError;
 use nbd::{Errno, Kind, Request};
 
 /// See the module.
@@ -40,11 +40,11 @@ impl Done {
 
 impl Tally {
     /// A request has ended.
-    pub fn count(&mut self, request: &Request, result: Result<(), CommandError>) {
+    pub fn count(&mut self, request: &Request, result: Result<(), RequestError>) {
         match result {
             Ok(()) => self.answered += 1,
             // A refusal by a session that ends counts as no request.
-            Err(CommandError::Server(errno)) if errno != Errno::Shutdown => {
+            Err(RequestError::Server(errno)) if errno != Errno::Shutdown => {
                 self.answered += 1;
                 self.errors += 1;
             }

@@ -34,11 +34,12 @@ impl Client {
                 _ => self.habit.base,
             };
             let offset = request.offset + base;
-            if session.submit(&Request { offset, ..request }).is_err() {
+            if !session.submit(&Request { offset, ..request }, now_ns) {
                 self.conns[conn].ready = false; // it is over, and has not said so yet
                 return;
             }
             self.begun += 1;
+            self.conns[conn].stirred = true;
             self.conns[conn].requests[token] = Some(begun);
             if self.to_read.is_none() && self.random.up_to(PAUSES - 1) == 0 {
                 let pause_ns = self.random.up_to(self.habit.pause_ns);
@@ -50,6 +51,10 @@ impl Client {
     /// Whether a connection may have one request more.
     pub(super) fn has_room(&self, conn: usize) -> bool {
         let mut requests = self.conns[conn].requests.iter();
+        let session = &self.conns[conn].session;
+        if session.as_ref().is_some_and(|it| !it.has_room()) {
+            return false;
+        }
         match self.singly {
             true => conn < self.habit.homes as usize && requests.all(Option::is_none),
             false => requests.any(Option::is_none),

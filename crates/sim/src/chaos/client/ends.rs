@@ -2,13 +2,13 @@
 //!
 //! # Contract
 //! Each request ends once: a second end is a panic, which is a finding.
+use super::session::{Event, RequestError, Session};
 use super::{Begun, Client, Done, Failed, Record};
 use crate::chaos::disk::tag;
 use crate::chaos::history::{Deed, NEVER, Op, Tag};
 use crate::chaos::orphan::Orphan;
 use engine::machine::Memory;
 use engine::{ConnId, Output};
-use nbd::client::{CommandError, Completed, Event, Session};
 use nbd::{Errno, Kind};
 
 impl Client {
@@ -21,43 +21,64 @@ impl Client {
             .and_then(Session::poll_event)
         {
             match event {
-                Event::Ready(_) => self.conns[conn].ready = true,
+                Event::Ready => self.conns[conn].ready = true,
                 Event::Zero { token, offset, len } => {
                     memory
                         .bytes_mut(self.span(conn, token, offset, len))
                         .fill(0);
                 }
-                Event::Completed(completed) => self.complete(conn, &completed, memory, now_ns),
+                Event::Completed(token, result) => {
+                    self.complete(conn, (token, result), memory, now_ns);
+                }
                 Event::Transmit => self.outputs.push_back(Output::Transmit(id)),
                 Event::Resume => self.outputs.push_back(Output::Resume(id)),
-                Event::Close | Event::Failed(_) => self.outputs.push_back(Output::Close {
-                    conn: id,
-                    abort: false,
-                }),
+                Event::Over => match self.association_of(conn) {
+                    Some(at) => self.end_association(at),
+                    None => self.outputs.push_back(Output::Close {
+                        conn: id,
+                        abort: false,
+                    }),
+                },
             }
         }
     }
 
-    fn complete(&mut self, conn: usize, end: &Completed, memory: &dyn Memory, now_ns: u64) {
-        let begun = self.conns[conn].requests[end.token as usize].take();
+    /// A queue does not say when it has something to send.
+    pub(super) fn transmit_queue(&mut self, conn: usize) {
+        let is_queue = self.association_of(conn).is_some();
+        let it = &mut self.conns[conn];
+        if is_queue && it.up && core::mem::take(&mut it.stirred) {
+            self.outputs
+                .push_back(Output::Transmit(ConnId(conn as u32)));
+        }
+    }
+
+    fn complete(
+        &mut self,
+        conn: usize,
+        (token, result): (u32, Result<(), RequestError>),
+        memory: &dyn Memory,
+        now_ns: u64,
+    ) {
+        let begun = self.conns[conn].requests[token as usize].take();
         assert!(
             begun.is_some(),
-            "request {} of connection {conn} ended twice",
-            end.token
+            "request {token} of connection {conn} ended twice"
         );
         let Some(begun) = begun else { return };
         self.ended += 1;
         let tally = &mut self.conns[conn].tally;
-        tally.count(&begun.request, end.result);
+        tally.count(&begun.request, result);
         let since_ns = tally.since_ns;
-        self.note(conn, &begun, end.result, (since_ns, now_ns));
+        self.note(conn, &begun, result, (since_ns, now_ns));
         // An error says that the request is over; a cut connection does not.
-        let failed = match end.result {
+        let failed = match result {
             Ok(()) => false,
-            Err(CommandError::Server(errno)) => errno != Errno::Shutdown,
-            Err(_) => false,
+            Err(RequestError::Server(errno)) => errno != Errno::Shutdown,
+            Err(RequestError::Path(_)) => true,
+            Err(RequestError::Incomplete | RequestError::Lost) => false,
         };
-        let done = end.result.is_ok();
+        let done = result.is_ok();
         let end_ns = if done || failed { now_ns } else { NEVER };
         let request = &begun.request;
         let op = |deed| Op {
@@ -68,7 +89,7 @@ impl Client {
         let unit = self.habit.unit;
         let first = request.offset / unit;
         match request.kind {
-            Kind::Write if end.result == Err(CommandError::Lost) => self.bereave(conn, &begun),
+            Kind::Write if result == Err(RequestError::Lost) => self.bereave(conn, &begun),
             Kind::Write => {
                 let blocks = u64::from(request.length) / unit;
                 for (block, tag) in (first..first + blocks).zip(begun.tag..) {
@@ -84,7 +105,7 @@ impl Client {
                 }
             }
             Kind::Read if done => {
-                let span = self.span(conn, end.token, 0, request.length);
+                let span = self.span(conn, token, 0, request.length);
                 for (block, bytes) in (first..).zip(memory.bytes(span).chunks(unit as usize)) {
                     let deed = Deed::Read(tag(bytes));
                     self.records.push(Record::Block(block, op(deed)));
@@ -102,7 +123,7 @@ impl Client {
         &mut self,
         conn: usize,
         begun: &Begun,
-        result: Result<(), CommandError>,
+        result: Result<(), RequestError>,
         (since_ns, end_ns): (u64, u64),
     ) {
         let (request, start_ns) = (begun.request, begun.start_ns);

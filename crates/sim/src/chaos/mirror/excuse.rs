@@ -7,14 +7,13 @@
 //! reads near it, until that was written. A flush may fail once for each path of a leg that left
 //! with what its controller had cached (T13), where no other leg was in sync. A flush that fails
 //! says that what was acknowledged before it may be lost; later ones do not cover that.
-use super::super::client::{BLOCKS_MAX, Failed};
+use super::super::client::{BLOCKS_MAX, Failed, RequestError};
 use super::super::judged::Check;
 use super::super::run::Course;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::mirror::{LegReport, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use nbd::Errno;
-use nbd::client::CommandError;
 use volume::mirror::assembly::Wishes;
 
 /// Report about a leg that does not return because it is too short.
@@ -29,22 +28,26 @@ impl Course<'_> {
     ) -> Option<Failed> {
         let lives = &self.rig.hosts[host].lives;
         let is_error =
-            |it: &Failed| matches!(it.error, CommandError::Server(Errno::Io | Errno::NoSpc));
+            |it: &Failed| it.is_io_error() || it.error == RequestError::Server(Errno::NoSpc);
         let excuse = failed.iter().any(is_error).then_some(Check::Excuse);
         self.report.judged.extend(excuse);
         let is_wrong = |it: &&Failed| match it.error {
-            CommandError::Server(Errno::Io | Errno::NoSpc) => {
+            // A namespace without a usable leg is inaccessible at once: nothing waits for one.
+            RequestError::Path(_) => {
+                let good = self.rig.good_for(host, it).count();
+                let cut = lives.was_cut(it) || lives.excuses(it);
+                !cut && good > self.pardons_at(host, it)
+            }
+            RequestError::Server(Errno::Io | Errno::NoSpc) => {
                 let has = |leg: &usize| !self.lacks_block_of(*leg, it);
                 let good = self.rig.good_for(host, it).filter(has).count();
                 let soon = self.soon_there(host, it).into_iter().filter(has).count();
                 good.max(soon) > self.pardons_at(host, it)
             }
-            CommandError::Lost if lives.was_cut(it) => false,
+            RequestError::Lost if lives.was_cut(it) => false,
             _ => !lives.excuses(it),
         };
-        let is_flush = |it: &&Failed| {
-            it.request.kind == nbd::Kind::Flush && it.error == CommandError::Server(Errno::Io)
-        };
+        let is_flush = |it: &&Failed| it.request.kind == nbd::Kind::Flush && it.is_io_error();
         let wrong = || failed.iter().filter(is_wrong);
         let other = wrong().find(|it| !is_flush(it)).copied();
         other.or_else(|| self.without_departure(host, wrong().filter(is_flush).copied().collect()))
@@ -81,10 +84,9 @@ impl Course<'_> {
         let node = self.rig.hosts[0].clients;
         if let Some(client) = self.rig.world.nodes[node].client() {
             let news = &client.failed[self.told_failed.min(client.failed.len())..];
-            let io = CommandError::Server(Errno::Io);
             let flushes = news
                 .iter()
-                .filter(|it| it.request.kind == nbd::Kind::Flush && it.error == io);
+                .filter(|it| it.request.kind == nbd::Kind::Flush && it.is_io_error());
             for it in flushes {
                 self.history.given_up(1, it.start_ns, it.end_ns);
             }

@@ -1,5 +1,6 @@
 //! Initial legs of a mirror, and the engine of its host.
 use super::super::disk::{self, BLOCK, Disk};
+use super::super::front;
 use super::super::make;
 use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use super::{LEG_BYTES, Shape};
@@ -159,6 +160,8 @@ impl Rig {
                 read_only: false,
             };
             engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+            let scratch = u64::from(layout.more.scratch_bytes) + u64::from(MIRROR_SCRATCH_BYTES);
+            front::add_server(&mut engine, layout, core, EXPORT_ARENA_MIN + scratch);
         }
         engine
     }

@@ -1,0 +1,181 @@
+//! Front ends by which applications reach the engine: NBD, or an NVMe/TCP export of the volume.
+//!
+//! Decides, from a plan and its seed, in which worlds applications are NVMe/TCP hosts, with how
+//! many associations; and makes the engine's server for them.
+//!
+//! # Contract
+//! Drawn apart from everything else, and after it: worlds whose applications use NBD are as they
+//! would be if there were nothing else. The NBD export is there in all worlds, for the unrelated
+//! clients.
+//!
+//! # Limits
+//! Applications that change parts of blocks use NBD: NVMe has whole blocks only. Connections between
+//! hosts and applications carry no damaged bytes.
+use super::client::{FrontEnd, NQN, Nvme};
+use super::disk::BLOCK;
+use super::kind::Kind;
+use super::plan::{Fault, Plan};
+use super::rig::{Checked, KATO_MS, Layout};
+use super::run::Course;
+use super::wire_recorder::ENTRIES;
+use alloc::vec;
+use engine::limits::EXPORTS_MAX;
+use engine::mirror::MIRRORS_FROM;
+use engine::{Core, NvmeConfig};
+
+use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use nvme::host::{AnaState, Digests};
+use shape::Random;
+
+/// Of worlds in which that can be, one in so many has NVMe/TCP hosts.
+const ONE_OF: u64 = 3;
+/// Most associations to each core.
+const ASSOCIATIONS_MAX: u64 = 2;
+const TRANSFER_SHIFT: u8 = 14;
+const IN_CAPSULE: u32 = 1024;
+/// Bytes of the server's arena, where there is plenty.
+const ARENA_BYTES: u64 = 1 << 20;
+/// The smallest buffer there.
+const BUFFER_MIN: u64 = 4096;
+/// Lives of an association whose connections the engine may have at a time.
+const LIVES: u32 = 3;
+/// How long after a fault an association may end that began in it, ns.
+const SILENCE_NS: u64 = 3 * KATO_MS as u64 * 1_000_000;
+
+/// A plan, perhaps with NVMe/TCP hosts.
+pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
+    let layout = &mut plan.layout;
+    if layout.habit.unit != BLOCK as u64 || random.up_to(ONE_OF - 1) > 0 {
+        return;
+    }
+    let associations = 1 + random.up_to(ASSOCIATIONS_MAX - 1) as u32;
+    let least = associations * layout.habit.homes;
+    layout.habit.connections = layout.habit.connections.max(least);
+    layout.habit.front_end = FrontEnd::Nvme(Nvme {
+        associations,
+        digests: Digests {
+            header: layout.digests && layout.more.checked != Checked::Data,
+            data: layout.digests && layout.more.checked != Checked::Headers,
+        },
+        tight: random.up_to(2) == 0,
+    });
+}
+
+/// Connections that a core takes from NVMe/TCP hosts.
+fn connections_max(layout: &Layout, of: Nvme) -> u32 {
+    LIVES * (layout.habit.connections + of.associations)
+}
+
+/// Bytes of a core's arena that are the NVMe/TCP server's; they come after all others.
+pub(super) fn arena_bytes(layout: &Layout) -> u64 {
+    match layout.habit.front_end {
+        FrontEnd::Nbd => 0,
+        FrontEnd::Nvme(it) if it.tight => {
+            (2 << TRANSFER_SHIFT) + u64::from(connections_max(layout, it)) * BUFFER_MIN
+        }
+        FrontEnd::Nvme(_) => ARENA_BYTES,
+    }
+}
+
+/// The number of the listener that applications connect to.
+pub(super) fn listener(layout: &Layout) -> u32 {
+    match layout.habit.front_end {
+        FrontEnd::Nbd => 0,
+        FrontEnd::Nvme(_) => EXPORTS_MAX,
+    }
+}
+
+/// Adds the server to a core that has the volume, if applications need it; its buffers begin there.
+pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at: u64) {
+    let FrontEnd::Nvme(of) = layout.habit.front_end else {
+        return;
+    };
+    let volume = layout.mirror.map_or(0, |_| MIRRORS_FROM);
+    let cntlid = 1 + 1000 * number;
+    let config = NvmeConfig {
+        subsystem: SubsystemConfig {
+            nqn: NQN.into(),
+            serial: "EXPORT".into(),
+            model: "braid".into(),
+            cntlid_min: cntlid,
+            cntlid_max: cntlid + 999,
+            namespaces: vec![NamespaceConfig {
+                nsid: 1,
+                blocks: 1,
+                block_shift: BLOCK.ilog2() as u8,
+                uuid: [0xe1; 16],
+                nguid: [0xe2; 16],
+                ana_group: 1,
+                read_only: false,
+                deallocate_zeroes: false,
+            }],
+            ports: vec![PortConfig {
+                id: 1,
+                traddr: "192.0.2.2".into(),
+                trsvcid: "4420".into(),
+                ipv6: false,
+                ana: AnaState::Optimized,
+            }],
+            hosts: vec![],
+            entries_max: ENTRIES as u16,
+            io_queues_max: 8,
+            transfer_shift: TRANSFER_SHIFT,
+            in_capsule_max: IN_CAPSULE,
+            maxh2cdata: 4096,
+            c2h_success: true,
+            cqt_ms: 0,
+            volatile_write_cache: true,
+            compare: false,
+            lba_status: false,
+            connections_max: connections_max(layout, of),
+        },
+        volumes: vec![volume],
+        arena_at,
+        arena_bytes: arena_bytes(layout),
+    };
+    let added = core.add_nvme_server(config);
+    assert_eq!(added, Ok(EXPORTS_MAX), "an export that can't be");
+}
+
+/// Requests that the front ends of a core have answered, and of these with an error.
+pub(super) fn answered(core: &Core, layout: &Layout) -> (u64, u64) {
+    match layout.habit.front_end {
+        FrontEnd::Nbd => {
+            let counters = core.counters(0);
+            (counters.requests, counters.errors)
+        }
+        FrontEnd::Nvme(_) => {
+            let stats = core.port_stats(EXPORTS_MAX).unwrap_or_default();
+            (stats.commands, stats.errors)
+        }
+    }
+}
+
+/// Places of clients and hosts of a core that are taken: each until nothing is left of its
+/// connection.
+pub(super) fn places(core: &Core) -> usize {
+    let hosts = core.targets().map(|it| it.places_taken());
+    core.counters(0).clients as usize + hosts.sum::<usize>()
+}
+
+impl Course<'_> {
+    /// Associations of a host's applications may end because of a fault that begins.
+    pub(super) fn silence(&mut self, fault: &Fault, host: usize) {
+        let is_nvme = self.plan.layout.habit.front_end != FrontEnd::Nbd;
+        let silences = matches!(
+            fault.kind,
+            Kind::Unread
+                | Kind::FreezeHost
+                | Kind::HaltHost
+                | Kind::ClientHalfOpen
+                | Kind::ClientPartition
+                | Kind::ClientSlow
+                | Kind::ClientFull
+        );
+        if is_nvme && silences {
+            let now_ns = self.rig.world.now_ns;
+            let to_ns = now_ns + fault.lasts_ns + SILENCE_NS;
+            self.rig.hosts[host].lives.silence(now_ns, to_ns);
+        }
+    }
+}
