@@ -231,7 +231,7 @@ fn who_waits_for_a_rebuild_waits_until_it_is_over() {
         return;
     };
     let (engine, mut client) = written(&place);
-    place.told(&["mirror", "speed", "v0", "--ceiling", "8MiB/s"]);
+    place.told(&["mirror", "speed", "v0", "--ceiling", "24MiB/s"]);
     for _ in 0..3 {
         place.told(&["mirror", "fail", "v0", "1"]);
         client.write_blocks(BLOCKS);

@@ -1,7 +1,7 @@
 //! Files that are not there at the start and come by themselves.
 use super::place::{LEG_BYTES, Place, end};
 use crate::serve::hangfs::HangFs;
-use crate::serve::process::{Client, Process, begun, wait_until};
+use crate::serve::process::{Client, Process, at_once, begun, wait_until};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,15 @@ impl Place {
 }
 
 #[test]
-fn late_leg_returns_by_itself_and_no_other_file_does() {
+fn t52_late_legs_return_by_themselves_or_are_removed() {
+    at_once(&[
+        late_leg_returns_and_no_other_file,
+        hung_leg_returns_when_it_can,
+        hung_leg_can_be_removed,
+    ]);
+}
+
+fn late_leg_returns_and_no_other_file() {
     let Some(place) = Place::new() else {
         return;
     };
@@ -133,8 +141,7 @@ impl Hung {
 }
 
 /// The mirror, the other volume and verbs go on; the leg is in sync once its file answers.
-#[test]
-fn t52_late_leg_on_a_hung_file_returns_when_it_can() {
+fn hung_leg_returns_when_it_can() {
     let Some(mut it) = Hung::new() else {
         return;
     };
@@ -163,8 +170,7 @@ fn t52_late_leg_on_a_hung_file_returns_when_it_can() {
 }
 
 /// It can be removed while it hangs; a file that hangs is not added; other verbs go on.
-#[test]
-fn t52_late_leg_on_a_hung_file_can_be_removed() {
+fn hung_leg_can_be_removed() {
     let Some(mut it) = Hung::new() else {
         return;
     };

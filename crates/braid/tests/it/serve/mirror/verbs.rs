@@ -1,6 +1,6 @@
 //! What verbs answer: of checks, of what legs have no room for, of what may only be read.
 use super::place::{Place, end, kill, said};
-use crate::serve::process::{Process, wait_until};
+use crate::serve::process::{Process, at_once, wait_until};
 
 #[test]
 fn a_check_waits_goes_on_and_ends_as_it_is_told() {
@@ -54,34 +54,40 @@ fn a_check_waits_goes_on_and_ends_as_it_is_told() {
 }
 
 #[test]
-fn who_waits_for_a_check_is_told_that_the_engine_has_gone_and_not_that_legs_differ() {
-    for verb in ["check", "status"] {
-        let Some(place) = Place::new() else {
-            return;
-        };
-        let engine = place.start();
-        place.told(&["mirror", "speed", "v0", "--ceiling", "1MiB/s"]);
-        if verb == "status" {
-            place.told(&["mirror", "check", "v0"]);
-        }
-        let socket = place.path("c.sock");
-        let words = ["mirror", verb, "v0", "--wait", "--socket"];
-        let words = [&words[..], &[socket.to_str().unwrap()]].concat();
-        let mut waits = Process::start(place.0.path(), &words);
-        let checks = || place.told(&["mirror", "status", "v0"])["check"].is_object();
-        wait_until(|| checks().then_some(()));
-        // It says so when it has asked.
-        place.told(&["mirror", "pause-check", "v0"]);
-        waits.notes("check is paused");
-        end(engine);
-        waits.notes("c.sock");
-        let status = waits.ended();
-        assert_eq!(status.code(), Some(3), "{verb}: {}", waits.seen);
-    }
+fn callers_that_wait_are_told_how_it_goes() {
+    at_once(&[
+        || engine_goes_during_a_check("check"),
+        || engine_goes_during_a_check("status"),
+        resync_after_a_kill_is_waited_for,
+    ]);
 }
 
-#[test]
-fn a_resync_after_a_kill_is_shown_and_waited_for() {
+/// The caller is told that the engine has gone, and not that legs differ.
+fn engine_goes_during_a_check(verb: &str) {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1MiB/s"]);
+    if verb == "status" {
+        place.told(&["mirror", "check", "v0"]);
+    }
+    let socket = place.path("c.sock");
+    let words = ["mirror", verb, "v0", "--wait", "--socket"];
+    let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+    let mut waits = Process::start(place.0.path(), &words);
+    let checks = || place.told(&["mirror", "status", "v0"])["check"].is_object();
+    wait_until(|| checks().then_some(()));
+    // It says so when it has asked.
+    place.told(&["mirror", "pause-check", "v0"]);
+    waits.notes("check is paused");
+    end(engine);
+    waits.notes("c.sock");
+    let status = waits.ended();
+    assert_eq!(status.code(), Some(3), "{verb}: {}", waits.seen);
+}
+
+fn resync_after_a_kill_is_waited_for() {
     let Some(place) = Place::new() else {
         return;
     };
