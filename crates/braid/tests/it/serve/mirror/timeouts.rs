@@ -455,18 +455,18 @@ fn return_pending() {
 
 #[test]
 fn t55_verb_that_times_out_is_taken_back_or_pending() {
-    // Each waits for half a minute.
+    // Each waits for half a minute, the first four twice: they start first.
     at_once(&[
+        removal_taken_back,
+        addition_taken_back,
+        replacement_taken_back,
+        growth_taken_back,
         speed_pending,
         failure_pending,
         return_pending,
-        removal_taken_back,
         removal_pending,
-        addition_taken_back,
         addition_pending,
-        replacement_taken_back,
         replacement_pending,
-        growth_taken_back,
         stop_pending,
         assembly_pending,
         assembly_ended,
