@@ -97,7 +97,7 @@ use crate::scratch::Scratch;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::IoLimits;
-use hedge::Hedges;
+use hedge::Hedger;
 use outputs::Outputs;
 use path::{Link, Path, Role};
 use pending_change::ConfigChanges;
@@ -122,7 +122,7 @@ pub struct HostEngine {
     /// Buffers of the engine's own.
     scratch: Scratch,
     /// Second copies of reads.
-    hedges: Hedges,
+    hedger: Hedger,
     standstills: Standstills,
     outputs: Outputs,
     /// All but the ends of I/Os.
@@ -188,7 +188,7 @@ impl HostEngine {
         Self {
             slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, spare, slots::EMPTY),
-            hedges: Hedges::new(config.io_max + spare, spare, unseen_ns_max),
+            hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
@@ -431,7 +431,7 @@ impl Machine for HostEngine {
             HostControl::Barred(mark, bar) => self.bar_namespace(&mark, &bar, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
-        self.rouse_hedges();
+        self.rouse_hedger();
     }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
@@ -476,8 +476,8 @@ impl Machine for HostEngine {
         if now_ns < self.timers.wake_ns() || !self.started {
             return; // for the turn's sake
         }
-        if self.hedges.is_on() && !self.timers.is_due(now_ns) {
-            return self.look(now_ns);
+        if self.hedger.is_on() && !self.timers.is_due(now_ns) {
+            return self.inspect_reads(now_ns);
         }
         for number in 0..self.paths.len() {
             self.path_timeout(number, now_ns);
@@ -498,8 +498,8 @@ impl Machine for HostEngine {
             .flatten()
             .min();
         self.timers.set_deadline(first);
-        if self.hedges.is_on() {
-            self.look(now_ns);
+        if self.hedger.is_on() {
+            self.inspect_reads(now_ns);
         }
     }
 }

@@ -173,7 +173,7 @@ impl HostEngine {
         it.head.set_draining(index, true);
         self.settle_in(volume, index, place, config);
         self.paths[place].set_admin_state(AdminState::Joining);
-        self.rouse_hedges();
+        self.rouse_hedger();
     }
 
     /// Puts a path into its place of the table.
@@ -205,11 +205,11 @@ impl HostEngine {
             self.volumes[at] = it;
         }
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
-        self.hedges.set_unseen_max(self.unseen_ns_max);
+        self.hedger.set_unseen_max(self.unseen_ns_max);
         if self.started {
             self.shut_gate(volume, now_ns);
         }
-        self.rouse_hedges();
+        self.rouse_hedger();
         for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
             self.settle_in(volume, index, place as usize, path);
             if self.started {

@@ -271,7 +271,7 @@ impl HostEngine {
     /// its end was seen.
     pub(super) fn looked(&mut self, busy_ns: u64, now_ns: u64) {
         self.standstills.note(busy_ns, now_ns);
-        self.hedges.looked(busy_ns.saturating_mul(2));
+        self.hedger.set_busy(busy_ns.saturating_mul(2));
         for volume in &mut self.volumes {
             volume.head.set_gap(busy_ns.saturating_mul(2));
         }

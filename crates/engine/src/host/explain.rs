@@ -17,6 +17,7 @@ use super::counters::group;
 use super::slots::{EMPTY, Slot};
 use super::split::carries;
 use super::types::{Io, PathState};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use crate::limits::{EXPLAIN_PAUSE_NS, EXPLAINED_MAX, EXPLAINED_OPEN_MAX};
 use alloc::boxed::Box;
@@ -265,6 +266,15 @@ impl Explain {
     }
 }
 
+impl Volume {
+    /// An I/O, or a piece, has ended for good: the next in its slot is another.
+    pub(super) fn forget_explained(&mut self, token: u32) {
+        let open = self.explain.iter_mut().flat_map(|it| &mut it.open);
+        let those = open.filter(|it| it.is_some_and(|(of, _)| of == token));
+        those.for_each(|it| *it = None);
+    }
+}
+
 impl HostEngine {
     /// Writes down why I/Os of a volume go where they go, from now on; what was asked about it
     /// before is forgotten. False: there is no such volume.
@@ -305,7 +315,7 @@ impl HostEngine {
 
     /// The path for an I/O among those whose bits are set; it is written down if it is its turn.
     pub(super) fn choose(&mut self, index: u32, able: u64, now_ns: u64) -> Option<PathIndex> {
-        let request = self.request(index, now_ns);
+        let request = self.slots.get(index).request(now_ns);
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
         let at = usize::from(slot.io.volume);
         let asked = self.volumes[at].explain.is_some() && self.volumes[at].recovery.enabled;
@@ -367,10 +377,7 @@ impl HostEngine {
     /// An I/O, or a piece, has ended for good: the next in its slot is another.
     pub(super) fn explained_all(&mut self, index: u32) {
         let (volume, token) = (self.slots.get(index).io.volume, self.slots.token(index));
-        let explain = &mut self.volumes[usize::from(volume)].explain;
-        let open = explain.iter_mut().flat_map(|it| &mut it.open);
-        let those = open.filter(|it| it.is_some_and(|(of, _)| of == token));
-        those.for_each(|it| *it = None);
+        self.volumes[usize::from(volume)].forget_explained(token);
     }
 
     /// An attempt has ended; it may have been written down.

@@ -194,7 +194,7 @@ impl HostEngine {
 
     /// False: it can't be asked now, or its ANA state forbids it.
     fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
-        let request = self.request(index, now_ns);
+        let request = self.slots.get(index).request(now_ns);
         let path = self.paths[number].index;
         if self.head(number).select_only(&request, path).is_none() {
             return false;

@@ -28,14 +28,16 @@ mod stats;
 
 pub use stats::HedgeStats;
 
+use super::HostEngine;
 use super::counters::group;
-use super::path::Role;
+use super::path::{Path, Role};
 use super::slots::{IoState, Kind, Lane, Slots};
 use super::split::carries;
 use super::types::{IoOp, PathKind};
-use super::{HostEngine, VACANT};
+use super::volumes::{VACANT, Volume};
 use crate::limits::{BUFFER_MAX, HEDGES_MAX};
 use crate::machine::{Memory, Span};
+use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use canary::Bug;
 use policy::{Hedge, PathIndex};
@@ -91,8 +93,8 @@ struct Pair {
     second: bool,
 }
 
-/// The copies of one core.
-pub(super) struct Hedges {
+/// Second copies of late reads of one core: which get one, and what becomes of both.
+pub(super) struct Hedger {
     /// By slot; empty where there is no memory for copies.
     table: Vec<Pair>,
     /// Reads that are done, in buffers of the engine's own.
@@ -112,18 +114,123 @@ pub(super) struct Hedges {
     busy_ns: u64,
 }
 
-/// What a look found out about the next.
-struct Next {
-    /// Earliest read that will be worth it.
+/// What is inspected: all I/Os of a core that are on paths.
+pub(super) struct Inspected<'a> {
+    pub slots: &'a mut Slots,
+    pub paths: &'a [Path],
+    pub volumes: &'a mut [Volume],
+    pub scratch: &'a mut Scratch,
+}
+
+impl<'a> Inspected<'a> {
+    /// The paths of a volume.
+    fn paths_of(&self, volume: &Volume) -> impl Iterator<Item = &'a Path> {
+        let there = volume.places.iter().filter(|&&number| number != VACANT);
+        let paths = self.paths;
+        there.map(move |&number| &paths[number])
+    }
+}
+
+/// An inspection of the oldest reads of all paths: how far it is, and when the next one is due. It
+/// is interrupted for each copy that is to be sent.
+pub(super) struct Inspection {
+    now_ns: u64,
+    /// The next path is the one at this place of this volume.
+    volume: usize,
+    place: usize,
+    /// The path that is being inspected.
+    walk: Option<Walk>,
+    /// Some volume hedges.
+    is_hedging: bool,
+    /// The earliest time at which a read will be worth an inspection, ns.
     at_ns: u64,
-    /// Shortest time after which one is.
+    /// The shortest time after which one is, ns.
     after_ns: u64,
     /// There are reads.
     any: bool,
     /// More than [`WALK_MAX`] I/Os of a path are under way.
-    long: bool,
-    /// Those that a look didn't come to.
-    cut: bool,
+    is_long: bool,
+    /// There are I/Os that it didn't come to.
+    is_cut: bool,
+}
+
+/// Where the inspection of one path is.
+struct Walk {
+    number: usize,
+    /// The next I/O, and the first that was not given to the path's queue.
+    next: Option<u32>,
+    waiting: Option<u32>,
+    /// I/Os so far.
+    walked: u32,
+    /// Of those, reads of which the policy was asked.
+    asked: u32,
+    /// Of those, reads that are not late, and never were.
+    young: u32,
+}
+
+/// A copy that is to be sent: the policy has chosen its path, and its memory is reserved.
+pub(super) struct LateRead {
+    /// Slot of the read.
+    pub index: u32,
+    pub other: PathIndex,
+    /// For the read itself, and for the copy.
+    pub buffers: [Span; 2],
+}
+
+/// What the end of one of two copies means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyEnd {
+    /// The read is done; its caller gets the bytes at the end of the turn.
+    Done,
+    /// The other one is the read, or was done before.
+    Forgotten,
+    /// It is a read like any other again, and failed.
+    Failed,
+}
+
+impl Inspection {
+    pub(super) fn begin(now_ns: u64) -> Self {
+        Self {
+            now_ns,
+            volume: 0,
+            place: 0,
+            walk: None,
+            is_hedging: false,
+            at_ns: u64::MAX,
+            after_ns: u64::MAX,
+            any: false,
+            is_long: false,
+            is_cut: false,
+        }
+    }
+
+    /// Goes on to the next path with reads that may be late; false: there is none.
+    fn next_path(&mut self, on: &Inspected<'_>) -> bool {
+        while let Some(volume) = on.volumes.get(self.volume) {
+            let place = volume.places.get(self.place).copied();
+            let hedges = volume.head.hedges();
+            self.is_hedging |= hedges;
+            let Some(number) = place.filter(|_| hedges) else {
+                self.volume += 1;
+                self.place = 0;
+                continue;
+            };
+            self.place += 1;
+            let path = on.paths.get(number); // None: VACANT
+            if let Some(path) = path.filter(|it| it.queue.is_some() && it.is_live()) {
+                self.walk = Some(Walk {
+                    number,
+                    next: path.lane.oldest_issued(),
+                    waiting: path.lane.waiting(),
+                    walked: 0,
+                    asked: 0,
+                    young: 0,
+                });
+                return true;
+            }
+        }
+        false
+    }
 }
 
 /// Spare slots beside `slots`, where there is memory to use them with; all have 16-bit numbers.
@@ -134,7 +241,7 @@ pub(super) fn spare(slots: u32, memory: Span) -> u32 {
     }
 }
 
-impl Hedges {
+impl Hedger {
     /// For so many slots in all, `spare` of them for copies.
     pub(super) fn new(slots: u32, spare: u32, unseen_ns_max: u64) -> Self {
         let pair = |index| Pair {
@@ -181,13 +288,39 @@ impl Hedges {
         };
     }
 
-    /// Nobody looked for so long.
+    /// The core did not look for so long: what has ended may not have been seen.
     #[inline]
-    pub(super) fn looked(&mut self, busy_ns: u64) {
+    pub(super) fn set_busy(&mut self, busy_ns: u64) {
         self.busy_ns = busy_ns;
     }
 
-    /// Whether the copy in this slot is one that nobody waits for any more.
+    /// Policies, paths or limits have changed: inspects soon. False: copies have no memory.
+    pub(super) fn rouse(&mut self) -> bool {
+        let can = !self.table.is_empty();
+        if can {
+            self.look_after(LOOK_NS_MIN);
+        }
+        can
+    }
+
+    /// Whether it is time for an inspection.
+    #[inline]
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.look_ns
+    }
+
+    /// Whether reads are done whose bytes are to be copied.
+    #[inline]
+    pub(super) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// How long I/O that was just given to a path may stay unseen beyond the next inspection, ns.
+    pub(super) fn unseen_ns_left(&self) -> u64 {
+        self.unseen_ns_max - self.patience_ns
+    }
+
+    /// Whether the copy in this slot is one whose mate was done before.
     #[cold]
     pub(super) fn is_beaten(&self, slots: &Slots, index: u32) -> bool {
         let beaten = |pair: &Pair| matches!(pair.stand, Stand::Beaten(_));
@@ -197,6 +330,311 @@ impl Hedges {
     fn of(&mut self, index: u32) -> &mut Pair {
         &mut self.table[index as usize]
     }
+
+    /// A new attempt of an I/O begins, perhaps on another path.
+    #[inline]
+    pub(super) fn begin_attempt(&mut self, index: u32) {
+        if let Some(pair) = self.table.get_mut(index as usize) {
+            pair.look_ns = UNASKED;
+        }
+    }
+
+    /// Copies the next read that is done to where it was asked for. Returns its slot, and the path
+    /// that did it: the I/O ends.
+    #[cold]
+    pub(super) fn next_done(
+        &mut self,
+        slots: &mut Slots,
+        scratch: &mut Scratch,
+        memory: &mut dyn Memory,
+    ) -> Option<(u32, PathIndex)> {
+        let index = self.done.front()?;
+        slots.unlink(&mut self.done, index);
+        let home = self.of(index).home;
+        let slot = slots.get_mut(index);
+        let span = core::mem::replace(&mut slot.io.span, home);
+        slot.hedged = false;
+        memory.copy(span, home);
+        scratch.give_back(span);
+        Some((index, slot.path))
+    }
+
+    /// Goes on with an inspection. Returns the next copy that is to be sent, at once; `None`: it is
+    /// over.
+    #[cold]
+    pub(super) fn next_copy(
+        &mut self,
+        it: &mut Inspection,
+        mut on: Inspected<'_>,
+    ) -> Option<LateRead> {
+        while it.walk.is_some() || it.next_path(&on) {
+            if let Some(copy) = self.walk_on(it, &mut on) {
+                return Some(copy);
+            }
+        }
+        None
+    }
+
+    /// Ends an inspection. Returns when the next one is due if nothing else wakes the core, ns.
+    pub(super) fn end_inspection(&mut self, it: &Inspection) -> u64 {
+        let now_ns = it.now_ns;
+        if it.is_long && now_ns >= self.far_ns {
+            self.far_ns = now_ns + FAR_NS;
+        }
+        let mut at_ns = it.at_ns;
+        if it.is_cut {
+            at_ns = at_ns.min(self.far_ns);
+        }
+        let after_ns = match (it.is_hedging, it.after_ns) {
+            (false, _) => u64::MAX,
+            (true, u64::MAX) => self.after_ns.min(LOOK_NS_MAX),
+            (true, after_ns) => after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX),
+        };
+        self.look_after(after_ns);
+        let at_ns = at_ns.max(now_ns + LOOK_NS_MIN);
+        self.look_ns = match it.any || it.is_cut {
+            true => at_ns.min(now_ns.saturating_add(after_ns)),
+            false => u64::MAX, // until there is one
+        };
+        at_ns.saturating_add(after_ns)
+    }
+
+    /// Inspects the oldest reads of a path, as far as the next copy that is to be sent; `None`:
+    /// all, or as many as one inspection does.
+    fn walk_on(&mut self, it: &mut Inspection, on: &mut Inspected<'_>) -> Option<LateRead> {
+        let mut walk = it.walk.take()?;
+        while walk.walked < WALK_FAR {
+            // Those that wait for room are not late on their path.
+            let index = walk.next.filter(|_| walk.next != walk.waiting)?;
+            it.is_long |= walk.walked == WALK_MAX;
+            if walk.walked == WALK_MAX && it.now_ns < self.far_ns {
+                break;
+            }
+            walk.next = on.slots.next(index);
+            walk.walked += 1;
+            let Some((look_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
+                continue;
+            };
+            it.any = true;
+            let mut copy = None;
+            if look_ns > it.now_ns {
+                it.at_ns = it.at_ns.min(look_ns);
+                walk.young += u32::from(fresh);
+            } else {
+                let again_ns = match self.consider(walk.number, index, it.now_ns, on) {
+                    Ok(late) => {
+                        copy = Some(late);
+                        u64::MAX
+                    }
+                    Err(again_ns) => again_ns,
+                };
+                self.of(index).look_ns = again_ns;
+                it.at_ns = it.at_ns.min(again_ns);
+                walk.asked += 1;
+            }
+            if walk.asked == ASKED_MAX {
+                it.at_ns = it.now_ns; // the next may be late as well
+            }
+            if walk.asked == ASKED_MAX || walk.young == YOUNG_MAX {
+                return copy;
+            }
+            if copy.is_some() {
+                it.walk = Some(walk);
+                return copy;
+            }
+        }
+        it.is_cut = true;
+        None
+    }
+
+    /// When an I/O on a path is worth an inspection, and whether it is the first in this attempt;
+    /// `None`: it never is.
+    fn plan_of(
+        &mut self,
+        number: usize,
+        index: u32,
+        it: &mut Inspection,
+        on: &Inspected<'_>,
+    ) -> Option<(u64, bool)> {
+        let (slot, token) = (on.slots.get(index), on.slots.token(index));
+        let whole = slot.kind == Kind::Whole && !slot.recut;
+        if slot.io.op != IoOp::Read || slot.hedged || !whole || slot.io.length > BUFFER_MAX {
+            return None;
+        }
+        let pair = self.table[index as usize];
+        if pair.token == token && pair.look_ns != UNASKED {
+            return (pair.look_ns < u64::MAX).then_some((pair.look_ns, false));
+        }
+        let path = &on.paths[number];
+        let head = &on.volumes[usize::from(path.volume)].head;
+        let after_ns = head.look_after_ns(path.index, &slot.ticket)?;
+        it.after_ns = it.after_ns.min(after_ns);
+        Some((slot.placed_ns.saturating_add(after_ns), true))
+    }
+
+    /// A read is late: it gets a copy, or is inspected again at the time returned as error, ns.
+    fn consider(
+        &mut self,
+        number: usize,
+        index: u32,
+        now_ns: u64,
+        on: &mut Inspected<'_>,
+    ) -> Result<LateRead, u64> {
+        let (slot, token) = (on.slots.get(index), on.slots.token(index));
+        let (ticket, length) = (slot.ticket, slot.io.length);
+        let age_ns = now_ns.saturating_sub(slot.placed_ns);
+        let sure_ns = age_ns.saturating_sub(self.busy_ns);
+        let path = &on.paths[number];
+        let (volume, from) = (usize::from(path.volume), path.index);
+        let pair = self.of(index);
+        if pair.token != token {
+            (pair.token, pair.no_room) = (token, false);
+            on.volumes[volume].hedged.looked += 1;
+        }
+        let queue = path.queue.as_ref();
+        if !queue.is_some_and(|queue| queue.awaits(token)) {
+            return Err(u64::MAX);
+        }
+        let able = able_to_copy(index, on);
+        if able == 0 {
+            return Err(now_ns + FULL_NS);
+        }
+        let buffers = two_buffers(length, on);
+        let request = on.slots.get(index).request(now_ns);
+        let allow = |path: PathIndex| able >> path.0 & 1 == 1;
+        let it = &mut on.volumes[volume];
+        let Some(buffers) = buffers else {
+            let head = &mut it.head;
+            if head.would_hedge_among(&request, from, &ticket, sure_ns, allow) {
+                let pair = self.of(index);
+                it.hedged.no_room += u64::from(!pair.no_room);
+                pair.no_room = true;
+            }
+            return Err(now_ns + FULL_NS);
+        };
+        let chosen = it.head.hedge_among(&request, from, &ticket, sure_ns, allow);
+        let again_ns = match chosen {
+            Hedge::Send(other) => {
+                return Ok(LateRead {
+                    index,
+                    other,
+                    buffers,
+                });
+            }
+            Hedge::Again(ns) => now_ns.saturating_add(ns),
+            Hedge::No => u64::MAX,
+        };
+        for buffer in buffers {
+            on.scratch.give_back(buffer);
+        }
+        Err(again_ns)
+    }
+
+    /// The read in slot `index` and the copy in slot `copy` are under way; `home` is the caller's
+    /// buffer.
+    fn pair_up(&mut self, slots: &Slots, index: u32, copy: u32, home: Span) {
+        for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
+            *self.of(one) = Pair {
+                token: slots.token(one),
+                look_ns: u64::MAX,
+                no_room: false,
+                home,
+                stand: Stand::With(mate),
+                second,
+            };
+        }
+    }
+
+    /// One of two copies of a read of `volume` has ended.
+    pub(super) fn end_copy(
+        &mut self,
+        slots: &mut Slots,
+        scratch: &mut Scratch,
+        volume: &mut Volume,
+        index: u32,
+        outcome: Outcome,
+        now_ns: u64,
+    ) -> CopyEnd {
+        let Pair {
+            home,
+            stand,
+            second,
+            ..
+        } = *self.of(index);
+        let stats = &mut volume.hedged;
+        match (stand, outcome.is_done()) {
+            (Stand::Beaten(_), _) if canary::has(Bug::DoubleEnd) => {
+                slots.end(index, outcome, PathIndex(0), now_ns);
+                return CopyEnd::Forgotten;
+            }
+            (Stand::Beaten(since_ns), _) => {
+                if !second {
+                    stats.gained_ns += now_ns.saturating_sub(since_ns);
+                }
+            }
+            (Stand::With(mate), true) => {
+                let (won, lost) = (u64::from(second), u64::from(!second));
+                (stats.won, stats.lost) = (stats.won + won, stats.lost + lost);
+                slots.prefer(index, mate);
+                self.of(mate).stand = Stand::Beaten(now_ns);
+                slots.push(&mut self.done, index, IoState::Copying);
+                return CopyEnd::Done;
+            }
+            (Stand::With(mate), false) => {
+                stats.failed += u64::from(second);
+                slots.prefer(mate, index);
+                self.of(mate).stand = Stand::Alone;
+                let history = &mut slots.get_mut(mate).history;
+                history.hops = history.hops.saturating_add(1);
+            }
+            (Stand::Alone, true) => {
+                stats.rescued += u64::from(second);
+                slots.push(&mut self.done, index, IoState::Copying);
+                return CopyEnd::Done;
+            }
+            (Stand::Alone, false) => {
+                stats.failed += u64::from(second);
+                let slot = slots.get_mut(index);
+                slot.hedged = false;
+                let span = core::mem::replace(&mut slot.io.span, home);
+                scratch.give_back(span);
+                return CopyEnd::Failed;
+            }
+        }
+        // Nothing refers to a copy that counts for nothing.
+        volume.forget_explained(slots.token(index));
+        scratch.give_back(slots.get(index).io.span);
+        slots.free_spare(index);
+        CopyEnd::Forgotten
+    }
+}
+
+/// The paths that could carry a copy of a read at once, as bits.
+fn able_to_copy(index: u32, on: &Inspected<'_>) -> u64 {
+    let io = &on.slots.get(index).io;
+    let volume = &on.volumes[usize::from(io.volume)];
+    let able = volume.head.among(|limits| carries(limits, io));
+    let has_room = |path: &&Path| {
+        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
+        let room = path.queue.as_ref().is_some_and(|it| it.has_room());
+        tcp && room && path.is_live() && path.lane.waiting().is_none()
+    };
+    on.paths_of(volume)
+        .filter(has_room)
+        .fold(0, |bits, path| bits | able & 1 << path.index.0)
+}
+
+/// Buffers for both copies, if there is a slot for the second as well.
+fn two_buffers(length: u32, on: &mut Inspected<'_>) -> Option<[Span; 2]> {
+    if !on.slots.has_spare() {
+        return None;
+    }
+    let first = on.scratch.take(length)?;
+    let Some(second) = on.scratch.take(length) else {
+        on.scratch.give_back(first);
+        return None;
+    };
+    Some([first, second])
 }
 
 impl HostEngine {
@@ -206,245 +644,71 @@ impl HostEngine {
         volume.map_or_else(HedgeStats::default, |volume| volume.hedged)
     }
 
-    /// Policies, paths or wishes have changed.
-    pub(super) fn rouse_hedges(&mut self) {
-        if !self.hedges.table.is_empty() {
-            self.hedges.look_after(LOOK_NS_MIN);
+    /// Policies, paths or limits have changed.
+    pub(super) fn rouse_hedger(&mut self) {
+        if self.hedger.rouse() {
             self.timers.wake_by(0);
         }
     }
 
     /// Something has come over the network, and the core is awake: ends the reads that are done,
-    /// and looks for late ones if it is time.
+    /// and inspects the others if it is time.
     #[inline]
     pub(super) fn hedge(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        if !self.hedges.done.is_empty() {
-            self.hand_in(memory, now_ns);
+        if self.hedger.has_done() {
+            self.end_done_reads(memory, now_ns);
         }
-        if now_ns >= self.hedges.look_ns {
-            self.look(now_ns);
-        } else if self.slots.active() == 0 && self.hedges.is_on() {
-            self.timers.set_inspection(u64::MAX); // nothing is left to look at
+        if self.hedger.is_due(now_ns) {
+            self.inspect_reads(now_ns);
+        } else if self.slots.active() == 0 && self.hedger.is_on() {
+            self.timers.set_inspection(u64::MAX); // nothing is left to inspect
         }
     }
 
-    /// Copies what was read to where it was asked for.
     #[cold]
-    fn hand_in(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        while let Some(index) = self.hedges.done.front() {
-            self.slots.unlink(&mut self.hedges.done, index);
-            let home = self.hedges.of(index).home;
-            let slot = self.slots.get_mut(index);
-            let span = core::mem::replace(&mut slot.io.span, home);
-            slot.hedged = false;
-            let path = slot.path;
-            memory.copy(span, home);
-            self.scratch.give_back(span);
+    fn end_done_reads(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        let hedger = &mut self.hedger;
+        let mut next = hedger.next_done(&mut self.slots, &mut self.scratch, memory);
+        while let Some((index, path)) = next {
             self.end(index, Outcome::Done, path, now_ns);
+            let hedger = &mut self.hedger;
+            next = hedger.next_done(&mut self.slots, &mut self.scratch, memory);
         }
     }
 
-    /// Looks for late reads in all volumes.
+    /// Looks for late reads in all volumes, and sends their copies.
     #[cold]
-    pub(super) fn look(&mut self, now_ns: u64) {
-        let mut next = Next {
-            at_ns: u64::MAX,
-            after_ns: u64::MAX,
-            any: false,
-            long: false,
-            cut: false,
-        };
-        let mut hedging = false;
-        for volume in 0..self.volumes.len() {
-            if !self.volumes[volume].head.hedges() {
-                continue;
-            }
-            hedging = true;
-            for place in 0..self.volumes[volume].places.len() {
-                let number = self.volumes[volume].places[place];
-                if number != VACANT {
-                    self.look_at(number, now_ns, &mut next);
-                }
-            }
+    pub(super) fn inspect_reads(&mut self, now_ns: u64) {
+        let mut inspection = Inspection::begin(now_ns);
+        loop {
+            let on = Inspected {
+                slots: &mut self.slots,
+                paths: &self.paths,
+                volumes: &mut self.volumes,
+                scratch: &mut self.scratch,
+            };
+            let Some(copy) = self.hedger.next_copy(&mut inspection, on) else {
+                break; // all were inspected
+            };
+            self.send_copy(copy, now_ns);
         }
-        let hedges = &mut self.hedges;
-        if next.long && now_ns >= hedges.far_ns {
-            hedges.far_ns = now_ns + FAR_NS;
-        }
-        if next.cut {
-            (next.any, next.at_ns) = (true, next.at_ns.min(hedges.far_ns));
-        }
-        let after_ns = match (hedging, next.after_ns) {
-            (false, _) => u64::MAX,
-            (true, u64::MAX) => hedges.after_ns.min(LOOK_NS_MAX),
-            (true, after_ns) => after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX),
-        };
-        hedges.look_after(after_ns);
-        let at_ns = next.at_ns.max(now_ns + LOOK_NS_MIN);
-        hedges.look_ns = match next.any {
-            true => at_ns.min(now_ns.saturating_add(after_ns)),
-            false => u64::MAX, // until there is one
-        };
+        let at_ns = self.hedger.end_inspection(&inspection);
         if self.slots.active() > 0 {
-            // What was given to a path since the last look expires after that.
-            let expiry_ns = now_ns + hedges.unseen_ns_max - hedges.patience_ns;
-            self.timers.expire_by(expiry_ns);
+            // What was given to a path since the last inspection expires after that.
+            let left_ns = self.hedger.unseen_ns_left();
+            self.timers.expire_by(now_ns + left_ns);
         }
         // Reads that are given to a path from now on see to it themselves.
-        self.timers.set_inspection(at_ns.saturating_add(after_ns));
+        self.timers.set_inspection(at_ns);
     }
 
-    /// Looks at the oldest reads of a path.
-    fn look_at(&mut self, number: usize, now_ns: u64, next: &mut Next) {
-        let path = &self.paths[number];
-        if path.queue.is_none() || !path.is_live() {
-            return;
-        }
-        let (mut asked, mut young) = (0, 0);
-        let waiting = path.lane.waiting();
-        let mut oldest = path.lane.oldest_issued();
-        for walked in 0..WALK_FAR {
-            let Some(index) = oldest.filter(|_| oldest != waiting) else {
-                return; // those that wait for room are not late on their path
-            };
-            next.long |= walked == WALK_MAX;
-            if walked == WALK_MAX && now_ns < self.hedges.far_ns {
-                break;
-            }
-            oldest = self.slots.next(index);
-            let Some((look_ns, fresh)) = self.look_of(number, index, next) else {
-                continue;
-            };
-            next.any = true;
-            if look_ns > now_ns {
-                next.at_ns = next.at_ns.min(look_ns);
-                young += u32::from(fresh);
-            } else {
-                let again_ns = self.consider(number, index, now_ns);
-                self.hedges.of(index).look_ns = again_ns;
-                next.at_ns = next.at_ns.min(again_ns);
-                asked += 1;
-            }
-            if asked == ASKED_MAX {
-                next.at_ns = now_ns; // the next may be late as well
-            }
-            if asked == ASKED_MAX || young == YOUNG_MAX {
-                return;
-            }
-        }
-        next.cut = true;
-    }
-
-    /// When an I/O on a path is worth a look, and if it is the first in this attempt; `None`:
-    /// it never is.
-    fn look_of(&mut self, number: usize, index: u32, next: &mut Next) -> Option<(u64, bool)> {
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        let whole = slot.kind == Kind::Whole && !slot.recut;
-        if slot.io.op != IoOp::Read || slot.hedged || !whole || slot.io.length > BUFFER_MAX {
-            return None;
-        }
-        let pair = self.hedges.table[index as usize];
-        if pair.token == token && pair.look_ns != UNASKED {
-            return (pair.look_ns < u64::MAX).then_some((pair.look_ns, false));
-        }
-        let path = &self.paths[number];
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let after_ns = head.look_after_ns(path.index, &slot.ticket)?;
-        next.after_ns = next.after_ns.min(after_ns);
-        Some((slot.placed_ns.saturating_add(after_ns), true))
-    }
-
-    /// A read is late: perhaps it gets a copy. When to look again, ns.
-    fn consider(&mut self, number: usize, index: u32, now_ns: u64) -> u64 {
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        let (ticket, length) = (slot.ticket, slot.io.length);
-        let age_ns = now_ns.saturating_sub(slot.placed_ns);
-        let sure_ns = age_ns.saturating_sub(self.hedges.busy_ns);
-        let path = &self.paths[number];
-        let (volume, from) = (usize::from(path.volume), path.index);
-        let pair = self.hedges.of(index);
-        if pair.token != token {
-            (pair.token, pair.no_room) = (token, false);
-            self.volumes[volume].hedged.looked += 1;
-        }
-        let queue = self.paths[number].queue.as_ref();
-        if !queue.is_some_and(|queue| queue.awaits(token)) {
-            return u64::MAX;
-        }
-        let able = self.able_to_copy(index);
-        if able == 0 {
-            return now_ns + FULL_NS;
-        }
-        let buffers = self.two_buffers(length);
-        let request = self.request(index, now_ns);
-        let allow = |path: PathIndex| able >> path.0 & 1 == 1;
-        let head = &mut self.volumes[volume].head;
-        let Some(buffers) = buffers else {
-            if head.would_hedge_among(&request, from, &ticket, sure_ns, allow) {
-                self.without_room(volume, index);
-            }
-            return now_ns + FULL_NS;
-        };
-        let again_ns = match head.hedge_among(&request, from, &ticket, sure_ns, allow) {
-            Hedge::Send(other) => {
-                self.send_copy(index, other, buffers, now_ns);
-                return u64::MAX;
-            }
-            Hedge::Again(ns) => now_ns.saturating_add(ns),
-            Hedge::No => u64::MAX,
-        };
-        for buffer in buffers {
-            self.scratch.give_back(buffer);
-        }
-        again_ns
-    }
-
-    /// A read would have got a copy, had there been room for it.
-    fn without_room(&mut self, volume: usize, index: u32) {
-        let pair = self.hedges.of(index);
-        self.volumes[volume].hedged.no_room += u64::from(!pair.no_room);
-        pair.no_room = true;
-    }
-
-    /// A new attempt of an I/O begins, perhaps on another path.
-    pub(super) fn look_anew(&mut self, index: u32) {
-        if let Some(pair) = self.hedges.table.get_mut(index as usize) {
-            pair.look_ns = UNASKED;
-        }
-    }
-
-    /// The paths that could carry a copy of a read at once, as bits.
-    fn able_to_copy(&self, index: u32) -> u64 {
-        let io = &self.slots.get(index).io;
-        let volume = &self.volumes[usize::from(io.volume)];
-        let able = volume.head.among(|limits| carries(limits, io));
-        let roomy = |index: &PathIndex| {
-            let path = &self.paths[volume.place(*index)];
-            let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-            let room = path.queue.as_ref().is_some_and(|it| it.has_room());
-            tcp && room && path.is_live() && path.lane.waiting().is_none()
-        };
-        let there = self.paths_of(io.volume).map(|path| path.index);
-        there
-            .filter(roomy)
-            .fold(0, |bits, path| bits | able & 1 << path.0)
-    }
-
-    /// Buffers for both copies, if there is a slot for the second as well.
-    fn two_buffers(&mut self, length: u32) -> Option<[Span; 2]> {
-        if !self.slots.has_spare() {
-            return None;
-        }
-        let first = self.scratch.take(length)?;
-        let Some(second) = self.scratch.take(length) else {
-            self.scratch.give_back(first);
-            return None;
-        };
-        Some([first, second])
-    }
-
-    /// Sends a copy of the read in slot `index`, for which the policy has chosen `other`.
-    fn send_copy(&mut self, index: u32, other: PathIndex, buffers: [Span; 2], now_ns: u64) {
+    /// Sends the copy of a late read.
+    fn send_copy(&mut self, late: LateRead, now_ns: u64) {
+        let LateRead {
+            index,
+            other,
+            buffers,
+        } = late;
         let volume = usize::from(self.slots.get(index).io.volume);
         let ticket = self.volumes[volume].head.ticket();
         let number = self.volumes[volume].place(other);
@@ -464,97 +728,34 @@ impl HostEngine {
             head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
-        self.slots
-            .push_on_path(&mut self.paths[number].lane, copy, false);
+        let lane = &mut self.paths[number].lane;
+        self.slots.push_on_path(lane, copy, false);
         let slot = self.slots.get_mut(index);
         slot.hedged = true;
         slot.watched = true;
         let home = core::mem::replace(&mut slot.io.span, buffers[0]);
-        for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
-            *self.hedges.of(one) = Pair {
-                token: self.slots.token(one),
-                look_ns: u64::MAX,
-                no_room: false,
-                home,
-                stand: Stand::With(mate),
-                second,
-            };
-        }
+        self.hedger.pair_up(&self.slots, index, copy, home);
         self.volumes[volume].hedged.sent += 1;
         self.paths[number].counters.copies += 1;
         self.touch(number, Role::Io);
     }
 
-    /// One of two copies has ended; true: it is a read like any other again, and failed.
+    /// One of two copies, which was on path `number`, has ended.
     pub(super) fn copy_ended(
         &mut self,
         number: usize,
         index: u32,
         outcome: Outcome,
         now_ns: u64,
-    ) -> bool {
-        let Pair {
-            home,
-            stand,
-            second,
-            ..
-        } = *self.hedges.of(index);
+    ) -> CopyEnd {
         let volume = usize::from(self.slots.get(index).io.volume);
-        let stats = &mut self.volumes[volume].hedged;
-        match (stand, outcome.is_done()) {
-            (Stand::Beaten(_), _) if canary::has(Bug::DoubleEnd) => {
-                self.slots.end(index, outcome, PathIndex(0), now_ns);
-            }
-            (Stand::Beaten(since_ns), _) => {
-                if !second {
-                    stats.gained_ns += now_ns.saturating_sub(since_ns);
-                }
-                self.forget_copy(index);
-            }
-            (Stand::With(mate), true) => {
-                let (won, lost) = (u64::from(second), u64::from(!second));
-                (stats.won, stats.lost) = (stats.won + won, stats.lost + lost);
-                self.slots.prefer(index, mate);
-                self.hedges.of(mate).stand = Stand::Beaten(now_ns);
-                self.copy_done(number, index);
-            }
-            (Stand::With(mate), false) => {
-                stats.failed += u64::from(second);
-                self.slots.prefer(mate, index);
-                self.hedges.of(mate).stand = Stand::Alone;
-                let history = &mut self.slots.get_mut(mate).history;
-                history.hops = history.hops.saturating_add(1);
-                self.forget_copy(index);
-            }
-            (Stand::Alone, true) => {
-                stats.rescued += u64::from(second);
-                self.copy_done(number, index);
-            }
-            (Stand::Alone, false) => {
-                stats.failed += u64::from(second);
-                let slot = self.slots.get_mut(index);
-                slot.hedged = false;
-                let span = core::mem::replace(&mut slot.io.span, home);
-                self.scratch.give_back(span);
-                return true;
-            }
+        let volume = &mut self.volumes[volume];
+        let (slots, scratch) = (&mut self.slots, &mut self.scratch);
+        let hedger = &mut self.hedger;
+        let end = hedger.end_copy(slots, scratch, volume, index, outcome, now_ns);
+        if end == CopyEnd::Done {
+            self.touch(number, Role::Io); // its bytes are copied in the next turn
         }
-        false
-    }
-
-    /// A read is done; its caller gets the bytes at the end of the turn.
-    fn copy_done(&mut self, number: usize, index: u32) {
-        self.slots
-            .push(&mut self.hedges.done, index, IoState::Copying);
-        // For the next turn.
-        self.touch(number, Role::Io);
-    }
-
-    /// Nobody refers any more to a copy that counts for nothing.
-    fn forget_copy(&mut self, index: u32) {
-        self.explained_all(index);
-        let span = self.slots.get(index).io.span;
-        self.scratch.give_back(span);
-        self.slots.free_spare(index);
+        end
     }
 }

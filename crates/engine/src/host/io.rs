@@ -138,7 +138,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.history.attempt = AttemptEnd::Answered;
-        self.look_anew(index);
+        self.hedger.begin_attempt(index);
     }
 
     #[inline(always)]
@@ -161,7 +161,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.issued_ns = now_ns;
         self.timers
-            .inspect_by(now_ns.saturating_add(self.hedges.patience_ns));
+            .inspect_by(now_ns.saturating_add(self.hedger.patience_ns));
         let Some(queue) = &mut path.queue else {
             if let Some(device) = path.kind.device() {
                 let request = device::request(&slot.io, device, token);
@@ -404,7 +404,7 @@ impl HostEngine {
         let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
             && slot.is_aborted()
-            && self.hedges.is_beaten(&self.slots, index)
+            && self.hedger.is_beaten(&self.slots, index)
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
         } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {

@@ -138,7 +138,7 @@ impl HostEngine {
             self.renew_patience(volume.into());
         }
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
-        self.hedges.set_unseen_max(self.unseen_ns_max);
+        self.hedger.set_unseen_max(self.unseen_ns_max);
         self.timers.wake_by(now_ns);
     }
 }

@@ -15,12 +15,13 @@
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
+use super::counters::group;
 use super::types::{Hints, Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::Covered;
 use block::order::Ticket as Place;
-use policy::{PathIndex, Ticket};
+use policy::{PathIndex, Request, Ticket};
 use volume::Outcome;
 
 /// No slot.
@@ -114,6 +115,20 @@ pub(super) enum IoState {
     Backoff { until_ns: u64 },
     /// A flush that waits for a lost controller with unflushed writes, at most until then, ns.
     FlushWait { until_ns: u64 },
+}
+
+impl Slot {
+    /// What the policy goes by for it.
+    pub(super) fn request(&self, now_ns: u64) -> Request {
+        let io = &self.io;
+        Request {
+            source: io.source,
+            group: group(io.op),
+            length: io.length,
+            address: io.offset,
+            now_ns,
+        }
+    }
 }
 
 impl IoState {

@@ -13,16 +13,16 @@
 //!
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
-use super::counters::group;
 use super::explain::Wait;
 use super::fence::range;
+use super::hedge::CopyEnd;
 
 use super::slots::{AttemptEnd, IoState, Kind, Lane};
 use super::types::{IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover, fence};
 use block::order::Ticket as Place;
 use nvme::host::ControllerInfo;
-use policy::{PathIndex, Request};
+use policy::PathIndex;
 use volume::{Attempt, Disposition, Outcome};
 
 impl HostEngine {
@@ -40,8 +40,11 @@ impl HostEngine {
                 .suspect
                 .note(&self.slots.get(index).io);
         }
-        if self.slots.get(index).hedged && !self.copy_ended(number, index, outcome, now_ns) {
-            return;
+        if self.slots.get(index).hedged {
+            match self.copy_ended(number, index, outcome, now_ns) {
+                CopyEnd::Done | CopyEnd::Forgotten => return,
+                CopyEnd::Failed => {}
+            }
         }
         if outcome.is_done() {
             self.blame(number, index, now_ns);
@@ -219,18 +222,6 @@ impl HostEngine {
             None => {
                 self.place_again(index, now_ns);
             }
-        }
-    }
-
-    /// What the policy is told of an I/O.
-    pub(super) fn request(&self, index: u32, now_ns: u64) -> Request {
-        let io = &self.slots.get(index).io;
-        Request {
-            source: io.source,
-            group: group(io.op),
-            length: io.length,
-            address: io.offset,
-            now_ns,
         }
     }
 
