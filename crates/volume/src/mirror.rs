@@ -6,7 +6,7 @@
 //! * [`course`]: the events in a mirror's life, as changes of its superblock
 //! * [`bitmap`]: which regions may differ between legs
 //! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
-//! * [`claim`]: who has it
+//! * [`ownership`]: who has it
 //! * [`layout`]: where all of it lies, and what legs of unlike sizes come to
 //! * [`assembly`]: which of the legs given have every acknowledged write, and what the others lack
 //!
@@ -16,13 +16,13 @@
 pub mod assembly;
 pub mod bad;
 pub mod bitmap;
-pub mod claim;
 pub mod copies;
 pub mod course;
 pub mod history;
 mod id;
 pub mod layout;
 pub mod machine;
+pub mod ownership;
 pub mod superblock;
 mod text;
 mod wire;

@@ -21,10 +21,10 @@ use policy::Policy;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::claim::BEAT_MAX_MS;
 use volume::mirror::copies::NoLeg;
 use volume::mirror::course::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
+use volume::mirror::ownership::acquire::BEAT_MAX_MS;
 use volume::mirror::{Label, Name, Properties, Superblock};
 
 /// How often an owner says that it lives: so a foreign one is known after a quarter minute.

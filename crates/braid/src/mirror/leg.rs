@@ -27,9 +27,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::claim::beat_ns;
 use volume::mirror::copies::{Chosen, NoLeg, choose};
 use volume::mirror::layout::{COPIES_AT, Candidate};
+use volume::mirror::ownership::acquire::beat_ns;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::mirror::{Id, Superblock};
 

@@ -25,10 +25,10 @@ use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::assembly::Assembly;
 use volume::mirror::bitmap::PAGE_BYTES;
-use volume::mirror::claim::Terms;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
+use volume::mirror::ownership::acquire::Terms;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// The machine is asked only while there is memory for the largest output.

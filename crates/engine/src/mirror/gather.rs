@@ -25,10 +25,10 @@ use alloc::vec::Vec;
 use canary::Bug;
 use volume::Outcome;
 use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
-use volume::mirror::claim::{Claim, ClaimOutput, Reach};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::Mirror;
+use volume::mirror::ownership::acquire::{Claim, ClaimOutput, Reach};
 use volume::mirror::{Name, Superblock};
 
 /// The owner's record is being written to these legs, by place in the configuration.

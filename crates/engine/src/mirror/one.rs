@@ -21,9 +21,9 @@ use alloc::vec::Vec;
 use block::{DeviceId, IoLimits, Issuer};
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
-use volume::mirror::claim::{Gone, beat_ns};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
+use volume::mirror::ownership::acquire::{Gone, beat_ns};
 use volume::mirror::superblock::LegState;
 use volume::mirror::{Crc32c, Name};
 

@@ -6,8 +6,8 @@
 //! before what is said now. Where this engine does not know what it got (`missed`), its own intents
 //! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
 //! all pages of the bitmap; then an event says that it is being rebuilt.
-use super::beat::Beat;
 use super::contents::Contents;
+use super::heartbeat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
 use super::members::{Member, Rebuild, Step};

@@ -8,9 +8,9 @@
 //! as they may, an event, no owner.
 use super::accept::Accepting;
 use super::bad::Bad;
-use super::beat::{Beat, Lease};
 use super::contents::Contents;
 use super::dirty_log::DirtyLog;
+use super::heartbeat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::members::{Member, Members};

@@ -2,13 +2,13 @@
 extern crate std;
 mod accepted;
 mod bad;
-mod beats;
 mod brief;
 mod copied;
 mod departed;
 mod doubt;
 mod ends;
 mod grow;
+mod heartbeats;
 mod leases;
 mod loss;
 mod missed;

@@ -1,7 +1,7 @@
 //! What a mirror is asked, what it says, and what it begins from.
 use super::super::assembly::Assembly;
-use super::super::claim::Terms;
 use super::super::copies::{Chosen, NoLeg};
+use super::super::ownership::acquire::Terms;
 use super::super::superblock::Owner;
 use super::{Legs, Speed, Ticket, Unfit};
 use crate::Outcome;

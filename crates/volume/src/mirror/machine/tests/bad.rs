@@ -1,7 +1,7 @@
 //! Rules by hand: blocks that a leg can't write (T14).
 use super::super::super::bad::BadKind::{LastCopy, Unwritten};
 use super::super::*;
-use super::beats::{BEAT, shared};
+use super::heartbeats::{BEAT, shared};
 use super::rules::{MS, started, started_with};
 use crate::mirror::superblock::LegState;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Leases by hand: legs that return, and stops, where beats don't end in time.
 use super::super::*;
-use super::beats::{BEAT, pass, read, run_but, shared, write};
+use super::heartbeats::{BEAT, pass, read, run_but, shared, write};
 use super::rules::{BLOCK, MS, end, run, started, well};
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
 //! Rules by hand: what a leg lacks that was away, beside what others lack.
 use super::super::super::assembly::tests::legs;
-use super::super::super::claim::Terms;
+use super::super::super::ownership::acquire::Terms;
 use super::super::planted::{Bug, plant};
 use super::super::*;
 use super::rules::{MS, end, run, started, started_with, well};

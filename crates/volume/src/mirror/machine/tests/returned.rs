@@ -1,7 +1,7 @@
 //! Legs that return by hand: whose record is on them, and how far ahead it is.
 use super::super::super::assembly::tests::legs;
-use super::super::super::claim::Terms;
 use super::super::super::copies::Chosen;
+use super::super::super::ownership::acquire::Terms;
 use super::super::super::superblock::Owner;
 use super::super::super::{Id, Superblock};
 use super::super::*;

@@ -3,8 +3,8 @@
 extern crate std;
 use super::super::super::assembly::tests::legs;
 use super::super::super::assembly::{Wishes, assemble};
-use super::super::super::claim::{Claim, ClaimOutput, Reach};
 use super::super::super::copies::{Chosen, NoLeg, read_copies};
+use super::super::super::ownership::acquire::{Claim, ClaimOutput, Reach};
 use super::super::super::superblock::tests::Draw;
 use super::super::super::{Id, Label};
 use super::super::planted::{Bug, plant};

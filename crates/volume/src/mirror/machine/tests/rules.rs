@@ -1,8 +1,8 @@
 //! Rules by hand: what one leg says to one thing.
 use super::super::super::assembly::tests::legs;
 use super::super::super::assembly::{Wishes, assemble};
-use super::super::super::claim::Terms;
 use super::super::super::copies::Chosen;
+use super::super::super::ownership::acquire::Terms;
 use super::super::super::{Id, Label};
 use super::super::*;
 use alloc::vec;

@@ -3,8 +3,8 @@
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Assembly, Role, Why, Wishes, assemble};
 use super::super::super::bad::BadKind;
-use super::super::super::claim::Terms;
 use super::super::super::copies::{Chosen, NoLeg, choose};
+use super::super::super::ownership::acquire::Terms;
 use super::super::super::superblock::tests::Draw;
 use super::super::super::superblock::{Lack, LegState};
 use super::super::super::{Id, Label, Superblock};

@@ -1,6 +1,6 @@
 //! Who has a mirror, of several that want it.
-use super::super::assembly::tests::legs;
-use super::super::{Id, Label, Superblock};
+use super::super::super::assembly::tests::legs;
+use super::super::super::{Id, Label, Superblock};
 use super::*;
 
 const BEAT_NS: u64 = 5_000_000_000;

@@ -1,8 +1,8 @@
 //! Beats by hand: what goes on when a leg doesn't answer, and what stands still.
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Wishes, assemble};
-use super::super::super::claim::Terms;
 use super::super::super::copies::{Chosen, NoLeg};
+use super::super::super::ownership::acquire::Terms;
 use super::super::super::{Id, Label};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_on, well, written};

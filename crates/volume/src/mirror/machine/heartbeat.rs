@@ -16,7 +16,7 @@
 //!
 //! # Limits
 //! What was given out in the lease may be executed later: who takes over waits for that
-//! ([`Terms`](crate::mirror::claim::Terms)), and whoever moves the bytes cuts a leg off that has
+//! ([`Terms`](crate::mirror::ownership::acquire::Terms)), and whoever moves the bytes cuts a leg off that has
 //! [`News::Lapsed`]. A process that stands still between asking for the time and giving something
 //! out gives it out afterwards; whoever starts it on a device asks
 //! [`start_before_ns`](Mirror::start_before_ns) directly before (T49).
@@ -26,8 +26,8 @@ use super::planted::{Bug, has};
 use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::Superblock;
-use crate::mirror::claim::{BEATS_MISSED, LEASE_BEATS, Terms, beat_ns};
 use crate::mirror::copies::{Chosen, NoLeg};
+use crate::mirror::ownership::acquire::{BEATS_MISSED, LEASE_BEATS, Terms, beat_ns};
 use crate::mirror::superblock::{LegState, Owner};
 
 /// What keeps outputs back.

@@ -39,10 +39,10 @@
 //! # Limits
 //! One copy more of what somebody else says at that moment may be lost so: where its event was in
 //! that copy alone, that event. Legs that several hosts reach need reservations besides.
-use super::Crc32c;
-use super::Superblock;
-use super::copies::{Chosen, NoLeg};
-use super::superblock::{Owner, SUPERBLOCK_BYTES};
+use super::super::Crc32c;
+use super::super::Superblock;
+use super::super::copies::{Chosen, NoLeg};
+use super::super::superblock::{Owner, SUPERBLOCK_BYTES};
 use crate::Outcome;
 use alloc::vec::Vec;
 
@@ -95,10 +95,10 @@ pub struct Terms {
 /// Where a mirror without beats says nothing else, ms.
 const BEAT_USUAL_MS: u32 = 5000;
 /// So many beats a foreign owner may miss.
-pub(super) const BEATS_MISSED: u64 = 3;
+pub(in crate::mirror) const BEATS_MISSED: u64 = 3;
 /// An owner of legs that others reach gives out I/O for so many beats from when it began the last
 /// one that ended well.
-pub(super) const LEASE_BEATS: u64 = 2;
+pub(in crate::mirror) const LEASE_BEATS: u64 = 2;
 /// So often all begins anew.
 const TRIES_MAX: u8 = 4;
 /// By so much our sequences are above those of an owner that may still have some on their way.

@@ -1,0 +1,2 @@
+//! Who owns a mirror's legs (T48).
+pub mod acquire;
