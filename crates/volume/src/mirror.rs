@@ -6,7 +6,7 @@
 //! * [`course`]: the events in a mirror's life, as changes of its superblock
 //! * [`bitmap`]: which regions may differ between legs
 //! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
-//! * [`ownership`]: who has it
+//! * [`ownership`]: which engine owns it: one machine from the first read to the release
 //! * [`layout`]: where all of it lies, and what legs of unlike sizes come to
 //! * [`assembly`]: which of the legs given have every acknowledged write, and what the others lack
 //!

@@ -24,14 +24,14 @@ use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::NoLeg;
 use volume::mirror::course::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
-use volume::mirror::ownership::acquire::BEAT_MAX_MS;
+use volume::mirror::ownership::HEARTBEAT_MAX_MS;
 use volume::mirror::{Label, Name, Properties, Superblock};
 
 /// How often an owner says that it lives: so a foreign one is known after a quarter minute.
 const BEAT_INTERVAL: &str = "5s";
 /// Bounds of it, ms: what legs can take besides I/O, and how long anybody waits.
 const BEAT_MS_MIN: u64 = 100;
-const BEAT_MS_MAX: u64 = BEAT_MAX_MS as u64;
+const BEAT_MS_MAX: u64 = HEARTBEAT_MAX_MS as u64;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
 /// Where legs are marked to be told apart: between the superblocks, where no version has anything.

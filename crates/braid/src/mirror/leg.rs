@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::{Chosen, NoLeg, choose};
 use volume::mirror::layout::{COPIES_AT, Candidate};
-use volume::mirror::ownership::acquire::beat_ns;
+use volume::mirror::ownership::heartbeat_ns;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::mirror::{Id, Superblock};
 
@@ -268,7 +268,7 @@ impl Leg {
         let Some(owner) = first.superblock.owner else {
             return Ok(());
         };
-        let interval = Duration::from_nanos(beat_ns(first.superblock.beat_interval_ms));
+        let interval = Duration::from_nanos(heartbeat_ns(first.superblock.beat_interval_ms));
         let until = Instant::now() + 3 * interval;
         while Instant::now() < until {
             std::thread::sleep(interval / 4);

@@ -165,8 +165,11 @@ impl Mirrored {
         let it = match &mut self.phase {
             Phase::Running(it) => it,
             // What was decided by it is being written once the legs are claimed.
-            Phase::Gathering if pending == Pending::Assemble => {
-                (self.config.wishes, self.forced) = (Wishes::default(), false);
+            Phase::Starting(it)
+                if pending == Pending::Assemble && it.ownership.acquiring().is_none() =>
+            {
+                self.config.wishes = Wishes::default();
+                it.ownership.take_back_force();
                 self.accepts_name = false;
                 return true;
             }

@@ -28,7 +28,7 @@ use volume::mirror::bitmap::PAGE_BYTES;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
-use volume::mirror::ownership::acquire::Terms;
+use volume::mirror::ownership::Terms;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// The machine is asked only while there is memory for the largest output.
@@ -90,7 +90,6 @@ impl Running {
             assembly,
             given,
             late_until_ns: &late_until_ns,
-            owner: it.config.owner,
             lineage: it.config.lineage,
             terms,
         };
@@ -108,7 +107,12 @@ impl Running {
         limits.read_only |= assembly.read_only;
         let geometry = assembly.next.geometry;
         let speed = speed_of(&assembly.next.properties, it.config.speed);
-        let machine = gather::machine(&start, &limits, speed, kit.now_ns);
+        let machine = {
+            let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over) else {
+                unreachable!("it starts");
+            };
+            gather::machine(&start, starting.ownership, &limits, speed, kit.now_ns)
+        };
         Some(Self {
             machine,
             info: VolumeInfo {
@@ -377,7 +381,7 @@ impl Mirrored {
         // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
         // lower sequence (`beat`).
         let hints = Hints {
-            past_gate: ticket.is_beat(),
+            past_gate: ticket.is_heartbeat(),
             ..Hints::default()
         };
         let entry = Entry {
@@ -464,11 +468,11 @@ impl Mirrored {
                 Task::Wipe => it.machine.wipe_before_ns(),
                 Task::Pages(_) | Task::Compare(..) | Task::Look(_) | Task::Claim(_) => u64::MAX,
             },
-            Phase::Claiming(it) => match entry.task {
-                Task::Claim(_) => it.claim.start_before_ns(),
+            Phase::Starting(it) => match (entry.task, it.ownership.acquiring()) {
+                (Task::Claim(_), Some(acquire)) => acquire.start_before_ns(),
                 _ => u64::MAX,
             },
-            Phase::Gathering | Phase::Over => u64::MAX,
+            Phase::Over => u64::MAX,
         }
     }
 

@@ -1,21 +1,20 @@
-//! A mirror before it runs: its legs come up, say what they are, and are brought together.
+//! A mirror before it runs: its legs are read, assembled and acquired.
 //!
 //! # Contract
-//! A leg is looked at (`look`) when the host's volume of it is ready. When all were, or those that
-//! could be missing were waited for, [`assemble`] decides: nothing is written before it agrees.
-//! Then the owner's record is written, and the machine begins. A record that takes the mirror over
-//! does not wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it
-//! refuses, that is said once; after a pause, when the next leg comes up, or by the user's word, it
-//! decides again, by what the legs say then. One that another host has is tried again by word only,
-//! or when a leg comes: who is only silent for long must not lose it to somebody who lurks. What
-//! nobody but a user can change is told apart ([`HostEvent::Refused`]): nobody should wait for
-//! that.
+//! [`Ownership`] says which legs are read (`look`), when a start is decided, and what is written.
+//! [`assemble`] decides: nothing is written before it agrees. Then the owner's record is written,
+//! and the machine begins. A record that takes the mirror over does not wait for writes of this
+//! host's previous engine (`Acquire`, T9); everything else does. A refusal is logged once; the next
+//! decision is made after a pause, when a leg comes or goes, or when the user asks for it, by what
+//! the legs say then. A mirror that another host owns is tried again only when a leg comes or the
+//! user asks for it: an owner that is silent for long must not lose it to a contender. A refusal
+//! that only a user can end is reported ([`HostEvent::Refused`]), so that clients don't wait.
 use super::behind::whole_ms;
 use super::drive::Running;
 use super::look::BLOCK;
 use super::one::{Away, Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
-use super::types::MirrorState;
+use super::types::{MirrorConfig, MirrorState};
 use super::words;
 use crate::host::{HostEvent, IoOp};
 use alloc::boxed::Box;
@@ -28,15 +27,47 @@ use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::Mirror;
-use volume::mirror::ownership::acquire::{Claim, ClaimOutput, Reach};
+use volume::mirror::ownership::{
+    Acquire, AcquireOutput, Known, LegRead, Ownership, Reach, Reading,
+};
 use volume::mirror::{Name, Superblock};
 
-/// The owner's record is being written to these legs, by place in the configuration.
-pub(super) struct Claiming {
-    pub claim: Claim,
+/// A mirror until it runs.
+pub(super) struct Starting {
+    pub ownership: Ownership,
+    /// The legs that are acquired, by place in the configuration.
     legs: Vec<u8>,
-    /// By which it was decided: what a user says meanwhile was not looked at (T45).
+    /// The wishes by which that was decided: later ones of a user were not considered (T45).
     wishes: Wishes,
+}
+
+impl Starting {
+    /// Of which nothing is known yet.
+    pub fn new(config: &MirrorConfig) -> Box<Self> {
+        Box::new(Self {
+            ownership: Ownership::new(config.owner, config.assemble_wait_ns),
+            legs: Vec::new(),
+            wishes: Wishes::default(),
+        })
+    }
+}
+
+impl LegDevice {
+    /// The read of its superblocks, for the decision of a start.
+    fn read_state(&self) -> LegRead {
+        let known = match self.found {
+            None => Known::No,
+            Some(_) if self.dated => Known::Outdated,
+            Some(_) => Known::Yes,
+        };
+        let reading = match self.look {
+            Some(look) if look.is_late() => Reading::Late,
+            Some(look) => Reading::Since(look.since_ns()),
+            None if self.info.is_none() => Reading::Unreachable,
+            None => Reading::Due(self.look_at_ns),
+        };
+        LegRead { known, reading }
+    }
 }
 
 /// Why it does not start.
@@ -68,74 +99,86 @@ impl Refused {
 pub(super) const TRY_AGAIN_NS: u64 = 10_000_000_000;
 
 impl Mirrored {
-    /// Goes on as far as it can; whether anything was done.
+    /// Reads legs, and decides when it is time to. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
-        if self.stopping {
-            return false;
-        }
         let mut any = false;
-        let since_ns = *self.since_ns.get_or_insert(kit.now_ns);
-        if self.is_to_be_tried_again(kit.now_ns) {
-            (self.tried, self.again_at_ns) = (None, None);
-        }
+        let known = self.legs.iter().filter(|leg| leg.found.is_some()).count();
+        let now_ns = kit.now_ns;
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("it starts");
+        };
+        it.ownership.handle_turn(known, now_ns);
         for at in 0..self.legs.len() {
-            let leg = &self.legs[at];
-            let due = leg.look_at_ns <= kit.now_ns;
-            if leg.info.is_some() && self.asks(leg) && leg.look.is_none() && due {
+            let read = self.legs[at].read_state();
+            let wants = |it: &Ownership| it.wants_read(read, now_ns);
+            if self.ownership().is_some_and(wants) {
                 any |= self.look(at, Purpose::Found, kit);
             }
         }
         any |= self.give_up_looks(kit);
-        let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let asked = |leg: &LegDevice| leg.waits() || leg.dated && self.asks(leg);
-        let pending = self.legs.iter().any(asked);
-        let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
-        let complete = found == self.legs.len() || over || self.forced;
-        if !pending && complete && self.tried != Some(found) {
-            self.tried = Some(found);
-            self.claim(kit);
+        let reads = self.reads();
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("it starts");
+        };
+        if it.ownership.decides(&reads, now_ns) {
+            self.acquire(kit);
             any = true;
         }
         any
     }
 
-    /// Whether a start that was refused is tried again now.
-    fn is_to_be_tried_again(&self, now_ns: u64) -> bool {
-        let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let due = |at_ns| at_ns <= now_ns || self.forced || self.tried != Some(found);
-        self.again_at_ns.is_some_and(due)
+    /// The reads of all legs.
+    fn reads(&self) -> Vec<LegRead> {
+        self.legs.iter().map(LegDevice::read_state).collect()
     }
 
-    /// Whether a leg is to be read for the decision that comes next.
-    fn asks(&self, leg: &LegDevice) -> bool {
-        match &leg.found {
-            None => true,
-            Some(_) => leg.dated && self.again_at_ns.is_none(),
+    /// The acquisition under way.
+    pub(super) fn acquiring(&self) -> Option<&Acquire> {
+        self.ownership()?.acquiring()
+    }
+
+    /// The ownership of a mirror that does not run yet.
+    pub(super) fn ownership(&self) -> Option<&Ownership> {
+        match &self.phase {
+            Phase::Starting(it) => Some(&it.ownership),
+            Phase::Running(_) | Phase::Over => None,
         }
     }
 
-    /// When it stops waiting, or looks again.
-    pub(super) fn gather_timeout(&self) -> Option<u64> {
-        if self.stopping {
-            return None;
+    /// The same, to be changed.
+    pub(super) fn ownership_mut(&mut self) -> Option<&mut Ownership> {
+        match &mut self.phase {
+            Phase::Starting(it) => Some(&mut it.ownership),
+            Phase::Running(_) | Phase::Over => None,
         }
-        let looks = self.legs.iter().filter(|leg| {
-            leg.info.is_some() && self.asks(leg) && leg.look.is_none() && leg.look_at_ns > 0
-        });
-        let looks = looks.map(|leg| leg.look_at_ns);
-        let wait_ns = self.config.assemble_wait_ns;
-        let over = self.since_ns.map(|since| since.saturating_add(wait_ns));
-        // The end of a look is heard of without a timer.
-        let pending = self.legs.iter().any(LegDevice::waits);
-        let over = over.filter(|_| self.tried.is_none() && !pending);
-        let late = (0..self.legs.len()).map(|at| self.look_until(at));
-        let over = over
-            .into_iter()
-            .chain(late.filter(|&at_ns| at_ns < u64::MAX));
-        let again = self.again_at_ns.filter(|&at_ns| at_ns < u64::MAX);
-        looks.chain(over).chain(again).min()
+    }
+
+    /// Until when the read of a leg is waited for at a start, ns; `u64::MAX`: none is under way.
+    pub(super) fn look_until(&self, at: usize) -> u64 {
+        let read = self.legs[at].read_state();
+        self.ownership().map_or(u64::MAX, |it| it.gives_up_at(read))
+    }
+
+    /// Does what is due before the mirror runs. Returns whether that was anything.
+    pub(super) fn start(&mut self, kit: &mut Kit<'_>) -> bool {
+        match self.ownership().map(Ownership::acquiring) {
+            Some(Some(_)) => self.drive_acquisition(kit),
+            // Nothing of it was written.
+            _ if self.stopping => false,
+            _ => self.gather(kit),
+        }
+    }
+
+    /// When something is due before the mirror runs, ns.
+    pub(super) fn start_timeout(&self) -> Option<u64> {
+        let it = self.ownership()?;
+        match it.acquiring() {
+            Some(acquire) => acquire.poll_timeout(),
+            None if self.stopping => None,
+            None => it.assembling_timeout(&self.reads()),
+        }
     }
 
     /// Legs that can be brought together, and what they say.
@@ -148,7 +191,7 @@ impl Mirrored {
     /// Decides whether there is a mirror, and begins to make it ours.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    fn claim(&mut self, kit: &mut Kit<'_>) {
+    fn acquire(&mut self, kit: &mut Kit<'_>) {
         let (legs, mut given) = self.given();
         if let Some(why) = self.gives_up_for_nothing(&given) {
             self.config.wishes.discard = None;
@@ -171,20 +214,15 @@ impl Mirrored {
         let Ok(bound_ms) = bound else {
             return;
         };
-        self.config.owner.bound_ms = bound_ms;
         let reach = match self.config.shared {
             true => Reach::Shared,
             false => Reach::Here,
         };
-        let mut claim = Claim::new(self.config.owner, &given, reach).after(self.gone);
-        if read_only {
-            claim = claim.to_read();
-        }
-        self.phase = Phase::Claiming(Box::new(Claiming {
-            claim,
-            legs,
-            wishes: self.config.wishes,
-        }));
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("it starts");
+        };
+        (it.legs, it.wishes) = (legs, self.config.wishes);
+        it.ownership.acquire(bound_ms, &given, reach, read_only);
         if core::mem::take(&mut self.lasts) {
             kit.events.push_back(HostEvent::Refused(kit.number, None));
         }
@@ -317,7 +355,10 @@ impl Mirrored {
     /// It does not start; said once for each reason. It is tried again after `pause_ns`.
     pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, kit: &mut Kit<'_>) {
         if self.stopping {
-            (self.phase, self.state) = (Phase::Gathering, MirrorState::Stopped);
+            self.state = MirrorState::Stopped;
+            if let Some(it) = self.ownership_mut() {
+                it.refuse(u64::MAX, kit.now_ns);
+            }
             return;
         }
         self.refusals += 1;
@@ -356,62 +397,51 @@ impl Mirrored {
             self.state = state;
             kit.events.push_back(HostEvent::Failed(kit.number, line));
         }
-        self.phase = Phase::Gathering;
-        self.again_at_ns = Some(kit.now_ns.saturating_add(pause_ns));
+        let ownership = self.ownership_mut().expect("it starts");
+        ownership.refuse(pause_ns, kit.now_ns);
         for leg in &mut self.legs {
             leg.dated = leg.found.is_some();
         }
         // The user's word was of the legs as they were.
-        (self.config.wishes, self.forced) = (Wishes::default(), false);
+        self.config.wishes = Wishes::default();
     }
 
-    /// Writes the owner's record, as far as it goes; whether anything was done.
+    /// Writes the owner's record, as far as it goes. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    pub(super) fn go_on_claiming(&mut self, kit: &mut Kit<'_>) -> bool {
-        let Phase::Claiming(it) = &mut self.phase else {
+    fn drive_acquisition(&mut self, kit: &mut Kit<'_>) -> bool {
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("it starts");
+        };
+        let Some(output) = it.ownership.poll_output(kit.now_ns) else {
             return false;
         };
-        if it
-            .claim
-            .poll_timeout()
-            .is_some_and(|at_ns| at_ns <= kit.now_ns)
-        {
-            it.claim.handle_timeout(kit.now_ns);
-        }
-        // Memory for whatever is asked next.
-        let Some(span) = self.scratch.take(2 * BLOCK) else {
-            return false;
-        };
-        self.scratch.give_back(span);
-        let Some(output) = it.claim.poll_output(kit.now_ns) else {
-            return false;
-        };
-        if output.is_end() {
-            // Our own record is maybe all that the next try finds.
-            self.gone = it.claim.gone();
-        }
-        let place = |index: usize, it: &Claiming| usize::from(it.legs[index]);
+        let place = |index: usize, it: &Starting| usize::from(it.legs[index]);
         match output {
-            ClaimOutput::Read(index) => {
+            AcquireOutput::Read(index) => {
                 let at = place(index, it);
-                self.look(at, Purpose::Claim(index), kit);
+                let began = self.look(at, Purpose::Claim(index), kit);
+                assert!(
+                    began,
+                    "a mirror that does not run uses its memory for superblocks alone"
+                );
             }
-            ClaimOutput::Write(index, copy) => {
+            AcquireOutput::Write(index, copy) => {
                 let at = place(index, it);
-                let block = it.claim.encode(index, copy, kit.crc32c);
-                let Some(span) = self.scratch.take(BLOCK) else {
-                    return false; // there was room just now
-                };
+                let acquire = it.ownership.acquiring().expect("it writes a record");
+                let takes_over = acquire.takes_over();
+                let block = acquire.encode(index, copy, kit.crc32c);
+                let span = self.scratch.take(BLOCK);
+                let span = span.expect("only superblocks use the memory");
                 kit.memory.bytes_mut(span).copy_from_slice(&block);
                 let mut entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
-                entry.hints.past_gate = it.claim.takes_over();
+                entry.hints.past_gate = takes_over;
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
                 self.give_first(entry, io, kit);
             }
-            ClaimOutput::Owned => self.owned(kit),
-            ClaimOutput::Refused(owner) => {
+            AcquireOutput::Acquired => self.owned(kit),
+            AcquireOutput::Refused(owner) => {
                 let why = format!(
                     "{} has it: stop it there first (or, when that host is gone for certain, \
                      `braid mirror assemble`)",
@@ -422,12 +452,12 @@ impl Mirrored {
                     false => self.refuse(Refused::new(Until::Told, why), u64::MAX, kit),
                 }
             }
-            ClaimOutput::Slow => {
+            AcquireOutput::Slow => {
                 let why = "its legs take longer to answer than its beat interval: other hosts \
                            can't tell who has it (make mirrors of such legs with a longer one)";
                 self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
             }
-            ClaimOutput::Failed(index, outcome) => {
+            AcquireOutput::Failed(index, outcome) => {
                 let at = place(index, it);
                 let name = &self.legs[at].config.name;
                 let line = format!("{}: {name}: {outcome}; it is left out", self.config.name);
@@ -437,16 +467,18 @@ impl Mirrored {
         true
     }
 
+    /// The owner's record was written to the leg of this number among those given, or could not be.
     pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, now_ns: u64) {
-        if let Phase::Claiming(it) = &mut self.phase {
-            it.claim.handle_written(index, outcome, now_ns);
-            let at = it.legs.get(index).map(|&at| usize::from(at));
-            if let Some(leg) = at.and_then(|at| self.legs.get_mut(at)) {
-                // Of one that can't be reached its volume says that.
-                let refuses = outcome.is_device_error();
-                leg.unwritten = refuses.then_some(outcome);
-            }
-        }
+        let Phase::Starting(it) = &mut self.phase else {
+            return; // the mirror was stopped meanwhile
+        };
+        let at = usize::from(it.legs[index]);
+        let acquire = it.ownership.acquiring_mut();
+        let acquire = acquire.expect("an acquisition waits for its writes");
+        acquire.handle_written(index, outcome, now_ns);
+        // Of one that can't be reached its volume says that.
+        let refuses = outcome.is_device_error();
+        self.legs[at].unwritten = refuses.then_some(outcome);
     }
 
     /// Legs that are there, whose newest owner's record could not be written: slot, and a line.
@@ -474,20 +506,15 @@ impl Mirrored {
         (!lines.is_empty()).then(|| lines.join("; "))
     }
 
-    pub(super) fn claim_timeout(&self) -> Option<u64> {
-        match &self.phase {
-            Phase::Claiming(it) => it.claim.poll_timeout(),
-            _ => None,
-        }
-    }
-
     /// The legs are ours: the machine begins.
     fn owned(&mut self, kit: &mut Kit<'_>) {
-        let Phase::Claiming(it) = core::mem::replace(&mut self.phase, Phase::Gathering) else {
-            return;
+        let Phase::Starting(it) = &mut self.phase else {
+            unreachable!("it starts");
         };
-        let mut given = it.claim.given().to_vec();
-        let assembly = match self.assembled(&it.legs, &given, it.wishes) {
+        let acquire = it.ownership.acquiring().expect("it was acquired just now");
+        let (mut given, mut terms) = (acquire.given().to_vec(), acquire.terms());
+        let (legs, wishes) = (core::mem::take(&mut it.legs), it.wishes);
+        let assembly = match self.assembled(&legs, &given, wishes) {
             Ok(assembly) if let Some(why) = self.is_another(&assembly) => {
                 return self.refuse(why, TRY_AGAIN_NS, kit);
             }
@@ -495,7 +522,7 @@ impl Mirrored {
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         };
         leave_out(&mut given, &assembly);
-        for (&at, found) in it.legs.iter().zip(&given) {
+        for (&at, found) in legs.iter().zip(&given) {
             let leg = &mut self.legs[usize::from(at)];
             leg.slot = found.ok().map(|it| match canary::has(Bug::LegByPlace) {
                 true => at,
@@ -513,16 +540,15 @@ impl Mirrored {
         }
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
         let unclean = newest.is_some_and(|it| !it.superblock.clean);
-        for &at in &it.legs {
+        for &at in &legs {
             let leg = &mut self.legs[usize::from(at)];
             let volume = leg.config.volume;
             kit.below.host.inherit(volume, unclean);
             leg.given_up = kit.below.host.times_given_up(volume);
         }
-        let mut terms = it.claim.terms();
         // Nothing but records goes to a leg before what our own engine before had sent there is
         // over: an event that waited for it there would keep beats from it.
-        let gates = it.legs.iter().filter_map(|&at| {
+        let gates = legs.iter().filter_map(|&at| {
             let volume = self.legs[usize::from(at)].config.volume;
             kit.below.host.hold_stats(volume).gate_until_ns
         });
@@ -533,7 +559,7 @@ impl Mirrored {
             let leg = &self.legs[usize::from(at)];
             *role == Role::InSync && !fenced(leg)
         };
-        if unclean && it.legs.iter().zip(&assembly.roles).any(late) {
+        if unclean && legs.iter().zip(&assembly.roles).any(late) {
             let late_until_ns = kit.now_ns.saturating_add(self.config.leg_quiesce_ns);
             terms.hold_until_ns = terms.hold_until_ns.max(late_until_ns);
             terms.left_ms = terms.left_ms.max(whole_ms(self.config.leg_quiesce_ns));
@@ -582,6 +608,7 @@ fn leave_out(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
 /// The machine of a mirror that begins.
 pub(super) fn machine(
     start: &volume::mirror::machine::Start<'_>,
+    ownership: Ownership,
     limits: &block::IoLimits,
     speed: volume::mirror::machine::Speed,
     now_ns: u64,
@@ -595,5 +622,5 @@ pub(super) fn machine(
         write_zeroes: limits.write_zeroes,
         ..volume::mirror::machine::Config::new(MIRROR_IOS_MAX)
     };
-    Mirror::start(start, config, now_ns)
+    Mirror::start(start, ownership, config, now_ns)
 }

@@ -35,6 +35,11 @@ pub(super) struct Look {
 }
 
 impl Look {
+    /// When it began, ns.
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
     /// Whether it takes longer than legs are waited for.
     pub fn is_late(&self) -> bool {
         self.late
@@ -63,14 +68,6 @@ impl Mirrored {
         any
     }
 
-    /// Until when the answer of a leg is waited for at the start, ns; `u64::MAX`: it isn't, or
-    /// nothing was asked.
-    pub(super) fn look_until(&self, at: usize) -> u64 {
-        let look = self.legs[at].look.filter(|it| !it.late);
-        let wait_ns = self.config.assemble_wait_ns;
-        look.map_or(u64::MAX, |it| it.since_ns.saturating_add(wait_ns))
-    }
-
     /// Begins to read the superblocks of a leg; false: there is no memory now.
     pub(super) fn look(&mut self, at: usize, purpose: Purpose, kit: &mut Kit<'_>) -> bool {
         let Some(span) = self.scratch.take(2 * BLOCK) else {
@@ -91,7 +88,7 @@ impl Mirrored {
                 len: BLOCK,
             };
             // A beat that is read again is what lets the leg go on when it can be reached.
-            let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_beat());
+            let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_heartbeat());
             // A spare is not needed for sure: it is not tried for long.
             let elsewhere = matches!(purpose, Purpose::Machine(ticket) if ticket.is_of_spare());
             let hints = Hints {
@@ -154,7 +151,7 @@ impl Mirrored {
         let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
         // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
         let chosen = match look.purpose {
-            Purpose::Machine(ticket) if ticket.is_beat() => chosen,
+            Purpose::Machine(ticket) if ticket.is_heartbeat() => chosen,
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
         };
         self.scratch.give_back(look.span);
@@ -184,9 +181,11 @@ impl Mirrored {
                 }
             },
             Purpose::Claim(index) => {
-                if let Phase::Claiming(it) = &mut self.phase {
+                // Another leg may have shown that the owner lives, which has ended it.
+                let acquire = self.ownership_mut().and_then(|it| it.acquiring_mut());
+                if let Some(acquire) = acquire {
                     let found = found.unwrap_or(Err(NoLeg::Missing));
-                    it.claim.handle_superblocks(index, found);
+                    acquire.handle_superblocks(index, found);
                 }
             }
             // A beat may be all that goes to its legs.

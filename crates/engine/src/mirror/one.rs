@@ -1,7 +1,7 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
 use super::depth::Depth;
 use super::drive::Running;
-use super::gather::Claiming;
+use super::gather::Starting;
 use super::holes::Run;
 use super::loans::Loans;
 use super::look::Look;
@@ -23,7 +23,7 @@ use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
-use volume::mirror::ownership::acquire::{Gone, beat_ns};
+use volume::mirror::ownership::heartbeat_ns;
 use volume::mirror::superblock::LegState;
 use volume::mirror::{Crc32c, Name};
 
@@ -59,15 +59,6 @@ pub(crate) struct Mirrored {
     pub(super) held: VecDeque<(Entry, Io)>,
     /// What ended as soon as it was given.
     pub(super) early: VecDeque<(Entry, Outcome)>,
-    /// Since when it gathers.
-    pub(super) since_ns: Option<u64>,
-    /// With so many legs it was tried.
-    pub(super) tried: Option<usize>,
-    /// It was refused, and is tried again then, ns; `u64::MAX`: when a leg comes or the user says
-    /// so.
-    pub(super) again_at_ns: Option<u64>,
-    /// The user has said to start with what is there.
-    pub(super) forced: bool,
     pub(super) stopping: bool,
     /// A timer was set, or something else needs a turn.
     pub(super) again: bool,
@@ -94,15 +85,13 @@ pub(crate) struct Mirrored {
     pub(super) unwiped: u16,
     /// It was refused, and does not start before somebody does something about it.
     pub(super) lasts: bool,
-    /// Who was there before us, of whom a claim that has not ended well has left nothing else.
-    pub(super) gone: Option<Gone>,
     /// Paths that the host had found when bounds were looked at.
     pub(super) paths_found: u64,
 }
 
 pub(super) enum Phase {
-    Gathering,
-    Claiming(Box<Claiming>),
+    /// It does not run yet.
+    Starting(Box<Starting>),
     Running(Box<Running>),
     /// It was stopped.
     Over,
@@ -274,11 +263,6 @@ impl LegDevice {
         self.slot.is_none() && self.found.is_none() && !self.is_gone()
     }
 
-    /// Whether its answer is waited for.
-    pub fn waits(&self) -> bool {
-        self.look.is_some_and(|look| !look.is_late())
-    }
-
     /// One that was cut off and is as long again: what it is, is to be read anew.
     pub fn was_made_long(&mut self) -> bool {
         let needs = match self.found {
@@ -298,7 +282,7 @@ impl Mirrored {
     pub fn limits(&self) -> Option<IoLimits> {
         match &self.phase {
             Phase::Running(it) => Some(it.limits),
-            Phase::Gathering | Phase::Claiming(_) | Phase::Over => None,
+            Phase::Starting(_) | Phase::Over => None,
         }
     }
 
@@ -315,18 +299,14 @@ impl Mirrored {
     pub(super) fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
         Self {
             legs: config.legs.iter().cloned().map(LegDevice::new).collect(),
+            phase: Phase::Starting(Starting::new(&config)),
             config,
-            phase: Phase::Gathering,
             state: MirrorState::Gathering,
             span,
             scratch: Scratch::new(span),
             urgent: VecDeque::with_capacity(2 * LEGS_MAX),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
             early: VecDeque::with_capacity(room.min(1 << 16)),
-            since_ns: None,
-            tried: None,
-            again_at_ns: None,
-            forced: false,
             stopping: false,
             again: true,
             look: true,
@@ -342,7 +322,6 @@ impl Mirrored {
             accepts_name: false,
             unwiped: 0,
             lasts: false,
-            gone: None,
             paths_found: 0,
         }
     }
@@ -361,8 +340,7 @@ impl Mirrored {
             any = true;
         }
         any |= match &self.phase {
-            Phase::Gathering => self.gather(kit),
-            Phase::Claiming(_) => self.go_on_claiming(kit),
+            Phase::Starting(_) => self.start(kit),
             Phase::Running(_) => self.run(kit),
             Phase::Over => false,
         };
@@ -387,8 +365,7 @@ impl Mirrored {
             return Some(0);
         }
         match &self.phase {
-            Phase::Gathering => self.gather_timeout(),
-            Phase::Claiming(_) => self.claim_timeout(),
+            Phase::Starting(_) => self.start_timeout(),
             Phase::Running(_) => self.run_timeout(host),
             Phase::Over => None,
         }
@@ -494,8 +471,8 @@ impl Mirrored {
     /// The heartbeat interval, ns.
     pub fn beat_ns(&self) -> u64 {
         match &self.phase {
-            Phase::Running(it) => beat_ns(it.machine.superblock().beat_interval_ms),
-            _ => beat_ns(0),
+            Phase::Running(it) => heartbeat_ns(it.machine.superblock().beat_interval_ms),
+            _ => heartbeat_ns(0),
         }
     }
 
@@ -561,7 +538,7 @@ impl Mirrored {
     /// Whether it waited for room until its leg was cut off.
     fn is_cut_off(&self, entry: &Entry) -> bool {
         let beat = match entry.task {
-            Task::Own(ticket) => ticket.is_beat(),
+            Task::Own(ticket) => ticket.is_heartbeat(),
             Task::Look(_) | Task::Claim(_) | Task::Wipe => true,
             Task::Io(_) | Task::Pages(_) | Task::Compare(..) | Task::Run(_) => false,
         };

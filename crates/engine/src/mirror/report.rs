@@ -91,7 +91,7 @@ impl Mirrored {
             not_begun: self.not_begun.clone(),
             refusals: self.refusals,
             other_name: self.other_name,
-            claiming: matches!(self.phase, Phase::Claiming(_)),
+            claiming: self.acquiring().is_some(),
             unwiped: self.unwiped,
             adding,
             removing,
@@ -138,10 +138,7 @@ impl Mirrored {
 
     /// Until when the owner's record is kept from the legs.
     fn gate_until_ns(&self, host: &HostEngine) -> Option<u64> {
-        let waits = match &self.phase {
-            Phase::Claiming(it) => !it.claim.takes_over(),
-            _ => false,
-        };
+        let waits = self.acquiring().is_some_and(|it| !it.takes_over());
         let legs = self.legs.iter().filter(|_| waits);
         let gates = legs.filter_map(|leg| host.hold_stats(leg.config.volume).gate_until_ns);
         gates.max()
@@ -149,10 +146,8 @@ impl Mirrored {
 
     /// Who has or had it, while that one is watched, and how long that takes in all, ns.
     fn watched(&self) -> Option<(Label, u64)> {
-        match &self.phase {
-            Phase::Claiming(it) => it.claim.watched().map(|(owner, ns)| (owner.label, ns)),
-            _ => None,
-        }
+        let (owner, whole_ns) = self.acquiring()?.watched()?;
+        Some((owner.label, whole_ns))
     }
 
     /// Whether it was told to stop, or has, and was not begun anew.
@@ -287,7 +282,9 @@ impl Mirrored {
                 // One that runs has its name; what is said of it later is not what was accepted.
                 let runs = matches!(self.phase, Phase::Running(_));
                 self.accepts_name = accepts && !runs;
-                self.again_at_ns = self.again_at_ns.map(|_| now_ns);
+                if let Some(it) = self.ownership_mut() {
+                    it.try_again(now_ns);
+                }
                 return Ok(());
             }
             MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over) => {
@@ -295,7 +292,9 @@ impl Mirrored {
             }
             MirrorOrder::Assemble(wishes) => {
                 self.config.wishes = wishes;
-                (self.forced, self.tried) = (true, None);
+                if let Some(it) = self.ownership_mut() {
+                    it.force();
+                }
                 // Each is asked now, whatever it is to wait for.
                 self.legs.iter_mut().for_each(|leg| leg.look_at_ns = 0);
                 return Ok(());
@@ -426,8 +425,10 @@ impl Mirrored {
         (self.stopping, self.again) = (true, true);
         match &mut self.phase {
             Phase::Running(it) => it.machine.stop(now_ns),
-            Phase::Gathering => self.state = MirrorState::Stopped,
-            Phase::Claiming(_) | Phase::Over => {}
+            Phase::Starting(it) if it.ownership.acquiring().is_none() => {
+                self.state = MirrorState::Stopped;
+            }
+            Phase::Starting(_) | Phase::Over => {}
         }
     }
 
@@ -436,7 +437,7 @@ impl Mirrored {
         match &self.phase {
             // Whose mirror it is not any more has nothing to write.
             Phase::Running(it) => it.frozen || it.machine.has_lost_ownership(),
-            Phase::Gathering | Phase::Claiming(_) | Phase::Over => true,
+            Phase::Starting(_) | Phase::Over => true,
         }
     }
 

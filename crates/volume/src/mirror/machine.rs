@@ -5,7 +5,8 @@
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
 //! * `dirty_log`: pages of the bitmap, and when intents are forgotten
-//! * `commit`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
+//! * `commit`: superblocks: what is said of the mirror, who leaves; `heartbeat`: that its owner
+//!   lives, for [`ownership`](super::ownership); `confirmed`: legs put back to an older state;
 //!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
 //! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
@@ -41,6 +42,7 @@
 use super::bitmap::{Bitmap, PAGE_BYTES};
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
+use super::ownership::{Ownership, State};
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
 use super::{Crc32c, Id, Label, Name, Properties, Superblock};
 use crate::Outcome;
@@ -56,6 +58,7 @@ mod bad;
 mod change;
 mod check;
 mod commit;
+mod confirmed;
 mod contents;
 mod copy;
 mod depart;
@@ -91,12 +94,11 @@ pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 use accept::{Acceptance, Accepting};
 use bad::Bad;
 use check::Check;
-use commit::Update;
+use commit::SuperblockUpdate;
 use contents::Contents;
 use copy::Job;
 use dirty_log::DirtyLog;
 use grow::Growth;
-use heartbeat::{Beat, Lease};
 use io::Slot;
 use legs::{Round, Work};
 use life::Life;
@@ -125,7 +127,6 @@ struct Leg {
     late_until_ns: u64,
     /// It has given up writes, and no flush has told of that yet.
     gave_up: bool,
-    beat: Beat,
     /// Reads that it failed.
     errors: u32,
     mended: u64,
@@ -140,8 +141,6 @@ struct Leg {
     contents: Contents,
     /// The event by which it was in sync, as far as this run knows.
     since_event: u64,
-    /// Whose record stood there when it was to return, its sequence, and when.
-    other: Option<(Id, u64, u64)>,
     /// Regions that it lacked when it was last away, or lacks. Those that were copied to it since
     /// are still set. `None` while it is in sync, and where only the union of all is known.
     missed: Option<Bitmap>,
@@ -167,8 +166,7 @@ struct Changes {
 pub struct Mirror {
     config: Config,
     now_ns: u64,
-    start_ns: u64,
-    owner: Owner,
+    ownership: Ownership,
     lineage: u64,
     life: Life,
     /// Legs whose bitmaps are being read at the start.
@@ -179,11 +177,6 @@ pub struct Mirror {
     stopping: bool,
     unclean: bool,
     read_only: bool,
-    lost_ownership: bool,
-    other_owner: Option<Owner>,
-    /// No leg could take the last event: nothing can be changed until one can.
-    broken: bool,
-    retry_at_ns: u64,
     accepting: Accepting,
     loss: Loss,
     /// Something besides users' I/O may be due.
@@ -202,9 +195,10 @@ pub struct Mirror {
     members: Members,
     /// Legs that get no writes, and whose superblocks were read since they can be reached.
     verified: Legs,
-    update: Option<Update>,
+    update: SuperblockUpdate,
     sequence: u64,
-    lease: Lease,
+    /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
+    doubt_until_ns: u64,
     log: DirtyLog,
     /// By number; `None`: it has ended, which its user was not told yet.
     slots: SlotMap<Option<Slot>>,
@@ -289,12 +283,15 @@ impl Mirror {
 
     /// Whether somebody else has the mirror, or has had it since we last looked.
     pub fn has_lost_ownership(&self) -> bool {
-        self.lost_ownership
+        self.ownership.is_lost()
     }
 
     /// Who has the mirror instead of us, where that is known.
     pub fn foreign_owner(&self) -> Option<Owner> {
-        self.other_owner
+        match self.ownership.state() {
+            State::Lost(other) => *other,
+            _ => None,
+        }
     }
 
     /// Regions that legs in sync may have differently, and are made alike.
@@ -340,8 +337,8 @@ impl Mirror {
         let outcome = match self.is_behind_cut(ticket) {
             true => Outcome::CutShort,
             // What is asked of a leg lies inside of it: it is, or was, smaller than the mirror
-            // needs (T50). Where a flush or a beat ends tells nothing of that.
-            false if outcome == Outcome::PastEnd && !self.is_flush_or_beat(ticket) => {
+            // needs (T50). Where a flush or a heartbeat ends tells nothing of that.
+            false if outcome == Outcome::PastEnd && !self.is_flush_or_heartbeat(ticket) => {
                 Outcome::CutShort
             }
             false => outcome,
@@ -375,7 +372,7 @@ impl Mirror {
             Work::ReadPages(first) => self.pages_read(first, leg, Err(outcome)),
             Work::Return => self.return_failed(leg, outcome),
             Work::Verify => self.spare_failed(leg),
-            Work::Beat => self.beat_done(leg, outcome),
+            Work::Heartbeat => self.heartbeat_done(leg, outcome),
         }
     }
 
@@ -388,7 +385,7 @@ impl Mirror {
     ) {
         let leg = self.ended(ticket, now_ns);
         match ticket.work {
-            Work::Beat => self.beat_read(leg, found),
+            Work::Heartbeat => self.heartbeat_read(leg, found),
             Work::Return => self.returned(leg, found),
             Work::Verify => self.spare_read(leg, found),
             _ => {}
@@ -439,8 +436,8 @@ impl Mirror {
 
     fn at(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
-        if self.now_ns >= self.lease.end_ns {
-            self.lapse();
+        if self.now_ns >= self.ownership.leases.end_ns() {
+            self.expire_leases();
         }
     }
 

@@ -7,7 +7,6 @@
 //! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
 //! all pages of the bitmap; then an event says that it is being rebuilt.
 use super::contents::Contents;
-use super::heartbeat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
 use super::members::{Member, Rebuild, Step};
@@ -16,6 +15,7 @@ use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::assembly::{Role, Wishes, assemble};
 use crate::mirror::copies::{Chosen, NoLeg};
+use crate::mirror::ownership::Watch;
 use crate::mirror::superblock::{Lack, LegState};
 use crate::mirror::{Label, Superblock};
 
@@ -55,6 +55,7 @@ impl Mirror {
             let Some(place) = self.legs.get_mut(usize::from(leg)) else {
                 return;
             };
+            self.ownership.leases.forget(leg);
             let superblock = self.state.on(leg, self.state.place);
             *place = Some(Leg::new(&Chosen {
                 superblock,
@@ -146,10 +147,7 @@ impl Mirror {
         } else if let Some(leg) = due {
             self.close_spare(leg);
             self.set_member(leg, Member::Superblocks);
-            let now_ns = self.now_ns;
-            if let Some(it) = self.leg_mut(leg) {
-                it.beat = Beat::asked(now_ns);
-            }
+            self.ownership.leases.begin_return(leg, self.now_ns);
             let ticket = self.ticket(leg, Work::Return);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
         }
@@ -157,7 +155,7 @@ impl Mirror {
 
     /// Whether all legs that are due wait for something else.
     pub(super) fn no_leg_may_return(&self) -> bool {
-        self.returns() || self.stopping || self.broken || self.is_growing()
+        self.returns() || self.stopping || self.update.is_broken() || self.is_growing()
     }
 
     fn may_return(&self, leg: u8) -> bool {
@@ -173,7 +171,7 @@ impl Mirror {
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
         // One that is about to be removed, and was while its adding was being said, stays away.
         let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
-        fenced && ours && !self.required.has(leg) && self.update.is_none()
+        fenced && ours && !self.required.has(leg) && self.update.is_idle()
     }
 
     pub(super) fn return_failed(&mut self, leg: u8, outcome: Outcome) {
@@ -207,14 +205,13 @@ impl Mirror {
                 self.sequence = self.sequence.max(sequence);
                 self.see_to_missed(leg, &found.superblock);
                 let known = self.knows_missed(leg);
-                self.lease.lapsed.remove(leg);
                 if let Some(it) = self.leg_mut(leg) {
                     it.committed = found.superblock;
                     it.copy = found.copy;
                     it.committed.confirmed = 0; // who was in sync then may have been another one
                     (it.confirmed, it.marked_from) = (0, 0);
                 }
-                self.found_ours(leg);
+                self.ownership.leases.found(leg);
                 self.set_member(leg, Member::Bitmap(lack));
                 // All of it is copied anyhow, or it got nothing that we don't know of.
                 match lack.position == 0 || known {
@@ -225,32 +222,15 @@ impl Mirror {
         }
     }
 
-    /// Whether the leg has to wait, since another owner's record is on it and that one may live: it
-    /// was away when we looked, so it is looked at as long as the others were (T48).
+    /// Whether the leg has to wait, since another owner's record is on it and that one may live.
     fn is_watched(&mut self, leg: u8, found: &Superblock) -> bool {
-        let (run, now_ns, look_ns) = (self.owner.run, self.now_ns, self.look_ns());
-        let Some(it) = self.leg_mut(leg) else {
-            return false;
-        };
+        let run = self.ownership.owner().run;
         let other = found.owner.filter(|it| it.run != run);
-        let Some(other) = other.filter(|_| look_ns > 0) else {
-            it.other = None;
-            return false;
-        };
-        let (run, sequence) = (other.run, found.sequence);
-        match it.other.filter(|it| it.0 == run) {
-            Some((_, seen, _)) if seen != sequence => {
-                it.other = Some((run, sequence, now_ns));
-                self.turn_away(leg, Unfit::Owned(other.label));
-            }
-            Some((.., at_ns)) if now_ns >= at_ns.saturating_add(look_ns) => return false,
-            Some((.., at_ns)) => {
-                self.set_member(leg, Member::Waiting(at_ns.saturating_add(look_ns)));
-            }
-            None => {
-                it.other = Some((run, sequence, now_ns));
-                self.set_member(leg, Member::Waiting(now_ns.saturating_add(look_ns)));
-            }
+        let leases = &mut self.ownership.leases;
+        match leases.watch(leg, other, found.sequence, self.now_ns) {
+            Watch::Free => return false,
+            Watch::Until(until_ns) => self.set_member(leg, Member::Waiting(until_ns)),
+            Watch::Lives(label) => self.turn_away(leg, Unfit::Owned(label)),
         }
         true
     }

@@ -390,7 +390,7 @@ impl Mirror {
 
     /// Flushes legs whose bad blocks were rewritten.
     pub(super) fn see_to_heals(&mut self) {
-        let waits = self.bad.flush.is_some() || self.broken || self.is_in_doubt();
+        let waits = self.bad.flush.is_some() || self.update.is_broken() || self.is_in_doubt();
         let waits = waits || self.stop_flush.is_some() || self.now_ns < self.bad.pause_ns;
         if waits || self.bad.heals == self.bad.cleared {
             return;

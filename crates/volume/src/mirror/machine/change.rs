@@ -97,6 +97,7 @@ impl Mirror {
             other: Ok(0),
         });
         leg.fresh = Some((id, label));
+        self.ownership.leases.forget(slot);
         self.legs[usize::from(slot)] = Some(leg);
         // The leg that had the slot may have been about to return.
         self.members.set(slot, Member::Away);
@@ -169,7 +170,7 @@ impl Mirror {
     }
 
     fn may_change(&self) -> Result<(), ChangeError> {
-        match self.read_only || self.lost_ownership || self.stopping {
+        match self.read_only || self.ownership.is_lost() || self.stopping {
             true => Err(ChangeError::Refused),
             false => Ok(()),
         }

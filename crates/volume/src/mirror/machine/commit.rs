@@ -6,7 +6,7 @@
 //! copy of each. Only then the next proposal begins, with all changes since: so no leg that takes
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
-//! way there, and for its lease (`beat`).
+//! way there, and for its lease (`heartbeat`).
 use super::legs::{Legs, Round, Work};
 use super::life::{Life, is_rebuilding};
 use super::members::{Member, Step};
@@ -14,20 +14,32 @@ use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::Superblock;
-use crate::mirror::superblock::{LegState, Owner};
+use crate::mirror::superblock::LegState;
 
 /// When a proposal that no leg could take is written again.
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
 
-/// A round of superblocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Update {
+/// The superblocks that are on their way to the legs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SuperblockUpdate {
     stage: Stage,
-    pub round: Round,
+    /// The stage before that was written last.
+    before: Stage,
+    round: Round,
+    /// Legs that wait for their superblock: for a heartbeat, or their lease.
+    due: Legs,
+    /// No leg could take the last proposal: nothing can be changed until one can.
+    is_broken: bool,
+    /// When it is proposed again, ns.
+    retry_at_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which legs get the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
+    /// None: all that get updates have the committed state.
+    #[default]
+    Idle,
     /// The newest state, to legs that lag.
     Lag,
     /// A proposal, to the legs that were in sync.
@@ -40,6 +52,84 @@ enum Stage {
     Second,
     /// The owner is cleared.
     Release,
+}
+
+impl SuperblockUpdate {
+    /// Whether no superblock is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// Whether nothing can be changed, since no leg could take the last proposal.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// When a proposal that no leg could take is written again, ns.
+    pub fn retry_at_ns(&self) -> u64 {
+        self.retry_at_ns
+    }
+
+    /// Whether it waits for a leg.
+    pub fn waits_for(&self, leg: u8) -> bool {
+        self.round.waits.has(leg)
+    }
+
+    /// Legs that wait for their superblock.
+    pub fn due(&self) -> Legs {
+        self.due
+    }
+
+    /// The superblock of a leg has to wait.
+    pub fn put_due(&mut self, leg: u8) {
+        self.due.add(leg);
+    }
+
+    /// The superblock of a leg waits no more.
+    pub fn take_due(&mut self, leg: u8) {
+        self.due.remove(leg);
+    }
+
+    /// No leg can be changed any more.
+    pub fn set_broken(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Begins a stage: these legs get the superblock.
+    fn begin(&mut self, stage: Stage, legs: Legs) {
+        assert!(
+            self.is_idle() && is_edge(self.before, stage),
+            "{stage:?} in {:?} after {:?}",
+            self.stage,
+            self.before
+        );
+        self.stage = stage;
+        self.round = Round::of(legs);
+        self.due = legs;
+    }
+
+    /// The superblock of a leg has ended. Once all have: the stage, and how they ended.
+    fn written(&mut self, leg: u8, outcome: Outcome) -> Option<(Stage, Round)> {
+        let is_over = self.round.end(leg, outcome);
+        // A superblock that was refused is as bad as one that failed.
+        self.round.failed = self.round.failed.with(self.round.refused);
+        is_over.then(|| {
+            self.before = core::mem::take(&mut self.stage);
+            (self.before, self.round)
+        })
+    }
+}
+
+/// Whether a stage may follow the one that was written last.
+fn is_edge(before: Stage, next: Stage) -> bool {
+    match next {
+        Stage::Lag | Stage::First | Stage::Release => true,
+        Stage::Join => before == Stage::First,
+        Stage::Others => matches!(before, Stage::First | Stage::Join),
+        Stage::Second => matches!(before, Stage::First | Stage::Join | Stage::Others),
+        Stage::Idle => false,
+    }
 }
 
 impl Mirror {
@@ -57,14 +147,16 @@ impl Mirror {
             !may || !self.read_only,
             "nothing is written to a mirror that can only be read"
         );
-        let early = self.broken && self.now_ns < self.retry_at_ns || self.is_in_doubt();
-        if self.update.is_some() || early || self.lost_ownership || !may {
+        let is_broken = self.update.is_broken();
+        let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_in_doubt();
+        if !self.update.is_idle() || early || self.ownership.is_lost() || !may {
             return;
         }
         let Some(next) = self.next_state() else {
             return;
         };
         self.state = next;
+        self.ownership.set_releasing(next.owner.is_none());
         self.propose_record();
         self.begun = true;
         self.required = self.required.with(self.state.in_sync().collect());
@@ -175,20 +267,18 @@ impl Mirror {
                 leg.proposed.owner = leg.proposed.owner.and(Some(owner));
             }
         }
-        let round = Round::of(legs);
-        self.update = Some(Update { stage, round });
-        self.lease.due = legs;
+        self.update.begin(stage, legs);
         self.give_due();
     }
 
     /// Gives out superblocks that are due, where no heartbeat is in their way.
     pub(super) fn give_due(&mut self) {
-        for leg in self.lease.due.iter() {
-            if !self.members.writable().has(leg) || !self.may_write_record(leg) {
+        for leg in self.update.due().iter() {
+            if !self.members.writable().has(leg) || !self.may_write_event(leg) {
                 continue;
             }
-            self.lease.due.remove(leg);
-            if let Some(copy) = self.write_record_now(leg) {
+            self.update.take_due(leg);
+            if let Some(copy) = self.begin_event(leg) {
                 let ticket = self.ticket(leg, Work::Update);
                 self.outputs.push_back(Output::Superblock(ticket, copy));
             }
@@ -197,8 +287,10 @@ impl Mirror {
 
     /// The same; those that have left get nothing any more.
     pub(super) fn see_to_due(&mut self) {
-        let gone = self.lease.due.without(self.members.writable());
-        self.lease.due = self.lease.due.both(self.members.writable());
+        let gone = self.update.due().without(self.members.writable());
+        for leg in gone.iter() {
+            self.update.take_due(leg);
+        }
         for leg in gone.iter() {
             self.update_written(leg, Outcome::PathError);
         }
@@ -206,10 +298,10 @@ impl Mirror {
     }
 
     pub(super) fn update_written(&mut self, leg: u8, outcome: Outcome) {
-        let Some(mut update) = self.update.filter(|it| it.round.waits.has(leg)) else {
-            // It has left, or somebody else is not there any more.
-            return self.record_ended(leg, Outcome::PathError);
-        };
+        if !self.update.waits_for(leg) {
+            // It has left, and the update went on without it.
+            return self.end_event(leg, Outcome::PathError);
+        }
         if outcome.is_done()
             && let Some(it) = self.leg_mut(leg)
         {
@@ -218,18 +310,13 @@ impl Mirror {
             it.fresh = None;
             it.copy = 1 - it.copy;
         }
-        self.record_ended(leg, outcome);
-        let over = update.round.end(leg, outcome);
-        // A superblock that was refused is as bad as one that failed.
-        update.round.failed = update.round.failed.with(update.round.refused);
-        self.update = Some(update);
-        if over {
-            self.update_over(update);
+        self.end_event(leg, outcome);
+        if let Some((stage, round)) = self.update.written(leg, outcome) {
+            self.update_over(stage, round);
         }
     }
 
-    fn update_over(&mut self, Update { stage, round }: Update) {
-        self.update = None;
+    fn update_over(&mut self, stage: Stage, round: Round) {
         self.wake = true;
         let well = round.failed.is_empty();
         match stage {
@@ -254,7 +341,8 @@ impl Mirror {
                     self.write_state(self.updated_legs(), Stage::Second);
                 }
             }
-            Stage::Release => self.stopped(self.state.clean && !self.lease.given_up),
+            Stage::Idle => unreachable!("nothing was written"),
+            Stage::Release => self.stopped(self.state.clean && !self.ownership.is_abandoned()),
         }
     }
 
@@ -287,7 +375,7 @@ impl Mirror {
         let bytes = self.committed.geometry.bytes;
         *self.committed = self.state;
         self.record_committed();
-        if core::mem::take(&mut self.broken) {
+        if core::mem::take(&mut self.update.is_broken) {
             self.news(News::Restored);
         }
         for leg in joined.iter() {
@@ -312,10 +400,10 @@ impl Mirror {
 
     /// No leg could take the proposal: changes fail until one can.
     fn is_broken(&mut self, round: Round) {
-        self.retry_at_ns = self.now_ns + RETRY_NS;
+        self.update.retry_at_ns = self.now_ns + RETRY_NS;
         self.loss.tries = self.loss.tries.wrapping_add(1);
-        if !self.broken {
-            self.broken = true;
+        if !self.update.is_broken() {
+            self.update.set_broken();
             self.news(News::Broken);
         }
         self.leave(round);
@@ -331,7 +419,7 @@ impl Mirror {
             return;
         }
         self.life = Life::Lagging;
-        let (newest, owner) = (*self.newest, Some(self.owner));
+        let (newest, owner) = (*self.newest, Some(*self.ownership.owner()));
         for leg in lagging.iter() {
             if let Some(leg) = self.leg_mut(leg) {
                 leg.proposed = Superblock { owner, ..newest };
@@ -340,12 +428,9 @@ impl Mirror {
         self.write_proposed(lagging, Stage::Lag);
     }
 
-    pub(super) fn is_releasing_ownership(&self) -> bool {
-        self.update.is_some_and(|it| it.stage == Stage::Release)
-    }
-
     /// Clears the owner record on all legs: the last update.
     pub(super) fn release_ownership(&mut self) {
+        self.ownership.set_releasing(true);
         let legs = self.ours();
         for leg in legs.iter() {
             if let Some(leg) = self.leg_mut(leg) {
@@ -354,14 +439,5 @@ impl Mirror {
             }
         }
         self.write_proposed(legs, Stage::Release);
-    }
-
-    pub(super) fn lose_ownership(&mut self, other: Option<Owner>) {
-        if !self.lost_ownership {
-            (self.lost_ownership, self.other_owner) = (true, other);
-            self.lease.end_ns = u64::MAX;
-            self.news(News::LostOwnership);
-            self.end_all();
-        }
     }
 }

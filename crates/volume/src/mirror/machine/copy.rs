@@ -104,7 +104,9 @@ impl Mirror {
         self.see_to_resync_flush();
         self.idle = false;
         // Reads that wait end before a stop.
-        while !self.broken && !self.is_in_doubt() && (!self.stopping || self.waited_for().is_some())
+        while !self.update.is_broken()
+            && !self.is_in_doubt()
+            && (!self.stopping || self.waited_for().is_some())
         {
             let Some(free) = self.free_job() else {
                 return;
@@ -198,7 +200,7 @@ impl Mirror {
             return self.copy_pause_ns;
         }
         let idle = idle || self.idle;
-        let waits = self.broken || self.is_in_doubt();
+        let waits = self.update.is_broken() || self.is_in_doubt();
         if idle || full || self.stopping || waits || self.life != super::Life::Running {
             return u64::MAX;
         }
@@ -303,7 +305,7 @@ impl Mirror {
             Kind::Check => self.check.is_none(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
-        if useless || self.stopping && !waits || self.lost_ownership {
+        if useless || self.stopping && !waits || self.ownership.is_lost() {
             return self.end_job(number);
         }
         if from >= job.range.end {
@@ -496,7 +498,7 @@ impl Mirror {
     }
 
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
-        let foreign = self.lost_ownership;
+        let foreign = self.ownership.is_lost();
         // What one gives that has left may be older than what was acknowledged.
         let job = self.jobs[usize::from(number)];
         let gone = !self.members.in_sync().has(leg)
@@ -644,7 +646,7 @@ impl Mirror {
     /// The piece is done: its lock is free, and the next one begins.
     pub(super) fn piece_over(&mut self, number: u8) {
         self.release_piece(number);
-        match self.lost_ownership {
+        match self.ownership.is_lost() {
             true => self.end_job(number),
             false => self.next_piece(number),
         }

@@ -206,8 +206,8 @@ impl Mirror {
         self.members.in_sync().count() == 1 && cut_end.is_some_and(|end| range.end > end)
     }
 
-    /// Whether a ticket asks for no bytes of the leg, or is for a beat.
-    pub(super) fn is_flush_or_beat(&self, ticket: Ticket) -> bool {
+    /// Whether a ticket asks for no bytes of the leg, or is for a heartbeat.
+    pub(super) fn is_flush_or_heartbeat(&self, ticket: Ticket) -> bool {
         match ticket.work {
             Work::Io(id) => {
                 let slot = self.io(id);
@@ -218,7 +218,7 @@ impl Mirror {
             | Work::Heal
             | Work::Stop
             | Work::Rebuilt
-            | Work::Beat => true,
+            | Work::Heartbeat => true,
             _ => false,
         }
     }

@@ -437,8 +437,8 @@ impl Mirror {
     pub(super) fn may_clear(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
         let whole = in_sync == self.members.in_sync() && !self.state.keeps_intents();
-        let said = self.update.is_none() && !self.is_growing();
-        let well = !self.broken && said && self.members.rebuilding().is_empty();
+        let said = self.update.is_idle() && !self.is_growing();
+        let well = !self.update.is_broken() && said && self.members.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
 

@@ -27,7 +27,7 @@ impl Mirror {
 
     /// What is to be done next, of what may be.
     pub(super) fn next_output(&mut self) -> Option<Output> {
-        match self.lease.lapsed.is_empty() && !self.lost_ownership {
+        match self.ownership.leases.lapsed().is_empty() && !self.ownership.is_lost() {
             true => self.outputs.pop_front(),
             false => self.next_allowed(),
         }
@@ -44,7 +44,7 @@ impl Mirror {
                     self.outputs.remove(at);
                     return Some(match output {
                         Output::Read(io, range, legs) => {
-                            Output::Read(io, range, legs.without(self.lease.lapsed))
+                            Output::Read(io, range, legs.without(self.ownership.leases.lapsed()))
                         }
                         other => other,
                     });
@@ -60,18 +60,13 @@ impl Mirror {
                 }
             }
         }
-        // Nothing is left of who has left.
-        self.lease.lapsed = self.lease.lapsed.both(self.members.writable());
-        self.legs
-            .iter_mut()
-            .flatten()
-            .for_each(|it| it.beat.failed = None);
+        self.ownership.leases.settle(self.members.writable());
         None
     }
 
     fn fate(&self, output: &Output) -> Fate {
         let still = self.stands_still();
-        let failed = |leg: u8| self.leg(leg).and_then(|it| it.beat.failed);
+        let failed = |leg: u8| self.ownership.leases.failed(leg);
         let all_failed = || match self
             .members
             .in_sync()
@@ -85,17 +80,20 @@ impl Mirror {
         match output {
             Output::News(_) => return Fate::Go,
             Output::Done(_, outcome) if !outcome.is_done() => return Fate::Go,
-            _ if self.lost_ownership || self.lease.given_up => {
+            _ if self.ownership.is_over() => {
                 return Fate::End(Outcome::Reservation);
             }
             Output::Done(..) if still => return end(all_failed()),
             Output::Done(..) => return Fate::Go,
-            Output::Read(_, _, legs) if still || legs.without(self.lease.lapsed).is_empty() => {
+            Output::Read(_, _, legs)
+                if still || legs.without(self.ownership.leases.lapsed()).is_empty() =>
+            {
                 return end(all_failed());
             }
             Output::Read(..) => return Fate::Go,
             Output::Superblock(ticket, _)
-                if !ticket.is_beat() && (still || self.lease.lapsed.has(ticket.leg)) =>
+                if !ticket.is_heartbeat()
+                    && (still || self.ownership.leases.lapsed().has(ticket.leg)) =>
             {
                 return Fate::Back;
             }
@@ -105,7 +103,7 @@ impl Mirror {
         let Some(ticket) = output.ticket() else {
             return Fate::Go;
         };
-        match self.lease.lapsed.has(ticket.leg) {
+        match self.ownership.leases.lapsed().has(ticket.leg) {
             true if !self.members.writable().has(ticket.leg) => Fate::End(Outcome::PathError),
             true => end(failed(ticket.leg)),
             false if still => end(all_failed()),
@@ -120,10 +118,8 @@ impl Mirror {
             Output::Read(io, ..) => return self.finish(io, outcome),
             _ => {}
         }
-        let Some(ticket) = output.ticket() else {
-            return;
-        };
-        let nobody_asks = self.lost_ownership || self.lease.given_up;
+        let ticket = output.ticket().expect("news are always given out");
+        let nobody_asks = self.ownership.is_over();
         self.ended(ticket, self.now_ns);
         if !nobody_asks || ticket.io().is_some() {
             self.ended_so(ticket, outcome);
@@ -136,10 +132,10 @@ impl Mirror {
     #[cold]
     pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
-        let over = self.lost_ownership || self.lease.given_up || !self.members.writable().has(leg);
+        let over = self.ownership.is_over() || !self.members.writable().has(leg);
         let Some(it) = self
             .leg(leg)
-            .filter(|_| self.lease.lapsed.has(leg) && !over)
+            .filter(|_| self.ownership.leases.lapsed().has(leg) && !over)
         else {
             return false;
         };
@@ -163,7 +159,7 @@ impl Mirror {
     /// A read that no leg may serve just now waits.
     pub(super) fn reads_wait(&mut self, io: u32, legs: Legs) -> bool {
         let slot = self.io(io);
-        let waits = legs.without(self.lease.lapsed).is_empty() && !legs.is_empty();
+        let waits = legs.without(self.ownership.leases.lapsed()).is_empty() && !legs.is_empty();
         if let Some(slot) = slot.filter(|it| waits && it.request.reads().is_some()) {
             self.outputs.push_back(Output::Read(io, slot.piece, legs));
         }
@@ -180,7 +176,7 @@ impl Mirror {
 
     /// The same of one that was taken back.
     fn write_again(&mut self, leg: u8) -> bool {
-        let waits = self.update.is_some_and(|it| it.round.waits.has(leg));
+        let waits = self.update.waits_for(leg);
         if waits {
             self.put_due(leg);
         }
@@ -188,10 +184,8 @@ impl Mirror {
     }
 
     fn put_due(&mut self, leg: u8) {
-        self.lease.due.add(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            it.beat.put_back();
-        }
+        self.update.put_due(leg);
+        self.ownership.leases.take_back_event(leg);
     }
 
     /// Pages that were taken back.

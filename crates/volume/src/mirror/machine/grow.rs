@@ -93,7 +93,7 @@ impl Mirror {
         self.at(now_ns);
         let busy =
             self.stopping || self.changes.growth.is_some() || !self.changes.adding.is_empty();
-        if self.read_only || self.lost_ownership || busy {
+        if self.read_only || self.ownership.is_lost() || busy {
             return Err(GrowError::Refused);
         }
         if let Some((slot, _)) = self
@@ -155,7 +155,7 @@ impl Mirror {
             return;
         };
         let all: Legs = self.state.entries().map(|it| it.0).collect();
-        let quiet = self.update.is_none() && !self.log.is_writing_all() && !self.log.is_clearing();
+        let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
             Step::Wait if self.stopping || all != self.members.in_sync() => {
                 self.end_growth(News::NotGrown)

@@ -92,7 +92,7 @@ impl Mirror {
         };
         let id = self.slots.insert(Some(slot)).index();
         let without = self.without_legs(request);
-        if self.lost_ownership {
+        if self.ownership.is_lost() {
             self.finish(id, Outcome::Reservation);
         } else if request.changes().is_some() && self.read_only {
             self.finish(id, Outcome::ReadOnly);
@@ -150,7 +150,7 @@ impl Mirror {
                 self.offer_read(id);
             }
             // Nothing is made alike until the last leg can be written again.
-            (Phase::Held, Request::Read(_)) if self.broken => {
+            (Phase::Held, Request::Read(_)) if self.update.is_broken() => {
                 self.finish(id, Outcome::PathError);
             }
             (Phase::Held, Request::Read(_)) => self.wake = true,
@@ -160,7 +160,7 @@ impl Mirror {
             }
             (Phase::Held, Request::Flush) if self.holds_changes() => {}
             (Phase::Held, Request::Flush) => self.send(id, self.members.writable()),
-            (Phase::Held, _) if self.broken => self.finish(id, Outcome::PathError),
+            (Phase::Held, _) if self.update.is_broken() => self.finish(id, Outcome::PathError),
             (Phase::Held, _) if self.is_in_doubt() => {}
             (Phase::Held, _) if self.life != Life::Running => {
                 self.begin = true;
@@ -238,7 +238,7 @@ impl Mirror {
             return;
         }
         let slot = *slot;
-        if self.lost_ownership {
+        if self.ownership.is_lost() {
             return self.finish(id, Outcome::Reservation);
         }
         if let Request::Read(range) = slot.request {
@@ -321,7 +321,7 @@ impl Mirror {
             || has(Bug::FlushOnOne) && slot.request == Request::Flush
         {
             self.finish(id, Outcome::Done);
-        } else if self.broken {
+        } else if self.update.is_broken() {
             self.finish(id, Outcome::PathError);
         } else {
             // Who left is to be said, also where nothing was changed yet.

@@ -110,9 +110,9 @@ impl Ticket {
         self.work == Work::Verify
     }
 
-    /// Whether it is for a beat: also who has no lease may do that.
-    pub fn is_beat(self) -> bool {
-        self.work == Work::Beat
+    /// Whether it is for a heartbeat, which needs no lease.
+    pub fn is_heartbeat(self) -> bool {
+        self.work == Work::Heartbeat
     }
 }
 
@@ -124,8 +124,8 @@ pub(super) enum Work {
     Pages(u32),
     /// The superblock of an event is written.
     Update,
-    /// A superblock is read, or written, since the owner lives.
-    Beat,
+    /// A heartbeat: the superblocks are read, or one is written.
+    Heartbeat,
     /// A flush before intents are forgotten.
     ClearCold,
     /// A flush before regions count as alike.

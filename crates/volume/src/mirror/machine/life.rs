@@ -8,9 +8,9 @@
 //! as they may, an event, no owner.
 use super::accept::Accepting;
 use super::bad::Bad;
+use super::commit::SuperblockUpdate;
 use super::contents::Contents;
 use super::dirty_log::DirtyLog;
-use super::heartbeat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::loss::Loss;
 use super::members::{Member, Members};
@@ -24,6 +24,7 @@ use crate::Outcome;
 use crate::limits::LEGS_MAX;
 use crate::mirror::assembly::{Role, Why};
 use crate::mirror::copies::Chosen;
+use crate::mirror::ownership::Ownership;
 use crate::mirror::superblock::LegState;
 use crate::mirror::{Name, Properties, Superblock};
 use alloc::boxed::Box;
@@ -65,7 +66,6 @@ impl Leg {
             in_flight: 0,
             late_until_ns: 0,
             gave_up: false,
-            beat: Beat::default(),
             errors: 0,
             mended: 0,
             rescued: 0,
@@ -74,7 +74,6 @@ impl Leg {
             discarded: false,
             contents: Contents::Kept,
             since_event: found.superblock.event,
-            other: None,
             missed: None,
             spare: Spare::Away,
             is_asked: false,
@@ -84,14 +83,14 @@ impl Leg {
 
 impl Mirror {
     /// Begins to run what was assembled.
-    pub fn start(start: &Start<'_>, config: Config, now_ns: u64) -> Self {
+    pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
         let (assembly, state) = (start.assembly, start.assembly.next);
         let (jobs, ios) = (config.copies.into(), config.ios);
+        ownership.begin(assembly.read_only, now_ns);
         Self {
             config,
             now_ns,
-            start_ns: now_ns,
-            owner: start.owner,
+            ownership,
             lineage: start.lineage,
             life: Life::Reading,
             reading: Legs::default(),
@@ -100,15 +99,11 @@ impl Mirror {
             stopping: false,
             unclean: assembly.unclean,
             read_only: assembly.read_only,
-            lost_ownership: false,
-            other_owner: None,
-            broken: false,
             loss: Loss::default(),
             wake: true,
             legs: (0..LEGS_MAX).map(|_| None).collect(),
             state,
             committed: Box::new(state),
-            retry_at_ns: 0,
             accepting: Accepting::default(),
             newest: Box::new(state),
             lagging: Legs::default(),
@@ -116,9 +111,9 @@ impl Mirror {
             required: Legs::default(),
             members: Members::new(),
             verified: Legs::default(),
-            update: None,
+            update: SuperblockUpdate::default(),
             sequence: state.sequence,
-            lease: Lease::default(),
+            doubt_until_ns: 0,
             log: DirtyLog::new(state.geometry.regions()),
             slots: SlotMap::new(ios as u32),
             order: ChangeOrder::new(ios + jobs),
@@ -144,7 +139,7 @@ impl Mirror {
     }
 
     fn with_legs(mut self, start: &Start<'_>) -> Self {
-        self.state.owner = Some(start.owner);
+        self.state.owner = Some(*self.ownership.owner());
         (*self.committed, *self.newest) = (self.state, self.state);
         let assembly = start.assembly;
         // What others may be forced to go on with counts until it is durable that we go on without.
@@ -194,7 +189,7 @@ impl Mirror {
         let given = start.given.iter().zip(&assembly.roles);
         let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
         self.begin_with_bad(there.map(|it| it.superblock.slot).collect());
-        self.heed(start.terms);
+        self.begin_leases(start.terms);
         self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
         // What can be asked of all legs at once.
         let (ios, jobs) = (self.config.ios, self.jobs.len());
@@ -243,7 +238,7 @@ impl Mirror {
         self.at(now_ns);
         self.wake = false;
         self.go_on_without();
-        if self.lost_ownership || self.life == Life::Stopped || self.gives_up() {
+        if self.ownership.is_lost() || self.life == Life::Stopped || self.is_abandoned() {
             return;
         }
         self.leave_cut();
@@ -254,15 +249,14 @@ impl Mirror {
             }
         }
         self.unreadable.handle_time(now_ns);
-        if self.lease.hold_until_ns > 0 && now_ns >= self.lease.hold_until_ns {
-            self.lease.hold_until_ns = 0;
+        if self.ownership.leases.end_hold(now_ns) {
             self.look_again();
         }
         self.see_to_doubt();
         match self.life {
             // A newer braid has said things of it that this one would not write down again.
             Life::Looking if self.holds_changes() || self.read_only => {}
-            Life::Looking if self.begin && self.update.is_none() => self.catch_up(),
+            Life::Looking if self.begin && self.update.is_idle() => self.catch_up(),
             Life::Sweeping if !self.log.is_writing_all() => {
                 self.life = Life::Running;
                 self.log.clear_at(self.now_ns + self.config.clear_after_ns);
@@ -284,7 +278,7 @@ impl Mirror {
             self.stop_on();
         }
         self.see_to_due();
-        self.beat();
+        self.begin_heartbeats();
         if self.life == Life::Running {
             if !self.stopping && self.log.clears_at().is_some_and(|at| now_ns >= at) {
                 self.clear_cold();
@@ -295,25 +289,27 @@ impl Mirror {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        if self.lost_ownership || self.life == Life::Stopped {
+        if self.ownership.is_lost() || self.life == Life::Stopped {
             return None;
         }
         if self.wake {
             return Some(self.now_ns);
         }
         let relax = self.log.clears_at().filter(|_| !self.stopping);
-        let retry = match self.broken {
+        let retry = match self.update.is_broken() {
             // Who stops has nothing to say again.
-            true if self.update.is_none() && self.retry_at_ns > self.now_ns => self.retry_at_ns,
+            true if self.update.is_idle() && self.update.retry_at_ns() > self.now_ns => {
+                self.update.retry_at_ns()
+            }
             _ => u64::MAX,
         };
         // Also when it is over, until a turn has seen that.
         let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
-        let held = when(self.lease.hold_until_ns).min(when(self.lease.doubt_until_ns));
+        let held = when(self.ownership.leases.hold_until_ns()).min(when(self.doubt_until_ns));
         let times = [
             retry,
             self.unreadable.retries_at(),
-            self.beats_at(),
+            self.heartbeats_at(),
             held,
             relax.unwrap_or(u64::MAX),
             self.return_at(),
@@ -384,21 +380,21 @@ impl Mirror {
 
     /// The next step of a stop, when all before it is over.
     fn stop_on(&mut self) {
-        if self.broken {
+        if self.update.is_broken() {
             self.end_held(Outcome::PathError);
         }
         let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
         let busy = self.ios().next().is_some()
             || self.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
-            || self.update.is_some()
-            || self.is_in_doubt() && !self.broken
+            || !self.update.is_idle()
+            || self.is_in_doubt() && !self.update.is_broken()
             || self.log.is_clearing()
             || self.diverged.is_flushing()
             || !self.log.is_written()
             || self.life == Life::Reading
-            || begins && !self.broken
-            || self.returns() && !self.broken;
+            || begins && !self.update.is_broken()
+            || self.returns() && !self.update.is_broken();
         if busy {
             return;
         }
@@ -409,7 +405,7 @@ impl Mirror {
             // Who comes next must know that it has to wait.
             return self.stopped(false);
         }
-        if !self.begun || self.broken {
+        if !self.begun || self.update.is_broken() {
             // Who has no lease says nothing, and there is nothing that it would have to wait for.
             return match self.lapsed().is_empty() {
                 true => self.release_ownership(),
@@ -434,7 +430,7 @@ impl Mirror {
 
     pub(super) fn stop_flushed(&mut self, leg: u8, outcome: Outcome) {
         let Some(round) = &mut self.stop_flush else {
-            return;
+            return; // another leg has failed it, and it is done again
         };
         if !round.ends(leg, outcome) {
             return;
@@ -445,7 +441,9 @@ impl Mirror {
             // Once more, with those that stay; who can't flush alone stops unclean.
             self.stop_flush = None;
             self.leave(round);
-            self.broken |= round.done.both(self.members.in_sync()).is_empty();
+            if round.done.both(self.members.in_sync()).is_empty() {
+                self.update.set_broken();
+            }
         } else {
             self.all_flushed(round.done);
         }
@@ -453,6 +451,7 @@ impl Mirror {
 
     pub(super) fn stopped(&mut self, clean: bool) {
         self.life = Life::Stopped;
+        self.ownership.end();
         self.news(News::Stopped(clean));
     }
 

@@ -148,7 +148,7 @@ impl Mirror {
         };
         if !self.may_come_back(range) {
             self.finish(id, Outcome::Done);
-        } else if self.broken && slot.tries != self.loss.tries {
+        } else if self.update.is_broken() && slot.tries != self.loss.tries {
             self.finish(id, Outcome::PathError);
         }
     }

@@ -76,7 +76,7 @@ impl Mirror {
     /// Whether what a leg lacks that returns and says `found` is known from its set. Else its own
     /// bits are read, and it lacks the union.
     pub(super) fn see_to_missed(&mut self, leg: u8, found: &Superblock) {
-        let run = self.owner.run;
+        let run = self.ownership.owner().run;
         let Some(it) = self.leg_mut(leg) else {
             return;
         };
@@ -161,6 +161,6 @@ impl Mirror {
 
     /// Whether that can be told at all: nothing may be executed late, and no region comes.
     pub(super) fn may_settle(&self) -> bool {
-        !self.broken && !self.is_in_doubt() && !self.is_growing()
+        !self.update.is_broken() && !self.is_in_doubt() && !self.is_growing()
     }
 }

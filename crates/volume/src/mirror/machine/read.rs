@@ -49,9 +49,9 @@ impl Mirror {
     /// Legs that may serve a read which waits for one to be chosen.
     pub fn readers(&self, io: u32) -> Legs {
         match self.io(io) {
-            Some(slot) if slot.phase == Phase::Choosing => {
-                self.readers_of(&slot).without(self.lease.lapsed)
-            }
+            Some(slot) if slot.phase == Phase::Choosing => self
+                .readers_of(&slot)
+                .without(self.ownership.leases.lapsed()),
             _ => Legs::default(),
         }
     }
@@ -96,12 +96,17 @@ impl Mirror {
     /// is alike on them.
     pub fn hole_witnesses(&self, range: Range) -> Legs {
         let is_certain = self.may_be_read(range)
-            && !self.lost_ownership
+            && !self.ownership.is_lost()
             && !self.has_lost(range)
             && !self
                 .regions(range)
                 .any(|region| self.unreadable.has(region))
-            && self.lease.lapsed.both(self.members.in_sync()).is_empty()
+            && self
+                .ownership
+                .leases
+                .lapsed()
+                .both(self.members.in_sync())
+                .is_empty()
             && self.bad_on(self.members.in_sync(), range).is_empty();
         if is_certain {
             self.members.in_sync()

@@ -116,7 +116,7 @@ impl Mirror {
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
-        let runs = self.life == Life::Running && !self.stopping && !self.lost_ownership;
+        let runs = self.life == Life::Running && !self.stopping && !self.ownership.is_lost();
         let Some(it) = self
             .leg(leg)
             .filter(|_| runs && !self.members.writable().has(leg))
@@ -181,7 +181,7 @@ impl Mirror {
             Some(Spare::Verified(of)) => of.asked_ns.unwrap_or(0),
             _ => return, // lost meanwhile, or about to return
         };
-        let run = self.owner.run;
+        let run = self.ownership.owner().run;
         let said = self.leg(leg).map_or(u64::MAX, |it| it.committed.sequence);
         let same = |it: &&Chosen| {
             let found = it.superblock;
@@ -193,13 +193,14 @@ impl Mirror {
         let Some(lack) = lack.filter(|_| self.may_be_verified(leg)) else {
             return self.spare_failed(leg);
         };
-        let lease_ns = match self.has_lease() {
-            true => self.lease_ns(),
+        let leases = &self.ownership.leases;
+        let lease_ns = match leases.is_shared() {
+            true => leases.lease_ns(),
             false => u64::MAX,
         };
         let of = Verified {
             until_ns: asked_ns.saturating_add(lease_ns),
-            again_ns: asked_ns.saturating_add(self.interval_ns()),
+            again_ns: asked_ns.saturating_add(leases.interval_ns()),
             asked_ns: None,
             position: lack.position,
         };
@@ -208,7 +209,7 @@ impl Mirror {
             it.spare = Spare::Verified(of);
         }
         // Its lease, of when it was in sync, is over; that is no matter any more.
-        self.lease.lapsed.remove(leg);
+        self.ownership.leases.forget_lapse(leg);
         self.verified.add(leg);
         if !was_verified {
             self.try_skipped_of(leg);
@@ -313,6 +314,6 @@ impl Mirror {
             _ => false,
         };
         let may_go = self.may_read(leg) || reads && self.is_verified(leg);
-        self.lost_ownership || !may_go
+        self.ownership.is_lost() || !may_go
     }
 }

@@ -1,8 +1,7 @@
 //! What a mirror is asked, what it says, and what it begins from.
 use super::super::assembly::Assembly;
 use super::super::copies::{Chosen, NoLeg};
-use super::super::ownership::acquire::Terms;
-use super::super::superblock::Owner;
+use super::super::ownership::Terms;
 use super::{Legs, Speed, Ticket, Unfit};
 use crate::Outcome;
 use block::Range;
@@ -146,7 +145,7 @@ pub enum News {
     /// The last leg in sync is, or was, smaller than the mirror needs: from this byte of the mirror
     /// on it has lost all.
     Cut(u8, u64),
-    /// Its beats have not ended for so long that another host may take the leg over: nothing is
+    /// Its heartbeats have not ended for so long that another host may take the leg over: nothing is
     /// given to it, and what it was given is to be taken back (T48).
     Lapsed(u8),
     /// They end again, and the leg is still ours.
@@ -214,11 +213,9 @@ pub struct Start<'a> {
     /// Of each of them, until when it may execute what it was given before, ns: who is behind does
     /// not return sooner (T9). Those that are not there may not.
     pub late_until_ns: &'a [u64],
-    /// We, as it stands on the legs.
-    pub owner: Owner,
     /// Drawn at random, not 0.
     pub lineage: u64,
-    /// On which terms it was got.
+    /// On which terms it was acquired.
     pub terms: Terms,
 }
 
@@ -251,7 +248,7 @@ pub struct LegFacts {
     pub returning: bool,
     /// It has left, and that is not durable yet on those that stay.
     pub leaving: bool,
-    /// Its lease is over: it gets nothing but beats, until two have ended well.
+    /// Its lease is over: it gets nothing but heartbeats, until two have ended well.
     pub lapsed: bool,
     /// Its file was cut short while it was the last one in sync: it stays, with what is left.
     pub cut_short: bool,

@@ -809,7 +809,7 @@ fn pass_but(rig: &mut Rig, until_ns: u64, heals: &mut Vec<Ticket>, beats: &mut V
         while let Some(output) = rig.mirror.poll_output(rig.now_ns) {
             match output {
                 Output::Flush(ticket) if ticket.work == Work::Heal => heals.push(ticket),
-                _ if output.ticket().is_some_and(Ticket::is_beat) => beats.push(output),
+                _ if output.ticket().is_some_and(Ticket::is_heartbeat) => beats.push(output),
                 other => rig.end(other),
             }
         }

@@ -1,6 +1,6 @@
 //! Reads that were not waited for, since another leg had the data too; and what can only be read.
 use super::super::super::assembly::tests::legs;
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::Terms;
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
 

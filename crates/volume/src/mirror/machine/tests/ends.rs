@@ -215,7 +215,7 @@ fn reads_of_what_may_differ_fail_while_the_last_leg_cannot_be_written() {
     };
     mirror.leg_lost(1, 3 * MS);
     let ended = run(&mut mirror, 3 * MS, &mut fails);
-    assert!(mirror.broken);
+    assert!(mirror.update.is_broken());
     assert_eq!(ended.len(), 1, "{ended:?}");
     let read = Request::Read(Range::new(0, BLOCK));
     mirror.submit(read, 4 * MS).unwrap();

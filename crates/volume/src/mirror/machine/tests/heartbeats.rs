@@ -2,7 +2,7 @@
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Wishes, assemble};
 use super::super::super::copies::{Chosen, NoLeg};
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::{Id, Label};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_on, well, written};
@@ -115,7 +115,7 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
                 other => end(&mut mirror, other, now_ns, &mut well),
             }
         }
-        assert!(matches!(given[..], [ticket] if ticket.is_beat()));
+        assert!(matches!(given[..], [ticket] if ticket.is_heartbeat()));
         mirror.handle_done(given[0], Outcome::PathError, now_ns + MS);
         let times = (now_ns + 100 * MS, now_ns + 3 * BEAT);
         pass(&mut mirror, times, Legs::default(), &mut kept);
@@ -266,7 +266,7 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
             Legs::default(),
             &mut Vec::new(),
         );
-        let from = mirror.leg(1).unwrap().beat.from;
+        let from = mirror.ownership.leases.taken_from(1);
         (mirror, from)
     };
     let (mut mirror, from) = taken_over(20 * BEAT);
@@ -393,18 +393,18 @@ fn forced() -> Mirror {
         assembly: &assembly,
         late_until_ns: &[],
         given: &given,
-        owner: Owner {
-            run: Id([5; 16]),
-            host: Id([6; 16]),
-            label: Label::default(),
-            since_s: 0,
-            beat_s: 0,
-            bound_ms: 0,
-        },
         lineage: 3,
         terms: Terms::default(),
     };
-    Mirror::start(&start, Config::new(6), 0)
+    let owner = Owner {
+        run: Id([5; 16]),
+        host: Id([6; 16]),
+        label: Label::default(),
+        since_s: 0,
+        beat_s: 0,
+        bound_ms: 0,
+    };
+    Mirror::start(&start, Ownership::acquired(owner), Config::new(6), 0)
 }
 
 #[test]

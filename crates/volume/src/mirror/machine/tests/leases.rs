@@ -53,7 +53,7 @@ fn t48_a_leg_that_returns_has_a_lease_until_its_first_beat_has_ended() {
         mirror.handle_timeout(now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
-                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && ticket.is_beat() => {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && ticket.is_heartbeat() => {
                     beats.push(output);
                 }
                 other => {
@@ -116,7 +116,7 @@ fn t48_a_stop_whose_last_words_take_longer_than_the_lease_leaves_the_record() {
         let mut hung = Vec::new();
         while let Some(output) = mirror.poll_output(BEAT + MS) {
             match output {
-                Output::Superblock(ticket, _) if !ticket.is_beat() => hung.push(ticket),
+                Output::Superblock(ticket, _) if !ticket.is_heartbeat() => hung.push(ticket),
                 other => end(&mut mirror, other, BEAT + MS, &mut well),
             }
         }
@@ -197,7 +197,7 @@ fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
     let mut beats = Vec::new();
     while let Some(output) = mirror.poll_output(now_ns) {
         match output {
-            Output::Superblock(ticket, _) => assert!(ticket.is_beat(), "{ticket:?}"),
+            Output::Superblock(ticket, _) => assert!(ticket.is_heartbeat(), "{ticket:?}"),
             Output::ReadSuperblocks(_) => beats.push(output),
             other => end(&mut mirror, other, now_ns, &mut well),
         }
@@ -330,7 +330,7 @@ fn an_event_that_was_taken_back_fails_with_the_beats_of_the_last_leg() {
             Output::Leg(ticket, _) if ticket.leg == 1 => {
                 mirror.handle_done(ticket, Outcome::PathError, BEAT);
             }
-            Output::Superblock(ticket, _) if !ticket.is_beat() => events.push(ticket),
+            Output::Superblock(ticket, _) if !ticket.is_heartbeat() => events.push(ticket),
             other => end(&mut mirror, other, BEAT, &mut well),
         }
     }
@@ -349,7 +349,7 @@ fn an_event_that_was_taken_back_fails_with_the_beats_of_the_last_leg() {
     end_beats_well(&mut mirror, &mut beats, 8 * BEAT);
     let times = (8 * BEAT, 12 * BEAT);
     pass(&mut mirror, times, Legs::default(), &mut beats);
-    assert!(!mirror.broken && mirror.is_stale(1) && mirror.lapsed().is_empty());
+    assert!(!mirror.update.is_broken() && mirror.is_stale(1) && mirror.lapsed().is_empty());
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn t09_a_beat_that_may_be_executed_late_holds_events() {
         mirror.handle_timeout(now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
-                Output::Superblock(ticket, _) if ticket.is_beat() => lost = Some(ticket),
+                Output::Superblock(ticket, _) if ticket.is_heartbeat() => lost = Some(ticket),
                 other => end(&mut mirror, other, now_ns, &mut well),
             }
         }

@@ -1,6 +1,6 @@
 //! Rules by hand: what a leg lacks that was away, beside what others lack.
 use super::super::super::assembly::tests::legs;
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::Terms;
 use super::super::planted::{Bug, plant};
 use super::super::*;
 use super::rules::{MS, end, run, started, started_with, well};
@@ -264,7 +264,7 @@ fn t50_a_leg_that_waits_is_not_read_before_its_superblock() {
         }
         assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::MediaError);
         let mut superblock = mirror.leg(1).unwrap().committed;
-        superblock.owner = Some(mirror.owner);
+        superblock.owner = Some(*mirror.ownership.owner());
         change(&mut superblock);
         let found = Chosen {
             superblock,
@@ -528,7 +528,7 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     mirror.leg_lost(2, 7 * SECOND);
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
     let mut found = mirror.leg(2).unwrap().committed;
-    found.owner = Some(mirror.owner);
+    found.owner = Some(*mirror.ownership.owner());
     mirror.see_to_missed(2, &found);
     assert!(mirror.knows_missed(2));
     let older = Superblock {

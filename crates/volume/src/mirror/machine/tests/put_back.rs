@@ -2,7 +2,7 @@
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
-use crate::mirror::ownership::acquire::Terms;
+use crate::mirror::ownership::Terms;
 use crate::mirror::superblock::LegState;
 use alloc::vec;
 use crc_fast::crc32_iscsi;

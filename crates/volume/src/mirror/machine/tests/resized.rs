@@ -3,7 +3,7 @@ use super::super::super::assembly::tests::PLACE;
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
 use crate::mirror::assembly::{Role, Why, Wishes, assemble};
-use crate::mirror::ownership::acquire::Terms;
+use crate::mirror::ownership::Terms;
 use crate::mirror::superblock::LegState;
 use alloc::vec;
 

@@ -1,7 +1,7 @@
 //! Legs that return by hand: whose record is on them, and how far ahead it is.
 use super::super::super::assembly::tests::legs;
 use super::super::super::copies::Chosen;
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::Terms;
 use super::super::super::superblock::Owner;
 use super::super::super::{Id, Superblock};
 use super::super::*;
@@ -38,7 +38,7 @@ fn pass(
         mirror.handle_timeout(now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
-                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_beat() => {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_heartbeat() => {
                     let mut superblock = mirror.leg(1).unwrap().committed;
                     said(now_ns, &mut superblock);
                     let found = Chosen {

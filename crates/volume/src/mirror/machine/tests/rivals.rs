@@ -4,7 +4,7 @@ extern crate std;
 use super::super::super::assembly::tests::legs;
 use super::super::super::assembly::{Wishes, assemble};
 use super::super::super::copies::{Chosen, NoLeg, read_copies};
-use super::super::super::ownership::acquire::{Claim, ClaimOutput, Reach};
+use super::super::super::ownership::{AcquireOutput, Ownership, Reach};
 use super::super::super::superblock::tests::Draw;
 use super::super::super::{Id, Label};
 use super::super::planted::{Bug, plant};
@@ -29,8 +29,8 @@ enum Asked {
 #[derive(Clone, Copy)]
 enum Whose {
     Machine(Ticket),
-    /// The claim's: this leg.
-    Claim,
+    /// The acquisition: this leg.
+    Acquire,
 }
 
 struct Given {
@@ -47,7 +47,7 @@ struct Given {
 
 enum Life {
     Off,
-    Claims(Box<Claim>),
+    Acquires(Box<Ownership>),
     Runs(Box<Mirror>),
     Over,
 }
@@ -213,11 +213,13 @@ impl Rivals {
                         false => mirror.handle_done(ticket, Outcome::Done, now_ns),
                     }
                 }
-                (Life::Claims(claim), Whose::Claim, Some(found)) => {
-                    claim.handle_superblocks(it.leg, found);
+                (Life::Acquires(ownership), Whose::Acquire, Some(found)) => {
+                    let acquire = ownership.acquiring_mut().expect("it is being acquired");
+                    acquire.handle_superblocks(it.leg, found);
                 }
-                (Life::Claims(claim), Whose::Claim, None) => {
-                    claim.handle_written(it.leg, Outcome::Done, now_ns);
+                (Life::Acquires(ownership), Whose::Acquire, None) => {
+                    let acquire = ownership.acquiring_mut().expect("it is being acquired");
+                    acquire.handle_written(it.leg, Outcome::Done, now_ns);
                 }
                 _ => {}
             }
@@ -227,30 +229,32 @@ impl Rivals {
 
     fn poll(&mut self, host: usize) {
         match core::mem::replace(&mut self.hosts[host].life, Life::Over) {
-            Life::Claims(claim) => self.poll_claim(host, claim),
+            Life::Acquires(it) => self.poll_acquire(host, it),
             Life::Runs(mirror) => self.poll_mirror(host, mirror),
             life => self.hosts[host].life = life,
         }
     }
 
-    fn poll_claim(&mut self, host: usize, mut claim: Box<Claim>) {
-        while let Some(output) = claim.poll_output(self.now_ns) {
+    fn poll_acquire(&mut self, host: usize, mut ownership: Box<Ownership>) {
+        while let Some(output) = ownership.poll_output(self.now_ns) {
             match output {
-                ClaimOutput::Read(leg) => self.give(host, leg, Whose::Claim, Asked::Read),
-                ClaimOutput::Write(leg, copy) => {
-                    let bytes = claim.encode(leg, copy, crc32_iscsi).to_vec();
-                    self.give(host, leg, Whose::Claim, Asked::Write(copy, bytes));
+                AcquireOutput::Read(leg) => self.give(host, leg, Whose::Acquire, Asked::Read),
+                AcquireOutput::Write(leg, copy) => {
+                    let acquire = ownership.acquiring().expect("it is being acquired");
+                    let bytes = acquire.encode(leg, copy, crc32_iscsi).to_vec();
+                    self.give(host, leg, Whose::Acquire, Asked::Write(copy, bytes));
                 }
-                ClaimOutput::Failed(..) => {}
-                ClaimOutput::Refused(_) | ClaimOutput::Slow => return,
-                ClaimOutput::Owned => return self.owned(host, &claim),
+                AcquireOutput::Failed(..) => {}
+                AcquireOutput::Refused(_) | AcquireOutput::Slow => return,
+                AcquireOutput::Acquired => return self.owned(host, *ownership),
             }
         }
-        self.hosts[host].life = Life::Claims(claim);
+        self.hosts[host].life = Life::Acquires(ownership);
     }
 
-    fn owned(&mut self, host: usize, claim: &Claim) {
-        let given: Vec<_> = claim.given().to_vec();
+    fn owned(&mut self, host: usize, ownership: Ownership) {
+        let acquire = ownership.acquiring().expect("it was acquired just now");
+        let given: Vec<_> = acquire.given().to_vec();
         let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
         let Ok(assembly) = assemble(&superblocks, Wishes::default()) else {
             return;
@@ -260,11 +264,10 @@ impl Rivals {
             assembly: &assembly,
             late_until_ns: &[],
             given: &given,
-            owner: self.hosts[host].owner,
             lineage: 100 + host as u64,
-            terms: claim.terms(),
+            terms: acquire.terms(),
         };
-        let mirror = Mirror::start(&start, Config::new(6), self.now_ns);
+        let mirror = Mirror::start(&start, ownership, Config::new(6), self.now_ns);
         self.hosts[host].life = Life::Runs(Box::new(mirror));
         self.poll(host);
     }
@@ -284,7 +287,7 @@ impl Rivals {
                 Output::ReadSuperblocks(ticket) => (ticket, Asked::Read),
                 Output::Superblock(ticket, copy) => {
                     let bytes = mirror.encode_superblock(ticket.leg, copy, crc32_iscsi);
-                    if !ticket.is_beat() {
+                    if !ticket.is_heartbeat() {
                         self.acts(host, event);
                     }
                     (ticket, Asked::Write(copy, bytes.to_vec()))
@@ -322,12 +325,14 @@ impl Rivals {
         }
         if matches!(it.life, Life::Off) && now_ns >= it.begins_ns {
             let given: Vec<_> = (0..2).map(|leg| self.chosen(leg)).collect();
-            let claim = Claim::new(self.hosts[host].owner, &given, Reach::Shared);
-            self.hosts[host].life = Life::Claims(Box::new(claim));
+            let owner = self.hosts[host].owner;
+            let mut ownership = Ownership::new(owner, 0);
+            ownership.acquire(owner.bound_ms, &given, Reach::Shared, false);
+            self.hosts[host].life = Life::Acquires(Box::new(ownership));
         }
         let (kind, leg) = (self.seed.below(40), self.seed.below(2));
         match &mut self.hosts[host].life {
-            Life::Claims(claim) => claim.handle_timeout(now_ns),
+            Life::Acquires(_) => {} // a poll looks at the time
             Life::Runs(mirror) => {
                 mirror.handle_timeout(now_ns);
                 let range = Range::new(self.seed.below(16) * BLOCK, BLOCK);

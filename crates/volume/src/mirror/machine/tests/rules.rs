@@ -2,7 +2,7 @@
 use super::super::super::assembly::tests::legs;
 use super::super::super::assembly::{Wishes, assemble};
 use super::super::super::copies::Chosen;
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::{Id, Label};
 use super::super::*;
 use alloc::vec;
@@ -48,11 +48,10 @@ pub fn started_with(
         assembly: &assembly,
         late_until_ns,
         given: &given,
-        owner,
         lineage: 2,
         terms,
     };
-    Mirror::start(&start, config, now_ns)
+    Mirror::start(&start, Ownership::acquired(owner), config, now_ns)
 }
 
 /// What a leg answers to an output; `None`: done.
@@ -102,7 +101,7 @@ pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>)
         }
         Output::ReadSuperblocks(ticket) => {
             let said = mirror.leg(ticket.leg).unwrap().committed;
-            let owner = Some(mirror.owner);
+            let owner = Some(*mirror.ownership.owner());
             let found = Ok(Chosen {
                 superblock: Superblock { owner, ..said },
                 copy: 0,
@@ -149,7 +148,7 @@ fn no_io_allocates() {
                     }
                     Output::ReadSuperblocks(ticket) => {
                         let said = mirror.leg(ticket.leg).unwrap().committed;
-                        let owner = Some(mirror.owner);
+                        let owner = Some(*mirror.ownership.owner());
                         let found = Ok(Chosen {
                             superblock: Superblock { owner, ..said },
                             copy: 0,
@@ -539,7 +538,7 @@ fn t14_legs_that_fail_an_event_together_leave_by_one_event() {
             }
             Output::ReadSuperblocks(ticket) => {
                 let said = mirror.leg(ticket.leg).unwrap().committed;
-                let owner = Some(mirror.owner);
+                let owner = Some(*mirror.ownership.owner());
                 let found = Chosen {
                     superblock: Superblock { owner, ..said },
                     copy: 0,

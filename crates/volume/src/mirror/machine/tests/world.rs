@@ -4,7 +4,7 @@ use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Assembly, Role, Why, Wishes, assemble};
 use super::super::super::bad::BadKind;
 use super::super::super::copies::{Chosen, NoLeg, choose};
-use super::super::super::ownership::acquire::Terms;
+use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::superblock::tests::Draw;
 use super::super::super::superblock::{Lack, LegState};
 use super::super::super::{Id, Label, Superblock};
@@ -214,7 +214,6 @@ impl World {
             assembly: &assembly,
             late_until_ns: &[],
             given: &given,
-            owner,
             lineage: self.lineage,
             terms: Terms {
                 written_ns: None,
@@ -235,7 +234,12 @@ impl World {
             bad_bytes: 12 * BLOCK,
             ..Config::new(6)
         };
-        Some(Mirror::start(&start, config, self.now_ns))
+        Some(Mirror::start(
+            &start,
+            Ownership::acquired(owner),
+            config,
+            self.now_ns,
+        ))
     }
 
     /// The owner's record is written.

@@ -436,7 +436,7 @@ impl World {
                 self.poll(mirror);
             }
         }
-        if mirror.broken {
+        if mirror.update.is_broken() {
             return;
         }
         self.claim(self.asked.is_empty(), "all has ended, and something waits");
@@ -488,8 +488,8 @@ impl World {
             self.given.iter().all(spares) && self.asked.is_empty(),
             "stopped too early",
         );
-        self.last_clean = clean && !mirror.broken;
-        if clean && mirror.begun && !mirror.broken {
+        self.last_clean = clean && !mirror.update.is_broken();
+        if clean && mirror.begun && !mirror.update.is_broken() {
             self.kept = self.acked;
             self.count("clean");
         }
