@@ -1,7 +1,7 @@
 //! Mirrors, a back end of the block layer ([`Devices`]): each leg is a device of lower number, the
 //! mirror's machine decides what goes to which, and a front end sees one more device.
 //!
-//! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
+//! * `one`: a mirror on its core; `start`: until it runs; `look`: what legs say; `drive`: what its
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
 //!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means;
 //!   `behind`: what is left behind on legs, and for how long
@@ -27,7 +27,6 @@ mod change;
 mod depth;
 mod drive;
 mod extents;
-mod gather;
 mod holes;
 mod lasting;
 mod loans;
@@ -41,6 +40,7 @@ mod report;
 mod returns;
 mod sizes;
 mod stack;
+mod start;
 mod table;
 mod types;
 mod users;

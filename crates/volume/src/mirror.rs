@@ -3,7 +3,7 @@
 //!
 //! * [`superblock`]: the bytes that say what a leg is; [`copies`]: the two of them on a leg
 //! * [`history`]: which states came after which, so that parted halves are told from late ones
-//! * [`course`]: the events in a mirror's life, as changes of its superblock
+//! * [`events`]: the events in a mirror's life, as changes of its superblock
 //! * [`bitmap`]: which regions may differ between legs
 //! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
 //! * [`ownership`]: which engine owns it: one machine from the first read to the release
@@ -17,7 +17,7 @@ pub mod assembly;
 pub mod bad;
 pub mod bitmap;
 pub mod copies;
-pub mod course;
+pub mod events;
 pub mod history;
 mod id;
 pub mod layout;

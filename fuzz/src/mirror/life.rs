@@ -1,7 +1,7 @@
 //! A mirror's life on its legs, as bytes: events that happen on all legs that are there, crashes in
 //! the middle of one, legs that are away; and somebody who writes over them.
 use super::tape::Tape;
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, Geometry, Place};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::mirror::{Id, Label, Name, Properties, Superblock};

@@ -22,7 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::NoLeg;
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
 use volume::mirror::ownership::HEARTBEAT_MAX_MS;
 use volume::mirror::{Label, Name, Properties, Superblock};

@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::mirror::{Label, Name, Superblock};

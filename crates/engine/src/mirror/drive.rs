@@ -7,12 +7,12 @@
 //! machine hears nothing any more, and what it has is failed, also where no leg has anything of it
 //! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
 //! reached any more.
-use super::gather;
 use super::holes::Run;
 use super::lasting::speed_of;
 use super::one::{Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
 use super::stack::stacked;
+use super::start;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::users::{Part, User};
@@ -111,7 +111,7 @@ impl Running {
             let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over) else {
                 unreachable!("it starts");
             };
-            gather::machine(&start, starting.ownership, &limits, speed, kit.now_ns)
+            start::machine(&start, starting.ownership, &limits, speed, kit.now_ns)
         };
         Some(Self {
             machine,

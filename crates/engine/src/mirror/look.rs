@@ -4,10 +4,10 @@
 //! At a start a leg that has paths is waited for as one that could be missing is: for
 //! `assemble_wait`, from when it is read. One that has not answered by then is not there, whatever
 //! it said before; its answer is awaited all the same, since it lands in our memory, and is not
-//! taken, since it is old: the leg is read anew (`gather`, or `returns` where the mirror runs), at
+//! taken, since it is old: the leg is read anew (`start`, or `returns` where the mirror runs), at
 //! a start not before the pause of one that was refused is over.
-use super::gather::TRY_AGAIN_NS;
 use super::one::{Kit, Mirrored, Phase, Purpose};
+use super::start::TRY_AGAIN_NS;
 use super::table::{Entry, Task};
 use crate::host::{Hints, HostEvent, IoOp};
 use crate::limits::LEG_RETRY_NS;

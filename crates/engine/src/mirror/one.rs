@@ -1,11 +1,11 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
 use super::depth::Depth;
 use super::drive::Running;
-use super::gather::Starting;
 use super::holes::Run;
 use super::loans::Loans;
 use super::look::Look;
 use super::sizes::Extent;
+use super::start::Starting;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
 use super::users::Part;

@@ -2,7 +2,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use volume::limits::LEGS_MAX;
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, Candidate, Place, plan};
 use volume::mirror::{Id, Label, Name, Properties, Superblock};
 

@@ -6,7 +6,7 @@ use engine::mirror::{LegConfig, MirrorConfig, MirrorsConfig};
 use engine::{DeviceId, Span};
 use policy::{Knobs, Policy};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
 use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;

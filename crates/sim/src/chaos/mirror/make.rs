@@ -13,7 +13,7 @@ use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConf
 use engine::{DeviceId, Machine, Span};
 use policy::Knobs;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::course::{New, NewLeg};
+use volume::mirror::events::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
 use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;

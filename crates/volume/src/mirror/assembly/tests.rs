@@ -1,7 +1,7 @@
 //! Which legs are chosen, which are refused, and why: by hand, and in histories drawn at random.
 mod model;
 
-use super::super::course::{New, NewLeg};
+use super::super::events::{New, NewLeg};
 use super::super::layout::{BITMAP_AT, Geometry, Place};
 use super::super::{Id, Label, Name, Properties};
 use super::*;

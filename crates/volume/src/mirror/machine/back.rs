@@ -38,7 +38,7 @@ pub enum Unfit {
     Ahead,
 }
 
-/// By so much the sequence of a leg that returns may be above ours: more than all beats and
+/// By so much the sequence of a leg that returns may be above ours: more than all heartbeats and
 /// takeovers of centuries. One that is higher would use up what sequences there are.
 const AHEAD_MAX: u64 = 1 << 40;
 

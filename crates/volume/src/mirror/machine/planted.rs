@@ -46,7 +46,7 @@ pub(in crate::mirror) enum Bug {
     ChangeBeforeBound,
     /// Nothing waits for what the last leg in sync may execute late (T9).
     ChangeInDoubt,
-    /// An owner gives out I/O whether or not its beats end (T48).
+    /// An owner issues I/O whether or not its heartbeats end (T48).
     NoLease,
     /// A leg is read where it has bad blocks.
     BadRead,

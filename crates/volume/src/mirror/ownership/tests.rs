@@ -131,7 +131,8 @@ const PAUSED: LegRead = leg(Known::No, Reading::Due(700 * MS));
 #[test]
 fn a_start_is_decided_when_no_leg_is_waited_for() {
     // Legs, the time in ms, whether a user forces it; whether it is decided, and the next time.
-    let table: [(&[LegRead], u64, bool, bool, Option<u64>); 9] = [
+    type Row<'a> = (&'a [LegRead], u64, bool, bool, Option<u64>);
+    let table: [Row<'_>; 9] = [
         (&[THERE, THERE], 0, false, true, Some(1000)),
         (&[THERE, ABSENT], 999, false, false, Some(1000)),
         (&[THERE, ABSENT], 1000, false, true, Some(1000)),

@@ -1,7 +1,7 @@
 //! Rules by hand: blocks that a leg can't write (T14).
 use super::super::super::bad::BadKind::{LastCopy, Unwritten};
 use super::super::*;
-use super::heartbeats::{BEAT, shared};
+use super::heartbeats::{INTERVAL, shared};
 use super::rules::{MS, started, started_with};
 use crate::mirror::superblock::LegState;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -802,14 +802,14 @@ fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
     assert!(spares(at(BAD, 1)).has(2) && !spares(at(BAD + 1, 1)).has(2));
 }
 
-/// All that is due until then; flushes of rewritten blocks, and beats, are kept.
-fn pass_but(rig: &mut Rig, until_ns: u64, heals: &mut Vec<Ticket>, beats: &mut Vec<Output>) {
+/// All that is due until then; flushes of rewritten blocks, and heartbeats, are kept.
+fn pass_but(rig: &mut Rig, until_ns: u64, heals: &mut Vec<Ticket>, heartbeats: &mut Vec<Output>) {
     while rig.now_ns <= until_ns {
         rig.mirror.handle_timeout(rig.now_ns);
         while let Some(output) = rig.mirror.poll_output(rig.now_ns) {
             match output {
                 Output::Flush(ticket) if ticket.work == Work::Heal => heals.push(ticket),
-                _ if output.ticket().is_some_and(Ticket::is_heartbeat) => beats.push(output),
+                _ if output.ticket().is_some_and(Ticket::is_heartbeat) => heartbeats.push(output),
                 other => rig.end(other),
             }
         }
@@ -821,7 +821,7 @@ fn pass_but(rig: &mut Rig, until_ns: u64, heals: &mut Vec<Ticket>, beats: &mut V
 fn t48_heal_flush_that_was_taken_back_waits_for_the_lease() {
     for gave_up in [false, true] {
         let mut rig = Rig::new(shared(0));
-        rig.now_ns = BEAT;
+        rig.now_ns = INTERVAL;
         assert!(rig.write(at(0, 16)).is_done());
         rig.refuses.insert((1, BAD));
         assert!(rig.write(at(BAD, 1)).is_done());
@@ -829,17 +829,17 @@ fn t48_heal_flush_that_was_taken_back_waits_for_the_lease() {
         rig.mirror.leg_lost(0, rig.now_ns);
         rig.run();
         // Leg 1 has rewritten it, and a flush waits until that is said.
-        let (now_ns, mut heals, mut beats) = (rig.now_ns, vec![], vec![]);
+        let (now_ns, mut heals, mut heartbeats) = (rig.now_ns, vec![], vec![]);
         let write = Request::Write(at(BAD, 1), false);
         for request in [write, Request::Flush] {
             rig.done.clear();
             let io = rig.mirror.submit(request, now_ns).unwrap();
             rig.versions.insert(io, rig.version);
             rig.now_ns = now_ns;
-            pass_but(&mut rig, now_ns, &mut heals, &mut beats);
+            pass_but(&mut rig, now_ns, &mut heals, &mut heartbeats);
         }
         assert!(rig.done.is_empty() && heals.len() == 1, "{:?}", rig.done);
-        pass_but(&mut rig, 4 * BEAT, &mut heals, &mut beats);
+        pass_but(&mut rig, 4 * INTERVAL, &mut heals, &mut heartbeats);
         assert_eq!(rig.mirror.lapsed(), Legs::one(1));
         if gave_up {
             rig.mirror.gives_up_writes(1, rig.now_ns);
@@ -847,9 +847,9 @@ fn t48_heal_flush_that_was_taken_back_waits_for_the_lease() {
         rig.mirror
             .handle_done(heals[0], Outcome::PathError, rig.now_ns);
         let until_ns = rig.now_ns;
-        pass_but(&mut rig, until_ns, &mut heals, &mut beats);
-        for beat in beats {
-            rig.end(beat);
+        pass_but(&mut rig, until_ns, &mut heals, &mut heartbeats);
+        for heartbeat in heartbeats {
+            rig.end(heartbeat);
         }
         rig.run();
         rig.pass(11_000);

@@ -86,7 +86,7 @@ fn t09_t14_nobody_waits_for_what_a_leg_that_left_still_has_but_its_return() {
     let mut mirror = started(2, Config::new(6));
     mirror.submit(region(0), MS).unwrap();
     run(&mut mirror, MS, &mut well);
-    // Of each kind leg 0 has something that does not end: a beat, data, a page, a flush.
+    // Of each kind leg 0 has something that does not end: a heartbeat, data, a page, a flush.
     let now_ns = mirror.poll_timeout().unwrap().max(6000 * MS);
     mirror.handle_timeout(now_ns);
     for request in [region(0), region(1), Request::Flush] {

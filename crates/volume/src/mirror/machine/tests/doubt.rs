@@ -66,8 +66,8 @@ fn t09_nothing_is_changed_or_copied_until_the_last_leg_cannot_be_late() {
     let io = mirror.submit(Request::Write(FIRST, false), 5 * MS).unwrap();
     let until_ns = mirror.poll_timeout();
     let (early, ended) = given(&mut mirror, 5 * MS, LATE_NS);
-    let beats = |it: &Output| it.ticket().is_some_and(Ticket::is_heartbeat);
-    assert!(early.iter().all(beats), "{early:?}");
+    let heartbeats = |it: &Output| it.ticket().is_some_and(Ticket::is_heartbeat);
+    assert!(early.iter().all(heartbeats), "{early:?}");
     assert_eq!((ended, until_ns), (vec![], Some(LATE_NS)));
     assert!(!mirror.facts(1).unwrap().in_sync);
     let (later, ended) = given(&mut mirror, LATE_NS, LATE_NS + 3_000 * MS);

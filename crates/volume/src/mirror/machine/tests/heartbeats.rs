@@ -9,7 +9,7 @@ use super::rules::{BLOCK, MS, end, run, started, started_on, well, written};
 use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
-pub const BEAT: u64 = 5000 * MS;
+pub const INTERVAL: u64 = 5000 * MS;
 
 pub fn write() -> Request {
     Request::Write(Range::new(0, BLOCK), false)
@@ -30,7 +30,7 @@ pub fn shared(hold_until_ns: u64) -> Mirror {
             hold_until_ns,
             ..Terms::default()
         },
-        BEAT,
+        INTERVAL,
     )
 }
 
@@ -83,19 +83,23 @@ fn t48_a_leg_that_does_not_answer_keeps_no_other_from_its_beats() {
     for hangs in [0, 1] {
         let mut mirror = written(Config::new(6));
         let mut kept = Vec::new();
-        pass(&mut mirror, (MS, BEAT), Legs::default(), &mut kept);
+        pass(&mut mirror, (MS, INTERVAL), Legs::default(), &mut kept);
         let other = 1 - hangs;
         let said = |mirror: &Mirror| mirror.leg(other).unwrap().committed.sequence;
         let mut before = said(&mirror);
-        for beat in 1..6 {
-            let times = (beat * BEAT, (beat + 1) * BEAT);
+        for heartbeat in 1..6 {
+            let times = (heartbeat * INTERVAL, (heartbeat + 1) * INTERVAL);
             pass(&mut mirror, times, Legs::one(hangs), &mut kept);
-            assert!(said(&mirror) > before, "leg {other} in beat {beat}");
+            assert!(
+                said(&mirror) > before,
+                "leg {other} in heartbeat {heartbeat}"
+            );
             before = said(&mirror);
         }
-        let beat = |it: &&Output| matches!(it, Output::ReadSuperblocks(_) | Output::Superblock(..));
-        let beats = kept.iter().filter(beat).count();
-        assert_eq!(beats, 1, "one is under way on the leg that hangs");
+        let heartbeat =
+            |it: &&Output| matches!(it, Output::ReadSuperblocks(_) | Output::Superblock(..));
+        let heartbeats = kept.iter().filter(heartbeat).count();
+        assert_eq!(heartbeats, 1, "one is under way on the leg that hangs");
     }
 }
 
@@ -104,9 +108,9 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
     for lost in [0, 1] {
         let mut mirror = shared(0);
         let mut kept = Vec::new();
-        run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+        run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
         // The next record of one leg is lost while it is written.
-        let now_ns = 2 * BEAT;
+        let now_ns = 2 * INTERVAL;
         let mut given = Vec::new();
         mirror.handle_timeout(now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
@@ -117,22 +121,22 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
         }
         assert!(matches!(given[..], [ticket] if ticket.is_heartbeat()));
         mirror.handle_done(given[0], Outcome::PathError, now_ns + MS);
-        let times = (now_ns + 100 * MS, now_ns + 3 * BEAT);
+        let times = (now_ns + 100 * MS, now_ns + 3 * INTERVAL);
         pass(&mut mirror, times, Legs::default(), &mut kept);
         assert_eq!(
             (mirror.members.in_sync(), mirror.lapsed()),
             (Legs(3), Legs::default())
         );
         // One that can't be read either has no path: it leaves.
-        mirror.handle_timeout(times.1 + BEAT);
+        mirror.handle_timeout(times.1 + INTERVAL);
         let mut given = Vec::new();
-        while let Some(output) = mirror.poll_output(times.1 + BEAT) {
+        while let Some(output) = mirror.poll_output(times.1 + INTERVAL) {
             match output {
                 Output::ReadSuperblocks(ticket) if ticket.leg == lost => given.push(ticket),
-                other => end(&mut mirror, other, times.1 + BEAT, &mut well),
+                other => end(&mut mirror, other, times.1 + INTERVAL, &mut well),
             }
         }
-        mirror.handle_done(given[0], Outcome::PathError, times.1 + BEAT);
+        mirror.handle_done(given[0], Outcome::PathError, times.1 + INTERVAL);
         assert_eq!(mirror.members.in_sync(), Legs::one(1 - lost));
     }
 }
@@ -141,43 +145,48 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
 fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();
-    let io = mirror.submit(read(), BEAT).unwrap();
-    let ended = run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    let io = mirror.submit(read(), INTERVAL).unwrap();
+    let ended = run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
     assert_eq!(
         ended,
         [(io, Outcome::Done)],
-        "the claim and a beat are a lease"
+        "the claim and a heartbeat are a lease"
     );
-    let io = mirror.submit(write(), BEAT).unwrap();
-    assert_eq!(run(&mut mirror, BEAT, &mut well), [(io, Outcome::Done)]);
-    // A write is under way, and beats begin to hang.
+    let io = mirror.submit(write(), INTERVAL).unwrap();
+    assert_eq!(run(&mut mirror, INTERVAL, &mut well), [(io, Outcome::Done)]);
+    // A write is under way, and heartbeats begin to hang.
     let all = Legs(3);
-    let io = mirror.submit(write(), BEAT + MS).unwrap();
-    assert!(run_but(&mut mirror, BEAT + MS, all, &mut kept).is_empty());
+    let io = mirror.submit(write(), INTERVAL + MS).unwrap();
+    assert!(run_but(&mut mirror, INTERVAL + MS, all, &mut kept).is_empty());
     let writes = core::mem::take(&mut kept);
     assert_eq!(writes.len(), 2);
-    let now_ns = 3 * BEAT + 200 * MS;
-    let ended = pass(&mut mirror, (BEAT + 2 * MS, now_ns), all, &mut kept);
+    let now_ns = 3 * INTERVAL + 200 * MS;
+    let ended = pass(&mut mirror, (INTERVAL + 2 * MS, now_ns), all, &mut kept);
     assert!(ended.is_empty() && mirror.lapsed() == all);
-    let beats = core::mem::take(&mut kept);
+    let heartbeats = core::mem::take(&mut kept);
     writes
         .into_iter()
         .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
     let late = mirror.submit(read(), now_ns).unwrap();
     let again = mirror.submit(write(), now_ns).unwrap();
-    let ended = pass(&mut mirror, (now_ns, 5 * BEAT), all, &mut kept);
+    let ended = pass(&mut mirror, (now_ns, 5 * INTERVAL), all, &mut kept);
     assert!(ended.is_empty() && kept.is_empty(), "{ended:?} {kept:?}");
     // Beats end again: one is not enough, whoever looked before it may be about to write.
-    let now_ns = 5 * BEAT;
-    beats
+    let now_ns = 5 * INTERVAL;
+    heartbeats
         .into_iter()
         .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
     let none = Legs::default();
-    let ended = pass(&mut mirror, (now_ns, 6 * BEAT - 100 * MS), none, &mut kept);
+    let ended = pass(
+        &mut mirror,
+        (now_ns, 6 * INTERVAL - 100 * MS),
+        none,
+        &mut kept,
+    );
     assert!(ended.is_empty(), "{ended:?}");
     let mut ended = pass(
         &mut mirror,
-        (6 * BEAT, 6 * BEAT + 200 * MS),
+        (6 * INTERVAL, 6 * INTERVAL + 200 * MS),
         none,
         &mut kept,
     );
@@ -205,24 +214,24 @@ fn of_another(mirror: &Mirror, leg: u8) -> Chosen {
 fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();
-    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
     let all = Legs(3);
-    let done = mirror.submit(read(), BEAT).unwrap();
-    let Some(Output::Read(io, _, from)) = mirror.poll_output(BEAT) else {
+    let done = mirror.submit(read(), INTERVAL).unwrap();
+    let Some(Output::Read(io, _, from)) = mirror.poll_output(INTERVAL) else {
         panic!("it is offered");
     };
     let ticket = mirror.take(io, from.first().unwrap(), Wait::Long).unwrap();
-    pass(&mut mirror, (BEAT + MS, 4 * BEAT), all, &mut kept);
-    mirror.handle_done(ticket, Outcome::Done, 4 * BEAT);
-    let held = mirror.submit(write(), 4 * BEAT).unwrap();
-    assert!(run_but(&mut mirror, 4 * BEAT, all, &mut kept).is_empty());
+    pass(&mut mirror, (INTERVAL + MS, 4 * INTERVAL), all, &mut kept);
+    mirror.handle_done(ticket, Outcome::Done, 4 * INTERVAL);
+    let held = mirror.submit(write(), 4 * INTERVAL).unwrap();
+    assert!(run_but(&mut mirror, 4 * INTERVAL, all, &mut kept).is_empty());
     let Some(Output::ReadSuperblocks(ticket)) = kept.first().copied() else {
         panic!("{kept:?}");
     };
     let found = of_another(&mirror, ticket.leg);
-    mirror.handle_superblocks(ticket, &Ok(found), 4 * BEAT);
+    mirror.handle_superblocks(ticket, &Ok(found), 4 * INTERVAL);
     let mut given = 0;
-    let mut ended = run(&mut mirror, 4 * BEAT, &mut |_, _| {
+    let mut ended = run(&mut mirror, 4 * INTERVAL, &mut |_, _| {
         given += 1;
         None
     });
@@ -233,7 +242,7 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     assert!(given == 0 && mirror.has_lost_ownership());
 }
 
-/// The beat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is the
+/// The heartbeat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is the
 /// end, and what is written on leg 1 then.
 fn finds(mirror: &mut Mirror, sequence: u64, now_ns: u64) -> (bool, Vec<u8>) {
     let mut copies = Vec::new();
@@ -262,26 +271,29 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
         let mut mirror = shared(hold_until_ns);
         pass(
             &mut mirror,
-            (BEAT, 2 * BEAT),
+            (INTERVAL, 2 * INTERVAL),
             Legs::default(),
             &mut Vec::new(),
         );
         let from = mirror.ownership.leases.taken_from(1);
         (mirror, from)
     };
-    let (mut mirror, from) = taken_over(20 * BEAT);
+    let (mut mirror, from) = taken_over(20 * INTERVAL);
     assert!(from > 0, "it was taken over");
     let sequence = mirror.leg(1).unwrap().committed.sequence;
-    let (foreign, copies) = finds(&mut mirror, from - 1, 3 * BEAT);
+    let (foreign, copies) = finds(&mut mirror, from - 1, 3 * INTERVAL);
     assert!(!foreign && copies.len() == 1, "{copies:?}");
     assert!(mirror.leg(1).unwrap().committed.sequence > sequence);
     // Whoever has read ours comes after us.
-    assert!(finds(&mut mirror, from, 4 * BEAT).0);
+    assert!(finds(&mut mirror, from, 4 * INTERVAL).0);
     // Nobody has anything on its way any more, or ever had.
-    for hold_until_ns in [2 * BEAT, 0] {
+    for hold_until_ns in [2 * INTERVAL, 0] {
         let (mut mirror, from) = taken_over(hold_until_ns);
         let sequence = from.saturating_sub(1);
-        assert!(finds(&mut mirror, sequence, 3 * BEAT).0, "{hold_until_ns}");
+        assert!(
+            finds(&mut mirror, sequence, 3 * INTERVAL).0,
+            "{hold_until_ns}"
+        );
     }
 }
 
@@ -289,19 +301,19 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
 fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();
-    let io = mirror.submit(write(), BEAT).unwrap();
-    assert_eq!(run(&mut mirror, BEAT, &mut well), [(io, Outcome::Done)]);
+    let io = mirror.submit(write(), INTERVAL).unwrap();
+    assert_eq!(run(&mut mirror, INTERVAL, &mut well), [(io, Outcome::Done)]);
     let hangs = Legs::one(1);
-    let io = mirror.submit(write(), BEAT + MS).unwrap();
+    let io = mirror.submit(write(), INTERVAL + MS).unwrap();
     let ended = pass(
         &mut mirror,
-        (BEAT + MS, 3 * BEAT - 100 * MS),
+        (INTERVAL + MS, 3 * INTERVAL - 100 * MS),
         hangs,
         &mut kept,
     );
     assert!(ended.is_empty() && mirror.members.in_sync() == Legs(3));
     let before = kept.len();
-    let ended = pass(&mut mirror, (3 * BEAT, 4 * BEAT), hangs, &mut kept);
+    let ended = pass(&mut mirror, (3 * INTERVAL, 4 * INTERVAL), hangs, &mut kept);
     assert_eq!(
         (mirror.members.in_sync(), kept.len()),
         (Legs::one(0), before)
@@ -314,32 +326,32 @@ fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
 fn errors_of_beats_are_those_of_what_waits_on_the_last_leg() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();
-    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
     let all = Legs(3);
-    pass(&mut mirror, (BEAT + MS, 4 * BEAT), all, &mut kept);
-    mirror.submit(read(), 4 * BEAT).unwrap();
-    for beat in kept.drain(..) {
-        let (Output::ReadSuperblocks(ticket) | Output::Superblock(ticket, _)) = beat else {
-            panic!("{beat:?}");
+    pass(&mut mirror, (INTERVAL + MS, 4 * INTERVAL), all, &mut kept);
+    mirror.submit(read(), 4 * INTERVAL).unwrap();
+    for heartbeat in kept.drain(..) {
+        let (Output::ReadSuperblocks(ticket) | Output::Superblock(ticket, _)) = heartbeat else {
+            panic!("{heartbeat:?}");
         };
-        mirror.handle_done(ticket, Outcome::PathError, 4 * BEAT);
+        mirror.handle_done(ticket, Outcome::PathError, 4 * INTERVAL);
     }
-    let ended = run(&mut mirror, 4 * BEAT, &mut well);
+    let ended = run(&mut mirror, 4 * INTERVAL, &mut well);
     assert!(matches!(ended[..], [(_, Outcome::PathError)]), "{ended:?}");
 }
 
 #[test]
 fn t09_changes_and_flushes_wait_for_what_the_owner_before_has_left() {
-    let until_ns = 4 * BEAT;
+    let until_ns = 4 * INTERVAL;
     let mut mirror = shared(until_ns);
     let mut kept = Vec::new();
     for request in [write(), Request::Flush, read()] {
-        mirror.submit(request, BEAT).unwrap();
+        mirror.submit(request, INTERVAL).unwrap();
     }
     let none = Legs::default();
     let mut given = 0;
     let mut ended = Vec::new();
-    for now_ns in (BEAT..until_ns).step_by(500 * MS as usize) {
+    for now_ns in (INTERVAL..until_ns).step_by(500 * MS as usize) {
         mirror.handle_timeout(now_ns);
         ended.extend(run(&mut mirror, now_ns, &mut |output, _| {
             let change = matches!(output, Output::Leg(..) | Output::Pages(..));
@@ -362,13 +374,13 @@ fn t09_changes_and_flushes_wait_for_what_the_owner_before_has_left() {
 
 #[test]
 fn t09_who_stops_while_it_waits_leaves_its_record_for_the_next() {
-    let mut mirror = shared(20 * BEAT);
-    run(&mut mirror, BEAT, &mut well);
-    mirror.stop(BEAT);
+    let mut mirror = shared(20 * INTERVAL);
+    run(&mut mirror, INTERVAL, &mut well);
+    mirror.stop(INTERVAL);
     let mut stopped = false;
-    while let Some(output) = mirror.poll_output(BEAT) {
+    while let Some(output) = mirror.poll_output(INTERVAL) {
         stopped |= output == Output::News(News::Stopped(false));
-        end(&mut mirror, output, BEAT, &mut well);
+        end(&mut mirror, output, INTERVAL, &mut well);
     }
     let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
     assert!(stopped && owned(0) && owned(1));
@@ -443,11 +455,11 @@ fn a_mirror_that_only_this_host_reaches_has_no_lease() {
     let mut kept = Vec::new();
     let io = mirror.submit(write(), MS).unwrap();
     assert_eq!(run(&mut mirror, MS, &mut well), [(io, Outcome::Done)]);
-    pass(&mut mirror, (2 * MS, 9 * BEAT), Legs(3), &mut kept);
+    pass(&mut mirror, (2 * MS, 9 * INTERVAL), Legs(3), &mut kept);
     assert!(mirror.lapsed().is_empty());
     let waits = kept.len();
-    mirror.submit(write(), 9 * BEAT).unwrap();
-    run_but(&mut mirror, 9 * BEAT, Legs(3), &mut kept);
+    mirror.submit(write(), 9 * INTERVAL).unwrap();
+    run_but(&mut mirror, 9 * INTERVAL, Legs(3), &mut kept);
     assert_eq!(kept.len(), waits + 2, "both get it");
 }
 
@@ -460,15 +472,15 @@ fn bounds(mirror: &Mirror) -> [u32; 2] {
 fn t09_beats_say_what_an_owner_before_has_left_until_that_is_over() {
     let terms = Terms {
         written_ns: Some((0, 0)),
-        hold_until_ns: 4 * BEAT,
+        hold_until_ns: 4 * INTERVAL,
         left_ms: 60_000,
     };
-    let mut mirror = started_on(2, Config::new(6), terms, BEAT);
+    let mut mirror = started_on(2, Config::new(6), terms, INTERVAL);
     let (none, mut kept) = (Legs::default(), Vec::new());
-    pass(&mut mirror, (BEAT, 3 * BEAT), none, &mut kept);
+    pass(&mut mirror, (INTERVAL, 3 * INTERVAL), none, &mut kept);
     assert_eq!(bounds(&mirror), [60_000; 2]);
-    assert_eq!(mirror.held_until_ns(), Some(4 * BEAT));
-    pass(&mut mirror, (3 * BEAT, 6 * BEAT), none, &mut kept);
+    assert_eq!(mirror.held_until_ns(), Some(4 * INTERVAL));
+    pass(&mut mirror, (3 * INTERVAL, 6 * INTERVAL), none, &mut kept);
     assert_eq!((bounds(&mirror), mirror.held_until_ns()), ([0; 2], None));
 }
 
@@ -476,8 +488,13 @@ fn t09_beats_say_what_an_owner_before_has_left_until_that_is_over() {
 fn t09_a_longer_bound_is_on_the_legs_at_once_and_is_said_to_be_when_it_is() {
     let mut mirror = shared(0);
     let (none, mut kept) = (Legs::default(), Vec::new());
-    pass(&mut mirror, (BEAT, BEAT + 100 * MS), none, &mut kept);
-    let now_ns = BEAT + 200 * MS;
+    pass(
+        &mut mirror,
+        (INTERVAL, INTERVAL + 100 * MS),
+        none,
+        &mut kept,
+    );
+    let now_ns = INTERVAL + 200 * MS;
     mirror.raise_bound(45_000, now_ns);
     assert_eq!(mirror.said_bound_ms(), 0);
     pass(&mut mirror, (now_ns, now_ns), Legs::one(1), &mut kept);
@@ -498,26 +515,31 @@ fn t09_a_longer_bound_is_on_the_legs_at_once_and_is_said_to_be_when_it_is() {
 fn t48_a_beat_that_was_taken_back_when_its_lease_ended_fails_nothing_that_waits() {
     let mut mirror = shared(0);
     let (none, mut kept) = (Legs::default(), Vec::new());
-    pass(&mut mirror, (BEAT, 2 * BEAT - 100 * MS), none, &mut kept);
+    pass(
+        &mut mirror,
+        (INTERVAL, 2 * INTERVAL - 100 * MS),
+        none,
+        &mut kept,
+    );
     // Its record is read, and is not written.
-    let mut beats = Vec::new();
-    mirror.handle_timeout(2 * BEAT);
-    while let Some(output) = mirror.poll_output(2 * BEAT) {
+    let mut heartbeats = Vec::new();
+    mirror.handle_timeout(2 * INTERVAL);
+    while let Some(output) = mirror.poll_output(2 * INTERVAL) {
         match output {
-            Output::Superblock(ticket, _) => beats.push(ticket),
-            other => end(&mut mirror, other, 2 * BEAT, &mut well),
+            Output::Superblock(ticket, _) => heartbeats.push(ticket),
+            other => end(&mut mirror, other, 2 * INTERVAL, &mut well),
         }
     }
-    assert_eq!(beats.len(), 2);
-    let now_ns = 4 * BEAT;
-    assert!(pass(&mut mirror, (2 * BEAT, now_ns), none, &mut kept).is_empty());
+    assert_eq!(heartbeats.len(), 2);
+    let now_ns = 4 * INTERVAL;
+    assert!(pass(&mut mirror, (2 * INTERVAL, now_ns), none, &mut kept).is_empty());
     assert_eq!(mirror.lapsed(), Legs(3));
     let io = mirror.submit(write(), now_ns).unwrap();
     assert!(run(&mut mirror, now_ns, &mut well).is_empty());
-    for ticket in beats {
+    for ticket in heartbeats {
         mirror.handle_done(ticket, Outcome::PathError, now_ns);
     }
-    let ended = pass(&mut mirror, (now_ns, 6 * BEAT), none, &mut kept);
+    let ended = pass(&mut mirror, (now_ns, 6 * INTERVAL), none, &mut kept);
     assert_eq!(ended, [(io, Outcome::Done)]);
     assert_eq!(mirror.members.in_sync(), Legs(3), "nobody has left");
 }

@@ -71,8 +71,12 @@ fn t51_what_lags_is_stale_by_the_first_event() {
     );
 }
 
-/// Lets beats pass until `until_ns`.
-fn beats(mirror: &mut Mirror, until_ns: u64, found: &mut dyn FnMut(&Mirror, u8) -> Chosen) -> u64 {
+/// Lets heartbeats pass until `until_ns`.
+fn heartbeats(
+    mirror: &mut Mirror,
+    until_ns: u64,
+    found: &mut dyn FnMut(&Mirror, u8) -> Chosen,
+) -> u64 {
     let mut now_ns = 0;
     while let Some(at) = mirror.poll_timeout().filter(|&at| at <= until_ns) {
         now_ns = at.max(now_ns + 1);
@@ -112,7 +116,7 @@ fn begun() -> Mirror {
 fn t50_beats_confirm_the_records_of_the_others() {
     let mut mirror = begun();
     let before = mirror.leg(1).unwrap().committed.sequence;
-    beats(&mut mirror, 12_000 * MS, &mut as_said);
+    heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
     let said = mirror.encode_superblock(0, 0, crc32_iscsi);
     let said = Superblock::parse(&said, 0, crc32_iscsi).unwrap();
     assert!(mirror.leg(1).unwrap().confirmed > before);
@@ -134,23 +138,23 @@ fn t50_beats_confirm_the_records_of_the_others() {
 fn t09_t50_nothing_is_confirmed_where_something_is_late() {
     let mut mirror = begun();
     mirror.may_be_late(1, 30_000 * MS, 2 * MS);
-    beats(&mut mirror, 12_000 * MS, &mut as_said);
+    heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
     assert_eq!(mirror.leg(1).unwrap().confirmed, 0);
-    beats(&mut mirror, 60_000 * MS, &mut as_said);
+    heartbeats(&mut mirror, 60_000 * MS, &mut as_said);
     assert!(mirror.leg(1).unwrap().confirmed > 0);
     // Nor where one copy is bad: the other may be torn next.
     let mut bad = |mirror: &Mirror, leg| Chosen {
         other: Err(crate::mirror::ParseError::Checksum(1, 2)),
         ..as_said(mirror, leg)
     };
-    beats(&mut mirror, 80_000 * MS, &mut bad);
+    heartbeats(&mut mirror, 80_000 * MS, &mut bad);
     assert_eq!(mirror.leg(1).unwrap().confirmed, 0);
 }
 
 #[test]
 fn t50_a_leg_put_back_while_it_runs_is_copied_whole() {
     let mut mirror = begun();
-    beats(&mut mirror, 12_000 * MS, &mut as_said);
+    heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
     let old = mirror.leg(1).unwrap().confirmed - 1;
     let mut put_back = |mirror: &Mirror, leg| {
         let mut found = as_said(mirror, leg);
@@ -159,7 +163,7 @@ fn t50_a_leg_put_back_while_it_runs_is_copied_whole() {
         }
         found
     };
-    beats(&mut mirror, 18_000 * MS, &mut put_back);
+    heartbeats(&mut mirror, 18_000 * MS, &mut put_back);
     match mirror.superblock().state(1) {
         Some(LegState::Stale(lack)) => assert_eq!(lack.position, 0),
         other => panic!("{other:?}"),
@@ -170,6 +174,6 @@ fn t50_a_leg_put_back_while_it_runs_is_copied_whole() {
         found.superblock.sequence = 1;
         found
     };
-    beats(&mut mirror, 24_000 * MS, &mut first);
+    heartbeats(&mut mirror, 24_000 * MS, &mut first);
     assert!(mirror.facts(0).unwrap().in_sync);
 }

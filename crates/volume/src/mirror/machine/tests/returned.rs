@@ -8,7 +8,7 @@ use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started_on, started_with, well};
 use alloc::vec::Vec;
 
-const BEAT: u64 = 5000 * MS;
+const INTERVAL: u64 = 5000 * MS;
 
 /// A mirror of two legs that others reach, of which leg 1 was away.
 fn away() -> Mirror {
@@ -16,13 +16,13 @@ fn away() -> Mirror {
         written_ns: Some((0, 0)),
         ..Terms::default()
     };
-    let mut mirror = started_on(2, Config::new(6), terms, BEAT);
+    let mut mirror = started_on(2, Config::new(6), terms, INTERVAL);
     let write = Request::Write(Range::new(0, BLOCK), false);
-    mirror.submit(write, BEAT).unwrap();
-    run(&mut mirror, BEAT, &mut well);
-    mirror.leg_lost(1, BEAT + MS);
-    run(&mut mirror, BEAT + MS, &mut well);
-    mirror.leg_found(1, 0, BEAT + MS);
+    mirror.submit(write, INTERVAL).unwrap();
+    run(&mut mirror, INTERVAL, &mut well);
+    mirror.leg_lost(1, INTERVAL + MS);
+    run(&mut mirror, INTERVAL + MS, &mut well);
+    mirror.leg_found(1, 0, INTERVAL + MS);
     mirror
 }
 
@@ -67,10 +67,10 @@ fn others(superblock: &mut Superblock) {
 fn t48_a_leg_with_a_foreign_record_is_looked_at_before_it_returns() {
     let mut mirror = away();
     let said = |_, superblock: &mut Superblock| others(superblock);
-    let news = pass(&mut mirror, (BEAT + MS, 4 * BEAT), said);
+    let news = pass(&mut mirror, (INTERVAL + MS, 4 * INTERVAL), said);
     assert!(news.is_empty() && !mirror.may_read(1), "{news:?}");
-    // Nobody beats there.
-    let news = pass(&mut mirror, (4 * BEAT, 6 * BEAT), said);
+    // No heartbeat comes there.
+    let news = pass(&mut mirror, (4 * INTERVAL, 6 * INTERVAL), said);
     assert!(news.contains(&News::Joined(1)), "{news:?}");
 }
 
@@ -79,9 +79,9 @@ fn t48_a_leg_on_which_another_one_beats_does_not_return() {
     let mut mirror = away();
     let said = |now_ns: u64, superblock: &mut Superblock| {
         others(superblock);
-        superblock.sequence += now_ns / BEAT;
+        superblock.sequence += now_ns / INTERVAL;
     };
-    let news = pass(&mut mirror, (BEAT + MS, 9 * BEAT), said);
+    let news = pass(&mut mirror, (INTERVAL + MS, 9 * INTERVAL), said);
     let owned = |it: &News| matches!(it, News::Unfit(1, Unfit::Owned(_)));
     assert!(news.iter().any(owned) && !mirror.may_read(1), "{news:?}");
 }
@@ -90,7 +90,7 @@ fn t48_a_leg_on_which_another_one_beats_does_not_return() {
 fn a_leg_whose_sequence_would_use_up_all_does_not_return() {
     let mut mirror = away();
     let said = |_, superblock: &mut Superblock| superblock.sequence = (1 << 62) - 1;
-    let news = pass(&mut mirror, (BEAT + MS, 3 * BEAT), said);
+    let news = pass(&mut mirror, (INTERVAL + MS, 3 * INTERVAL), said);
     assert_eq!(news, [News::Unfit(1, Unfit::Ahead)]);
     assert!(mirror.sequence < 1 << 40);
 }
@@ -98,11 +98,11 @@ fn a_leg_whose_sequence_would_use_up_all_does_not_return() {
 #[test]
 fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
     let mut mirror = away();
-    mirror.leg_lost(1, BEAT + MS);
-    let news = pass(&mut mirror, (BEAT + MS, 2 * BEAT), |_, _| {});
+    mirror.leg_lost(1, INTERVAL + MS);
+    let news = pass(&mut mirror, (INTERVAL + MS, 2 * INTERVAL), |_, _| {});
     assert_eq!(news, [News::Unfit(1, Unfit::Failed(Outcome::PathError))]);
-    mirror.leg_found(1, 0, 2 * BEAT);
-    let news = pass(&mut mirror, (2 * BEAT, 4 * BEAT), |_, _| {});
+    mirror.leg_found(1, 0, 2 * INTERVAL);
+    let news = pass(&mut mirror, (2 * INTERVAL, 4 * INTERVAL), |_, _| {});
     assert!(news.contains(&News::Joined(1)), "{news:?}");
 }
 

@@ -13,7 +13,7 @@ use super::rules::{BLOCK, MS};
 use alloc::vec;
 use crc_fast::crc32_iscsi;
 
-const BEAT: u64 = 5000 * MS;
+const INTERVAL: u64 = 5000 * MS;
 const STEP: u64 = 100 * MS;
 
 /// What a leg is given.
@@ -87,7 +87,7 @@ impl Rivals {
         let copies = superblocks.iter().map(copies).collect();
         let mut host = |number: u8| {
             let mut window = |most: u64| {
-                let from_ns = seed.below(14) * BEAT + seed.below(50) * STEP;
+                let from_ns = seed.below(14) * INTERVAL + seed.below(50) * STEP;
                 (from_ns, from_ns + seed.below(most) * STEP)
             };
             let still_ns = window(600);
@@ -106,7 +106,7 @@ impl Rivals {
                     beat_s: 0,
                     bound_ms: 0,
                 },
-                begins_ns: u64::from(number) * (2 * BEAT + seed.below(80) * STEP),
+                begins_ns: u64::from(number) * (2 * INTERVAL + seed.below(80) * STEP),
                 still_ns,
                 cut_ns,
                 slow_ns: vec![seed.below(3) * seed.below(60) * STEP; 2],
@@ -360,7 +360,7 @@ impl Rivals {
     }
 
     fn live(&mut self) {
-        while self.now_ns < 40 * BEAT && self.finding.is_none() {
+        while self.now_ns < 40 * INTERVAL && self.finding.is_none() {
             self.execute();
             (0..2).for_each(|host| self.turn(host));
             self.now_ns += STEP;

@@ -90,8 +90,8 @@ fn t48_a_foreign_owner_that_lives_has_it_and_one_that_is_silent_does_not() {
         acquire.handle_timeout(3 * INTERVAL_NS - 1);
         assert_eq!(legs.serve(&mut acquire, 3 * INTERVAL_NS - 1, NONE), None);
         if lives {
-            let beaten = legs.0[1].superblock.owned(Some(owner(1)));
-            legs.0[1].superblock = beaten;
+            let renewed = legs.0[1].superblock.owned(Some(owner(1)));
+            legs.0[1].superblock = renewed;
         }
         acquire.handle_timeout(3 * INTERVAL_NS);
         let end = legs.serve(&mut acquire, 3 * INTERVAL_NS, NONE);
@@ -207,7 +207,7 @@ fn taken_over(its_ms: u32, ours_ms: u32) -> Terms {
 #[test]
 fn t09_what_an_owner_left_that_did_not_release_it_is_waited_for() {
     const MS: u64 = 1_000_000;
-    // Two beats from when it was last heard, and then what it said, or we say.
+    // Two intervals from when it was last heard, and then what it said, or we say.
     let lease_ns = 2 * INTERVAL_NS;
     for (its_ms, ours_ms, waits_ms) in [
         (20_000, 0, 20_000),
@@ -244,7 +244,7 @@ fn t48_who_was_slow_to_write_its_record_looks_again() {
                 assert_eq!(acquire.poll_output(0), Some(AcquireOutput::Write(leg, 1)));
             }
         }
-        // Somebody else has it by then, and has beaten.
+        // Somebody else has it by then, and has written a heartbeat.
         let theirs = legs.0[0].superblock.owned(Some(owner(3))).sequence + 5;
         for leg in &mut legs.0 {
             leg.superblock = leg.superblock.owned(Some(owner(3)));
@@ -382,7 +382,7 @@ fn t09_of_three_owners_the_last_one_waits_for_what_the_first_has_left() {
     let now_ns = claimed(&mut legs, &mut second, 0);
     let said = legs.0.iter().map(|leg| leg.superblock.owner);
     assert!(said.eq([Some(leaving(2, 60_000)); 2]));
-    assert_eq!(second.terms().left_ms, 60_000, "its beats say it too");
+    assert_eq!(second.terms().left_ms, 60_000, "its heartbeats say it too");
     // It is killed at once.
     let mut third = Acquire::new(leaving(3, 10_000), &legs.given(), Reach::Shared);
     claimed(&mut legs, &mut third, now_ns);
@@ -397,8 +397,8 @@ fn t09_no_record_is_believed_that_keeps_changes_for_days() {
     assert_eq!(terms.left_ms, 600_000);
 }
 
-/// A beat that this owner had on its way comes over the copy that ours went to.
-fn beaten_late(legs: &mut Legs, leg: usize, by: Owner) {
+/// A heartbeat that this owner had on its way comes over the copy that ours went to.
+fn heartbeat_late(legs: &mut Legs, leg: usize, by: Owner) {
     legs.0[leg].superblock.owner = Some(by);
 }
 
@@ -419,7 +419,7 @@ fn t48_t09_a_late_beat_of_an_owner_that_is_gone_only_makes_the_watch_begin_anew(
     for leg in [0, 1] {
         let mut legs = Legs::new(Some(owner(1)));
         let (mut acquire, stands_ns) = written_once(&mut legs);
-        beaten_late(&mut legs, leg, owner(1));
+        heartbeat_late(&mut legs, leg, owner(1));
         acquire.handle_timeout(stands_ns);
         assert_eq!(legs.serve(&mut acquire, stands_ns, NONE), None);
         assert_eq!(acquire.poll_timeout(), Some(stands_ns + 3 * INTERVAL_NS));
@@ -436,7 +436,7 @@ fn t48_an_owner_that_beats_over_a_claim_and_goes_on_has_it() {
     let mut legs = Legs::new(Some(owner(1)));
     let (mut acquire, stands_ns) = written_once(&mut legs);
     for leg in 0..2 {
-        beaten_late(&mut legs, leg, owner(1));
+        heartbeat_late(&mut legs, leg, owner(1));
     }
     acquire.handle_timeout(stands_ns);
     assert_eq!(legs.serve(&mut acquire, stands_ns, NONE), None);
@@ -453,10 +453,10 @@ fn t48_a_claim_that_is_written_over_again_and_again_ends() {
     let mut acquire = Acquire::new(owner(2), &legs.given(), Reach::Shared);
     let (mut end, mut now_ns, mut over) = (legs.serve(&mut acquire, 0, NONE), 0, 0);
     while end.is_none() {
-        // Nobody beats; each time that ours has to stand, another one does.
+        // No owner lives; each time that ours has to stand, another one does.
         if legs.0[0].superblock.owner.unwrap().run == owner(2).run {
             over += 1;
-            beaten_late(&mut legs, 0, owner(2 + over));
+            heartbeat_late(&mut legs, 0, owner(2 + over));
         }
         now_ns = acquire.poll_timeout().unwrap();
         acquire.handle_timeout(now_ns);

@@ -1,10 +1,11 @@
 //! The events in a mirror's life, each a change of its superblock.
 //!
 //! # Contract
-//! Each takes what is said now to what is to be said next, with the next event and sequence. An
-//! event has happened when it is durable on every leg that is in sync in it; only then may the next
-//! one begin, and only then may what depends on it go on (`machine::event` has the order). `None`:
-//! it can't be so, and nothing changes; above all the last leg in sync never leaves (T45).
+//! Each function returns the superblock after an event, with the next event number and sequence.
+//! An event has happened when it is durable on every leg that is in sync in it; only then may the
+//! next one begin, and only then may anything that depends on it go on: `SuperblockUpdate`
+//! (`machine/commit.rs`) has the order. `None`: the event is impossible, and nothing changes; above
+//! all the last leg in sync never leaves (T45).
 use super::bad::BadBlocks;
 use super::history::{History, Lineage};
 use super::layout::{Geometry, Place};

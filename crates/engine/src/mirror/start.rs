@@ -102,7 +102,7 @@ impl Mirrored {
     /// Reads legs, and decides when it is time to. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
+    fn drive_assembly(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         let known = self.legs.iter().filter(|leg| leg.found.is_some()).count();
         let now_ns = kit.now_ns;
@@ -167,7 +167,7 @@ impl Mirrored {
             Some(Some(_)) => self.drive_acquisition(kit),
             // Nothing of it was written.
             _ if self.stopping => false,
-            _ => self.gather(kit),
+            _ => self.drive_assembly(kit),
         }
     }
 
