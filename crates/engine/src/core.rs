@@ -25,7 +25,7 @@ use crate::machine::{
     Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
 };
 use crate::mirror::{LegReport, MirrorReport};
-use crate::nvme_server::{NvmeConfig, NvmeServer};
+use crate::nvme_server::{self, NvmeConfig, NvmeServer};
 use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -310,7 +310,7 @@ impl Core {
                     continue;
                 }
                 HostEvent::Extent(id, extent) => {
-                    self.nbd.extent_found(&mut self.devices, id, extent);
+                    self.extent_found(id, extent, now_ns);
                     continue;
                 }
                 HostEvent::Resized(volume, info) => {
@@ -335,6 +335,18 @@ impl Core {
             self.events.push_back(ExportEvent::Host(event));
         }
         any
+    }
+
+    /// A device or a controller says what a range is.
+    fn extent_found(&mut self, id: u32, extent: DeviceExtent, now_ns: u64) {
+        match nvme_server::server_of(id) {
+            None => self.nbd.extent_found(&mut self.devices, id, extent),
+            Some(server) => {
+                if let Some(server) = self.nvme.get_mut(server) {
+                    server.extent_found(id, extent, now_ns);
+                }
+            }
+        }
     }
 
     fn sized(&mut self, volume: u16, info: VolumeInfo, now_ns: u64) {
@@ -364,7 +376,7 @@ impl Core {
                         .extend(core::iter::from_fn(|| self.nbd.poll_event()));
                 }
                 Some(server) => {
-                    any |= server.advance(&mut self.devices, now_ns);
+                    any |= server.advance(&mut self.devices, memory, now_ns);
                     self.events
                         .extend(core::iter::from_fn(|| server.poll_event()));
                 }
@@ -509,8 +521,8 @@ impl Machine for Core {
         self.devices.handle_cut(device, end, now_ns);
     }
 
-    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, _now_ns: u64) {
-        self.nbd.extent_found(&mut self.devices, id, extent);
+    fn handle_extent(&mut self, id: u32, extent: DeviceExtent, now_ns: u64) {
+        self.extent_found(id, extent, now_ns);
     }
 
     fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
@@ -561,7 +573,7 @@ impl Machine for Core {
             return Some(0);
         }
         let times = [self.nbd.poll_timeout(), self.devices.poll_timeout()];
-        let hosts = self.targets().filter_map(TargetEngine::poll_timeout);
+        let hosts = self.nvme.iter().filter_map(NvmeServer::poll_timeout);
         times.into_iter().flatten().chain(hosts).min()
     }
 
@@ -569,10 +581,7 @@ impl Machine for Core {
         self.devices.handle_timeout(now_ns);
         self.nbd.handle_timeout(now_ns);
         for server in &mut self.nvme {
-            let target = server.target_mut();
-            if target.poll_timeout().is_some_and(|due| due <= now_ns) {
-                target.handle_timeout(now_ns);
-            }
+            server.handle_timeout(now_ns);
         }
     }
 }

@@ -53,6 +53,7 @@ mod stall;
 mod table;
 
 pub use course::errno;
+pub(crate) use extents::both;
 
 use crate::host::{HostControl, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
@@ -378,6 +379,7 @@ impl NbdServer {
     /// Does what has become possible, but for requests that wait for other changes or for slots;
     /// whether that was anything.
     pub fn advance(&mut self, devices: &mut Devices, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        self.pool.zeroes.fill(memory);
         let mut any = self.drain_sessions(devices, now_ns);
         any |= self.merge(devices, memory);
         any |= self.serve_waiting(devices);

@@ -7,6 +7,7 @@
 //! * [`mirror`]: the host with mirrors over its volumes
 //! * [`export`]: the NBD server, a front end
 //! * `nvme_server`: the NVMe/TCP server, another one
+//! * `pipeline`: a request of either on its way over a device
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -25,6 +26,7 @@ pub mod machine;
 pub mod mirror;
 mod motion;
 mod nvme_server;
+mod pipeline;
 mod scratch;
 pub mod seldom;
 mod slot_queues;

@@ -116,7 +116,7 @@ pub const EXPORT_STALL_LOOKS: u32 = 4;
 pub const CHANGES_READY: usize = 1024;
 
 /// Block Status requests of all clients of a core that ask devices; further ones are answered
-/// "data".
+/// "data". The same of all hosts of an NVMe/TCP server.
 pub const EXTENT_QUESTIONS_MAX: usize = 64;
 /// Questions that one of them asks, one after the other, before it is answered.
 pub const EXTENT_STEPS_MAX: u8 = 64;
@@ -132,6 +132,13 @@ pub const OWN_MAX: u32 = 128 << 10;
 
 /// How often a change that was cut is done again, for what was given up meanwhile (T4, T13).
 pub const AGAIN_MAX: u8 = 8;
+
+/// What a front end keeps of its arena for zeroes that a device can't write by command, bytes: a
+/// whole block of each size, and as much as paths take in one command.
+pub const ZEROES_BYTES: u32 = 128 << 10;
+
+/// What a namespace of an NVMe/TCP export has for its Compares, bytes.
+pub const COMPARE_BYTES: u32 = 32 << 10;
 
 /// Most I/Os that one request has under way: one client's large request leaves room for others.
 pub const REQUEST_IOS_MAX: u16 = 32;

@@ -16,32 +16,38 @@
 //!
 //! Changes of one device are executed in the order in which they came, over all connections and
 //! front ends ([`ChangeOrder`](block::order::ChangeOrder)). A request that only waits, for these or
-//! for a slot of the device, ends with its connection, by a reset or by an Abort (T12). One that
-//! was begun keeps its place until it has ended, so it undoes nothing that comes later over any
-//! front end (T9).
+//! for a slot of the device, ends with its connection, by a reset or by an Abort (T12). One of
+//! which the device has something keeps its place until that has ended, so it undoes nothing that
+//! comes later over any front end (T9). A command that came before its namespace was made inactive
+//! does not reach what has the NSID afterwards.
+//!
+//! * `compare`: Compare; `extents`: Get LBA Status
 //!
 //! # Limits
-//! Those of the target. Compare is not offered, for devices have none, and neither is Get LBA
-//! Status.
+//! Those of the target. No fused commands.
+mod compare;
+mod extents;
+
+pub(crate) use extents::server_of;
+
 use crate::export::ExportEvent;
-use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
-use crate::limits::CLIENT_LINES_MAX;
-use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
+use crate::host::{IoDone, IoOp, VolumeInfo};
+use crate::limits::{CLIENT_LINES_MAX, ZEROES_BYTES};
+use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Memory, Output, Span};
 use crate::mirror::Devices;
+use crate::pipeline::{Pipeline, Stage, ZeroBuffer};
 use crate::seldom::Seldom;
 use crate::slot_queues::SlotQueues;
 use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::Range;
-use block::order::Ticket;
+use compare::Compares;
+use extents::Questions;
 use nvme::controller::{Action, ConfigError, SubsystemConfig};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use volume::Outcome;
-
-/// Most bytes of one I/O without data; a multiple of each block size.
-const PIECE_MAX: u64 = 1 << 31;
 
 /// What an NVMe/TCP server is made of.
 #[derive(Clone, Debug)]
@@ -51,9 +57,10 @@ pub struct NvmeConfig {
     pub subsystem: SubsystemConfig,
     /// Volume or mirror of each namespace, in the order of the subsystem's namespaces.
     pub volumes: Vec<u16>,
-    /// First byte of its buffers in the arena, a multiple of 4 KiB.
+    /// First byte of its memory in the arena, a multiple of 4 KiB.
     pub arena_at: u64,
-    /// Bytes of them.
+    /// Bytes of it: buffers, [`ZEROES_BYTES`](crate::limits::ZEROES_BYTES), and
+    /// [`COMPARE_BYTES`](crate::limits::COMPARE_BYTES) of each namespace.
     pub arena_bytes: u64,
 }
 
@@ -75,15 +82,13 @@ struct Namespace {
 }
 
 /// One request of the target.
-#[derive(Clone, Copy)]
 struct Request {
     of: DeviceRequest,
-    /// Bytes that are done.
-    done: u64,
-    /// Bytes of its I/O; `None`: no I/O is under way.
-    asked: Option<u64>,
-    /// Its place among the changes under way.
-    order: Option<Ticket>,
+    pipeline: Pipeline,
+    /// Bytes that a Compare has compared.
+    compared: u32,
+    /// How it ends whatever its I/Os do: no more of them begin.
+    verdict: Option<Result<(), Status>>,
 }
 
 /// An NVMe/TCP server of one core. See the module's contract.
@@ -98,6 +103,10 @@ pub(crate) struct NvmeServer {
     requests: Vec<Option<Request>>,
     /// Requests that wait for a free slot of their device.
     waiting: SlotQueues,
+    zeroes: ZeroBuffer,
+    compares: Compares,
+    /// `None`: Get LBA Status is not offered.
+    questions: Option<Questions>,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
     /// Connections that ended for a reason worth a line.
@@ -118,8 +127,8 @@ impl NvmeServer {
             arena_at,
             arena_bytes,
         } = config;
-        // Devices have no such requests.
-        (subsystem.compare, subsystem.lba_status) = (false, false);
+        let questions = Questions::new(front_end - 1);
+        (subsystem.compare, subsystem.lba_status) = (true, questions.is_some());
         let mut namespaces = Vec::with_capacity(volumes.len());
         for (it, &volume) in subsystem.namespaces.iter_mut().zip(&volumes) {
             (it.ana_group, it.blocks, it.block_shift) = (it.nsid, 1, 12);
@@ -131,13 +140,17 @@ impl NvmeServer {
                 presence: Presence::Awaited,
             });
         }
+        let own_bytes = u64::from(ZEROES_BYTES) + Compares::bytes(namespaces.len());
         let target = TargetConfig {
             shapes: alloc::vec![shape::Config::default(); subsystem.ports.len()],
             devices: volumes.into_iter().map(DeviceId).collect(),
             subsystem,
-            arena_bytes,
+            arena_bytes: arena_bytes.saturating_sub(own_bytes),
             seed: 0,
         };
+        let own_at = arena_at + target.arena_bytes;
+        let zeroes = ZeroBuffer::new(own_at);
+        let compares = Compares::new(own_at + u64::from(ZEROES_BYTES), namespaces.len());
         let mut target = TargetEngine::new(target)?;
         target.place_buffers(arena_at);
         target.allow_recalls();
@@ -151,6 +164,9 @@ impl NvmeServer {
             namespaces,
             requests: Vec::new(),
             waiting: SlotQueues::default(),
+            zeroes,
+            compares,
+            questions,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
             ended: Seldom::new(CLIENT_LINES_MAX),
@@ -294,7 +310,8 @@ impl NvmeServer {
     }
 
     /// Does what has become possible; whether that was anything.
-    pub fn advance(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
+    pub fn advance(&mut self, devices: &mut Devices, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        self.zeroes.fill(memory);
         self.observe(devices, now_ns);
         let mut any = self.recall(devices, now_ns);
         while let Some(output) = self.target.poll_output() {
@@ -302,6 +319,10 @@ impl NvmeServer {
             let output = match output {
                 Output::Device(request) => {
                     self.begin(devices, request, now_ns);
+                    continue;
+                }
+                Output::Extent(request) => {
+                    self.ask_extent(devices, request, now_ns);
                     continue;
                 }
                 Output::Stop => {
@@ -319,27 +340,30 @@ impl NvmeServer {
             self.outputs.push_back(output);
         }
         self.report_hosts(now_ns);
+        any |= self.compare(devices, memory, now_ns);
         any | self.submit_waiting(devices, now_ns)
     }
 
-    /// Takes back requests that their hosts want, or whose connections are over, and to which no
-    /// device has been asked anything yet; whether there were any.
+    /// Takes back requests that their hosts want, and to which no device has been asked anything
+    /// yet, and those whose connections are over, of which no device has anything; whether there
+    /// were any.
     fn recall(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
         let mut any = false;
         while let Some(id) = self.target.next_recall() {
-            let Some(Some(request)) = self.requests.get(id as usize).copied() else {
+            let Some(Some(request)) = self.requests.get_mut(id as usize) else {
                 continue; // it has not come yet, and does not begin when it does
             };
             any = true;
-            let waits = request.asked.is_none() && request.done == 0;
-            if waits {
+            let is_untouched = !request.pipeline.has_begun();
+            let is_taken = request.pipeline.is_waiting()
+                && (is_untouched || !self.target.is_wanted_undone(id));
+            if is_taken {
+                request.pipeline.withdraw(id, devices, &mut self.waiting);
+                let of = request.of;
                 self.requests[id as usize] = None;
-                self.waiting.remove(request.of.device.0, id);
-                if let Some(ticket) = request.order {
-                    devices.order.withdraw(ticket);
-                }
+                self.leave_compares(&of);
             }
-            self.target.recall_answered(id, waits, now_ns);
+            self.target.recall_answered(id, is_taken, now_ns);
         }
         any
     }
@@ -355,7 +379,8 @@ impl NvmeServer {
         };
         let mut any = false;
         while let Some(id) = self.waiting.pop(&mut round) {
-            self.submit(devices, id, now_ns);
+            self.request(id).pipeline.unqueued();
+            self.pump(devices, id, now_ns);
             any |= !self.waiting.is_back(&mut round, id);
         }
         any
@@ -368,31 +393,44 @@ impl NvmeServer {
         }
         let at = of.id as usize;
         if at >= self.requests.len() {
-            self.requests.resize(at + 1, None);
+            self.requests.resize_with(at + 1, || None);
         }
-        let mut request = Request {
-            of,
-            done: 0,
-            asked: None,
-            order: None,
+        let op = match of.op {
+            DeviceOp::Read => IoOp::Read,
+            DeviceOp::Write { fua } => IoOp::Write { fua },
+            DeviceOp::Flush => IoOp::Flush,
+            DeviceOp::WriteZeroes { .. } => IoOp::WriteZeroes { deallocate: false },
+            DeviceOp::Deallocate => IoOp::Deallocate,
+            DeviceOp::Compare => IoOp::Read,
         };
-        let mut begins = true;
-        if of.op.is_change() {
-            let range = Range::new(of.offset, of.length);
-            let owner = self.cookie(of.id);
-            let (ticket, free) = devices.order.admit(owner, of.device.0.into(), range);
-            (request.order, begins) = (Some(ticket), free);
-        }
-        let before = self.requests[at].replace(request);
+        let range = Range::new(of.offset, of.length);
+        let mut pipeline = Pipeline::default();
+        pipeline.begin(of.device.0, op, range);
+        let owner = self.cookie(of.id);
+        let begins = match of.op {
+            DeviceOp::Compare => {
+                pipeline.enter(Stage::Memory);
+                self.compares.join(self.namespace_of(of.device.0), of.id);
+                false
+            }
+            op => !op.is_change() || pipeline.admit(devices, owner, range),
+        };
+        let before = self.requests[at].replace(Request {
+            of,
+            pipeline,
+            compared: 0,
+            verdict: None,
+        });
         assert!(before.is_none(), "request {at} is under way");
         if begins {
-            self.submit(devices, of.id, now_ns);
+            self.begun(devices, of.id, now_ns);
         }
     }
 
-    /// The changes that a request overlaps are over.
+    /// No change that a request overlaps is in the way.
     pub fn begun(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
-        self.submit(devices, id, now_ns);
+        self.request(id).pipeline.start(devices, false);
+        self.pump(devices, id, now_ns);
     }
 
     fn cookie(&self, id: u32) -> u64 {
@@ -413,57 +451,57 @@ impl NvmeServer {
         of.map_or(Presence::Gone, |it| it.presence)
     }
 
-    /// Gives the next I/O of a request to its device.
-    fn submit(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
-        let of = self.request(id).of;
-        let volume = of.device.0;
-        if !matches!(self.presence(volume), Presence::Active { .. }) {
+    /// How a request ends that must not begin, or go on.
+    fn verdict(&self, of: &DeviceRequest, now_ns: u64) -> Option<Result<(), Status>> {
+        let is_active = matches!(self.presence(of.device.0), Presence::Active { .. });
+        if !is_active && self.target.is_for_all(of.id) {
             // A Flush of all namespaces is one of those that are active (Base 2.0, 7.1).
-            let result = match self.target.is_for_all(id) {
-                true => Ok(()),
-                false => Err(Status::INVALID_NAMESPACE.with_dnr()),
-            };
-            return self.end(devices, id, result, now_ns);
+            return Some(Ok(()));
         }
-        if of.op.is_change() && self.target.start_before_ns(id) <= now_ns {
-            // Its host may have sent it elsewhere by now, and something newer (T9).
-            return self.end(devices, id, Err(Status::SQ_DELETION), now_ns);
+        if !is_active || !self.target.is_current(of.id) {
+            // A mirror that begins anew is not what the command was for.
+            return Some(Err(Status::INVALID_NAMESPACE.with_dnr()));
         }
-        let io = self.next_io(id);
-        match devices.submit(&io, now_ns) {
-            Ok(()) => self.request(id).asked = Some(io.length.into()),
-            Err(SubmitError::Full) => self.waiting.push(volume, id),
-            Err(error) => {
-                let status = match error {
-                    SubmitError::PastEnd { .. } => Status::LBA_RANGE.with_dnr(),
-                    SubmitError::Range => Status::INVALID_FIELD.with_dnr(),
-                    SubmitError::NotReady | SubmitError::Full => self.without_path(volume),
-                };
-                self.end(devices, id, Err(status), now_ns);
-            }
-        }
+        // Its host may have sent it elsewhere by now, and something newer (T9).
+        let is_late = of.op.is_change() && self.target.start_before_ns(of.id) <= now_ns;
+        is_late.then_some(Err(Status::SQ_DELETION))
     }
 
-    fn next_io(&mut self, id: u32) -> Io {
-        let (source, _) = self.target.asker(id);
-        let cookie = self.cookie(id);
-        let Request { of, done, .. } = *self.request(id);
-        let op = match of.op {
-            DeviceOp::Read => IoOp::Read,
-            DeviceOp::Write { fua } => IoOp::Write { fua },
-            DeviceOp::Flush => IoOp::Flush,
-            DeviceOp::WriteZeroes { .. } => IoOp::WriteZeroes { deallocate: false },
-            DeviceOp::Deallocate => IoOp::Deallocate,
-            DeviceOp::Compare => unreachable!("Compare is not offered"),
-        };
-        Io {
-            volume: of.device.0,
-            op,
-            offset: of.offset + done,
-            length: (of.length - done).min(PIECE_MAX) as u32,
-            span: of.span,
-            source: source.into(),
-            cookie,
+    /// Asks for as many of a request's I/Os as may be, and ends it when all have ended.
+    fn pump(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
+        loop {
+            let of = self.request(id).of;
+            if let Some(verdict) = self.verdict(&of, now_ns) {
+                let request = self.request(id);
+                request.verdict.get_or_insert(verdict);
+                request.pipeline.fail(Outcome::Stopped);
+            }
+            let (source, _) = self.target.asker(id);
+            let asker = (source.into(), self.cookie(id));
+            let is_compare = of.op == DeviceOp::Compare;
+            let compared_with = is_compare.then(|| self.namespace_of(of.device.0));
+            let Some(Request { pipeline, .. }) = self.requests[id as usize].as_mut() else {
+                unreachable!("request {id} is not under way");
+            };
+            let (zeroes, compares) = (&self.zeroes, &self.compares);
+            let next = |pipeline: &Pipeline| match compared_with {
+                // Each piece is compared before the next is read into the same buffer.
+                Some(_) if !pipeline.is_waiting() => None,
+                Some(namespace) => {
+                    pipeline.next_io(asker, zeroes, |_, len| compares.buffer(namespace, len))
+                }
+                None => pipeline.next_io(asker, zeroes, |position, len| Span {
+                    at: of.span.at + position,
+                    len,
+                }),
+            };
+            let is_over = pipeline.pump(id, devices, &mut self.waiting, now_ns, next);
+            if !is_over {
+                return;
+            }
+            if !pipeline.begins_anew(devices) {
+                return self.end(devices, id, now_ns);
+            }
         }
     }
 
@@ -472,27 +510,59 @@ impl NvmeServer {
         let id = done.cookie as u32;
         self.slot_freed();
         let request = self.request(id);
-        request.done += request.asked.take().unwrap_or_default();
-        let (of, rest) = (request.of, request.of.length - request.done);
-        let result = self.result(id, of.device.0, done.outcome);
-        if result.is_ok() && rest > 0 {
-            return self.submit(devices, id, now_ns);
+        request.pipeline.io_ended(done.outcome);
+        if request.of.op == DeviceOp::Compare && !request.pipeline.has_failed() {
+            request.pipeline.enter(Stage::Merge);
+            return self.compares.read(id);
         }
-        self.end(devices, id, result, now_ns);
+        self.pump(devices, id, now_ns);
     }
 
-    fn end(&mut self, devices: &mut Devices, id: u32, result: Result<(), Status>, now_ns: u64) {
-        let Some(request) = self.requests[id as usize].take() else {
+    /// Index of the namespace that a device is.
+    fn namespace_of(&self, volume: u16) -> usize {
+        let found = self.namespaces.iter().position(|it| it.volume == volume);
+        let Some(at) = found else {
+            unreachable!("device {volume} is no namespace");
+        };
+        at
+    }
+
+    /// A request is over: if it was a Compare, another one may begin.
+    fn leave_compares(&mut self, of: &DeviceRequest) {
+        if of.op == DeviceOp::Compare {
+            self.compares.leave(self.namespace_of(of.device.0), of.id);
+        }
+    }
+
+    /// When it must be called, ns.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let extents = self.questions.as_ref().and_then(Questions::due_ns);
+        self.target.poll_timeout().into_iter().chain(extents).min()
+    }
+
+    /// That time has come, perhaps.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.target.poll_timeout().is_some_and(|due| due <= now_ns) {
+            self.target.handle_timeout(now_ns);
+        }
+        self.expire_extents(now_ns);
+    }
+
+    fn end(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
+        let Some(mut request) = self.requests[id as usize].take() else {
             unreachable!("request {id} is not under way");
         };
-        if let Some(ticket) = request.order {
-            devices.order.end(ticket);
-        }
+        self.leave_compares(&request.of);
+        let volume = request.pipeline.device();
+        let outcome = request.pipeline.end(id, devices, &mut self.waiting);
+        let result = request.verdict.unwrap_or_else(|| {
+            outcome.map_or(Ok(()), |outcome| Err(self.status(id, volume, outcome)))
+        });
         if request.of.op == DeviceOp::Flush && result.is_err() {
             // That of zeroes tells of nothing but these.
             let is_asked = self.target.action(id) == Action::Flush;
             let is_heard = is_asked && self.target.asker(id).1;
-            devices.flush_failed_for(request.of.device.0, is_heard);
+            devices.flush_failed_for(volume, is_heard);
         }
         self.target.request_ended(id, result, now_ns);
     }
@@ -515,17 +585,15 @@ impl NvmeServer {
         }
     }
 
-    /// How a command ends whose I/O has ended so (Base 2.0, 3.3.3.2.1; NVM command set, 3.2).
-    fn result(&self, id: u32, volume: u16, outcome: Outcome) -> Result<(), Status> {
+    /// How a command ends of which an I/O failed so (Base 2.0, 3.3.3.2.1; NVM command set, 3.2).
+    fn status(&self, id: u32, volume: u16, outcome: Outcome) -> Status {
         let action = self.target.action(id);
         let media = || match action {
             Action::Read | Action::Compare => Status::UNRECOVERED_READ,
             _ => Status::WRITE_FAULT,
         };
-        Err(match outcome {
-            Outcome::Done => return Ok(()),
-            // Deallocating is a hint that a controller may leave (NVM command set, 3.2.3).
-            Outcome::Unsupported if action == Action::Deallocate => return Ok(()),
+        match outcome {
+            Outcome::Done => unreachable!("it did not fail"),
             Outcome::PathError | Outcome::TimedOut | Outcome::Stopped => self.without_path(volume),
             Outcome::MediaError | Outcome::CutShort => media(),
             Outcome::Erased => Status::SANITIZE_FAILED.with_dnr(),
@@ -538,6 +606,6 @@ impl NvmeServer {
             Outcome::Unsupported => Status::INVALID_OPCODE.with_dnr(),
             Outcome::Invalid => Status::INVALID_FIELD.with_dnr(),
             Outcome::PastEnd => Status::LBA_RANGE.with_dnr(),
-        })
+        }
     }
 }

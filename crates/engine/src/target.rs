@@ -118,6 +118,9 @@ struct Namespace {
     nsid: u32,
     device: DeviceId,
     block_shift: u8,
+    /// Counts its deactivations: commands that came before the last one are not for what the NSID
+    /// has now.
+    incarnation: u32,
 }
 
 impl TargetEngine {
@@ -137,6 +140,7 @@ impl TargetEngine {
                 nsid: ns.nsid,
                 device: *device,
                 block_shift: ns.block_shift,
+                incarnation: 0,
             })
             .collect();
         namespaces.sort_by_key(|ns| ns.nsid);

@@ -1,9 +1,9 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
-use super::table::Stage;
 use super::{Devices, ExportEvent, NbdServer, Reader};
 use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use crate::motion::Motion;
+use crate::pipeline::Stage;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -202,7 +202,8 @@ impl NbdServer {
             flush: true,
             fua: true,
             trim: limits.deallocate,
-            write_zeroes: limits.write_zeroes,
+            // Where a path or leg has no command for it, zeroes are written.
+            write_zeroes: true,
             fast_zero: limits.write_zeroes,
             multi_conn: true,
             // Nothing is kept here, so it is right and cheap: who asks is saved the data.
@@ -294,7 +295,7 @@ impl NbdServer {
                 let ticket = self.ticket(client, request.token);
                 match request.kind {
                     Kind::Write => {
-                        self.table[ticket].request = request;
+                        self.table[ticket].complete(request);
                         self.order(devices, ticket);
                     }
                     _ => {
@@ -399,7 +400,7 @@ impl NbdServer {
     pub fn client_placement(&mut self, client: u16) -> Option<Place> {
         let placement = self.clients[usize::from(client)].session()?.placement()?;
         let work = &self.table[self.ticket(client, placement.token)];
-        debug_assert_eq!(work.stage, Stage::Data);
+        debug_assert_eq!(work.pipeline.stage(), Stage::Data);
         let position = work.head() + u64::from(placement.offset);
         Some(Place {
             span: work.span(position, placement.len),

@@ -10,17 +10,18 @@
 //!
 //! # Limits
 //! [`EXTENT_QUESTIONS_MAX`] requests ask at a time; the others are answered "data" at once.
-use super::table::Stage;
 use super::{Devices, NbdServer};
 use crate::host::Witness;
 use crate::limits::{EXTENT_QUESTIONS_MAX, EXTENT_STEPS_MAX, EXTENT_WAIT_NS};
 use crate::machine::{DeviceExtent, ExtentRequest, Output};
+use crate::pipeline::Stage;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::Range;
 use nbd::limits::EXTENTS_MAX;
 use nbd::wire::state::{HOLE, ZERO};
-use nbd::{Errno, Extent, Kind};
+use nbd::{Extent, Kind};
+use volume::Outcome;
 use volume::limits::LEGS_MAX;
 
 /// Bits of an identifier that are a place.
@@ -94,7 +95,7 @@ impl Map {
 }
 
 /// What two devices together say: only what both call a hole is one.
-fn both(one: DeviceExtent, other: DeviceExtent) -> DeviceExtent {
+pub(crate) fn both(one: DeviceExtent, other: DeviceExtent) -> DeviceExtent {
     match (one.is_zero, other.is_zero) {
         (true, true) if one.length > other.length => other,
         (false, false) if one.length < other.length => other,
@@ -168,14 +169,13 @@ impl NbdServer {
     pub(super) fn begin_status(&mut self, devices: &mut Devices, ticket: u32) {
         let now_ns = self.course.now_ns;
         let work = &mut self.table[ticket];
-        work.stage = Stage::Io;
+        work.pipeline.enter(Stage::Io);
         let request = work.request;
         if self.clients[usize::from(work.client)].orphan {
             // Its volume's number may be another's.
-            work.failed = Some(Errno::Shutdown);
+            work.pipeline.fail(Outcome::Stopped);
             return self.answer(devices, ticket);
         }
-        work.outstanding = 1;
         let range = Range::new(request.offset, request.length.into());
         let place = self.questions.put(Question {
             ticket,
@@ -195,7 +195,8 @@ impl NbdServer {
 
     /// Asks the devices of the first byte that nothing is known of.
     fn ask_extent(&mut self, devices: &mut Devices, place: usize) {
-        let serial = self.questions.serial.wrapping_add(1);
+        // The highest bit is of questions of NVMe/TCP servers.
+        let serial = self.questions.serial.wrapping_add(1) % (1 << (31 - PLACE_BITS));
         let mut asked = core::mem::take(&mut self.questions.witnesses);
         let Some(question) = self.questions.get(place) else {
             return;
@@ -208,7 +209,7 @@ impl NbdServer {
         };
         asked.clear();
         if !orphan {
-            devices.witnesses(work.volume, range, &mut asked);
+            devices.witnesses(work.pipeline.device(), range, &mut asked);
         }
         let id = serial << PLACE_BITS | place as u32;
         question.id = id;
@@ -293,8 +294,7 @@ impl NbdServer {
     /// No extents: all of it is data.
     fn answer_status(&mut self, ticket: u32, extents: &[Extent]) {
         let work = &mut self.table[ticket];
-        work.outstanding = 0;
-        work.stage = Stage::Answered;
+        work.pipeline.enter(Stage::Answered);
         let (client, token) = (work.client, work.request.token);
         let it = &mut self.clients[usize::from(client)];
         self.counters[it.export as usize].requests += 1;

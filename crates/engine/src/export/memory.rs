@@ -18,14 +18,14 @@
 //! is the request's until it has been given back, and so is the client's place.
 //!
 //! # Limits
-//! The own pieces are at most a quarter of the arena, or half of it where each is one block of
+//! Zeroes take a little of what is shared for good. The own pieces are at most a quarter of the arena, or half of it where each is one block of
 //! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
 //! per client, and one per request.
 use super::debts::{Debts, Kept, Paid};
-use super::table::Stage;
 use super::{Devices, NbdServer};
 use crate::buddy::Buddy;
-use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
+use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX, ZEROES_BYTES};
+use crate::pipeline::{Stage, ZeroBuffer};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::Key;
@@ -53,17 +53,23 @@ pub(super) struct Pool {
     again: Vec<u16>,
     /// What legs of mirrors have.
     debts: Debts,
+    /// In no request.
+    pub zeroes: ZeroBuffer,
 }
 
 impl Pool {
     pub fn new(arena_bytes: u64, clients: u16) -> Self {
         let own_bytes = own_bytes(arena_bytes, clients);
         let own_free = own_bytes * u64::from(clients);
-        let shared = Buddy::new(arena_bytes - own_free);
+        let mut shared = Buddy::new(arena_bytes - own_free);
+        let own_at = shared.free_bytes();
         // None of what two of the largest requests need.
-        let spare = shared.free_bytes().saturating_sub(EXPORT_ARENA_MIN);
+        let spare = own_at.saturating_sub(EXPORT_ARENA_MIN);
+        let Some(zeroes) = shared.allocate(ZEROES_BYTES) else {
+            unreachable!("the largest request fits");
+        };
         Self {
-            own_at: shared.free_bytes(),
+            own_at,
             own_bytes,
             own_free,
             kept: spare / KEPT_SHARE,
@@ -73,12 +79,13 @@ impl Pool {
             served_from: u64::MAX,
             again: Vec::with_capacity(clients.into()),
             debts: Debts::default(),
+            zeroes: ZeroBuffer::new(zeroes.at),
         }
     }
 
     /// Bytes in no request.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.free_bytes() + self.own_free
+        self.shared.free_bytes() + self.own_free + u64::from(ZEROES_BYTES)
     }
 }
 
@@ -179,7 +186,7 @@ impl NbdServer {
     }
 
     pub(super) fn wait_for_memory(&mut self, ticket: u32) {
-        self.table[ticket].stage = Stage::Memory;
+        self.table[ticket].pipeline.enter(Stage::Memory);
         self.stalls.watch(self.course.now_ns);
         let client = self.table[ticket].client;
         let it = &mut self.clients[usize::from(client)];
@@ -297,7 +304,8 @@ impl NbdServer {
     pub(super) fn release(&mut self, ticket: u32) {
         let need = self.need(ticket);
         let work = &mut self.table[ticket];
-        let (client, stage) = (work.client, core::mem::take(&mut work.stage));
+        let (client, stage) = (work.client, work.pipeline.stage());
+        work.pipeline.enter(Stage::Free);
         if stage == Stage::Memory {
             // A write whose client went away.
             return self.waits_no_more(client, ticket);

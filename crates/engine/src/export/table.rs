@@ -4,36 +4,15 @@
 //! blocks'* bytes: position 0 is the first byte of the first block that the request touches.
 use super::places::Places;
 use crate::buddy::Buddy;
+use crate::host::{Io, IoOp};
 use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
+use crate::mirror::Devices;
+use crate::pipeline::{Part, Pipeline, Stage, ZeroBuffer};
+use crate::slot_queues::SlotQueues;
 use alloc::vec::Vec;
-use block::Key;
-use block::order::Ticket;
-use nbd::{Errno, Kind, Request};
-
-/// Where a request stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// No request.
-    #[default]
-    Free,
-    /// Waits for memory.
-    Memory,
-    /// A write whose data arrives.
-    Data,
-    /// Waits for changes that it overlaps.
-    Order,
-    /// The blocks that it covers partly are read.
-    Edges,
-    /// Waits for these to be merged, at the end of the turn.
-    Merge,
-    /// Its I/Os are under way.
-    Io,
-    /// They are done and must become durable.
-    Flush,
-    /// Answered; the answer may refer to its memory.
-    Answered,
-}
+use block::{Key, Range};
+use nbd::{Kind, Request};
 
 /// A block that a change covers partly.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,32 +28,11 @@ pub(super) struct Edge {
 
 /// One request.
 pub(super) struct Work {
-    pub stage: Stage,
+    pub pipeline: Pipeline,
     pub client: u16,
     pub request: Request,
-    pub volume: u16,
     /// Bytes of its blocks, as they were when the request began.
     pub block: u32,
-    /// Range of the I/Os on the volume, in whole blocks; empty where there is nothing to do.
-    pub start: u64,
-    pub end: u64,
-    /// Next byte of it to ask for.
-    pub cursor: u64,
-    /// Edges, or the flush, of this stage that were asked for.
-    pub issued: u8,
-    /// I/Os under way.
-    pub outstanding: u16,
-    /// Those of its data that it was cut into.
-    pub pieces: u16,
-    /// How often its volume had given up unflushed writes when it began, and how often it was begun
-    /// anew for that (T13).
-    pub given_up: u32,
-    pub again: u8,
-    /// Waits for a slot of its volume.
-    pub queued: bool,
-    /// Its place among the changes under way, from when all of it is here until its last I/O ended.
-    pub order: Option<Ticket>,
-    pub failed: Option<Errno>,
     /// Its memory is its client's own.
     pub own: bool,
     /// What legs of a mirror have of its memory though their I/Os have ended.
@@ -95,22 +53,10 @@ impl Work {
     /// None.
     pub fn new() -> Self {
         Self {
-            stage: Stage::Free,
+            pipeline: Pipeline::default(),
             client: 0,
             request: Request::flush(0),
-            volume: 0,
             block: 512,
-            start: 0,
-            end: 0,
-            cursor: 0,
-            issued: 0,
-            outstanding: 0,
-            pieces: 0,
-            given_up: 0,
-            again: 0,
-            queued: false,
-            order: None,
-            failed: None,
             own: false,
             debt: None,
             first: Span::default(),
@@ -131,20 +77,25 @@ impl Work {
         let mask = !(u64::from(block) - 1);
         let down = |at: u64| at & mask;
         let up = |at: u64| (at + u64::from(block) - 1) & mask;
-        (self.client, self.volume, self.request) = (client, volume, request);
+        (self.client, self.request) = (client, request);
         self.block = block;
-        (self.start, self.end) = match request.kind {
+        let (start, last) = match request.kind {
             // What is covered whole; an inner range may be empty.
             Kind::Trim | Kind::WriteZeroes => (up(offset), down(end).max(up(offset))),
             Kind::Read | Kind::Write => (down(offset), up(end)),
             _ => (0, 0),
         };
-        self.cursor = self.start;
-        self.issued = 0;
-        self.outstanding = 0;
-        (self.pieces, self.again) = (0, 0);
-        self.order = None;
-        self.failed = None;
+        let op = match request.kind {
+            Kind::Write => IoOp::Write { fua: request.fua },
+            Kind::Flush => IoOp::Flush,
+            Kind::Trim => IoOp::Deallocate,
+            Kind::WriteZeroes => IoOp::WriteZeroes { deallocate: false },
+            Kind::Read | Kind::Cache | Kind::BlockStatus { .. } => IoOp::Read,
+        };
+        self.pipeline.begin(volume, op, Range { start, end: last });
+        if request.fast_zero {
+            self.pipeline.zero_fast();
+        }
         self.own = false;
         self.edge_count = 0;
         (self.halves, self.deferred) = (0, 0);
@@ -170,10 +121,16 @@ impl Work {
         }
     }
 
+    /// All of a write is here, and with it whether it must be durable.
+    pub fn complete(&mut self, request: Request) {
+        self.request = request;
+        self.pipeline.set_fua(request.fua);
+    }
+
     /// Position of the request's first byte.
     pub fn head(&self) -> u64 {
         match self.request.kind {
-            Kind::Read | Kind::Write => self.request.offset - self.start,
+            Kind::Read | Kind::Write => self.request.offset - self.pipeline.range().start,
             _ => 0,
         }
     }
@@ -191,7 +148,10 @@ impl Work {
     /// Bytes of data that need memory.
     fn data(&self) -> u64 {
         match self.request.kind {
-            Kind::Read | Kind::Write => self.end - self.start,
+            Kind::Read | Kind::Write => {
+                let range = self.pipeline.range();
+                range.end - range.start
+            }
             _ => 0,
         }
     }
@@ -278,16 +238,64 @@ impl Work {
 
     /// The bytes at a position, at most `len` and at most to the end of their buffer.
     pub fn span(&self, position: u64, len: u32) -> Span {
-        let piece = (position / u64::from(BUFFER_MAX)) as usize;
-        let within = (position % u64::from(BUFFER_MAX)) as u32;
-        let span = match piece {
-            0 => self.first,
-            _ => self.rest[piece - 1],
+        part(self.first, &self.rest, position, len)
+    }
+
+    /// Asks for as many of its I/Os as may be; whether none is left or under way in this stage.
+    pub fn pump(
+        &mut self,
+        ticket: u32,
+        source: u64,
+        zeroes: &ZeroBuffer,
+        devices: &mut Devices,
+        slots: &mut SlotQueues,
+        now_ns: u64,
+    ) -> bool {
+        let (edges, count) = (&self.edges, self.edge_count);
+        let (first, rest, block) = (self.first, &self.rest, self.block);
+        let own_edges = match self.request.kind {
+            // Those of zeroes have no data of a request around them.
+            Kind::WriteZeroes => count,
+            _ => 0,
         };
-        Span {
-            at: span.at + u64::from(within),
-            len: len.min(BUFFER_MAX - within),
-        }
+        let next = |pipeline: &Pipeline| {
+            let asked = pipeline.asked();
+            let edge = |op| {
+                let edge = &edges[usize::from(asked)];
+                let io = Io {
+                    volume: pipeline.device(),
+                    op,
+                    offset: edge.at,
+                    length: block,
+                    span: edge.span,
+                    source,
+                    cookie: ticket.into(),
+                };
+                (io, Part::Edge)
+            };
+            match pipeline.stage() {
+                Stage::Edges => (asked < count).then(|| edge(IoOp::Read)),
+                Stage::Io if asked < own_edges => Some(edge(IoOp::Write { fua: false })),
+                _ => pipeline.next_io((source, ticket.into()), zeroes, |at, len| {
+                    part(first, rest, at, len)
+                }),
+            }
+        };
+        self.pipeline.pump(ticket, devices, slots, now_ns, next)
+    }
+}
+
+/// The bytes at a position of a request's buffers, at most `len` and at most to the end of one.
+fn part(first: Span, rest: &[Span], position: u64, len: u32) -> Span {
+    let piece = (position / u64::from(BUFFER_MAX)) as usize;
+    let within = (position % u64::from(BUFFER_MAX)) as u32;
+    let span = match piece {
+        0 => first,
+        _ => rest[piece - 1],
+    };
+    Span {
+        at: span.at + u64::from(within),
+        len: len.min(BUFFER_MAX - within),
     }
 }
 
@@ -316,7 +324,8 @@ mod tests {
                 (edge.from..edge.to).for_each(|b| covered[edge.at as usize + b as usize] += 1);
             }
             let is_edge = |at: u64| edges.iter().any(|edge| edge.at == at);
-            let blocks = (work.start..work.end).step_by(512);
+            let Range { start, end } = work.pipeline.range();
+            let blocks = (start..end).step_by(512);
             for at in blocks.filter(|at| !is_edge(*at)) {
                 (at..at + 512).for_each(|b| covered[b as usize] += 1);
             }

@@ -59,6 +59,8 @@ pub(super) struct Command {
     pub(super) action: Action,
     /// Index; `None` = all of them (Flush).
     pub(super) namespace: Option<usize>,
+    /// That of its namespace when it came.
+    pub(super) incarnation: u32,
     /// Of a Deallocate: block and count of each.
     pub(super) ranges: Box<[(u64, u64)]>,
     pub(super) slba: u64,
@@ -137,6 +139,7 @@ impl Commands {
             stage: Stage::Receiving,
             action: Action::Flush,
             namespace: None,
+            incarnation: 0,
             ranges: Box::default(),
             slba: 0,
             blocks: 0,

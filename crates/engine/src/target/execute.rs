@@ -99,6 +99,7 @@ impl TargetEngine {
         let block_shift = found.map_or(0, |index| self.namespaces[index].block_shift);
         let command = &mut self.commands[slot];
         command.namespace = found.ok();
+        command.incarnation = found.map_or(0, |index| self.namespaces[index].incarnation);
         command.len = match io.action {
             Action::Read | Action::Write { .. } | Action::Compare => io.blocks << block_shift,
             _ => 0,

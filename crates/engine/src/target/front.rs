@@ -49,6 +49,11 @@ impl TargetEngine {
         None
     }
 
+    /// Whether a request is wanted back by an Abort: only if nothing of it was executed.
+    pub(crate) fn is_wanted_undone(&self, id: u32) -> bool {
+        matches!(self.commands[id].recall, Recall::Abort(..))
+    }
+
     /// Whether a request is wanted back.
     pub(crate) fn is_recalled(&self, id: u32) -> bool {
         self.commands[id].recall != Recall::No
@@ -87,7 +92,19 @@ impl TargetEngine {
     /// Makes an NSID inactive until [`Self::activate`].
     pub(crate) fn deactivate(&mut self, nsid: u32, now_ns: u64) {
         self.subsystem.deactivate(nsid);
+        for namespace in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
+            namespace.incarnation += 1;
+        }
         self.drain(now_ns);
+    }
+
+    /// Whether the namespace of a request's command has been active since the command came; also
+    /// true of one for all namespaces.
+    pub(crate) fn is_current(&self, id: u32) -> bool {
+        let command = &self.commands[id];
+        command
+            .namespace
+            .is_none_or(|at| self.namespaces[at].incarnation == command.incarnation)
     }
 
     /// Makes an inactive NSID active, with this size.

@@ -118,6 +118,8 @@ pub struct Disk {
     pub busy_until_ns: Option<u64>,
     /// Every request fails so.
     pub error: Option<DeviceError>,
+    /// It has no Write Zeroes.
+    pub lacks_zeroes: bool,
     /// Zeroing that may deallocate fails so.
     pub hole_error: Option<DeviceError>,
     /// Such zeroing succeeds, and what was there stays, as with qemu's FUSE export.
@@ -144,6 +146,7 @@ impl Disk {
             delay_ns: 0,
             busy_until_ns: None,
             error: None,
+            lacks_zeroes: false,
             hole_error: None,
             keeps_holes: false,
             cut_at: None,
@@ -184,6 +187,9 @@ impl Disk {
                 _ => Vec::new(),
             };
             log.push((*request, data));
+        }
+        if self.lacks_zeroes && matches!(request.op, DeviceOp::WriteZeroes { .. }) {
+            return Err(DeviceError::Unsupported);
         }
         if let Some(error) = self.hole_error
             && request.op == (DeviceOp::WriteZeroes { deallocate: true })

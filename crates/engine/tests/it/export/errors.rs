@@ -43,6 +43,35 @@ fn zeroes_that_are_not_supported_any_more_say_so() {
 }
 
 #[test]
+fn zeroes_of_any_bytes_are_written_where_there_is_no_command() {
+    let mut rig = Rig::ready(Setup {
+        slot_bytes: 1 << 20,
+        ..Setup::default()
+    });
+    let client = rig.connect(config(2));
+    rig.world.nodes[super::common::TARGET].disks[0].lacks_zeroes = true;
+    let (from, len) = (100, 300_000);
+    rig.write(client, 0, &[7; 320 << 10]);
+    let mut plain = rig.connect_plain();
+    let bytes = plain.request(
+        nbd::wire::cmd::WRITE_ZEROES,
+        0,
+        1,
+        (from as u64, len as u32),
+    );
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    assert_eq!(plain.reply(&mut rig).error, 0);
+    let now = rig.read(client, 0, 320 << 10);
+    assert!(now[from..from + len].iter().all(|it| *it == 0));
+    assert!(
+        now[..from]
+            .iter()
+            .chain(&now[from + len..])
+            .all(|it| *it == 7)
+    );
+}
+
+#[test]
 fn a_fast_zero_that_is_not_supported_says_so() {
     let mut rig = Rig::ready(Setup::default());
     let client = rig.connect(config(2));

@@ -30,7 +30,7 @@ fn flush() -> Io {
 }
 
 /// First byte of a block on a leg, or on the disk.
-fn at(rig: &Rig, below: Below, block: u64) -> usize {
+pub fn at(rig: &Rig, below: Below, block: u64) -> usize {
     let start = match below {
         Below::Mirror => {
             let place = crate::mirror::rig::superblock(&rig.disks[0])
@@ -44,7 +44,7 @@ fn at(rig: &Rig, below: Below, block: u64) -> usize {
 }
 
 /// What would be left of a block after a loss of power, on each disk.
-fn durable(rig: &Rig, below: Below, block: u64) -> Vec<u8> {
+pub fn durable(rig: &Rig, below: Below, block: u64) -> Vec<u8> {
     let count = if below == Below::Mirror { 2 } else { 1 };
     let disks = rig.disks[..count].iter();
     let byte = |disk: &super::common::Disk| {

@@ -1,10 +1,10 @@
-//! A reactor and hosts by hand around one target: the test says what each host sends, when a device
+//! A reactor and hosts by hand around one target, or another machine that hosts connect to: the test says what each host sends, when a device
 //! answers and when time passes. Hosts speak raw PDUs, so they can also speak wrong ones.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use engine::machine::{Closed, DeviceError, Memory};
-use engine::target::{TargetConfig, TargetControl, TargetEngine};
+use engine::machine::{Closed, DeviceError, ExtentRequest, Memory};
+use engine::target::{TargetConfig, TargetEngine};
 use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
@@ -117,8 +117,10 @@ impl Memory for Arena {
 }
 
 /// The target and all around it.
-pub struct Hand {
-    pub target: TargetEngine,
+pub struct Hand<M = TargetEngine> {
+    pub target: M,
+    /// Number of the listener of its first port.
+    pub first_port: u32,
     pub now: u64,
     pub wires: BTreeMap<u32, Wire>,
     pub disk: Vec<u8>,
@@ -135,14 +137,37 @@ pub struct Hand {
     pub kato_ms: u32,
     unsent: Vec<(u32, u32)>,
     pub stopped: bool,
+    /// Holes that it has asked for.
+    pub extents: Vec<ExtentRequest>,
     arena: Arena,
 }
 
 impl Hand {
     pub fn new(config: TargetConfig) -> Self {
+        let arena = config.arena_bytes as usize;
+        let target = TargetEngine::new(config);
+        Self::around(
+            target.unwrap_or_else(|e| panic!("{}: {}", e.field, e.why)),
+            arena,
+        )
+    }
+
+    /// A target with these ports, and on each one an I/O queue, whose connections come back.
+    pub fn ready(shapes: &[shape::Config]) -> (Self, Vec<u32>) {
+        let mut hand = Self::new(config(shapes));
+        let ports = 0..shapes.len() as u32;
+        let queues = ports.map(|port| hand.queue(port, 2048)).collect();
+        (hand, queues)
+    }
+}
+
+impl<M: Machine> Hand<M> {
+    /// Any machine, with so many bytes of memory.
+    pub fn around(target: M, arena: usize) -> Self {
         Hand {
-            arena: Arena(vec![0; config.arena_bytes as usize]),
-            target: TargetEngine::new(config).unwrap_or_else(|e| panic!("{}: {}", e.field, e.why)),
+            arena: Arena(vec![0; arena]),
+            target,
+            first_port: 0,
             now: SECOND,
             wires: BTreeMap::new(),
             disk: vec![0; (BLOCKS << SHIFT) as usize],
@@ -154,20 +179,16 @@ impl Hand {
             kato_ms: 0,
             unsent: Vec::new(),
             stopped: false,
+            extents: Vec::new(),
         }
-    }
-
-    /// A target with these ports, and on each one an I/O queue, whose connections come back.
-    pub fn ready(shapes: &[shape::Config]) -> (Self, Vec<u32>) {
-        let mut hand = Self::new(config(shapes));
-        let ports = 0..shapes.len() as u32;
-        let queues = ports.map(|port| hand.queue(port, 2048)).collect();
-        (hand, queues)
     }
 
     /// A TCP connection to a port, nothing said yet.
     pub fn accept(&mut self, port: u32) -> Option<u32> {
-        let conn = self.target.handle_accepted(port, self.now)?.0;
+        let conn = self
+            .target
+            .handle_accepted(self.first_port + port, self.now)?;
+        let conn = conn.0;
         let old = self.wires.insert(conn, Wire::default());
         assert!(old.is_none(), "connection {conn} is in use");
         self.settle();
@@ -349,7 +370,7 @@ impl Hand {
         self.now = end;
     }
 
-    pub fn control(&mut self, message: TargetControl) {
+    pub fn control(&mut self, message: M::Control) {
         self.target.handle_control(message, self.now);
         self.settle();
     }
@@ -419,7 +440,7 @@ impl Hand {
                 }
                 Output::Stop => self.stopped = true,
                 Output::Open { .. } => panic!("a target opens nothing"),
-                Output::Extent(_) => panic!("a target asks for no holes"),
+                Output::Extent(request) => self.extents.push(request),
                 Output::LetGo { .. } => panic!("a target waits for its devices"),
             }
         }

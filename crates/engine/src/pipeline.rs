@@ -1,0 +1,468 @@
+//! One request of a front end on its way over a device.
+//!
+//! Responsible for the request's place among overlapping changes, for its I/Os, for zeroes that the
+//! device can't write by command, and for the request's outcome. Not for buffers, for partial
+//! blocks, nor for what the client is told: these are the front end's.
+//!
+//! # Contract
+//! [`Stage`] lists the states; [`Pipeline::enter`] alone changes them, and asserts the edge. The
+//! front end calls [`Pipeline::pump`] when the request may go on, and acts on the end of a stage.
+//!
+//! A request whose device has no Write Zeroes, by a path or a leg that lacks it, writes zeroes from
+//! a [`ZeroBuffer`] instead, in its place in the order; blocks that were zeroed before are written
+//! again.
+//!
+//! # Limits
+//! [`REQUEST_IOS_MAX`] I/Os of a request at a time.
+use crate::host::{Io, IoOp, SubmitError};
+use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, ZEROES_BYTES};
+use crate::machine::{Memory, Span};
+use crate::mirror::Devices;
+use crate::slot_queues::SlotQueues;
+use block::Range;
+use block::order::Ticket;
+use volume::Outcome;
+
+/// Most bytes of one I/O without data; a multiple of each block size.
+const PIECE_MAX: u64 = 1 << 31;
+const _: () = assert!(ZEROES_BYTES >= nbd::limits::BLOCK_MIN_MAX);
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No request.
+    #[default]
+    Free,
+    /// Waits for memory.
+    Memory,
+    /// A write whose data arrives.
+    Data,
+    /// Waits for changes that it overlaps.
+    Order,
+    /// The blocks that it covers partly are read.
+    Edges,
+    /// Waits for the end of the turn, where memory can be touched: what was read is merged, or
+    /// compared.
+    Merge,
+    /// Its I/Os are under way, or wait for slots of its device.
+    Io,
+    /// They are done and must become durable.
+    Flush,
+    /// It has ended; its answer may refer to its memory.
+    Answered,
+}
+
+impl Stage {
+    fn may_become(self, next: Self) -> bool {
+        use Stage::{Answered, Data, Edges, Flush, Free, Io, Memory, Merge, Order};
+        match self {
+            Free => matches!(next, Memory | Data | Order | Io),
+            Memory => matches!(next, Data | Order | Io | Answered | Free),
+            Data => matches!(next, Order | Free),
+            Order => matches!(next, Edges | Io | Answered),
+            Edges => matches!(next, Merge | Answered),
+            Merge => matches!(next, Io | Answered),
+            Io => matches!(next, Merge | Flush | Answered),
+            Flush => next == Answered,
+            Answered => next == Free,
+        }
+    }
+}
+
+/// How a range is zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Zeroing {
+    /// By command or not at all; or nothing is zeroed.
+    #[default]
+    Fast,
+    /// By command, if the device has it.
+    Command,
+    /// The device has no such command; other I/Os of the request are still under way.
+    Refused,
+    /// By writes.
+    Writes,
+}
+
+/// What an I/O of a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A block that is covered partly.
+    Edge,
+    /// The next bytes of the range.
+    Range,
+    /// All that was written before.
+    Flush,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    stage: Stage,
+    /// Number of its device.
+    device: u16,
+    op: IoOp,
+    /// Range of its I/Os on the device, in whole blocks; empty where there is nothing to do.
+    range: Range,
+    /// Next byte of it to ask for.
+    cursor: u64,
+    /// Edges, or the flush, of this stage that were asked for.
+    asked: u8,
+    /// I/Os under way.
+    outstanding: u16,
+    /// I/Os that its range was cut into.
+    pieces: u16,
+    /// How often its device had given up unflushed writes when the request began, and how often the
+    /// request was begun anew for that (T13).
+    given_up: u32,
+    again: u8,
+    zeroing: Zeroing,
+    /// It waits for a slot of its device.
+    is_queued: bool,
+    /// Its place among the changes under way, from when all of it is here until its last I/O ended.
+    order: Option<Ticket>,
+    failed: Option<Outcome>,
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Self {
+            stage: Stage::Free,
+            device: 0,
+            op: IoOp::Flush,
+            range: Range::new(0, 0),
+            cursor: 0,
+            asked: 0,
+            outstanding: 0,
+            pieces: 0,
+            given_up: 0,
+            again: 0,
+            zeroing: Zeroing::Fast,
+            is_queued: false,
+            order: None,
+            failed: None,
+        }
+    }
+}
+
+impl Pipeline {
+    /// A request comes: what its I/Os do with this range of a device.
+    pub fn begin(&mut self, device: u16, op: IoOp, range: Range) {
+        assert_eq!(self.stage, Stage::Free, "a request is under way");
+        let zeroing = match op {
+            IoOp::WriteZeroes { .. } => Zeroing::Command,
+            _ => Zeroing::Fast,
+        };
+        *self = Self {
+            device,
+            op,
+            range,
+            cursor: range.start,
+            zeroing,
+            ..Self::default()
+        };
+    }
+
+    /// It fails where zeroing is no faster than writing.
+    pub fn zero_fast(&mut self) {
+        self.zeroing = Zeroing::Fast;
+    }
+
+    /// Whether the data of a write must be durable before it ends.
+    pub fn set_fua(&mut self, fua: bool) {
+        assert!(
+            matches!(self.op, IoOp::Write { .. }),
+            "only writes have FUA"
+        );
+        self.op = IoOp::Write { fua };
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub fn device(&self) -> u16 {
+        self.device
+    }
+
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
+    /// Bytes of its range that were asked for.
+    pub fn position(&self) -> u64 {
+        self.cursor - self.range.start
+    }
+
+    /// Edges, or the flush, of its stage that were asked for.
+    pub fn asked(&self) -> u8 {
+        self.asked
+    }
+
+    /// Changes the stage.
+    pub fn enter(&mut self, stage: Stage) {
+        let before = core::mem::replace(&mut self.stage, stage);
+        assert!(before.may_become(stage), "{before:?} becomes {stage:?}");
+    }
+
+    /// It fails so, unless it has failed before.
+    pub fn fail(&mut self, outcome: Outcome) {
+        self.failed.get_or_insert(outcome);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Whether no I/O of it is under way.
+    pub fn is_waiting(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// Whether an I/O of its range was asked for.
+    pub fn has_begun(&self) -> bool {
+        self.pieces > 0
+    }
+
+    /// Takes a place among the changes of its device; whether none is in the way.
+    pub fn admit(&mut self, devices: &mut Devices, owner: u64, range: Range) -> bool {
+        self.enter(Stage::Order);
+        let (place, begins) = devices.order.admit(owner, self.device.into(), range);
+        self.order = Some(place);
+        begins
+    }
+
+    /// No change is in the way: its I/Os begin, with those of blocks that it covers partly.
+    pub fn start(&mut self, devices: &Devices, has_edges: bool) {
+        self.given_up = devices.times_given_up(self.device);
+        self.asked = 0;
+        self.enter(if has_edges { Stage::Edges } else { Stage::Io });
+    }
+
+    /// What was read of it is merged or compared: its I/Os go on.
+    pub fn merged(&mut self) {
+        self.asked = 0;
+        self.enter(Stage::Io);
+    }
+
+    /// What it did must become durable. Nothing of it is executed any more, and a flush may wait
+    /// long: it is no longer in the way of other changes.
+    pub fn begin_flush(&mut self, devices: &mut Devices) {
+        self.asked = 0;
+        self.enter(Stage::Flush);
+        self.leave_order(devices);
+    }
+
+    /// Asks for as many of its I/Os as may be, which `next` makes; whether none is left or under
+    /// way in this stage.
+    pub fn pump(
+        &mut self,
+        id: u32,
+        devices: &mut Devices,
+        slots: &mut SlotQueues,
+        now_ns: u64,
+        next: impl Fn(&Self) -> Option<(Io, Part)>,
+    ) -> bool {
+        loop {
+            let is_full = self.outstanding == REQUEST_IOS_MAX;
+            if self.has_failed() || is_full || self.zeroing == Zeroing::Refused {
+                break;
+            }
+            let Some((io, part)) = next(self) else {
+                break;
+            };
+            let submitted = match self.stage {
+                Stage::Edges => devices.submit_for_change(&io, now_ns),
+                _ => devices.submit(&io, now_ns),
+            };
+            match submitted {
+                Ok(()) => self.count(part, io.length),
+                Err(SubmitError::Full) => {
+                    if !self.is_queued {
+                        self.is_queued = true;
+                        slots.push(self.device, id);
+                    }
+                    return false;
+                }
+                Err(SubmitError::NotReady) => self.fail(Outcome::Stopped),
+                Err(SubmitError::Range) => self.fail(Outcome::Invalid),
+                Err(SubmitError::PastEnd { .. }) => self.fail(Outcome::PastEnd),
+            }
+        }
+        self.outstanding == 0
+    }
+
+    fn count(&mut self, part: Part, length: u32) {
+        self.outstanding += 1;
+        if self.stage == Stage::Io {
+            self.pieces = self.pieces.saturating_add(1);
+        }
+        match part {
+            Part::Edge | Part::Flush => self.asked += 1,
+            Part::Range => self.cursor += u64::from(length),
+        }
+    }
+
+    /// The next I/O of its range, or its flush, with source and cookie of `of`. `buffer`: where so
+    /// many bytes from that byte of the range on lie in its memory; or fewer, to the end of a
+    /// buffer.
+    pub fn next_io(
+        &self,
+        (source, cookie): (u64, u64),
+        zeroes: &ZeroBuffer,
+        buffer: impl FnOnce(u64, u32) -> Span,
+    ) -> Option<(Io, Part)> {
+        let io = |op, offset, length, span| Io {
+            volume: self.device,
+            op,
+            offset,
+            length,
+            span,
+            source,
+            cookie,
+        };
+        if self.stage == Stage::Flush || self.op == IoOp::Flush {
+            let flush = io(IoOp::Flush, 0, 0, Span::default());
+            return (self.asked == 0).then_some((flush, Part::Flush));
+        }
+        let left = self.range.end - self.cursor;
+        if left == 0 {
+            return None;
+        }
+        let (op, span) = match self.op {
+            IoOp::Read | IoOp::Write { .. } => {
+                let most = left.min(BUFFER_MAX.into()) as u32;
+                (self.op, buffer(self.cursor - self.range.start, most))
+            }
+            IoOp::WriteZeroes { .. } if self.zeroing == Zeroing::Writes => {
+                (IoOp::Write { fua: false }, zeroes.part(left))
+            }
+            op => {
+                let it = io(op, self.cursor, left.min(PIECE_MAX) as u32, Span::default());
+                return Some((it, Part::Range));
+            }
+        };
+        Some((io(op, self.cursor, span.len, span), Part::Range))
+    }
+
+    /// An I/O of it has ended.
+    pub fn io_ended(&mut self, outcome: Outcome) {
+        self.outstanding -= 1;
+        match (outcome, self.zeroing) {
+            (Outcome::Done, _) => {}
+            // A hint, so doing nothing is right: paths may be without it since the client was told.
+            (Outcome::Unsupported, _) if self.op == IoOp::Deallocate => {}
+            (Outcome::Unsupported, Zeroing::Command | Zeroing::Refused)
+                if self.stage == Stage::Io =>
+            {
+                self.zeroing = Zeroing::Refused;
+            }
+            (outcome, _) => self.fail(outcome),
+        }
+    }
+
+    /// Begins the I/Os of its range anew, where the device can't zero by command; or if the range
+    /// was cut and what was done first may be lost since: a flush elsewhere was told of that before
+    /// this change ended (T13).
+    pub fn begins_anew(&mut self, devices: &Devices) -> bool {
+        let is_change = !matches!(self.op, IoOp::Read | IoOp::Flush);
+        if self.stage != Stage::Io || !is_change || self.has_failed() {
+            return false;
+        }
+        if self.zeroing == Zeroing::Refused {
+            self.zeroing = Zeroing::Writes;
+            (self.asked, self.cursor) = (0, self.range.start);
+            return true;
+        }
+        let given_up = devices.times_given_up(self.device);
+        if self.pieces < 2 || self.given_up == given_up {
+            return false;
+        }
+        if self.again == AGAIN_MAX {
+            self.fail(Outcome::PathError);
+            return false;
+        }
+        self.again += 1;
+        self.given_up = given_up;
+        (self.asked, self.cursor) = (0, self.range.start);
+        true
+    }
+
+    /// A slot may be free: it stands in no queue any more.
+    pub fn unqueued(&mut self) {
+        self.is_queued = false;
+    }
+
+    /// It ends; with what, if not well.
+    pub fn end(
+        &mut self,
+        id: u32,
+        devices: &mut Devices,
+        slots: &mut SlotQueues,
+    ) -> Option<Outcome> {
+        self.enter(Stage::Answered);
+        if core::mem::take(&mut self.is_queued) {
+            // It failed, or found slots before its turn. Its number may be another's soon.
+            slots.remove(self.device, id);
+        }
+        self.leave_order(devices);
+        self.failed
+    }
+
+    /// It ends while it waits, perhaps for other changes.
+    pub fn withdraw(&mut self, id: u32, devices: &mut Devices, slots: &mut SlotQueues) {
+        assert!(self.is_waiting(), "an I/O of the request is under way");
+        if let Some(place) = self.order.take() {
+            devices.order.withdraw(place);
+        }
+        self.end(id, devices, slots);
+    }
+
+    /// Begins though other changes are in the way: a planted bug.
+    pub fn overtake(&mut self, devices: &mut Devices) {
+        if let Some(place) = self.order.take() {
+            devices.order.withdraw(place);
+        }
+    }
+
+    /// Nothing of it is executed any more: changes that it kept waiting begin in this turn.
+    fn leave_order(&mut self, devices: &mut Devices) {
+        if let Some(place) = self.order.take() {
+            devices.order.end(place);
+        }
+    }
+}
+
+/// A part of the arena that is zero, from which a front end writes zeroes.
+#[derive(Debug)]
+pub(crate) struct ZeroBuffer {
+    span: Span,
+    is_filled: bool,
+}
+
+impl ZeroBuffer {
+    /// [`ZEROES_BYTES`] from there on that nothing else uses.
+    pub fn new(at: u64) -> Self {
+        let len = ZEROES_BYTES;
+        Self {
+            span: Span { at, len },
+            is_filled: false,
+        }
+    }
+
+    /// Makes it zero, once.
+    #[inline]
+    pub fn fill(&mut self, memory: &mut dyn Memory) {
+        if !self.is_filled {
+            self.is_filled = true;
+            memory.bytes_mut(self.span).fill(0);
+        }
+    }
+
+    /// So many bytes of it, or all.
+    fn part(&self, bytes: u64) -> Span {
+        Span {
+            at: self.span.at,
+            len: bytes.min(self.span.len.into()) as u32,
+        }
+    }
+}
