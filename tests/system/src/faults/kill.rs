@@ -158,8 +158,8 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
         false => "",
     };
     let head = format!(
-        "{rounds} kills of an engine, a mirror of {} legs{with}, {WRITERS} writers over {}: nothing \
-         lost",
+        "{rounds} kills of an engine, a mirror of {} legs{with}, {WRITERS} writers over {}: \
+         nothing lost",
         args.legs,
         args.export.name()
     );

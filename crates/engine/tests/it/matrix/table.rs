@@ -7,8 +7,8 @@ use std::path::Path;
 const DOCUMENT: &str = "../../docs/results/matrix.md";
 
 /// Heading of what is generated.
-const BEGIN: &str = "<!-- generated: BRAID_WRITE_DOCS=1 cargo test -p braid-engine --test it matrix \
-                     -->\n";
+const BEGIN: &str =
+    "<!-- generated: BRAID_WRITE_DOCS=1 cargo test -p braid-engine --test it matrix -->\n";
 
 fn header(columns: impl Iterator<Item = &'static str>) -> String {
     let columns: Vec<&str> = columns.collect();
@@ -21,12 +21,16 @@ fn cells() -> String {
     let names = DEVICES.iter().map(|(_, name)| *name);
     let mut text = header(["operation", "front end"].into_iter().chain(names));
     let mut reasons: Vec<&str> = Vec::new();
+    let mut count = 0;
     for it in &OPERATIONS {
         for front in Front::ALL {
             let _ = write!(text, "| {} | {} |", it.name, front.name());
             for (below, _) in DEVICES {
                 match (it.cell)(front, below) {
-                    Cell::Checked(_) => text.push_str(" checked |"),
+                    Cell::Checked(_) => {
+                        count += 1;
+                        text.push_str(" checked |");
+                    }
                     Cell::None(why) => {
                         let known = reasons.iter().position(|reason| *reason == why);
                         let at = known.unwrap_or_else(|| {
@@ -40,7 +44,7 @@ fn cells() -> String {
             text.push('\n');
         }
     }
-    text.push('\n');
+    let _ = writeln!(text, "\n{count} cells are checked. There are no others:\n");
     for (number, why) in (1..).zip(reasons) {
         let _ = writeln!(text, "{number}. {why}");
     }
