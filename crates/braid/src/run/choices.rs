@@ -6,6 +6,7 @@
 //! choice of its own takes over what was chosen for it under another control socket, from an engine
 //! that has ended: a path that was failed by hand stays failed.
 use super::config::{Config, PathKeys, Volume};
+use super::entries::AdminState;
 use super::live::{self, Key};
 use super::paths::uris;
 use super::registry::Registry;
@@ -59,7 +60,7 @@ pub struct PathChoice {
     pub chosen: Vec<String>,
     /// Those that were failed or drained by hand.
     #[serde(default)]
-    pub aside: BTreeMap<String, String>,
+    pub aside: BTreeMap<String, AdminState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,7 +239,7 @@ impl Choices {
     }
 
     /// The paths of `volume` that were failed or drained by hand.
-    pub fn aside(&self, volume: &Volume, configured: &Config) -> BTreeMap<String, String> {
+    pub fn aside(&self, volume: &Volume, configured: &Config) -> BTreeMap<String, AdminState> {
         let mut all = configured.volumes.iter();
         let of = all.find(|it| it.name == volume.name);
         let choice = of.and_then(|volume| self.paths(volume));
@@ -336,7 +337,7 @@ mod tests {
             let of_paths = PathChoice {
                 configured: uris(&volume.paths),
                 chosen: uris(&volume.paths),
-                aside: BTreeMap::from([("mem:1MiB".to_owned(), "failed".to_owned())]),
+                aside: BTreeMap::from([("mem:1MiB".to_owned(), AdminState::Failed)]),
             };
             choices.keep_paths("v0", of_paths).unwrap();
             choices.forget_others(with);

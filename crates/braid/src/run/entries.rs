@@ -1,6 +1,7 @@
 //! The paths of a running volume: one entry each, which owns what is known of the path.
 //!
-//! States of an entry ([`Presence`]):
+//! An entry has what the configuration or a verb says of the path, the engine's index of it, who
+//! told of it ([`Origin`]) and what a user wants of it ([`AdminState`]). States of its presence:
 //! * `There` until the path is removed
 //! * `Absent` or `Waiting` → `Opening` → `There`, `Absent` or `Waiting`
 //!
@@ -9,8 +10,53 @@
 use super::config::PathKeys;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
+use engine::host::Change;
 use policy::PathIndex;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who told of a path. Whether the configuration file has it too is the file's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The file, or a verb.
+    User,
+    /// A discovery controller, by its words.
+    Discovery(String),
+}
+
+/// What a user wants of a path, by verb; it is kept for the next engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminState {
+    /// It is used.
+    #[default]
+    Enabled,
+    /// As lost, and not looked for.
+    Failed,
+    /// It stays connected, and gets nothing new.
+    Drained,
+}
+
+impl AdminState {
+    /// What the engine is asked for, so that a path is so.
+    pub fn change(self, volume: u16, path: PathIndex, force: bool) -> Change {
+        match self {
+            Self::Enabled => Change::RestorePath(volume, path),
+            Self::Failed => Change::FailPath(volume, path, force),
+            Self::Drained => Change::DrainPath(volume, path, force),
+        }
+    }
+
+    /// What was done with a path that is so now.
+    pub fn done(self) -> &'static str {
+        match self {
+            Self::Enabled => "restored",
+            Self::Failed => "failed",
+            Self::Drained => "drained",
+        }
+    }
+}
 
 /// Whether the engine has a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,22 +75,27 @@ enum Presence {
 pub struct PathEntry {
     /// No other entry of this process has it.
     id: u64,
-    keys: PathKeys,
-    /// The engine's index; `devid:N` is number N - 1.
-    number: PathIndex,
+    /// URI and attributes.
+    config: PathKeys,
+    /// The engine's; `devid:N` is index N - 1.
+    index: PathIndex,
+    origin: Origin,
+    admin: AdminState,
     presence: Presence,
     /// Its file or device, as looked at before it was opened; `None`: it is none, or absent.
     storage: Option<Storage>,
 }
 
 impl PathEntry {
-    fn new(keys: PathKeys, number: PathIndex, presence: Presence) -> Self {
+    fn new(config: PathKeys, index: PathIndex) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            keys,
-            number,
-            presence,
+            config,
+            index,
+            origin: Origin::User,
+            admin: AdminState::Enabled,
+            presence: Presence::There,
             storage: None,
         }
     }
@@ -55,13 +106,33 @@ impl PathEntry {
     }
 
     /// URI and attributes.
-    pub fn keys(&self) -> &PathKeys {
-        &self.keys
+    pub fn config(&self) -> &PathKeys {
+        &self.config
     }
 
     /// The engine's index.
-    pub fn number(&self) -> PathIndex {
-        self.number
+    pub fn index(&self) -> PathIndex {
+        self.index
+    }
+
+    /// Who told of it.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Whether it came from discovery.
+    pub fn is_found(&self) -> bool {
+        matches!(self.origin, Origin::Discovery(_))
+    }
+
+    /// What a user wants of it.
+    pub fn admin(&self) -> AdminState {
+        self.admin
+    }
+
+    /// Whether it was failed by hand, and not restored.
+    pub fn is_failed(&self) -> bool {
+        self.admin == AdminState::Failed
     }
 
     /// Its file or device.
@@ -96,12 +167,15 @@ impl PathEntry {
 
     /// The same in words.
     pub fn absence(&self) -> Option<String> {
+        let why = self.why()?;
+        if self.is_failed() {
+            return Some(format!(
+                "failed by hand, and not looked for until it is restored: {why}"
+            ));
+        }
         match &self.presence {
-            Presence::There => None,
-            Presence::Waiting(why) | Presence::Opening { why, waited: true } => Some(why.clone()),
-            Presence::Absent(why) | Presence::Opening { why, waited: false } => {
-                Some(format!("not there since the start, and tried again: {why}"))
-            }
+            Presence::Waiting(_) | Presence::Opening { waited: true, .. } => Some(why.to_owned()),
+            _ => Some(format!("not there since the start, and tried again: {why}")),
         }
     }
 
@@ -110,7 +184,7 @@ impl PathEntry {
         self.presence = match std::mem::replace(&mut self.presence, Presence::There) {
             Presence::Absent(why) => Presence::Opening { why, waited: false },
             Presence::Waiting(why) => Presence::Opening { why, waited: true },
-            other => panic!("{}: to be opened while {other:?}", self.keys.uri),
+            other => panic!("{}: to be opened while {other:?}", self.config.uri),
         };
     }
 
@@ -156,42 +230,64 @@ impl PathEntry {
     fn end_opening(&mut self) -> (String, bool) {
         match std::mem::replace(&mut self.presence, Presence::There) {
             Presence::Opening { why, waited } => (why, waited),
-            other => panic!("{}: nobody opens it, it is {other:?}", self.keys.uri),
+            other => panic!("{}: nobody opens it, it is {other:?}", self.config.uri),
         }
     }
 }
 
 /// All paths of a volume, in the order in which they are shown.
 #[derive(Default)]
-pub struct PathTable(Vec<PathEntry>);
+pub struct PathTable {
+    all: Vec<PathEntry>,
+    /// What a user wanted of paths that discovery may tell of again, by URI.
+    awaited: BTreeMap<String, AdminState>,
+}
 
 impl PathTable {
-    /// Paths that the engine has, numbered in their order.
-    pub fn new(paths: &[PathKeys]) -> Self {
-        let all = (0..)
-            .zip(paths)
-            .map(|(number, keys)| PathEntry::new(keys.clone(), PathIndex(number), Presence::There));
-        Self(all.collect())
+    /// Paths that the engine has, numbered in their order; what a user wanted of them, and of
+    /// others that may come, by URI; and who told of those that came from discovery.
+    pub fn new(
+        paths: &[PathKeys],
+        mut admin: BTreeMap<String, AdminState>,
+        found: &BTreeMap<String, String>,
+    ) -> Self {
+        let all = (0..).zip(paths).map(|(index, config)| {
+            let uri = config.uri.to_string();
+            let origin = found.get(&uri).cloned().map(Origin::Discovery);
+            PathEntry {
+                origin: origin.unwrap_or(Origin::User),
+                admin: admin.remove(&uri).unwrap_or_default(),
+                ..PathEntry::new(config.clone(), PathIndex(index))
+            }
+        });
+        Self {
+            all: all.collect(),
+            awaited: admin,
+        }
     }
 
     /// All, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, PathEntry> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// All, in order, to be changed.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, PathEntry> {
-        self.0.iter_mut()
+        self.all.iter_mut()
     }
 
     /// Of its place in the order.
     pub fn at(&self, place: usize) -> Option<&PathEntry> {
-        self.0.get(place)
+        self.all.get(place)
     }
 
-    /// Of this number.
-    pub fn get(&self, number: PathIndex) -> Option<&PathEntry> {
-        self.iter().find(|it| it.number == number)
+    /// Of this index.
+    pub fn get(&self, index: PathIndex) -> Option<&PathEntry> {
+        self.iter().find(|it| it.index == index)
+    }
+
+    fn get_mut(&mut self, index: PathIndex) -> Option<&mut PathEntry> {
+        self.iter_mut().find(|it| it.index == index)
     }
 
     /// Of this id.
@@ -200,8 +296,8 @@ impl PathTable {
     }
 
     /// Of this URI.
-    pub fn of_uri(&mut self, uri: &PathUri) -> Option<&mut PathEntry> {
-        self.iter_mut().find(|it| it.keys.uri == *uri)
+    pub fn of_uri(&self, uri: &PathUri) -> Option<&PathEntry> {
+        self.iter().find(|it| it.config.uri == *uri)
     }
 
     /// Those that the engine does not have.
@@ -211,7 +307,7 @@ impl PathTable {
 
     /// Numbers that a new path may have, one bit each: those of absent paths are kept for them.
     pub fn free_numbers(&self) -> u64 {
-        let all = self.absent().map(|it| 1_u64 << it.number.0);
+        let all = self.absent().map(|it| 1_u64 << it.index.0);
         !all.fold(0, |all, it| all | it)
     }
 
@@ -220,39 +316,87 @@ impl PathTable {
     /// # Panics
     /// There is none, or its absence was noted before.
     pub fn begin_without(&mut self, place: usize, why: String) {
-        let it = &mut self.0[place];
-        assert!(it.is_there(), "{}: it is {:?}", it.keys.uri, it.presence);
+        let it = &mut self.all[place];
+        assert!(it.is_there(), "{}: it is {:?}", it.config.uri, it.presence);
         (it.presence, it.storage) = (Presence::Absent(why), None);
     }
 
     /// The engine has one more.
     ///
     /// # Panics
-    /// Another path has its number.
-    pub fn join(&mut self, keys: PathKeys, number: PathIndex, storage: Option<Storage>) {
-        let other = self.get(number).map(|it| it.keys.uri.to_string());
-        assert!(other.is_none(), "{}: {number:?} is {other:?}'s", keys.uri);
-        let mut it = PathEntry::new(keys, number, Presence::There);
-        it.storage = storage;
-        self.0.push(it);
+    /// Another path has its index.
+    pub fn join(&mut self, config: PathKeys, index: PathIndex, storage: Option<Storage>) {
+        let other = self.get(index).map(|it| it.config.uri.to_string());
+        assert!(other.is_none(), "{}: {index:?} is {other:?}'s", config.uri);
+        self.all.push(PathEntry {
+            storage,
+            ..PathEntry::new(config, index)
+        });
     }
 
-    /// The volume has it no more.
-    pub fn remove(&mut self, number: PathIndex) -> Option<PathEntry> {
-        let at = self.iter().position(|it| it.number == number)?;
-        Some(self.0.remove(at))
+    /// A path that has joined came from discovery; what a user wanted of it before it left.
+    pub fn set_found(&mut self, index: PathIndex, by: String) -> AdminState {
+        let uri = self.get(index).map(|it| it.config.uri.to_string());
+        let admin = uri.and_then(|uri| self.awaited.remove(&uri));
+        let Some(it) = self.get_mut(index) else {
+            return AdminState::Enabled; // it has left meanwhile
+        };
+        it.origin = Origin::Discovery(by);
+        it.admin = admin.unwrap_or(it.admin);
+        it.admin
+    }
+
+    /// The volume has it no more, nor what was wanted of it.
+    pub fn remove(&mut self, index: PathIndex) -> Option<PathEntry> {
+        let at = self.iter().position(|it| it.index == index)?;
+        let gone = self.all.remove(at);
+        self.awaited.remove(&gone.config.uri.to_string());
+        Some(gone)
     }
 
     /// Another relative throughput of a path.
-    pub fn set_throughput(&mut self, number: PathIndex, throughput: u8) {
-        for it in self.iter_mut().filter(|it| it.number == number) {
-            it.keys.throughput = throughput;
+    pub fn set_throughput(&mut self, index: PathIndex, throughput: u8) {
+        if let Some(it) = self.get_mut(index) {
+            it.config.throughput = throughput;
+        }
+    }
+
+    /// What a user wants of a path.
+    pub fn set_admin(&mut self, index: PathIndex, admin: AdminState) {
+        if let Some(it) = self.get_mut(index) {
+            it.admin = admin;
+        }
+    }
+
+    /// What a user wants of paths that are not enabled, by URI.
+    pub fn aside(&self) -> BTreeMap<String, AdminState> {
+        let all = self.iter().filter(|it| it.admin != AdminState::Enabled);
+        let all = all.map(|it| (it.config.uri.to_string(), it.admin));
+        let awaited = self.awaited.iter().map(|(uri, it)| (uri.clone(), *it));
+        awaited.chain(all).collect()
+    }
+
+    /// Who told of the paths that came from discovery, by URI.
+    pub fn found(&self) -> BTreeMap<String, String> {
+        let found = self.iter().filter_map(|it| match &it.origin {
+            Origin::Discovery(by) => Some((it.config.uri.to_string(), by.clone())),
+            Origin::User => None,
+        });
+        found.collect()
+    }
+
+    /// Others tell of paths that came from discovery.
+    pub fn tell_by(&mut self, found: &BTreeMap<String, String>) {
+        for it in self.iter_mut().filter(|it| it.is_found()) {
+            if let Some(by) = found.get(&it.config.uri.to_string()) {
+                it.origin = Origin::Discovery(by.clone());
+            }
         }
     }
 
     /// URIs and attributes of all, in order.
     pub fn keys(&self) -> Vec<PathKeys> {
-        self.iter().map(|it| it.keys.clone()).collect()
+        self.iter().map(|it| it.config.clone()).collect()
     }
 }
 
@@ -262,11 +406,12 @@ mod tests {
 
     fn table(count: u8) -> PathTable {
         let keys = |n| format!("mem:{n}MiB").parse::<PathUri>().unwrap().into();
-        PathTable::new(&(1..=count).map(keys).collect::<Vec<PathKeys>>())
+        let paths: Vec<PathKeys> = (1..=count).map(keys).collect();
+        PathTable::new(&paths, BTreeMap::new(), &BTreeMap::new())
     }
 
     fn numbers(table: &PathTable) -> Vec<u8> {
-        table.iter().map(|it| it.number.0).collect()
+        table.iter().map(|it| it.index.0).collect()
     }
 
     #[test]
@@ -280,9 +425,46 @@ mod tests {
         assert_eq!(paths.free_numbers(), !0b11);
         paths.remove(PathIndex(0)).unwrap();
         assert_eq!((numbers(&paths), paths.free_numbers()), (vec![1, 2], !0b10));
-        let keys = paths.at(0).unwrap().keys().clone();
+        let keys = paths.at(0).unwrap().config().clone();
         paths.join(keys, PathIndex(0), None);
         assert_eq!(numbers(&paths), [1, 2, 0]);
+    }
+
+    #[test]
+    fn admin_state_and_origin_are_of_the_path_that_has_the_uri() {
+        let paths: Vec<PathKeys> = table(2).keys();
+        let named = |n: u8| format!("mem:{n}MiB");
+        let wanted = [(2, AdminState::Drained), (3, AdminState::Failed)];
+        let wanted: BTreeMap<_, _> = wanted.map(|(n, it)| (named(n), it)).into();
+        let found = BTreeMap::from([(named(1), "a".to_owned())]);
+        let mut paths = PathTable::new(&paths, wanted.clone(), &found);
+        assert_eq!((paths.aside(), paths.found()), (wanted, found));
+        // One that discovery tells of again is what it was.
+        paths.join(table(3).keys().remove(2), PathIndex(2), None);
+        assert_eq!(
+            paths.get(PathIndex(2)).unwrap().admin(),
+            AdminState::Enabled
+        );
+        assert_eq!(
+            paths.set_found(PathIndex(2), "b".into()),
+            AdminState::Failed
+        );
+        let all: Vec<_> = paths.iter().map(PathEntry::admin).collect();
+        use AdminState::{Drained, Enabled, Failed};
+        assert_eq!(all, [Enabled, Drained, Failed]);
+        paths.tell_by(&BTreeMap::from([
+            (named(1), "c".to_owned()),
+            (named(2), "c".to_owned()),
+        ]));
+        let told: Vec<_> = paths.iter().map(|it| it.origin().clone()).collect();
+        let [c, b] = ["c", "b"].map(|by| Origin::Discovery(by.to_owned()));
+        assert_eq!(told, [c, Origin::User, b]);
+        // What was wanted of a path goes with it.
+        paths.set_admin(PathIndex(0), Failed);
+        for index in 0..3 {
+            paths.remove(PathIndex(index)).unwrap();
+        }
+        assert!(paths.aside().is_empty() && paths.found().is_empty());
     }
 
     #[test]

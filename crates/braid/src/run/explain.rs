@@ -144,7 +144,7 @@ impl Service {
         state.has_paths(volume)?;
         let running = &state.volumes[volume];
         let paths = running.entries().iter();
-        let paths = paths.map(|it| (it.number().0, it.keys().uri.to_string()));
+        let paths = paths.map(|it| (it.index().0, it.config().uri.to_string()));
         let paths = paths.collect();
         Ok((volume, running.policy.to_string(), paths))
     }

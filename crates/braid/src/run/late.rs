@@ -227,8 +227,8 @@ impl<'a> Claims<'a> {
         let all: Vec<Claimed> = all
             .map(|it| Claimed {
                 id: it.id(),
-                keys: it.keys().clone(),
-                number: it.number(),
+                keys: it.config().clone(),
+                number: it.index(),
             })
             .collect();
         for it in &all {
@@ -271,7 +271,7 @@ impl<'a> Claims<'a> {
         let mut became = Ok(());
         for (it, end) in open {
             // As they are now: a reload may have changed them since they were claimed.
-            let Some(keys) = self.with(it.id, |entry| entry.keys().clone()) else {
+            let Some(keys) = self.with(it.id, |entry| entry.config().clone()) else {
                 continue;
             };
             let wait_ns = match joined.is_empty() {
@@ -407,7 +407,7 @@ impl Service {
                     let id = path.id();
                     (
                         Wanted { volume, id },
-                        format!("{}: {}", it.of.name, path.keys().uri),
+                        format!("{}: {}", it.of.name, path.config().uri),
                     )
                 })
             });
@@ -468,7 +468,7 @@ impl Service {
             };
             let others_wait = {
                 let mut others = running.entries().absent().filter(|it| it.id() != id);
-                others.all(|it| it.is_waiting() && !running.is_failed(it))
+                others.all(|it| it.is_waiting() && !it.is_failed())
             };
             let mut entries = running.entries().iter();
             let Some(it) = entries.find(|it| it.id() == id) else {
@@ -478,7 +478,7 @@ impl Service {
                 return Tried::Over;
             }
             // A verb opens it, or it would take I/O before it is failed.
-            let is_kept = it.is_opening() || running.is_failed(it);
+            let is_kept = it.is_opening() || it.is_failed();
             if is_kept || it.is_waiting() && !others_wait {
                 return Tried::Again;
             }
@@ -561,14 +561,14 @@ impl Service {
             return;
         };
         let others = running.entries().absent();
-        let comes = |it: &PathEntry| it.is_waiting() && !running.is_failed(it);
+        let comes = |it: &PathEntry| it.is_waiting() && !it.is_failed();
         let others = others.filter(|it| it.id() != id && !comes(it));
-        let others: Vec<String> = others.map(|it| it.keys().uri.to_string()).collect();
+        let others: Vec<String> = others.map(|it| it.config().uri.to_string()).collect();
         let why = waits_for(&others.join(", "));
         let Some(entry) = running.entry(id) else {
             return; // it was removed
         };
-        let line = format!("{}: {}: {why}", claims.of.name, entry.keys().uri);
+        let line = format!("{}: {}: {why}", claims.of.name, entry.config().uri);
         let is_news = entry.wait(why);
         drop(state);
         if is_news {

@@ -18,7 +18,7 @@ use super::call::PathParams;
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
 use super::discovery::plan::teller;
-use super::entries::PathEntry;
+use super::entries::{AdminState, PathEntry};
 use super::locks::{Alone, VerbLock};
 use super::mirrors;
 use super::service::{Service, State};
@@ -83,7 +83,7 @@ pub enum Undo {
     /// A path that has left is gone: its volume has one less.
     Leave(u16, PathIndex),
     /// A path is what it was before.
-    Change(Change),
+    Admin(u16, PathIndex, AdminState),
 }
 
 impl Changes {
@@ -130,7 +130,7 @@ impl Running {
         match self.entries().get(path) {
             Some(it) if self.all_at_once && !it.is_there() && !force => Err(format!(
                 "{}: {UNCLEAN} force it if you mean it",
-                it.keys().uri
+                it.config().uri
             )),
             _ => Ok(()),
         }
@@ -170,22 +170,17 @@ impl Service {
     ///
     /// # Errors
     /// Why nothing has changed.
-    pub fn path_aside(
+    pub fn path_admin(
         &self,
         params: &PathParams,
-        word: &str,
+        admin: AdminState,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let (_alone, volume) = self.alone_with_paths(params, by)?;
         let path = find(&self.state(), volume, params)?;
-        let change = match word {
-            "failed" => Change::FailPath(volume, path, params.force),
-            "drained" => Change::DrainPath(volume, path, params.force),
-            _ => Change::RestorePath(volume, path),
-        };
-        let made = self.set_aside(volume, path, word, change);
+        let made = self.set_admin(volume, path, admin, params.force);
         made.map_err(ControlError::refused)?;
-        Ok(self.told(volume, path, params, word))
+        Ok(self.told(volume, path, params, admin.done()))
     }
 
     /// The volume of a verb, with its paths for this verb alone.
@@ -207,7 +202,7 @@ impl Service {
         let offers = self.discovery.offers();
         let state = self.state();
         let it = &state.volumes[volume];
-        let uri = it.entries().get(path).map(|it| &it.keys().uri);
+        let uri = it.entries().get(path).map(|it| &it.config().uri);
         let named = |uri: &PathUri| self.ends.addresses(uri);
         let by = uri.and_then(|uri| teller(&it.of, uri, &offers, named));
         match uri.zip(by.map(in_words)) {
@@ -249,7 +244,7 @@ impl Service {
                     "{} waits for {}, and gets no other path before: {UNCLEAN} bring it back, or \
                      remove it by force",
                     of.name,
-                    absent.keys().uri
+                    absent.config().uri
                 ));
             }
             let (quiesce_ns, paths) = (of.queue_quiesce_ns(), &of.paths);
@@ -257,7 +252,7 @@ impl Service {
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
             // No engine sees yet that an absent file is another path's data.
             let mut absent = it.entries().absent();
-            let beside_local = absent.any(|it| !it.keys().uri.kind().is_namespace());
+            let beside_local = absent.any(|it| !it.config().uri.kind().is_namespace());
             let numbers = it.entries().free_numbers();
             let others = !paths.is_empty();
             (wait_ns, there, others, beside_local, quiesce_ns, numbers)
@@ -442,99 +437,73 @@ impl Service {
                 said("it has left");
                 self.path_left(volume, path);
             }
-            Undo::Change(change) => {
+            Undo::Admin(volume, path, admin) => {
                 said("it is what it was before");
-                let word = match change {
-                    Change::FailPath(..) => Some("failed"),
-                    Change::DrainPath(..) => Some("drained"),
-                    _ => None,
-                };
-                self.note_aside(volume, path, word);
+                self.note_admin(volume, path, admin);
+                let change = admin.change(volume, path, true);
                 self.senders.change(0, change, WAIT_NS_MAX);
             }
         }
     }
 
-    /// What was done by hand with a path, again.
-    fn note_aside(&self, volume: u16, path: Option<PathIndex>, word: Option<&str>) {
-        let mut state = self.state();
-        let Some(it) = state.volumes.get_mut(volume) else {
-            return;
-        };
-        let entry = path.and_then(|path| it.entries().get(path));
-        let uri = entry.map(|it| it.keys().uri.to_string());
-        match (uri, word) {
-            (Some(uri), Some(word)) => drop(it.aside.insert(uri, word.to_owned())),
-            (Some(uri), None) => drop(it.aside.remove(&uri)),
-            _ => {}
+    /// What a user wants of a path is noted, and not asked of the engine.
+    fn note_admin(&self, volume: u16, path: PathIndex, admin: AdminState) {
+        if let Some(it) = self.state().volumes.get_mut(volume) {
+            it.set_admin(path, admin);
         }
     }
 
     /// A path is failed, drained or restored.
-    fn set_aside(
+    fn set_admin(
         &self,
         volume: u16,
         path: PathIndex,
-        word: &str,
-        change: Change,
+        admin: AdminState,
+        force: bool,
     ) -> Result<(), String> {
         if self.is_absent(volume, path) {
             // The engine is told when the path joins.
-            let word = Some(word).filter(|it| *it != "restored");
-            self.note_aside(volume, Some(path), word);
+            self.note_admin(volume, path, admin);
             // It is looked for again.
             self.news.notify_all();
             return Ok(());
         }
-        let (wait_ns, uri) = {
+        let (wait_ns, uri, was) = {
             let state = self.state();
             let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
-            let uri = it.entries().get(path).map(|it| it.keys().uri.clone());
-            (state.configured.drain_timeout.0, uri)
+            let it = it.entries().get(path).ok_or(HAS_LEFT)?;
+            let uri = it.config().uri.clone();
+            (state.configured.drain_timeout.0, uri, it.admin())
         };
-        let queue = uri.as_ref().and_then(|uri| self.ends.queue(uri));
-        let was = self.put_aside_as(volume, uri.as_ref());
-        let was_failed = was.as_deref() == Some("failed");
-        let undo = Undo::Change(match was.as_deref() {
-            Some("failed") => Change::FailPath(volume, path, true),
-            Some(_) => Change::DrainPath(volume, path, true),
-            None => Change::RestorePath(volume, path),
-        });
+        let queue = self.ends.queue(&uri);
         // Else the server would keep another queue for it.
         let want = |wanted| queue.iter().for_each(|queue| queue.set_wanted(wanted));
-        match word {
-            "failed" => want(false),
-            "restored" => want(true),
-            _ => {}
+        match admin {
+            AdminState::Failed => want(false),
+            AdminState::Enabled => want(true),
+            AdminState::Drained => {}
         }
+        let undo = Undo::Admin(volume, path, was);
+        let change = admin.change(volume, path, force);
         let made = self.ask_or(undo, change, wait_ns, Duration::ZERO);
-        if word == "failed" && made.is_err() {
-            want(!was_failed);
+        if admin == AdminState::Failed && made.is_err() {
+            want(was != AdminState::Failed);
         }
         // One that is still busy goes on draining; one that was refused doesn't.
-        let drains = word == "drained"
+        let drains = admin == AdminState::Drained
             && made.is_err()
             && self.path_state(volume, path) == Some(PathState::Draining);
-        let mut state = self.state();
-        let aside = &mut state.volumes.get_mut(volume).ok_or(HAS_LEFT)?.aside;
-        if let Some(uri) = uri.map(|uri| uri.to_string()) {
-            match word {
-                "restored" => drop(aside.remove(&uri)),
-                _ if made.is_ok() || drains => {
-                    aside.insert(uri, word.to_owned());
-                }
-                _ => {}
-            }
+        if admin == AdminState::Enabled || made.is_ok() || drains {
+            self.note_admin(volume, path, admin);
         }
-        drop(state);
         // What goes on after this answer says how it is ended.
         let name = self.name(volume);
         let number = path.0;
-        made.map(|_| ()).map_err(|why| match word {
-            "drained" if drains => {
+        made.map(|_| ()).map_err(|why| match admin {
+            AdminState::Drained if drains => {
                 format!("{why}, until braid path restore {name} {number} ends that")
             }
-            "restored" if self.is_tried(volume, path) => {
+            AdminState::Enabled if self.is_tried(volume, path) => {
                 format!("{why}; braid path fail {name} {number} ends that")
             }
             _ => why,
@@ -546,13 +515,6 @@ impl Service {
         let tried = [PathState::Connecting, PathState::Reconnecting];
         self.path_state(volume, path)
             .is_some_and(|it| tried.contains(&it))
-    }
-
-    /// What was done by hand with a path.
-    fn put_aside_as(&self, volume: u16, uri: Option<&PathUri>) -> Option<String> {
-        let state = self.state();
-        let aside = &state.volumes.get(volume)?.aside;
-        aside.get(&uri?.to_string()).cloned()
     }
 
     /// Whether core 0 has a path in use.
@@ -570,32 +532,30 @@ impl Service {
     pub fn put_aside(&self) {
         let state = self.state();
         for (volume, running) in state.volumes.iter() {
-            for it in running.entries().iter().filter(|it| it.is_there()) {
-                self.put_aside_entry(volume, running, it);
-            }
+            let there = running.entries().iter().filter(|it| it.is_there());
+            there.for_each(|it| self.put_aside_entry(volume, it));
         }
     }
 
     /// The same of a path that has joined.
     pub fn put_aside_path(&self, volume: u16, path: PathIndex) {
         let state = self.state();
-        let running = state.volumes.get(volume);
-        if let Some((running, it)) = running.and_then(|it| Some((it, it.entries().get(path)?))) {
-            self.put_aside_entry(volume, running, it);
+        let it = state.volumes.get(volume);
+        if let Some(it) = it.and_then(|it| it.entries().get(path)) {
+            self.put_aside_entry(volume, it);
         }
     }
 
-    fn put_aside_entry(&self, volume: u16, running: &Running, it: &PathEntry) {
-        let (uri, path) = (&it.keys().uri, it.number());
-        let change = match running.aside.get(&uri.to_string()).map(String::as_str) {
-            Some("failed") => {
-                let queue = self.ends.queue(uri);
+    fn put_aside_entry(&self, volume: u16, it: &PathEntry) {
+        match it.admin() {
+            AdminState::Enabled => return,
+            AdminState::Failed => {
+                let queue = self.ends.queue(&it.config().uri);
                 queue.iter().for_each(|queue| queue.set_wanted(false));
-                Change::FailPath(volume, path, true)
             }
-            Some(_) => Change::DrainPath(volume, path, true),
-            None => return,
-        };
+            AdminState::Drained => {}
+        }
+        let change = it.admin().change(volume, it.index(), true);
         self.senders.change(0, change, WAIT_NS_MAX);
     }
 
@@ -613,7 +573,7 @@ impl Service {
             let choice = PathChoice {
                 configured: uris(state.configured.paths_of(&name)),
                 chosen: it.kept(),
-                aside: it.aside.clone(),
+                aside: it.entries().aside(),
             };
             (name, choice)
         };
@@ -668,14 +628,15 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
 fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, ControlError> {
     let paths = state.volumes[volume].entries();
     let number: Option<u8> = params.path.parse().ok();
-    let is_it =
-        |it: &&PathEntry| it.keys().uri.to_string() == params.path || Some(it.number().0) == number;
+    let is_it = |it: &&PathEntry| {
+        it.config().uri.to_string() == params.path || Some(it.index().0) == number
+    };
     paths
         .iter()
         .find(is_it)
-        .map(PathEntry::number)
+        .map(PathEntry::index)
         .ok_or_else(|| {
-            let line = |it: &PathEntry| format!("{} {}", it.number().0, it.keys().uri);
+            let line = |it: &PathEntry| format!("{} {}", it.index().0, it.config().uri);
             let list: Vec<_> = paths.iter().map(line).collect();
             let text = format!(
                 "{} has no path \"{}\"; it has {}",

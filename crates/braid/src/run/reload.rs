@@ -13,7 +13,6 @@
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Volume};
-use super::entries::PathEntry;
 use super::exports::Listening;
 use super::live;
 use super::mirrors::keep_legs;
@@ -204,10 +203,9 @@ fn difference(
     let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
     let missing = wanted.iter().filter(|keys| !has(there, keys));
     // What discovery told of is discovery's.
-    let is_found = |it_is: &&PathEntry| it.found.contains_key(&it_is.keys().uri.to_string());
-    let gone = it.entries().iter().filter(|it| !is_found(it));
-    let gone = gone.filter(|it| !has(wanted, it.keys()));
-    let gone = gone.map(|it| (it.number(), it.keys().clone(), it.is_there()));
+    let gone = it.entries().iter().filter(|it| !it.is_found());
+    let gone = gone.filter(|it| !has(wanted, it.config()));
+    let gone = gone.map(|it| (it.index(), it.config().clone(), it.is_there()));
     (missing.cloned().collect(), gone.collect())
 }
 
@@ -292,9 +290,7 @@ fn rest(
             service.senders.set_recovery(volume, recovery);
             changes.push(format!("{}: {}", of.name, differs.join(", ")));
         }
-        let it = &mut it.of;
-        let paths = std::mem::take(&mut it.paths);
-        *it = Volume { paths, ..of };
+        it.configure(of);
     }
     state.configured = new.clone();
     drop(state);

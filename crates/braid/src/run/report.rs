@@ -215,13 +215,13 @@ impl<'a> Report<'a> {
 
     /// Its number.
     fn number(&self, volume: u16, path: usize) -> Option<usize> {
-        Some(self.entry(volume, path)?.number().0.into())
+        Some(self.entry(volume, path)?.index().0.into())
     }
 
     /// Its place in the reports of cores, if the engine has it.
     fn place(&self, volume: u16, path: usize) -> Option<usize> {
         let it = self.entry(volume, path).filter(|it| it.is_there())?;
-        Some(it.number().0.into())
+        Some(it.index().0.into())
     }
 
     /// One path on all cores.
@@ -251,7 +251,7 @@ impl<'a> Report<'a> {
         let of = &self.state.volumes[volume].of;
         let uri = &of.paths.get(path)?.uri;
         let entry = self.entry(volume, path)?;
-        if let Some(why) = self.state.volumes[volume].absence(entry) {
+        if let Some(why) = entry.absence() {
             return Some(why);
         }
         let mut reports = self.reports(volume, path).peekable();

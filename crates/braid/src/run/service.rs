@@ -12,6 +12,7 @@ use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
 use super::discovery::Discovery;
 use super::ends::Ends;
+use super::entries::{AdminState, Origin, PathEntry};
 use super::explain::Asked;
 use super::known::Known;
 use super::late::Absent;
@@ -139,11 +140,10 @@ impl State {
     pub fn origin(&self, volume: u16, keys: &PathKeys) -> (&'static str, Option<&str>) {
         let it = &self.volumes[volume];
         let mut configured = self.configured.paths_of(&it.of.name).iter();
-        let told_by = it.found.get(&keys.uri.to_string());
-        match told_by {
+        match it.entries().of_uri(&keys.uri).map(PathEntry::origin) {
             _ if configured.any(|there| there.uri == keys.uri) => ("config", None),
-            Some(by) => ("discovery", Some(by)),
-            None => ("control", None),
+            Some(Origin::Discovery(by)) => ("discovery", Some(by)),
+            Some(Origin::User) | None => ("control", None),
         }
     }
 
@@ -183,7 +183,7 @@ impl Service {
         let all_of = |place: usize, volume: &Volume| {
             let aside = choices.aside(volume, &configured);
             let found = found.get(&volume.name).cloned().unwrap_or_default();
-            let mut it = Running::new(volume.clone(), &choices, aside).with_found(found);
+            let mut it = Running::new(volume.clone(), &choices, aside, &found);
             if let Some(lacks) = absent.iter().find(|it| it.number == numbers[place]) {
                 it = it.without(lacks);
             }
@@ -410,7 +410,7 @@ impl Service {
         let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
             let known = state.volumes[volume].entries().iter();
-            let known = known.map(|it| it.number().0).max();
+            let known = known.map(|it| it.index().0).max();
             let policy = Policy::parse(&text)
                 .and_then(|it| {
                     it.check(known.map_or(0, |last| usize::from(last) + 1))
@@ -495,7 +495,7 @@ impl Service {
         let mut state = self.state();
         let (number, changed) = set(&state)?;
         self.senders.set_recovery(number, changed.recovery());
-        state.volumes[number].of = changed;
+        state.volumes[number].configure(changed);
         Ok(())
     }
 
@@ -574,9 +574,9 @@ impl Methods for Service {
             EngineCall::ExportRemove(params) => self.export_remove(params),
             EngineCall::PathAdd(params) => self.path_add(&params, by),
             EngineCall::PathRemove(params) => self.path_remove(&params, by),
-            EngineCall::PathFail(params) => self.path_aside(&params, "failed", by),
-            EngineCall::PathRestore(params) => self.path_aside(&params, "restored", by),
-            EngineCall::PathDrain(params) => self.path_aside(&params, "drained", by),
+            EngineCall::PathFail(params) => self.path_admin(&params, AdminState::Failed, by),
+            EngineCall::PathRestore(params) => self.path_admin(&params, AdminState::Enabled, by),
+            EngineCall::PathDrain(params) => self.path_admin(&params, AdminState::Drained, by),
             call => {
                 let params = call.of_mirror().expect("all others are of mirrors");
                 self.order_mirror(&call, params, by)

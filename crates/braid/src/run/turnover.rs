@@ -79,7 +79,7 @@ impl Service {
             for (uri, storage) in &storages {
                 state.volumes.ensure_apart(of, uri, storage)?;
             }
-            let mut new = Running::new(of.clone(), &choices, BTreeMap::new()).with_found(found);
+            let mut new = Running::new(of.clone(), &choices, BTreeMap::new(), &found);
             new.note_storages(&storages);
             let setting = (new.policy, new.knobs);
             let serial = state.volumes.open(new)?;

@@ -8,10 +8,9 @@
 //! of the configuration.
 use super::choices::Choices;
 use super::config::{Config, PathKeys, Volume};
-use super::entries::{PathEntry, PathTable};
+use super::entries::{AdminState, PathEntry, PathTable};
 use super::late::Absent;
 use super::mirrors;
-use super::paths::uris;
 use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
@@ -36,10 +35,6 @@ pub struct Running {
     pub knobs: Knobs,
     /// Once it is ready.
     pub info: Option<VolumeInfo>,
-    /// What was done by hand with paths that don't serve I/O, by URI.
-    pub aside: BTreeMap<String, String>,
-    /// Paths that came from discovery: who told of them, by URI.
-    pub found: BTreeMap<String, String>,
     /// Under which number it asks for marks: no other volume of this engine that is opened later
     /// has it.
     pub serial: u64,
@@ -78,17 +73,20 @@ pub struct Volumes {
 }
 
 impl Running {
-    /// One with all of its paths, not yet ready.
-    pub fn new(of: Volume, choices: &Choices, aside: BTreeMap<String, String>) -> Self {
+    /// One with all of its paths, not yet ready; see [`PathTable::new`].
+    pub fn new(
+        of: Volume,
+        choices: &Choices,
+        aside: BTreeMap<String, AdminState>,
+        found: &BTreeMap<String, String>,
+    ) -> Self {
         let (policy, knobs) = choices.of(&of.name, of.policy, of.knobs());
         Self {
             policy,
             knobs,
             info: None,
-            entries: PathTable::new(&of.paths),
+            entries: PathTable::new(&of.paths, aside, found),
             all_at_once: false,
-            aside,
-            found: BTreeMap::new(),
             serial: AT_START,
             shown: None,
             marked: None,
@@ -98,11 +96,6 @@ impl Running {
             joining: None,
             of,
         }
-    }
-
-    /// The same, with those of its paths that came from discovery.
-    pub fn with_found(self, found: BTreeMap<String, String>) -> Self {
-        Self { found, ..self }
     }
 
     /// The same, without those of its paths that can't be opened yet.
@@ -119,7 +112,7 @@ impl Running {
     /// What its files and devices are, by URI.
     pub fn note_storages(&mut self, storages: &[(PathUri, Storage)]) {
         for it in self.entries.iter_mut().filter(|it| it.is_there()) {
-            let found = storages.iter().find(|(uri, _)| *uri == it.keys().uri);
+            let found = storages.iter().find(|(uri, _)| *uri == it.config().uri);
             it.set_storage(found.map(|(_, storage)| storage.clone()));
         }
     }
@@ -134,28 +127,10 @@ impl Running {
         self.entries.of_id(id)
     }
 
-    /// Whether a path was failed by hand, and not restored.
-    pub fn is_failed(&self, it: &PathEntry) -> bool {
-        let word = self.aside.get(&it.keys().uri.to_string());
-        word.is_some_and(|it| it == "failed")
-    }
-
-    /// The same of the path with this identifier; `false`: it was removed.
+    /// Whether the path with this identifier was failed by hand; `false`: it was removed.
     pub fn is_failed_id(&self, id: u64) -> bool {
         let mut entries = self.entries.iter();
-        let entry = entries.find(|it| it.id() == id);
-        entry.is_some_and(|it| self.is_failed(it))
-    }
-
-    /// Why the engine doesn't have a path, in words; `None`: it has.
-    pub fn absence(&self, it: &PathEntry) -> Option<String> {
-        let why = it.why()?;
-        match self.is_failed(it) {
-            true => Some(format!(
-                "failed by hand, and not looked for until it is restored: {why}"
-            )),
-            false => it.absence(),
-        }
+        entries.any(|it| it.id() == id && it.is_failed())
     }
 
     /// The engine has a path more.
@@ -168,17 +143,35 @@ impl Running {
     pub fn part(&mut self, number: PathIndex) -> Option<PathEntry> {
         let gone = self.entries.remove(number)?;
         self.of.paths = self.entries.keys();
-        let uri = gone.keys().uri.to_string();
-        self.aside.remove(&uri);
-        self.found.remove(&uri);
         Some(gone)
+    }
+
+    /// What a user wants of a path.
+    pub fn set_admin(&mut self, path: PathIndex, admin: AdminState) {
+        self.entries.set_admin(path, admin);
+    }
+
+    /// See [`PathTable::set_found`].
+    pub fn set_found(&mut self, path: PathIndex, by: String) -> AdminState {
+        self.entries.set_found(path, by)
+    }
+
+    /// See [`PathTable::tell_by`].
+    pub fn tell_by(&mut self, found: &BTreeMap<String, String>) {
+        self.entries.tell_by(found);
+    }
+
+    /// As configured anew, with the paths that it has.
+    pub fn configure(&mut self, of: Volume) {
+        let paths = self.entries.keys();
+        self.of = Volume { paths, ..of };
     }
 
     /// Another relative throughput of a path; its number, if the engine has it and it had another.
     pub fn set_throughput(&mut self, uri: &PathUri, throughput: u8) -> Option<PathIndex> {
         let it = self.entries.of_uri(uri)?;
-        let changed = it.keys().throughput != throughput;
-        let (number, is_there) = (it.number(), it.is_there());
+        let changed = it.config().throughput != throughput;
+        let (number, is_there) = (it.index(), it.is_there());
         self.entries.set_throughput(number, throughput);
         self.of.paths = self.entries.keys();
         (changed && is_there).then_some(number)
@@ -193,9 +186,8 @@ impl Running {
 
     /// The paths that came neither from discovery, nor do they go with it.
     pub fn kept(&self) -> Vec<String> {
-        let mut all = uris(&self.of.paths);
-        all.retain(|uri| !self.found.contains_key(uri));
-        all
+        let all = self.entries.iter().filter(|it| !it.is_found());
+        all.map(|it| it.config().uri.to_string()).collect()
     }
 }
 
@@ -264,7 +256,7 @@ impl Volumes {
         let opening = self.opening.iter().map(|(_, it)| it);
         let all = self.all.values().chain(opening).flat_map(|it| {
             let entries = it.entries.iter();
-            entries.filter_map(|path| Some((&it.of, &path.keys().uri, path.storage()?)))
+            entries.filter_map(|path| Some((&it.of, &path.config().uri, path.storage()?)))
         });
         mirrors::ensure_apart((of, uri, storage), all)
     }
@@ -446,7 +438,7 @@ mod tests {
         let file = tempfile::tempdir().unwrap().path().join("none");
         let choices = Choices::read(file).unwrap();
         let of = config(&[name]).volumes.remove(0);
-        Running::new(of, &choices, BTreeMap::new())
+        Running::new(of, &choices, BTreeMap::new(), &BTreeMap::new())
     }
 
     fn shown(volumes: &Volumes) -> Vec<(u16, &str)> {

@@ -12,13 +12,12 @@ use super::turns::{Places, Queue};
 use super::{LINES_MAX, say_seldom};
 use crate::log;
 use crate::run::config::{Gone, PathKeys};
-use crate::run::entries::PathEntry;
+use crate::run::entries::{AdminState, PathEntry};
 use crate::run::paths::{WAIT_NS_MAX, unnamed};
 use crate::run::service::Service;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
 use engine::discovery::Endpoint;
-use engine::host::Change;
 use engine::seldom::Seldom;
 use policy::PathIndex;
 use std::collections::BTreeMap;
@@ -93,7 +92,8 @@ impl Service {
             let state = self.state();
             let known = state.volumes.number(name).ok() == Some(number);
             let it = known.then(|| &state.volumes[number])?;
-            Some(Places::new(it.of.paths.len(), &it.found, &plan, &unheard))
+            let found = it.entries().found();
+            Some(Places::new(it.of.paths.len(), &found, &plan, &unheard))
         };
         let mut noted = |queue: &mut Queue, uri: &str, made, most| match made {
             Ok(line) => {
@@ -138,13 +138,15 @@ impl Service {
             return None;
         }
         let it = &mut state.volumes[number];
-        adopt(&it.of, &mut it.found, offers);
+        let mut found = it.entries().found();
+        adopt(&it.of, &mut found, offers);
+        it.tell_by(&found);
         let it = &state.volumes[number];
         let fixed = state.configured.paths_of(name);
         let named = |uri: &PathUri| self.ends.addresses(uri);
-        let mut plan = plan(&it.of, &it.found, fixed, offers, named);
+        let mut plan = plan(&it.of, &found, fixed, offers, named);
         // Who has not told anything yet may tell of it.
-        let stays = |uri: &String| !heard_all && it.found[uri] == BEFORE;
+        let stays = |uri: &String| !heard_all && found[uri] == BEFORE;
         plan.surplus.retain(|uri| !stays(uri));
         Some((plan, it.of.gone.unwrap_or_default()))
     }
@@ -171,19 +173,17 @@ impl Service {
                 let why = unnamed(name, &text, &why);
                 format!("discovered by {by}, and not used: {why}")
             })?;
-        let aside = {
+        let admin = {
             let mut state = self.state();
             // Without it there is nothing to note.
             let it = state.volumes.get_mut(volume).ok_or_else(String::new)?;
-            it.found.insert(text.clone(), by.clone());
-            it.aside.get(&text).cloned()
+            it.set_found(path, by.clone())
         };
+        if admin == AdminState::Enabled {
+            return Ok(format!("discovered by {by}, in use"));
+        }
         // As it was left by hand.
-        let change = match aside.as_deref() {
-            None => return Ok(format!("discovered by {by}, in use")),
-            Some("failed") => Change::FailPath(volume, path, true),
-            Some(_) => Change::DrainPath(volume, path, true),
-        };
+        let change = admin.change(volume, path, true);
         self.senders.change(0, change, WAIT_NS_MAX);
         Ok(format!(
             "discovered by {by}; it was set aside by hand, and stays so"
@@ -203,8 +203,8 @@ impl Service {
             }
             let it = &state.volumes[volume];
             let mut all = it.entries().iter();
-            let found = all.find(|it| it.keys().uri.to_string() == uri);
-            found.map(PathEntry::number)
+            let found = all.find(|it| it.config().uri.to_string() == uri);
+            found.map(PathEntry::index)
         };
         let Some(path) = place else {
             return Err(String::new());
@@ -222,9 +222,6 @@ impl Service {
             let why = of_it.as_deref().unwrap_or(why);
             format!("not told any more, and stays: {why}")
         })?;
-        if let Some(it) = self.state().volumes.get_mut(volume) {
-            it.found.remove(uri);
-        }
         Ok("not told any more; removed".into())
     }
 
@@ -233,7 +230,7 @@ impl Service {
         let others: Vec<PathIndex> = {
             let state = self.state();
             let paths = state.volumes.get(volume).into_iter();
-            let paths = paths.flat_map(|it| it.entries().iter().map(PathEntry::number));
+            let paths = paths.flat_map(|it| it.entries().iter().map(PathEntry::index));
             paths.filter(|it| *it != path).collect()
         };
         others.into_iter().any(|it| self.is_live(volume, it))

@@ -239,7 +239,7 @@ impl Service {
             all.extend(facts.map(|it| (name.clone(), Storage::of_namespace(it))));
             let paths = state.volumes.get(number).into_iter();
             for it in paths.flat_map(|it| it.entries().iter()) {
-                let uri = it.keys().uri.clone();
+                let uri = it.config().uri.clone();
                 match it.storage() {
                     Some(storage) => all.push((uri.to_string(), storage.clone())),
                     None => absent.push(uri),

@@ -136,7 +136,7 @@ impl Report<'_> {
             let path = self.state.volumes[volume].entries().get(path);
             json!({
                 "ago_ns": ago_ns,
-                "path": path.map(|path| path.keys().uri.to_string()),
+                "path": path.map(|path| path.config().uri.to_string()),
                 "why": "lost with acknowledged writes that were never flushed",
             })
         });

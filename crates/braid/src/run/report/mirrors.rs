@@ -160,7 +160,7 @@ impl Report<'_> {
         let late = volume.filter(|_| leg.status == LegStatus::Missing);
         let late = late.and_then(|it| {
             let it = &self.state.volumes[it];
-            it.absence(it.entries().absent().next()?)
+            it.entries().absent().next()?.absence()
         });
         let why = late.as_deref().or(why);
         let it = &leg.counters;
