@@ -149,7 +149,10 @@ impl NvmeServer {
             seed: 0,
         };
         let own_at = arena_at + target.arena_bytes;
-        let zeroes = ZeroBuffer::new(own_at);
+        let zeroes = ZeroBuffer::new(Span {
+            at: own_at,
+            len: ZEROES_BYTES,
+        });
         let compares = Compares::new(own_at + u64::from(ZEROES_BYTES), namespaces.len());
         let mut target = TargetEngine::new(target)?;
         target.place_buffers(arena_at);

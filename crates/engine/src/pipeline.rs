@@ -440,11 +440,10 @@ pub(crate) struct ZeroBuffer {
 }
 
 impl ZeroBuffer {
-    /// [`ZEROES_BYTES`] from there on that nothing else uses.
-    pub fn new(at: u64) -> Self {
-        let len = ZEROES_BYTES;
+    /// [`ZEROES_BYTES`] that nothing else uses; none for a front end that takes no requests.
+    pub fn new(span: Span) -> Self {
         Self {
-            span: Span { at, len },
+            span,
             is_filled: false,
         }
     }
@@ -456,6 +455,11 @@ impl ZeroBuffer {
             self.is_filled = true;
             memory.bytes_mut(self.span).fill(0);
         }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u32 {
+        self.span.len
     }
 
     /// So many bytes of it, or all.

@@ -25,6 +25,7 @@ use super::debts::{Debts, Kept, Paid};
 use super::{Devices, NbdServer};
 use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX, ZEROES_BYTES};
+use crate::machine::Span;
 use crate::pipeline::{Stage, ZeroBuffer};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -65,8 +66,11 @@ impl Pool {
         let own_at = shared.free_bytes();
         // None of what two of the largest requests need.
         let spare = own_at.saturating_sub(EXPORT_ARENA_MIN);
-        let Some(zeroes) = shared.allocate(ZEROES_BYTES) else {
-            unreachable!("the largest request fits");
+        let zeroes = match arena_bytes {
+            0 => Span::default(), // there are no clients
+            _ => shared
+                .allocate(ZEROES_BYTES)
+                .expect("the largest request fits"),
         };
         Self {
             own_at,
@@ -79,13 +83,13 @@ impl Pool {
             served_from: u64::MAX,
             again: Vec::with_capacity(clients.into()),
             debts: Debts::default(),
-            zeroes: ZeroBuffer::new(zeroes.at),
+            zeroes: ZeroBuffer::new(zeroes),
         }
     }
 
     /// Bytes in no request.
     pub fn free_bytes(&self) -> u64 {
-        self.shared.free_bytes() + self.own_free + u64::from(ZEROES_BYTES)
+        self.shared.free_bytes() + self.own_free + u64::from(self.zeroes.bytes())
     }
 }
 

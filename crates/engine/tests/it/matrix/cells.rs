@@ -157,20 +157,22 @@ pub fn compare(front: Front, below: Below) {
     stage.store(0, &bytes);
     let rig = &mut stage.rig;
     let mut queue = Wire::queue(rig);
-    for data in [&bytes, &pattern(0, 1, 2)] {
+    let other = pattern(0, 1, 2);
+    for (data, status) in [
+        (&bytes, Status::SUCCESS),
+        (&other, Status::COMPARE_FAILURE),
+        (&bytes, Status::SUCCESS),
+    ] {
         let cqe = queue.io(rig, nvm::COMPARE, (0, 1), data);
-        assert!(
-            cqe.status.is(Status::INVALID_OPCODE),
-            "{below:?}: {}",
-            cqe.status
-        );
-        assert!(cqe.status.dnr(), "a host must not repeat it");
+        assert!(cqe.status.is(status), "{below:?}: {}", cqe.status);
+        let differs = status != Status::SUCCESS;
+        assert_eq!(cqe.status.dnr(), differs, "a host must not repeat it");
     }
-    // ONCS has no bit of it.
     let identify = queue.identify_controller(rig);
-    assert_eq!(u16::from_le_bytes([identify[520], identify[521]]) & 1, 0);
+    let oncs = u16::from_le_bytes([identify[520], identify[521]]);
+    assert_eq!(oncs & 1, 1, "Compare is announced");
     for leg in 0..stage.disks().len() {
-        assert!(stage.reached(leg).is_empty(), "{below:?}");
+        assert!(stage.changes(leg).is_empty(), "{below:?}");
     }
     stage.assert_everywhere(0, &bytes);
     stage.assert_at_rest();

@@ -106,7 +106,7 @@ const OPERATIONS: [Operation; 11] = [
     },
     Operation {
         name: "compare",
-        checks: "not announced, ends as an invalid opcode, nothing reaches a device",
+        checks: "announced, equal and other bytes told apart, no device is changed",
         cell: |front, _| match front {
             Front::Nbd => Cell::None("NBD has no such request"),
             Front::Nvme => Cell::Checked(cells::compare),
