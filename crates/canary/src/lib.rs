@@ -150,11 +150,25 @@ pub enum Bug {
     LateLegs,
     /// The lock of what is copied is free while runs of data and of holes are written (T46).
     RunsUnlocked,
+    /// An NVMe/TCP export flushes only what the connection of the flush has under way (T13).
+    FlushOfIdleHost,
+    /// An NVMe/TCP export leaves out that a write is to be durable.
+    ForgottenFua,
+    /// Requests of NVMe/TCP hosts that wait for a free slot are not woken.
+    LostHostWakeUp,
+    /// A namespace that was inaccessible once stays so for hosts.
+    StaysInaccessible,
+    /// The place of a host's connection is free though its commands are not over (T9).
+    PlaceOfGone,
+    /// An NVMe/TCP export's buffer is free though a leg that has left still reads it (T10).
+    LentByHost,
+    /// An NVMe/TCP export takes writes of zeroes for hints.
+    IgnoredZeroes,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 67] = [
+    pub const ALL: [Self; 74] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -222,6 +236,13 @@ impl Bug {
         Self::LateHung,
         Self::LateLegs,
         Self::RunsUnlocked,
+        Self::FlushOfIdleHost,
+        Self::ForgottenFua,
+        Self::LostHostWakeUp,
+        Self::StaysInaccessible,
+        Self::PlaceOfGone,
+        Self::LentByHost,
+        Self::IgnoredZeroes,
     ];
 }
 

@@ -42,6 +42,7 @@ use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::Range;
+use canary::Bug;
 use compare::Compares;
 use extents::Questions;
 use nvme::controller::{Action, ConfigError, SubsystemConfig};
@@ -300,7 +301,8 @@ impl NvmeServer {
                 it.presence = Presence::Awaited;
                 continue;
             }
-            let now = devices.is_usable(it.volume);
+            let now = devices.is_usable(it.volume)
+                && (*is_usable || !canary::has(Bug::StaysInaccessible));
             if core::mem::replace(is_usable, now) != now {
                 let state = if now {
                     AnaState::Optimized
@@ -373,7 +375,9 @@ impl NvmeServer {
 
     /// An I/O of some front end ended: there is a slot for a request that waits for one.
     pub fn slot_freed(&mut self) {
-        self.waiting.slot_freed();
+        if !canary::has(Bug::LostHostWakeUp) {
+            self.waiting.slot_freed();
+        }
     }
 
     fn submit_waiting(&mut self, devices: &mut Devices, now_ns: u64) -> bool {
@@ -400,7 +404,9 @@ impl NvmeServer {
         }
         let op = match of.op {
             DeviceOp::Read => IoOp::Read,
-            DeviceOp::Write { fua } => IoOp::Write { fua },
+            DeviceOp::Write { fua } => IoOp::Write {
+                fua: fua && !canary::has(Bug::ForgottenFua),
+            },
             DeviceOp::Flush => IoOp::Flush,
             DeviceOp::WriteZeroes { .. } => IoOp::WriteZeroes { deallocate: false },
             DeviceOp::Deallocate => IoOp::Deallocate,
@@ -465,9 +471,24 @@ impl NvmeServer {
             // A mirror that begins anew is not what the command was for.
             return Some(Err(Status::INVALID_NAMESPACE.with_dnr()));
         }
+        let is_hint = match of.op {
+            DeviceOp::Flush => canary::has(Bug::FlushOfIdleHost) && self.is_idle(of.id),
+            DeviceOp::WriteZeroes { .. } => canary::has(Bug::IgnoredZeroes),
+            _ => false,
+        };
+        if is_hint {
+            return Some(Ok(()));
+        }
         // Its host may have sent it elsewhere by now, and something newer (T9).
         let is_late = of.op.is_change() && self.target.start_before_ns(of.id) <= now_ns;
         is_late.then_some(Err(Status::SQ_DELETION))
+    }
+
+    /// Whether the connection of a request has no other under way.
+    fn is_idle(&self, id: u32) -> bool {
+        let all = self.requests.iter().flatten();
+        let mut others = all.filter(|it| it.of.id != id);
+        !others.any(|it| self.target.asker(it.of.id).0 == self.target.asker(id).0)
     }
 
     /// Asks for as many of a request's I/Os as may be, and ends it when all have ended.
@@ -572,12 +593,16 @@ impl NvmeServer {
 
     /// A leg has memory of a request beyond the end of its I/O.
     pub fn lent(&mut self, id: u32) {
-        self.target.lend(id);
+        if !canary::has(Bug::LentByHost) {
+            self.target.lend(id);
+        }
     }
 
     /// One loan of a request's memory has ended.
     pub fn came_back(&mut self, id: u32, now_ns: u64) {
-        self.target.loan_ended(id, now_ns);
+        if !canary::has(Bug::LentByHost) {
+            self.target.loan_ended(id, now_ns);
+        }
     }
 
     /// The status of what reached no path (type 3h): another controller's may.

@@ -33,7 +33,7 @@ macro_rules! canaries {
 }
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 44] = canaries! {
+const CANARIES: [Canary; 50] = canaries! {
     Unfenced, 100, "disk", "T9: an unanswered write is repeated at once";
     ShortBound, 200, "disk", "T9: the bound of held writes lacks one KATO";
     IgnoredMark, 200, "disk", "T9: after an unclean stop no I/O waits";
@@ -86,10 +86,18 @@ const CANARIES: [Canary; 44] = canaries! {
     UnprobedIdle, 100, "stuck", "T12, forgotten-idle-connection: idle connections are not probed";
     SmallProbes, 600, "stuck", "one-way-loss-by-size: probes of such a path are small";
     ReadingProbes, 600, "stuck", "one-way-loss-by-size: probes are reads where writes get lost";
+    FlushOfIdleHost, 400, "disk",
+        "T13: an NVMe/TCP export flushes only for a connection that has commands under way";
+    ForgottenFua, 400, "disk", "an NVMe/TCP export drops FUA";
+    LostHostWakeUp, 200, "stuck", "commands over NVMe/TCP that wait for a free slot are not woken";
+    StaysInaccessible, 400, "stuck", "T26: a namespace that was inaccessible stays so for hosts";
+    PlaceOfGone, 400, "disk unbalanced wrong",
+        "T9: the place of a host's connection is free before its commands are over";
+    IgnoredZeroes, 100, "wrong", "an NVMe/TCP export does not execute Write Zeroes";
 };
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 23] = canaries! {
+const OF_MIRRORS: [Canary; 24] = canaries! {
     AckBeforeStale, 600, DATA,
         "T14: a write is acknowledged before it is durable that a leg missed it";
     MendWithoutLock, 600, DATA, "T5: a range that a leg could not read is rewritten without a lock";
@@ -124,6 +132,8 @@ const OF_MIRRORS: [Canary; 23] = canaries! {
         "T49: an engine that stood still changes its legs whatever the clock says";
     RunsUnlocked, 100, "disk wrong",
         "T46: what is copied in runs of data and of holes is not locked meanwhile";
+    LentByHost, 400, "panic: memory was changed while it was being sent (crates/sim/src/chaos/world.rs",
+        "T10: an NVMe/TCP export frees a buffer that a leg that has left still reads";
 };
 
 /// The kind of a finding that is a panic.

@@ -298,7 +298,8 @@ impl TargetEngine {
     /// A connection's number is free when it is gone and its last command is released.
     pub(super) fn free_if_over(&mut self, number: u32) {
         let connection = self.connections.of(number);
-        if connection.state == State::Gone && connection.commands == 0 {
+        let is_over = connection.commands == 0 || canary::has(Bug::PlaceOfGone);
+        if connection.state == State::Gone && is_over {
             connection.state = State::Free;
             self.connections.free.push(Reverse(number));
         }

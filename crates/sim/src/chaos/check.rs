@@ -1,4 +1,5 @@
 //! Checks of a world that is quiescent.
+use super::client::FrontEnd;
 use super::front;
 use super::judged::Check;
 use super::late::Late;
@@ -6,13 +7,19 @@ use super::rig::Host;
 use super::run::{Course, Finding};
 use super::story::At;
 use alloc::string::String;
+use alloc::vec::Vec;
 use engine::host::PathState;
 
 impl Course<'_> {
     /// No machine has broken a rule.
     pub(super) fn no_wrong(&mut self) -> Result<(), Finding> {
+        let nodes = &mut self.rig.world.nodes;
         let hosts = self.rig.hosts.iter_mut();
-        let said = hosts.filter_map(|host| host.user.wrong.take()).next();
+        let said = hosts.filter_map(|host| {
+            let read = nodes[host.clients].take_wrong();
+            host.user.wrong.take().or(read)
+        });
+        let said = said.collect::<Vec<_>>().into_iter().next();
         match self.rig.world.wrong.take().or(said) {
             Some(what) => Err(Finding::Wrong(what)),
             None => Ok(()),
@@ -119,7 +126,9 @@ impl Course<'_> {
         let had_requests = cores.any(|(.., engine)| front::answered(engine, layout).0 > 0);
         let clients = |host: &Host| nodes[host.clients].client();
         let mut clients = self.rig.hosts.iter().filter_map(clients);
-        let orphans = clients.any(|client| client.orphans_over > 0);
+        let orphans = clients.clone().any(|client| client.orphans_over > 0);
+        let zeroes = clients.any(|client| client.zeroes_judged);
+        let is_nvme = layout.habit.front_end != FrontEnd::Nbd;
         let [blocks, crowds, once] = self.history.has_judged();
         let no_mirror = self.plan.layout.mirror.is_none();
         let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
@@ -134,6 +143,8 @@ impl Course<'_> {
             (Check::TargetMemory, self.rig.targets.iter().any(has_conns)),
             (Check::Durable, self.history.has_crashed()),
             (Check::Orphans, orphans),
+            (Check::Hosts, is_nvme && had_requests),
+            (Check::Zeroes, zeroes),
             (Check::Discovery, self.rig.discovery.is_some()),
             (
                 Check::Peaks,

@@ -2,7 +2,8 @@
 //! few blocks, and write down what they did and saw.
 //!
 //! * `ask`: what they ask for, `ends`: what became of it, `machine`: what the world calls
-//! * `session`: one connection of either kind; `association`: those of NVMe/TCP hosts
+//! * `session`: one connection of either kind; `association`: those of NVMe/TCP hosts; `zeroes`:
+//!   blocks that are zeroed
 //!
 //! # Contract
 //! Every block of a write has a tag that no other write has. No two writes of a block are under way
@@ -15,6 +16,7 @@ mod association;
 mod ends;
 mod machine;
 mod session;
+mod zeroes;
 
 use super::disk::BLOCK;
 use super::history::{History, Op};
@@ -23,6 +25,7 @@ pub use super::tally::{Done, Tally};
 use super::wire_recorder::Tap;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use association::Association;
 pub use association::NQN;
@@ -33,6 +36,8 @@ use nvme::host::Digests;
 pub use session::RequestError;
 use session::Session;
 use shape::Random;
+pub use zeroes::ZEROED;
+use zeroes::Zeroes;
 
 /// Longest request, blocks.
 pub(super) const BLOCKS_MAX: u64 = 32;
@@ -88,6 +93,11 @@ pub struct Nvme {
     pub digests: Digests,
     /// The engine has as little memory for them as it can do with.
     pub tight: bool,
+    /// Every second connection to a core uses NBD.
+    pub beside_nbd: bool,
+    /// The first of the blocks that the application also [zeroes](ZEROED), if it does, and whether
+    /// caches may be lost.
+    pub zeroes: Option<(u64, bool)>,
 }
 
 /// All applications of one host.
@@ -99,6 +109,11 @@ pub struct Client {
     conns: Vec<Connection>,
     /// Their admin connections are behind [`Self::conns`].
     associations: Vec<Association>,
+    zeroes: Option<Zeroes>,
+    /// A read of those was judged.
+    pub zeroes_judged: bool,
+    /// The first read that no device explains.
+    pub wrong: Option<String>,
     /// Requests begun and ended so far.
     pub begun: u64,
     pub ended: u64,
@@ -192,6 +207,12 @@ impl Client {
             random: Random::new(seed),
             conns: (0..habit.connections).map(connection).collect(),
             associations: Association::all(habit.front_end, habit.homes),
+            zeroes: match habit.front_end {
+                FrontEnd::Nbd => None,
+                FrontEnd::Nvme(it) => it.zeroes.map(|(first, caches)| Zeroes::new(first, caches)),
+            },
+            zeroes_judged: false,
+            wrong: None,
             begun: 0,
             ended: 0,
             failed: Vec::new(),
@@ -287,10 +308,11 @@ impl Client {
     }
 
     /// A recorder of one of its connections.
-    pub fn tap(&self) -> Tap {
-        match self.habit.front_end {
-            FrontEnd::Nbd => Tap::nbd(),
-            FrontEnd::Nvme(_) => Tap::nvme(),
+    pub fn tap(&self, conn: u32) -> Tap {
+        let conn = conn as usize;
+        match conn < self.conns.len() && self.association_of(conn).is_none() {
+            true => Tap::nbd(),
+            false => Tap::nvme(),
         }
     }
 
@@ -323,9 +345,14 @@ impl Client {
             }))),
         };
         self.conns[conn].session = Some(session);
+        let home = conn as u32 % self.habit.homes;
+        let address = match self.association_of(conn) {
+            Some(_) => home,
+            None => self.nbd_address(home),
+        };
         self.outputs.push_back(Output::Open {
             conn: ConnId(conn as u32),
-            address: conn as u32 % self.habit.homes,
+            address,
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Front ends by which applications reach the engine: NBD, or an NVMe/TCP export of the volume.
 //!
 //! Decides, from a plan and its seed, in which worlds applications are NVMe/TCP hosts, with how
-//! many associations; and makes the engine's server for them.
+//! many associations, whether beside connections of NBD, and whether they zero and deallocate
+//! blocks; and makes the engine's server for them.
 //!
 //! # Contract
 //! Drawn apart from everything else, and after it: worlds whose applications use NBD are as they
@@ -11,7 +12,7 @@
 //! # Limits
 //! Applications that change parts of blocks use NBD: NVMe has whole blocks only. Connections between
 //! hosts and applications carry no damaged bytes.
-use super::client::{FrontEnd, NQN, Nvme};
+use super::client::{FrontEnd, NQN, Nvme, ZEROED};
 use super::disk::BLOCK;
 use super::kind::Kind;
 use super::plan::{Fault, Plan};
@@ -19,7 +20,8 @@ use super::rig::{Checked, KATO_MS, Layout};
 use super::run::Course;
 use super::wire_recorder::ENTRIES;
 use alloc::vec;
-use engine::limits::EXPORTS_MAX;
+use alloc::vec::Vec;
+use engine::limits::{COMPARE_BYTES, EXPORTS_MAX, ZEROES_BYTES};
 use engine::mirror::MIRRORS_FROM;
 use engine::{Core, NvmeConfig};
 
@@ -27,8 +29,8 @@ use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::{AnaState, Digests};
 use shape::Random;
 
-/// Of worlds in which that can be, one in so many has NVMe/TCP hosts.
-const ONE_OF: u64 = 3;
+/// Of worlds in which that can be, so many in so many have NVMe/TCP hosts: a third of all.
+const SHARE: (u64, u64) = (2, 5);
 /// Most associations to each core.
 const ASSOCIATIONS_MAX: u64 = 2;
 const TRANSFER_SHIFT: u8 = 14;
@@ -45,11 +47,15 @@ const SILENCE_NS: u64 = 3 * KATO_MS as u64 * 1_000_000;
 /// A plan, perhaps with NVMe/TCP hosts.
 pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let layout = &mut plan.layout;
-    if layout.habit.unit != BLOCK as u64 || random.up_to(ONE_OF - 1) > 0 {
+    if layout.habit.unit != BLOCK as u64 || random.up_to(SHARE.1 - 1) >= SHARE.0 {
         return;
     }
     let associations = 1 + random.up_to(ASSOCIATIONS_MAX - 1) as u32;
-    let least = associations * layout.habit.homes;
+    let beside_nbd = random.up_to(2) == 0;
+    let least = associations * layout.habit.homes * (1 + u32::from(beside_nbd));
+    // The legs of a mirror are compared by other rules.
+    let zeroed = layout.mirror.is_none() && random.up_to(1) == 0;
+    let first = layout.habit.blocks + layout.habit.crowded;
     layout.habit.connections = layout.habit.connections.max(least);
     layout.habit.front_end = FrontEnd::Nvme(Nvme {
         associations,
@@ -58,7 +64,22 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
             data: layout.digests && layout.more.checked != Checked::Headers,
         },
         tight: random.up_to(2) == 0,
+        beside_nbd,
+        zeroes: zeroed.then_some((first, layout.caches)),
     });
+}
+
+/// The front end of one of a world's hosts: each has its own blocks that are zeroed.
+pub(super) fn of_host(layout: &Layout, number: u64) -> FrontEnd {
+    match layout.habit.front_end {
+        FrontEnd::Nbd => FrontEnd::Nbd,
+        FrontEnd::Nvme(it) => FrontEnd::Nvme(Nvme {
+            zeroes: it
+                .zeroes
+                .map(|(first, caches)| (first + number * ZEROED, caches)),
+            ..it
+        }),
+    }
 }
 
 /// Connections that a core takes from NVMe/TCP hosts.
@@ -71,17 +92,20 @@ pub(super) fn arena_bytes(layout: &Layout) -> u64 {
     match layout.habit.front_end {
         FrontEnd::Nbd => 0,
         FrontEnd::Nvme(it) if it.tight => {
-            (2 << TRANSFER_SHIFT) + u64::from(connections_max(layout, it)) * BUFFER_MIN
+            let connections = u64::from(connections_max(layout, it));
+            let own = u64::from(ZEROES_BYTES + COMPARE_BYTES);
+            (2 << TRANSFER_SHIFT) + connections * BUFFER_MIN + own
         }
         FrontEnd::Nvme(_) => ARENA_BYTES,
     }
 }
 
-/// The number of the listener that applications connect to.
-pub(super) fn listener(layout: &Layout) -> u32 {
+/// Listeners of each core that applications connect to, in the order of their addresses.
+pub(super) fn listeners(layout: &Layout) -> Vec<u32> {
     match layout.habit.front_end {
-        FrontEnd::Nbd => 0,
-        FrontEnd::Nvme(_) => EXPORTS_MAX,
+        FrontEnd::Nbd => vec![0],
+        FrontEnd::Nvme(it) if it.beside_nbd => vec![EXPORTS_MAX, 0],
+        FrontEnd::Nvme(_) => vec![EXPORTS_MAX],
     }
 }
 
@@ -137,18 +161,22 @@ pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at
     assert_eq!(added, Ok(EXPORTS_MAX), "an export that can't be");
 }
 
-/// Requests that the front ends of a core have answered, and of these with an error.
+/// Requests of applications that a core has answered, and of these with an error.
 pub(super) fn answered(core: &Core, layout: &Layout) -> (u64, u64) {
-    match layout.habit.front_end {
-        FrontEnd::Nbd => {
-            let counters = core.counters(0);
-            (counters.requests, counters.errors)
-        }
-        FrontEnd::Nvme(_) => {
-            let stats = core.port_stats(EXPORTS_MAX).unwrap_or_default();
-            (stats.commands, stats.errors)
-        }
+    let (nbd, nvme) = match layout.habit.front_end {
+        FrontEnd::Nbd => (true, false),
+        FrontEnd::Nvme(it) => (it.beside_nbd, true),
+    };
+    let (mut requests, mut errors) = (0, 0);
+    if nbd {
+        let counters = core.counters(0);
+        (requests, errors) = (counters.requests, counters.errors);
     }
+    if nvme {
+        let stats = core.port_stats(EXPORTS_MAX).unwrap_or_default();
+        (requests, errors) = (requests + stats.commands, errors + stats.errors);
+    }
+    (requests, errors)
 }
 
 /// Places of clients and hosts of a core that are taken: each until nothing is left of its

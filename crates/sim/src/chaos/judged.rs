@@ -70,6 +70,10 @@ checks! {
     Behind: "behind", [Plain];
     /// Writes that were cut off, and were over at a known time.
     Orphans: "orphans", [Plain, Mirrors];
+    /// Applications were NVMe/TCP hosts, and their requests ended.
+    Hosts: "nvme-hosts", [Plain, Mirrors];
+    /// Reads of blocks that are zeroed and deallocated too.
+    Zeroes: "zeroes", [Plain];
     /// A host with discovery uses the paths of its log.
     Discovery: "discovery", [Plain];
     /// With nothing wrong, requests were fast and on all paths.

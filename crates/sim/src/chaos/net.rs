@@ -101,7 +101,7 @@ impl World {
         let mut it = Conn::new(life, wire, None);
         it.tap = match &self.nodes[node].body {
             Body::Core(_) | Body::Seeker(_) => Some(Box::new(Tap::nvme())),
-            Body::Client(client) => Some(Box::new(client.tap())),
+            Body::Client(client) => Some(Box::new(client.tap(conn))),
             _ => None,
         };
         self.nodes[node].put(conn, it);

@@ -5,6 +5,7 @@ use super::stranger::Stranger;
 use super::wire_recorder::Tap;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 use engine::Core;
 use engine::discovery::DiscoveryEngine;
@@ -324,6 +325,14 @@ impl Node {
         }
     }
 
+    /// Takes what is wrong with what applications read, if it is such.
+    pub fn take_wrong(&mut self) -> Option<String> {
+        match &mut self.body {
+            Body::Client(client) => client.wrong.take(),
+            _ => None,
+        }
+    }
+
     /// Its machine, if it is applications.
     pub fn client(&self) -> Option<&Client> {
         match &self.body {
@@ -392,7 +401,8 @@ impl Executed {
                 self.bytes[1] += request.length;
             }
             DeviceOp::Flush => self.requests[2] += 1,
-            _ => {}
+            DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => self.requests[1] += 1,
+            DeviceOp::Compare => {}
         }
     }
 }

@@ -221,7 +221,8 @@ impl Rig {
         rig.untouched = disks.iter().skip(legs).map(all).collect();
         rig.world.disks = disks;
         if rig.layout.habit.crowded > 0 {
-            rig.world.crowds = rig.layout.habit.blocks;
+            let first = rig.layout.habit.blocks;
+            rig.world.crowds = first..first + rig.layout.habit.crowded;
         }
         for number in 0..rig.layout.targets {
             let config = rig.target_config(number);
@@ -271,6 +272,7 @@ impl Rig {
         let habit = Habit {
             share: (number as u64, layout.hosts as u64),
             base: layout.more.base,
+            front_end: front::of_host(layout, number as u64),
             ..layout.habit
         };
         let client = Client::new(number as u64 + 1, habit, self.seed ^ number as u64);
@@ -280,8 +282,9 @@ impl Rig {
         // Clients of a volume are on one core, that of its number, unless each core has some.
         let homes = cores.iter().skip(layout.first_home());
         let homes = homes.take(layout.habit.homes as usize);
-        let listener = front::listener(layout);
-        node.addresses = homes.map(|&core| (core, listener)).collect();
+        let listeners = front::listeners(layout);
+        let all = |listener: u32| homes.clone().map(move |&core| (core, listener));
+        node.addresses = listeners.into_iter().flat_map(all).collect();
         self.world.nodes.push(node);
         self.hosts.push(Host {
             cores,

@@ -73,10 +73,11 @@ impl fmt::Display for Asked<'_> {
         match request.kind {
             Kind::Flush => f.write_str("flush")?,
             _ => {
-                let what = if request.kind == Kind::Write {
-                    "write"
-                } else {
-                    "read"
+                let what = match request.kind {
+                    Kind::Write => "write",
+                    Kind::WriteZeroes => "zeroing",
+                    Kind::Trim => "deallocation",
+                    _ => "read",
                 };
                 let last = first + count.max(1) - 1;
                 write!(f, "{what} of blocks {first} to {last}")?;

@@ -22,6 +22,7 @@ use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::ops::Range;
 use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Output};
 use shape::Random;
@@ -121,8 +122,8 @@ pub struct World {
     pub count: u64,
     /// A listener that may watch a block.
     pub watched: Option<(Option<u64>, Lines)>,
-    /// The first of the blocks that several write at a time.
-    pub crowds: u64,
+    /// The blocks that several write at a time.
+    pub crowds: Range<u64>,
     /// Writes of those.
     pub executions: Vec<Execution>,
     /// Those of which a write failed that may be done in part.
@@ -175,7 +176,7 @@ impl World {
             piece_max: 5000,
             sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
             random: Random::new(seed),
-            crowds: u64::MAX,
+            crowds: 0..0,
             nodes: Vec::new(),
             disks: Vec::new(),
             wires: BTreeMap::new(),
@@ -418,7 +419,8 @@ impl World {
         if !matches!(request.op, DeviceOp::Write { .. }) {
             return;
         }
-        let blocks = self.crowds.max(request.offset / unit)..end;
+        let first = request.offset / unit;
+        let blocks = self.crowds.start.max(first)..self.crowds.end.min(end);
         if !well {
             self.torn.extend(blocks);
             return;

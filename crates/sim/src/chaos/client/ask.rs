@@ -79,6 +79,9 @@ impl Client {
                 tag: 0,
             };
         }
+        if let Some(begun) = self.draw_zeroes(token, now_ns) {
+            return begun;
+        }
         let what = self.random.up_to(255);
         let crowded = self.habit.crowded > 0 && self.random.up_to(CROWDED - 1) == 0;
         let (from, all) = match crowded {

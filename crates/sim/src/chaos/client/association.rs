@@ -155,12 +155,32 @@ impl Client {
         }
     }
 
+    /// The association that a connection is a queue of, and which queue; `None`: it is one of NBD.
+    fn queue_of(&self, conn: usize) -> Option<(usize, u16)> {
+        let FrontEnd::Nvme(of) = self.habit.front_end else {
+            return None;
+        };
+        let (homes, each) = (self.habit.homes as usize, of.associations as usize);
+        let (home, place) = (conn % homes, conn / homes);
+        let place = match of.beside_nbd {
+            true if place % 2 == 1 => return None,
+            true => place / 2,
+            false => place,
+        };
+        Some((home + homes * (place % each), (place / each) as u16 + 1))
+    }
+
     /// The association that a connection is a queue of; `None`: it is one of NBD.
     pub(super) fn association_of(&self, conn: usize) -> Option<usize> {
-        let homes = self.habit.homes as usize;
-        let each = self.associations.len() / homes;
-        let of = |each| conn % homes + homes * (conn / homes % each);
-        (each > 0).then(|| of(each))
+        self.queue_of(conn).map(|it| it.0)
+    }
+
+    /// The address of a core's NBD export: behind those of NVMe/TCP, where there are such.
+    pub(super) fn nbd_address(&self, home: u32) -> u32 {
+        match self.habit.front_end {
+            FrontEnd::Nbd => home,
+            FrontEnd::Nvme(_) => self.habit.homes + home,
+        }
     }
 
     /// The association that a connection is the admin connection of.
@@ -192,16 +212,15 @@ impl Client {
 
     /// An I/O queue of an association whose controller is ready.
     pub(super) fn queue(&self, conn: usize, at: usize) -> Session {
-        let homes = self.habit.homes as usize;
-        let each = self.associations.len() / homes;
-        let Some(info) = &self.associations[at].info else {
+        let (Some(info), Some((_, qid))) = (&self.associations[at].info, self.queue_of(conn))
+        else {
             unreachable!("a queue of a controller that is not ready");
         };
         Session::Nvme(Box::new(IoQueue::new(IoQueueConfig {
             host: identity(self.number, at),
             subsystem: NQN.into(),
             cntlid: info.cntlid,
-            qid: (conn / homes / each) as u16 + 1,
+            qid,
             entries: info.entries_max.min(ENTRIES as u16),
             digests: self.digests(),
             disable_sq_flow_control: false,

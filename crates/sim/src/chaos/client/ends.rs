@@ -87,6 +87,12 @@ impl Client {
             end_ns,
         };
         let unit = self.habit.unit;
+        if self.zeroes.as_ref().is_some_and(|it| it.has(request, unit)) {
+            if request.kind.is_change() && result == Err(RequestError::Lost) {
+                self.bereave(conn, &begun);
+            }
+            return self.zeroes_ended(conn, &begun, result, memory);
+        }
         let first = request.offset / unit;
         match request.kind {
             Kind::Write if result == Err(RequestError::Lost) => self.bereave(conn, &begun),
@@ -149,7 +155,7 @@ impl Client {
         }
     }
 
-    /// A write was cut off with its connection.
+    /// A change was cut off with its connection.
     fn bereave(&mut self, conn: usize, begun: &Begun) {
         let (request, unit) = (&begun.request, self.habit.unit);
         let first = request.offset / unit;

@@ -208,6 +208,11 @@ fn command(request: &Request) -> Command {
         Kind::Read => Command::read(NSID, slba, blocks, shift, false, token),
         Kind::Write => Command::write(NSID, slba, blocks, shift, request.fua, token),
         Kind::Flush => Command::flush(NSID, token),
-        other => unreachable!("applications ask for no {other:?}"),
+        // Both forms.
+        Kind::WriteZeroes => {
+            Command::write_zeroes(NSID, slba, blocks, slba.is_multiple_of(2), token)
+        }
+        Kind::Trim => Command::deallocate(NSID, slba, blocks, token),
+        Kind::Cache | Kind::BlockStatus { .. } => unreachable!("applications ask for none"),
     }
 }
