@@ -135,7 +135,7 @@ pub struct HostEngine {
     /// Longest time that an I/O may go without an answer before its path is looked at.
     unseen_ns_max: u64,
     /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
-    look_due: bool,
+    is_inspection_due: bool,
     /// Most paths in all.
     room: usize,
     changes: ConfigChanges,
@@ -202,7 +202,7 @@ impl HostEngine {
             timers: Timers::new(),
             shutdown: Shutdown::new(),
             unseen_ns_max,
-            look_due: false,
+            is_inspection_due: false,
             changes: ConfigChanges::default(),
             found: 0,
         }
@@ -443,7 +443,7 @@ impl Machine for HostEngine {
             self.drain(now_ns);
             self.hedge(memory, now_ns);
         }
-        if self.look_due {
+        if self.is_inspection_due {
             self.watch_health(memory, now_ns);
         }
         if self.changes.is_busy() {
@@ -487,8 +487,8 @@ impl Machine for HostEngine {
         let looks = self.paths.iter();
         let looks = looks.filter_map(|path| self.probation_timeout(path));
         let look_ns = looks.min();
-        self.look_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
-        let look_ns = look_ns.filter(|_| !self.look_due);
+        self.is_inspection_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let look_ns = look_ns.filter(|_| !self.is_inspection_due);
         let paths = self.paths.iter();
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
         let first = times

@@ -24,7 +24,7 @@ use policy::{
 
 mod choose;
 mod hedge;
-mod heed;
+mod observe;
 mod trial;
 
 /// What one path shows of the device behind it.

@@ -363,7 +363,7 @@ impl Health {
 
     /// Another core has put the path on probation.
     #[cold]
-    pub fn told(&mut self, why: Why, now_ns: u64, limits: &Limits) -> Option<Why> {
+    pub fn adopt_verdict(&mut self, why: Why, now_ns: u64, limits: &Limits) -> Option<Why> {
         let fresh = now_ns.saturating_sub(self.answered_ns) < FRESH_NS && self.score == 0;
         self.begin(!fresh, why, now_ns, limits)
     }

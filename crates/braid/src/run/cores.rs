@@ -358,7 +358,7 @@ fn opened(
 pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
     Recovery {
         unclean_stop_ns: before.wait_ns,
-        untold_loss: before.untold_loss,
+        unreported_loss: before.unreported_loss,
         marks: Some(serial),
         ..volume.recovery()
     }

@@ -76,7 +76,7 @@ pub struct Before {
     /// See [`Marks::wait_ns`].
     pub wait_ns: Option<u64>,
     /// Its first flush fails for what nobody was told.
-    pub untold_loss: bool,
+    pub unreported_loss: bool,
 }
 
 impl Found {
@@ -251,7 +251,7 @@ impl Marks {
     pub fn before(&self, volume: &Volume) -> Before {
         Before {
             wait_ns: self.wait_ns(volume),
-            untold_loss: self.of(volume).any(|it| it.mark.loss),
+            unreported_loss: self.of(volume).any(|it| it.mark.loss),
         }
     }
 
@@ -593,7 +593,12 @@ mod tests {
     fn t13_a_loss_that_nobody_was_told_is_the_next_engines_to_tell() {
         let (_directory, path, volume) = place();
         let a = volume("a", "mem:1MiB");
-        let untold = || Marks::read(path.clone()).unwrap().before(&a).untold_loss;
+        let untold = || {
+            Marks::read(path.clone())
+                .unwrap()
+                .before(&a)
+                .unreported_loss
+        };
         let mut marks = Marks::read(path.clone()).unwrap();
         marks.keep(&a, 60_000_000_000).unwrap();
         marks.note_loss(&a, true).unwrap();

@@ -40,8 +40,8 @@ const ASKED_BACK: IoState = IoState::Aborting {
 pub(super) struct Aborts {
     asked: [Option<Asked>; ABORTS_MAX],
     /// Core 0: when it was last said that an I/O was aborted, and how many were since.
-    said_ns: Option<u64>,
-    unsaid: u32,
+    reported_ns: Option<u64>,
+    unreported: u32,
 }
 
 /// A command that is to be aborted.
@@ -393,7 +393,7 @@ impl HostEngine {
         if let Some(at) = probe {
             probes.swap_remove(at);
         } else if aborted {
-            self.say_aborted(number, now_ns);
+            self.report_aborts(number, now_ns);
         }
         self.send_next_abort(number, now_ns);
         if sqid == self.paths[number].qid {
@@ -468,15 +468,15 @@ impl HostEngine {
     }
 
     /// Core 0: a line for all cores, now and then.
-    fn say_aborted(&mut self, number: usize, now_ns: u64) {
+    fn report_aborts(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.aborts.unsaid += 1;
+        path.aborts.unreported += 1;
         let soon = |at_ns: u64| now_ns < at_ns.saturating_add(ABORTS_SAID_NS);
-        if path.aborts.said_ns.is_some_and(soon) {
+        if path.aborts.reported_ns.is_some_and(soon) {
             return;
         }
-        let count = core::mem::take(&mut path.aborts.unsaid);
-        path.aborts.said_ns = Some(now_ns);
+        let count = core::mem::take(&mut path.aborts.unreported);
+        path.aborts.reported_ns = Some(now_ns);
         let path = &self.paths[number];
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::aborted(count, self.settings.io_timeout_ns);

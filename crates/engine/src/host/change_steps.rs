@@ -131,7 +131,7 @@ impl HostEngine {
     fn is_covered(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.all_flushed();
-        path.cache.unheard = false;
+        path.cache.awaits_reports = false;
         let volume = path.volume;
         self.release_flushes(volume, now_ns);
     }
@@ -320,14 +320,14 @@ impl HostEngine {
     fn is_forgettable(&self, number: usize) -> bool {
         let path = &self.paths[number];
         let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
-        let told = is_device(&path.kind)
+        let known = is_device(&path.kind)
             || path.session() == SessionState::Closed
             || self.settings.core != 0
             || path.retry_ns().is_some();
         let ended = !path.cache.final_flush.is_out() && path.cache.abandoned_flushes.is_empty();
         let fence = &self.volumes[usize::from(path.volume)].fence;
         let holds = fence.first_held(path.index).is_some();
-        over && told && ended && path.lane.is_empty() && !holds
+        over && known && ended && path.lane.is_empty() && !holds
     }
 
     /// Nothing refers to a path any more: its place is free on this core.
@@ -360,7 +360,7 @@ impl HostEngine {
 
     /// Sends a flush that belongs to no I/O; its end is noted in the path. A controller has the
     /// time of an I/O for it (T12), whoever still waits for it.
-    pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn send_final_flush(&mut self, number: usize, now_ns: u64) {
         let token = (number as u32) << 16 | FINAL_FLUSH;
         let path = &mut self.paths[number];
         (path.cache.final_flush, path.cache.final_flush_ns) = (FinalFlush::Out, u64::MAX);
@@ -384,7 +384,7 @@ impl HostEngine {
 
     /// A command or request that no slot knows has ended.
     #[cold]
-    pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
+    pub(super) fn final_flush_ended(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
         if let Some(path) = path.filter(|_| is_final_flush(token)) {
             path.cache.final_flush = match path.cache.final_flush {

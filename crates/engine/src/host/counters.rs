@@ -236,21 +236,21 @@ impl HostEngine {
         };
         let it = &self.paths[number];
         // Worlds ask after every turn: what nobody shows is not searched for.
-        let said = || report::last_said(it);
+        let last = || report::last_reported(it);
         if it.admin_state() == super::path::AdminState::GivenUp {
             if super::change::is_device(&it.kind) {
-                return Some(said().into());
+                return Some(last().into());
             }
             let of = &self.volumes[usize::from(volume)];
             return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
         }
         let by_hand = it.admin_state() == super::path::AdminState::Failed;
         match self.path_state(volume, path) {
-            PathState::Reconnecting if !said().is_empty() && !it.is_over() => {
-                Some(alloc::format!("it is being connected again: {}", said()))
+            PathState::Reconnecting if !last().is_empty() && !it.is_over() => {
+                Some(alloc::format!("it is being connected again: {}", last()))
             }
-            PathState::Reconnecting | PathState::Failed if !said().is_empty() && !by_hand => {
-                Some(said().into())
+            PathState::Reconnecting | PathState::Failed if !last().is_empty() && !by_hand => {
+                Some(last().into())
             }
             state @ (PathState::Connecting
             | PathState::Failed

@@ -47,7 +47,7 @@ impl HostEngine {
         };
         let path = &mut self.paths[number];
         path.count_damage(direction, now_ns);
-        let Some(count) = path.damage_said[direction as usize].one_more(now_ns) else {
+        let Some(count) = path.damage_lines[direction as usize].one_more(now_ns) else {
             return; // a line was written lately
         };
         let path = &self.paths[number];

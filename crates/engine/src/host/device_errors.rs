@@ -28,7 +28,7 @@ use volume::Outcome;
 /// Device errors of one path on this core. Arrays: what was repeated, and what failed for good.
 #[derive(Debug)]
 pub(super) struct DeviceErrors {
-    said: [Seldom; 2],
+    lines: [Seldom; 2],
     /// In the present period, since `period_ns`, and in the one before.
     recent: [u32; 2],
     before: [u32; 2],
@@ -43,7 +43,7 @@ pub(super) struct DeviceErrors {
 impl DeviceErrors {
     pub(super) fn new() -> Self {
         Self {
-            said: [Seldom::new(1), Seldom::new(1)],
+            lines: [Seldom::new(1), Seldom::new(1)],
             recent: [0; 2],
             before: [0; 2],
             period_ns: 0,
@@ -145,7 +145,7 @@ impl HostEngine {
         }
         let errors = &mut self.paths[number].device_errors;
         errors.note(failed, now_ns);
-        let Some(count) = errors.said[usize::from(failed)].one_more(now_ns) else {
+        let Some(count) = errors.lines[usize::from(failed)].one_more(now_ns) else {
             return; // a line was written lately
         };
         let path = &self.paths[number];

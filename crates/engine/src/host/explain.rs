@@ -375,13 +375,13 @@ impl HostEngine {
     }
 
     /// An I/O, or a piece, has ended for good: the next in its slot is another.
-    pub(super) fn explained_all(&mut self, index: u32) {
+    pub(super) fn end_explained(&mut self, index: u32) {
         let (volume, token) = (self.slots.get(index).io.volume, self.slots.token(index));
         self.volumes[usize::from(volume)].forget_explained(token);
     }
 
     /// An attempt has ended; it may have been written down.
-    pub(super) fn came_true(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+    pub(super) fn explain_end(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
         let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
         let Some(explain) = &mut volume.explain else {
             return; // the usual case: no attempt is written down

@@ -80,7 +80,7 @@ impl HostEngine {
     ) {
         let path = self.lister(volume);
         let Some(number) = path.and_then(|path| self.number(volume, path)) else {
-            return self.tell_extent(id, DeviceExtent::UNKNOWN);
+            return self.report_extent(id, DeviceExtent::UNKNOWN);
         };
         let path = &self.paths[number];
         let shift = path.target.block_shift;
@@ -126,7 +126,7 @@ impl HostEngine {
     }
 
     /// Core 0: the controller of a path has answered a question, or did not.
-    pub(super) fn allocation_told(
+    pub(super) fn allocation_answered(
         &mut self,
         number: usize,
         token: u64,
@@ -149,7 +149,7 @@ impl HostEngine {
     /// Core 0: passes an answer on.
     fn answer_extent(&mut self, number: usize, token: u64, found: Option<(u32, bool)>) {
         if Token::parse(token).core == self.settings.core {
-            return self.extent_told(number, token, found);
+            return self.extent_answered(number, token, found);
         }
         let path = &self.paths[number];
         let (volume, path) = (path.volume, path.index);
@@ -162,7 +162,12 @@ impl HostEngine {
     }
 
     /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
-    pub(super) fn extent_told(&mut self, number: usize, token: u64, found: Option<(u32, bool)>) {
+    pub(super) fn extent_answered(
+        &mut self,
+        number: usize,
+        token: u64,
+        found: Option<(u32, bool)>,
+    ) {
         let Token { core, lead, id } = Token::parse(token);
         if core != self.settings.core {
             return;
@@ -175,10 +180,10 @@ impl HostEngine {
                 is_zero: !is_allocated && bytes > 0,
             }
         });
-        self.tell_extent(id, extent);
+        self.report_extent(id, extent);
     }
 
-    fn tell_extent(&mut self, id: u32, extent: DeviceExtent) {
+    fn report_extent(&mut self, id: u32, extent: DeviceExtent) {
         self.events.push_back(HostEvent::Extent(id, extent));
     }
 }

@@ -82,8 +82,9 @@ impl HostEngine {
     /// the others flush for it.
     pub(super) fn is_doubtful(&self, number: usize) -> bool {
         let path = &self.paths[number];
-        let unheard = path.cache.unheard && !self.volumes[usize::from(path.volume)].leg.is_here();
-        (path.is_unflushed() || unheard) && self.may_take_along(number)
+        let unknown =
+            path.cache.awaits_reports && !self.volumes[usize::from(path.volume)].leg.is_here();
+        (path.is_unflushed() || unknown) && self.may_take_along(number)
     }
 
     /// Whether what a path's controller has in its cache may be lost with it: not where the others
@@ -223,7 +224,7 @@ impl HostEngine {
         path.cache.writes.flushed(slot.flush.covers);
         path.cache.unflushed_elsewhere = false;
         if core::mem::take(&mut path.cache.unflushed_from_previous_run) {
-            self.tell_of_flush(number);
+            self.report_flush(number);
         }
         self.flush(index, now_ns);
     }
@@ -277,7 +278,7 @@ impl HostEngine {
             let number = self.number(volume, path);
             if let Some(number) = number.filter(|&number| self.is_in_doubt(number)) {
                 self.paths[number].all_flushed();
-                self.paths[number].cache.unheard = false;
+                self.paths[number].cache.awaits_reports = false;
             }
         }
         self.fail_flushes(volume, now_ns);
@@ -293,7 +294,7 @@ impl HostEngine {
             if self.is_in_doubt(number) {
                 let path = &mut self.paths[number];
                 path.all_flushed();
-                path.cache.unheard = false;
+                path.cache.awaits_reports = false;
                 let it = &mut self.volumes[usize::from(volume)];
                 it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed(path);
@@ -319,8 +320,8 @@ impl HostEngine {
     /// may be lost, also what other cores had acknowledged, and no later flush of that path would
     /// say so.
     #[cold]
-    pub(super) fn flush_failed_unheard(&mut self, number: usize, now_ns: u64) {
-        self.tell_failed_flush(number, self.settings.core);
+    pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
+        self.report_failed_flush(number, self.settings.core);
         self.fail_next_flush(number, now_ns);
     }
 
@@ -331,30 +332,30 @@ impl HostEngine {
             return;
         }
         if self.settings.core == 0 {
-            self.tell_failed_flush(number, core);
+            self.report_failed_flush(number, core);
         }
         self.fail_next_flush(number, now_ns);
     }
 
-    fn tell_failed_flush(&mut self, number: usize, core: u16) {
+    fn report_failed_flush(&mut self, number: usize, core: u16) {
         let (volume, path) = (self.paths[number].volume, self.paths[number].index);
-        self.tell_flush(PathNews::FlushFailed { volume, path, core });
+        self.report_to_cores(PathNews::FlushFailed { volume, path, core });
     }
 
     /// A core's flush of a controller covers what an engine before this one had there, for all
     /// cores.
-    fn tell_of_flush(&mut self, number: usize) {
+    fn report_flush(&mut self, number: usize) {
         let path = &self.paths[number];
         if path.address().is_some() {
             let (volume, path) = (path.volume, path.index);
-            self.tell_flush(PathNews::Flushed { volume, path });
+            self.report_to_cores(PathNews::Flushed { volume, path });
         }
     }
 
     /// The same, from another core.
     pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
         if self.settings.core == 0 {
-            self.tell_of_flush(number);
+            self.report_flush(number);
         }
         if core::mem::take(&mut self.paths[number].cache.unflushed_from_previous_run) {
             self.release_flushes(self.paths[number].volume, now_ns);
@@ -362,7 +363,7 @@ impl HostEngine {
     }
 
     /// To all other cores, by way of core 0.
-    fn tell_flush(&mut self, news: PathNews) {
+    fn report_to_cores(&mut self, news: PathNews) {
         if self.settings.cores > 1 {
             self.events.push_back(match self.settings.core {
                 0 => HostEvent::Publish(news),

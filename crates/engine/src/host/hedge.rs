@@ -45,10 +45,10 @@ use volume::Outcome;
 
 /// Least time between two looks, and until the first after a time without I/O, ns: what a read
 /// over the quickest network takes.
-const LOOK_NS_MIN: u64 = 50_000;
+const INSPECT_NS_MIN: u64 = 50_000;
 /// Most of it: a core wakes no more often than twice this for reads of which it knows when they
 /// are late, and once more for each that outlives it.
-const LOOK_NS_MAX: u64 = 1_000_000;
+const INSPECT_NS_MAX: u64 = 1_000_000;
 /// When to ask again where no path had room for a copy, or we had none, ns.
 const FULL_NS: u64 = 1_000_000;
 /// I/Os of a path that a look goes through, whether they are reads or not.
@@ -83,7 +83,7 @@ struct Pair {
     /// Of which use of the slot.
     token: u32,
     /// When to look again, ns; [`UNASKED`] in each attempt until the policy was asked.
-    look_ns: u64,
+    inspect_ns: u64,
     /// It was counted as without room.
     no_room: bool,
     /// While it is hedged: the caller's buffer.
@@ -100,7 +100,7 @@ pub(super) struct Hedger {
     /// Reads that are done, in buffers of the engine's own.
     done: Lane,
     /// When to look at the lanes, if the core is awake then; `u64::MAX` while there are no reads.
-    look_ns: u64,
+    inspect_ns: u64,
     /// When a look may go far again.
     far_ns: u64,
     /// The shortest time after which a read was worth a look; `u64::MAX`: no volume hedges.
@@ -246,7 +246,7 @@ impl Hedger {
     pub(super) fn new(slots: u32, spare: u32, unseen_ns_max: u64) -> Self {
         let pair = |index| Pair {
             token: index,
-            look_ns: UNASKED,
+            inspect_ns: UNASKED,
             no_room: false,
             home: Span::default(),
             stand: Stand::Alone,
@@ -256,14 +256,14 @@ impl Hedger {
         let mut it = Self {
             table: (0..count).map(pair).collect(),
             done: Lane::EMPTY,
-            look_ns: u64::MAX,
+            inspect_ns: u64::MAX,
             far_ns: 0,
             after_ns: u64::MAX,
             patience_ns: unseen_ns_max,
             unseen_ns_max,
             busy_ns: 0,
         };
-        it.look_after(if spare == 0 { u64::MAX } else { LOOK_NS_MIN });
+        it.set_period(if spare == 0 { u64::MAX } else { INSPECT_NS_MIN });
         it
     }
 
@@ -276,10 +276,10 @@ impl Hedger {
     /// No I/O goes without a look for longer than this, ns.
     pub(super) fn set_unseen_max(&mut self, unseen_ns_max: u64) {
         self.unseen_ns_max = unseen_ns_max;
-        self.look_after(self.after_ns);
+        self.set_period(self.after_ns);
     }
 
-    fn look_after(&mut self, after_ns: u64) {
+    fn set_period(&mut self, after_ns: u64) {
         self.after_ns = after_ns;
         self.patience_ns = match after_ns {
             u64::MAX => self.unseen_ns_max,
@@ -298,7 +298,7 @@ impl Hedger {
     pub(super) fn rouse(&mut self) -> bool {
         let can = !self.table.is_empty();
         if can {
-            self.look_after(LOOK_NS_MIN);
+            self.set_period(INSPECT_NS_MIN);
         }
         can
     }
@@ -306,7 +306,7 @@ impl Hedger {
     /// Whether it is time for an inspection.
     #[inline]
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        now_ns >= self.look_ns
+        now_ns >= self.inspect_ns
     }
 
     /// Whether reads are done whose bytes are to be copied.
@@ -335,7 +335,7 @@ impl Hedger {
     #[inline]
     pub(super) fn begin_attempt(&mut self, index: u32) {
         if let Some(pair) = self.table.get_mut(index as usize) {
-            pair.look_ns = UNASKED;
+            pair.inspect_ns = UNASKED;
         }
     }
 
@@ -387,12 +387,12 @@ impl Hedger {
         }
         let after_ns = match (it.is_hedging, it.after_ns) {
             (false, _) => u64::MAX,
-            (true, u64::MAX) => self.after_ns.min(LOOK_NS_MAX),
-            (true, after_ns) => after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX),
+            (true, u64::MAX) => self.after_ns.min(INSPECT_NS_MAX),
+            (true, after_ns) => after_ns.clamp(INSPECT_NS_MIN, INSPECT_NS_MAX),
         };
-        self.look_after(after_ns);
-        let at_ns = at_ns.max(now_ns + LOOK_NS_MIN);
-        self.look_ns = match it.any || it.is_cut {
+        self.set_period(after_ns);
+        let at_ns = at_ns.max(now_ns + INSPECT_NS_MIN);
+        self.inspect_ns = match it.any || it.is_cut {
             true => at_ns.min(now_ns.saturating_add(after_ns)),
             false => u64::MAX, // until there is one
         };
@@ -412,13 +412,13 @@ impl Hedger {
             }
             walk.next = on.slots.next(index);
             walk.walked += 1;
-            let Some((look_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
+            let Some((inspect_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
                 continue;
             };
             it.any = true;
             let mut copy = None;
-            if look_ns > it.now_ns {
-                it.at_ns = it.at_ns.min(look_ns);
+            if inspect_ns > it.now_ns {
+                it.at_ns = it.at_ns.min(inspect_ns);
                 walk.young += u32::from(fresh);
             } else {
                 let again_ns = match self.consider(walk.number, index, it.now_ns, on) {
@@ -428,7 +428,7 @@ impl Hedger {
                     }
                     Err(again_ns) => again_ns,
                 };
-                self.of(index).look_ns = again_ns;
+                self.of(index).inspect_ns = again_ns;
                 it.at_ns = it.at_ns.min(again_ns);
                 walk.asked += 1;
             }
@@ -462,8 +462,8 @@ impl Hedger {
             return None;
         }
         let pair = self.table[index as usize];
-        if pair.token == token && pair.look_ns != UNASKED {
-            return (pair.look_ns < u64::MAX).then_some((pair.look_ns, false));
+        if pair.token == token && pair.inspect_ns != UNASKED {
+            return (pair.inspect_ns < u64::MAX).then_some((pair.inspect_ns, false));
         }
         let path = &on.paths[number];
         let head = &on.volumes[usize::from(path.volume)].head;
@@ -536,7 +536,7 @@ impl Hedger {
         for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
             *self.of(one) = Pair {
                 token: slots.token(one),
-                look_ns: u64::MAX,
+                inspect_ns: u64::MAX,
                 no_room: false,
                 home,
                 stand: Stand::With(mate),

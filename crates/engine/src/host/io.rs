@@ -207,7 +207,7 @@ impl HostEngine {
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.slots.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
-            self.flushed_for_good(completed.token, completed.status.is_success());
+            self.final_flush_ended(completed.token, completed.status.is_success());
             return self.refill(number, now_ns); // it had a slot of the queue as well
         };
         if completed.status.is_success() {
@@ -272,7 +272,7 @@ impl HostEngine {
                 return self.is_let_go(number, now_ns);
             }
             if is_final_flush(id) && !is_let_go(id) {
-                self.flushed_for_good(id, end.is_ok());
+                self.final_flush_ended(id, end.is_ok());
                 return;
             }
             return self.abandoned_flush_ended(id, end, now_ns);
@@ -358,7 +358,7 @@ impl HostEngine {
         let outcome = device::outcome(end, &path.target.crdt, 0);
         let outcome = device::outcome_of_flush(&path.kind, end, outcome);
         if !outcome.is_done() && !outcome.is_path_error() {
-            self.flush_failed_unheard(number, now_ns);
+            self.unowned_flush_failed(number, now_ns);
         }
         self.revive(number, now_ns);
     }
@@ -412,15 +412,15 @@ impl HostEngine {
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
-        let heeded = answered.then(|| {
+        let begun = answered.then(|| {
             if in_transit {
                 // The path's own failure, though the I/O is repeated on it as on a busy device.
                 head.refused(path, now_ns)
             } else {
-                head.heed(path, outcome, timed, latency_ns, now_ns)
+                head.observe(path, outcome, timed, latency_ns, now_ns)
             }
         });
-        if let Some(why) = heeded.flatten() {
+        if let Some(why) = begun.flatten() {
             self.on_probation(number, why, now_ns);
         }
         if outcome.is_done() && !watched {

@@ -41,7 +41,7 @@ impl HostEngine {
         path.comeback.tried = true;
         path.comeback.allowed = false;
         path.comeback.died(was_live, longest_ns, now_ns);
-        path.cache.unheard |= others && !covered && before.has_association();
+        path.cache.awaits_reports |= others && !covered && before.has_association();
         if path.admin_state().returns() && was_live {
             self.suspect(number);
             let path = &mut self.paths[number];
@@ -68,7 +68,7 @@ impl HostEngine {
                 self.events.push_back(HostEvent::Failed(volume, line));
             }
         }
-        self.tell_lost(number, why.is_some(), renewal);
+        self.report_loss(number, why.is_some(), renewal);
         self.fail_waiting(number, now_ns);
         self.fence_in_flight(number);
         self.abandon_flushes(number, now_ns);

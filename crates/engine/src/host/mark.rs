@@ -148,7 +148,7 @@ impl HostEngine {
     pub(super) fn shut_gate(&mut self, volume: u16, now_ns: u64) {
         let it = &mut self.volumes[usize::from(volume)];
         let recovery = it.recovery;
-        if recovery.untold_loss && !canary::has(Bug::FlushOfOneLife) {
+        if recovery.unreported_loss && !canary::has(Bug::FlushOfOneLife) {
             let line = format!("{}: {}", it.name, report::LOST_BEFORE);
             self.loses(volume, line);
         }
@@ -223,7 +223,7 @@ impl HostEngine {
     }
 
     /// Core 0: a path can take I/O; the first one of a volume says what that is.
-    pub(super) fn tell_opened(&mut self, number: usize) {
+    pub(super) fn report_opened(&mut self, number: usize) {
         let path = &self.paths[number];
         let it = &mut self.volumes[usize::from(path.volume)];
         let (Some(serial), Some(facts)) = (it.recovery.marks, &path.facts) else {
@@ -271,11 +271,11 @@ impl HostEngine {
                 self.find_marked(number, now_ns);
             }
         }
-        self.tell_refused(volume);
+        self.report_refusal(volume);
     }
 
     /// Core 0: says why clients of a volume are refused, where that has changed.
-    fn tell_refused(&mut self, volume: u16) {
+    fn report_refusal(&mut self, volume: u16) {
         let why = self.why_refused(volume);
         let it = &mut self.volumes[usize::from(volume)];
         let is_news = it.marks.refusal != why;

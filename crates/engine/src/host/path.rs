@@ -119,10 +119,10 @@ pub(super) struct CacheState {
     pub unflushed_from_previous_run: bool,
     /// It leaves, and its controller has flushed for that, or has no cache.
     pub flushed_to_leave: bool,
-    /// It was live since the other cores were told whether this one had any.
-    pub untold: bool,
-    /// It was lost, and not all cores have said yet whether they had such writes.
-    pub unheard: bool,
+    /// It was live since it reported to the other cores whether it had any.
+    pub owes_report: bool,
+    /// It was lost, and not all cores have reported yet whether they had such writes.
+    pub awaits_reports: bool,
     /// The flush before it leaves, and when a controller must have answered it.
     pub final_flush: FinalFlush,
     pub final_flush_ns: u64,
@@ -138,8 +138,8 @@ impl CacheState {
             unflushed_elsewhere: false,
             unflushed_from_previous_run: false,
             flushed_to_leave: false,
-            untold: false,
-            unheard: false,
+            owes_report: false,
+            awaits_reports: false,
             final_flush: FinalFlush::None,
             final_flush_ns: u64::MAX,
             abandoned_flushes: Vec::new(),
@@ -166,7 +166,7 @@ pub(super) struct Probing {
     pub stays_out: bool,
     /// It was found silent with all others, or a probe found no room: it is not looked at again
     /// before.
-    pub look_ns: u64,
+    pub inspect_ns: u64,
 }
 
 pub(super) struct Path {
@@ -221,7 +221,7 @@ pub(super) struct Path {
     /// It can't be beside another path.
     pub refused: bool,
     /// Lines about damage on the way, by direction.
-    pub damage_said: [Seldom; 2],
+    pub damage_lines: [Seldom; 2],
     /// Its last probation began for errors of which some were damage on the way.
     pub damages: bool,
     /// I/O that it answered with errors of what is behind it.
@@ -363,7 +363,7 @@ impl Path {
             admin_state: AdminState::Enabled,
             letting_go: false,
             refused: false,
-            damage_said: [Seldom::new(1), Seldom::new(1)],
+            damage_lines: [Seldom::new(1), Seldom::new(1)],
             damages: false,
             device_errors: DeviceErrors::new(),
         }

@@ -106,7 +106,7 @@ impl HostEngine {
             None => {
                 let issued_ns = self.oldest_timed(path)?;
                 head.silent_ns(path.index, issued_ns)
-                    .max(path.probing.look_ns)
+                    .max(path.probing.inspect_ns)
             }
         };
         Some(due_ns).filter(|&at_ns| at_ns < u64::MAX)
@@ -126,7 +126,7 @@ impl HostEngine {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
-        head.idle_due_ns(path.index).max(path.probing.look_ns)
+        head.idle_due_ns(path.index).max(path.probing.inspect_ns)
     }
 
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
@@ -148,7 +148,7 @@ impl HostEngine {
                 }
                 let path = &mut self.paths[number];
                 let was_no_room = path.lane.is_empty();
-                path.probing.look_ns = if was_no_room { by_ns } else { now_ns };
+                path.probing.inspect_ns = if was_no_room { by_ns } else { now_ns };
             }
         }
     }
@@ -192,7 +192,7 @@ impl HostEngine {
     /// Looks at the paths whose time it is, after this turn's ends of I/O.
     #[cold]
     pub(super) fn watch_health(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.look_due = false;
+        self.is_inspection_due = false;
         self.probe_idle(now_ns);
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
@@ -207,12 +207,13 @@ impl HostEngine {
                 self.probe_as_failed(number, memory, now_ns);
             } else if let Some(issued_ns) = self.oldest_timed(path) {
                 // Whoever is silent together with all others is looked at again.
-                self.paths[number].probing.look_ns = now_ns.saturating_add(self.unseen_ns_max / 4);
+                self.paths[number].probing.inspect_ns =
+                    now_ns.saturating_add(self.unseen_ns_max / 4);
                 let beside = self.probe_beside(number, issued_ns, now_ns);
                 let head = &mut self.volumes[volume].head;
                 let why = match beside {
-                    true => head.look_at_probe(index, issued_ns, now_ns),
-                    false => head.look(index, issued_ns, now_ns),
+                    true => head.inspect_probe(index, issued_ns, now_ns),
+                    false => head.inspect(index, issued_ns, now_ns),
                 };
                 if let Some(why) = why {
                     self.on_probation(number, why, now_ns);
@@ -297,7 +298,7 @@ impl HostEngine {
         if !self.has_queue(number) {
             return self.pass_on_sick(number, why);
         }
-        match self.head(number).told(index, why, now_ns) {
+        match self.head(number).adopt_verdict(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
             None if self.settings.core == 0 => {
                 let path = index;

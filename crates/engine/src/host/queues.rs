@@ -142,7 +142,7 @@ impl HostEngine {
         match self.paths[number].cache.final_flush {
             FinalFlush::Out | FinalFlush::Late => true,
             FinalFlush::None if has_more => {
-                self.flush_for_good(number, now_ns);
+                self.send_final_flush(number, now_ns);
                 self.paths[number].cache.final_flush.is_out()
             }
             FinalFlush::None => false,

@@ -102,7 +102,7 @@ impl HostEngine {
                 blocks,
                 ..
             } => self.ask_controller(number, token, (slba, blocks), now_ns),
-            PathNews::Extent { token, found, .. } => self.extent_told(number, token, found),
+            PathNews::Extent { token, found, .. } => self.extent_answered(number, token, found),
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
             PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),
@@ -123,7 +123,7 @@ impl HostEngine {
                 ..
             } => {
                 self.paths[number].cache.unflushed_elsewhere |= unflushed;
-                self.heard(number, now_ns);
+                self.reports_complete(number, now_ns);
                 self.begin_bound(number, since_ns);
             }
         }
@@ -131,7 +131,7 @@ impl HostEngine {
 
     /// The others must know that a path was lost; `own`: this core saw it; `renewal`: only to
     /// connect it anew.
-    pub(super) fn tell_lost(&mut self, number: usize, own: bool, renewal: bool) {
+    pub(super) fn report_loss(&mut self, number: usize, own: bool, renewal: bool) {
         let path = &mut self.paths[number];
         let (volume, index) = (path.volume, path.index);
         if path.address().is_none() {
@@ -171,7 +171,7 @@ impl HostEngine {
             path: path.index,
             since_ns: now_ns,
             // Once: whoever gave it up by then must not hear of it with every attempt to connect.
-            unflushed: core::mem::take(&mut path.cache.untold) && path.has_unflushed(),
+            unflushed: core::mem::take(&mut path.cache.owes_report) && path.has_unflushed(),
         };
         let session = path.session();
         let comeback = &mut path.comeback;
@@ -216,7 +216,7 @@ impl HostEngine {
             let closed = closed(&mut self.paths[number]);
             self.events.push_back(HostEvent::Publish(closed));
         }
-        self.heard(number, now_ns);
+        self.reports_complete(number, now_ns);
         self.begin_bound(number, now_ns);
     }
 
@@ -239,8 +239,8 @@ impl HostEngine {
     }
 
     /// It is known of a lost path whether any core had unflushed writes there.
-    fn heard(&mut self, number: usize, now_ns: u64) {
-        if core::mem::take(&mut self.paths[number].cache.unheard) {
+    fn reports_complete(&mut self, number: usize, now_ns: u64) {
+        if core::mem::take(&mut self.paths[number].cache.awaits_reports) {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }
@@ -306,8 +306,8 @@ impl HostEngine {
         it.outage.note_live_path();
         let comeback = &mut self.paths[number].comeback;
         comeback.line_before.clear();
-        let said = !core::mem::take(&mut comeback.line).is_empty();
-        if said && !self.paths[number].probing.stays_out {
+        let was_reported = !core::mem::take(&mut comeback.line).is_empty();
+        if was_reported && !self.paths[number].probing.stays_out {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
             self.events.push_back(HostEvent::Returned(volume, line));
         }

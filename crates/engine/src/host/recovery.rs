@@ -61,7 +61,7 @@ pub struct Recovery {
     /// The engine before this one had lost acknowledged writes with a path that left, and was gone
     /// before a flush had failed for that: the first one does (T13). A mark says so as long as
     /// [`HostEvent::Loss`](super::HostEvent::Loss) does.
-    pub untold_loss: bool,
+    pub unreported_loss: bool,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
     /// kept for the engine after this one. The number comes back in what is asked and said of that
     /// ([`Mark::serial`]), and is ignored where an answer has another one.
@@ -94,7 +94,7 @@ impl Recovery {
         retries_max: 5,
         attempts_ns: 120_000_000_000,
         unclean_stop_ns: None,
-        untold_loss: false,
+        unreported_loss: false,
         marks: None,
         home: None,
     };

@@ -164,16 +164,16 @@ pub(super) fn given_up(volume: &str, uri: &str, tried_ns: u64) -> String {
 /// Why a path that was lost for too long takes no I/O.
 pub(super) fn stays_lost(volume: &str, path: &Path, tried_ns: u64) -> String {
     let why = given_up(volume, &path.uri, tried_ns);
-    match last_said(path) {
+    match last_reported(path) {
         "" => why,
         last => format!("{why}; last: {last}"),
     }
 }
 
 /// What the last line about a lost path says behind its name; empty: there was none.
-pub(super) fn last_said(path: &Path) -> &str {
-    let said = path.comeback.line.split_once(path.uri.as_str());
-    said.map_or("", |(_, why)| why.trim_start_matches(": "))
+pub(super) fn last_reported(path: &Path) -> &str {
+    let last = path.comeback.line.split_once(path.uri.as_str());
+    last.map_or("", |(_, why)| why.trim_start_matches(": "))
 }
 
 /// A path that was restored, and isn't back yet; `tried_ns`: how long it is tried.

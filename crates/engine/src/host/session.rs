@@ -136,7 +136,7 @@ impl HostEngine {
                     self.abort_answered(number, sqid, cid, aborted, now_ns);
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
-                    self.allocation_told(number, token, found);
+                    self.allocation_answered(number, token, found);
                 }
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
@@ -240,11 +240,16 @@ impl HostEngine {
 
     /// Why the namespace that is asked for can't be used; or, where none was and none can be used,
     /// the first one of those with small numbers.
-    fn refusal(&self, number: usize, nsid: Option<u32>, told: &[NamespaceInfo]) -> Option<String> {
+    fn refusal(
+        &self,
+        number: usize,
+        nsid: Option<u32>,
+        listed: &[NamespaceInfo],
+    ) -> Option<String> {
         let admin = self.paths[number].admin.as_ref()?;
         let refused = match nsid {
             Some(nsid) => admin.refused(nsid),
-            None if told.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
+            None if listed.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
             None => None,
         };
         refused.map(|why| why.to_string())
@@ -445,7 +450,7 @@ impl HostEngine {
             return; // its queue became ready in the turn in which it was lost
         }
         self.paths[number].set_session(SessionState::Live);
-        self.paths[number].cache.untold = true;
+        self.paths[number].cache.owes_report = true;
         let index = self.paths[number].index;
         let has_queue = self.has_queue(number);
         self.head(number).set_enabled(index, has_queue);
@@ -457,7 +462,7 @@ impl HostEngine {
         };
         self.paths[number].probing.stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
-        self.tell_opened(number);
+        self.report_opened(number);
         self.slots.forget_failures(self.paths[number].volume, index);
         self.compare_anew(self.paths[number].volume, now_ns);
         self.settle(self.paths[number].volume);

@@ -78,7 +78,7 @@ impl HostEngine {
             Next::Lose(why) => self.lose(number, Some(why), now_ns),
             Next::Flush => match &mut self.paths[number].cache.final_flush {
                 out if out.is_out() => *out = FinalFlush::Late,
-                _ => self.flush_for_good(number, now_ns),
+                _ => self.send_final_flush(number, now_ns),
             },
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
             Next::ShutDown => self.shut_down(number, now_ns),
@@ -128,7 +128,7 @@ impl HostEngine {
         change.kind = Some(path.kind.clone());
         // Another core's flush may have covered what one core still counts as unflushed: it would
         // fail a flush for it.
-        let heard = !path.cache.unheard && !self.is_doubtful(number);
+        let heard = !path.cache.awaits_reports && !self.is_doubtful(number);
         let covered = !change.unflushed && heard;
         self.order(change, What::Forget(covered), now_ns);
     }

@@ -94,7 +94,7 @@ impl HostEngine {
         let over = |path: &Path| path.is_disconnected() && !flushes(path);
         if gone || (self.paths.iter().all(over) && self.slots.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
-            self.tell_unflushed();
+            self.report_unflushed();
             self.outputs.push(Output::Stop);
         }
     }
@@ -127,7 +127,7 @@ impl HostEngine {
     }
 
     /// What a path acknowledged is flushed before it ends; whether that is under way.
-    fn takes_leave(&mut self, number: usize, now_ns: u64) -> bool {
+    fn flush_before_close(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         // Nobody waits for what is left in a lane then: copies of reads that ended.
         let ended = path.lane.is_empty() || self.slots.active() == 0;
@@ -137,7 +137,7 @@ impl HostEngine {
             && path.is_unflushed()
             && self.recovers(number)
         {
-            self.flush_for_good(number, now_ns);
+            self.send_final_flush(number, now_ns);
         }
         let path = &mut self.paths[number];
         if path.cache.final_flush == FinalFlush::Ended(true) {
@@ -147,7 +147,7 @@ impl HostEngine {
     }
 
     /// Says which writes may still be in caches only.
-    fn tell_unflushed(&mut self) {
+    fn report_unflushed(&mut self) {
         // What left by force and no flush has failed for yet: the next engine's flush says so, or
         // covers it.
         for (volume, it) in (0..).zip(&mut self.volumes) {
@@ -170,7 +170,7 @@ impl HostEngine {
     }
 
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
-        let leaves = !abort && self.takes_leave(number, now_ns);
+        let leaves = !abort && self.flush_before_close(number, now_ns);
         let path = &self.paths[number];
         let resetting = !path.is_vacant() && self.is_resetting(number);
         let path = &mut self.paths[number];

@@ -428,7 +428,7 @@ pub enum HostEvent {
     /// were not flushed: one line for each. The flush of whoever uses the volume next must cover
     /// them ([`Recovery::unclean_stop_ns`]). Before `Output::Stop`, or [`HostEvent::Removed`].
     Unflushed(u16, String),
-    /// What [`Recovery::untold_loss`] is for the engine after this one, from now on.
+    /// What [`Recovery::unreported_loss`] is for the engine after this one, from now on.
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),

@@ -33,7 +33,7 @@ impl HostEngine {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
-        self.came_true(number, index, outcome, now_ns);
+        self.explain_end(number, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number]
                 .probing
@@ -151,7 +151,7 @@ impl HostEngine {
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         self.note_cost(index, now_ns);
-        self.explained_all(index);
+        self.end_explained(index);
         let slot = self.slots.get(index);
         let (volume, place) = (slot.io.volume, slot.fence);
         if slot.kind != Kind::Whole || slot.recut {
@@ -464,7 +464,7 @@ impl HostEngine {
     /// Ends an I/O that is in no lane any more, not well. What is blocked by it fails as well, so
     /// nothing is released; and a write before it that ends later must not find it.
     fn fail_wait(&mut self, index: u32, now_ns: u64) {
-        self.explained_all(index);
+        self.end_explained(index);
         let slot = self.slots.get_mut(index);
         let volume = usize::from(slot.io.volume);
         if let Some(place) = self.splits.fail(&mut self.slots, index, now_ns) {

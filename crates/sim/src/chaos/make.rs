@@ -92,7 +92,7 @@ impl Rig {
         }
         let recovery = Recovery {
             unclean_stop_ns: self.hosts[number].mark_ns,
-            untold_loss: self.hosts[number].losses & 1 != 0,
+            unreported_loss: self.hosts[number].losses & 1 != 0,
             marks: Some(0),
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()

@@ -484,12 +484,18 @@ fn t38_a_path_that_is_lost_again_soon_returns_on_probation() {
 fn a_core_that_sees_a_path_answer_well_believes_itself() {
     let (mut health, now_ns) = used();
     ends(&mut health, MS, now_ns + MS);
-    let told = |health: &mut Health, now_ns| health.told(Why::Errors, now_ns, &LIMITS);
-    assert_eq!(told(&mut health, now_ns + 50 * MS), None);
+    let adopt = |health: &mut Health, now_ns| health.adopt_verdict(Why::Errors, now_ns, &LIMITS);
+    assert_eq!(adopt(&mut health, now_ns + 50 * MS), None);
     let mut failing = health;
     assert_eq!(failing.failed(now_ns + 40 * MS, &LIMITS), None);
-    assert_eq!(told(&mut failing, now_ns + 50 * MS), Some(Why::Errors));
-    assert_eq!(told(&mut health, now_ns + 500 * MS), Some(Why::Errors));
+    assert_eq!(
+        adopt(&mut failing, now_ns + 50 * MS),
+        Some(Why::Errors)
+    );
+    assert_eq!(
+        adopt(&mut health, now_ns + 500 * MS),
+        Some(Why::Errors)
+    );
     assert_eq!(usize::from(PROBES), 8);
 }
 
@@ -501,7 +507,7 @@ fn nothing_is_judged_where_it_is_off() {
         assert_eq!(health.used(n * SECOND, &off), None);
         health.lost(n * SECOND + MS);
     }
-    assert_eq!(health.told(Why::Errors, 5 * SECOND, &off), None);
+    assert_eq!(health.adopt_verdict(Why::Errors, 5 * SECOND, &off), None);
     for n in 1..1_000_u64 {
         assert_eq!(health.good(SECOND, n * SECOND, &off), None);
         assert_eq!(health.failed(n * SECOND, &off), None);

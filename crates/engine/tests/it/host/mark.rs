@@ -269,7 +269,7 @@ fn t13_a_loss_that_nobody_was_told_is_told_by_the_engine_after() {
     });
     rig.world.pass(SECOND);
     assert_eq!(losses(&mut rig), [true]);
-    let mut rig = Rig::new(config(|it| it.untold_loss = true), target);
+    let mut rig = Rig::new(config(|it| it.unreported_loss = true), target);
     rig.ready();
     assert_eq!(losses(&mut rig), [true], "this one may be killed too");
     let flush = io(IoOp::Flush, 9, 0, 0);

@@ -182,7 +182,7 @@ impl Rig {
             paths,
             recovery: Recovery {
                 unclean_stop_ns: self.hosts[number].mark_ns,
-                untold_loss: self.hosts[number].losses >> leg & 1 != 0,
+                unreported_loss: self.hosts[number].losses >> leg & 1 != 0,
                 marks: Some(0),
                 quiesce_ns: QUIESCE_NS,
                 fast_io_fail_ns: shape.patience_ns,

@@ -20,7 +20,7 @@ fn judging(paths: u8) -> Head {
 }
 
 fn put(head: &mut Head, path: PathIndex, why: Why) {
-    assert_eq!(head.told(path, why, 2 * SECOND), Some(why));
+    assert_eq!(head.adopt_verdict(path, why, 2 * SECOND), Some(why));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn t44_stalls_do_not_make_an_array_move_its_units() {
 fn end(head: &mut Head, paths: &[PathIndex], latency_ns: u64, now_ns: u64) -> bool {
     let mut ends = paths.iter();
     ends.any(|&path| {
-        let begun = head.heed(path, Outcome::Done, true, latency_ns, now_ns);
+        let begun = head.observe(path, Outcome::Done, true, latency_ns, now_ns);
         begun.is_some()
     })
 }
@@ -144,7 +144,10 @@ fn core_that_stood_still_is_no_cost_of_a_path() {
         head.probed(P0, Outcome::Done, MS, now_ns);
     }
     now_ns += SECOND;
-    assert_eq!(head.told(P0, Why::Silence, now_ns), Some(Why::Silence));
+    assert_eq!(
+        head.adopt_verdict(P0, Why::Silence, now_ns),
+        Some(Why::Silence)
+    );
     let least_ns = |head: &Head| head.probation(P0).unwrap().least_until_ns;
     for (gap_ns, cost_ns) in [(5 * SECOND, 0), (2 * SECOND, 3 * SECOND)] {
         let end_ns = now_ns + 5 * SECOND;
@@ -152,7 +155,7 @@ fn core_that_stood_still_is_no_cost_of_a_path() {
         assert!(!end(&mut head, &[P0], 5 * SECOND, end_ns));
         head.set_gap(0);
         assert_eq!(least_ns(&head) - now_ns, 32 * cost_ns);
-        head.heed(P0, Outcome::Busy { after_ns: 0 }, true, 0, now_ns);
+        head.observe(P0, Outcome::Busy { after_ns: 0 }, true, 0, now_ns);
     }
 }
 
@@ -162,20 +165,20 @@ fn t37_silence_counts_while_another_answers_or_rests() {
     let until_ns = since_ns + 600 * MS;
     let mut head = judging(2);
     assert_eq!(head.silent_ns(P0, since_ns), since_ns + 500 * MS);
-    assert_eq!(head.look(P0, since_ns, since_ns + 400 * MS), None);
-    assert_eq!(head.look(P0, since_ns, until_ns), Some(Why::Silence));
+    assert_eq!(head.inspect(P0, since_ns, since_ns + 400 * MS), None);
+    assert_eq!(head.inspect(P0, since_ns, until_ns), Some(Why::Silence));
     assert_eq!(head.usable(), 0b10);
     // No other: it would change nothing.
     let mut head = judging(1);
-    assert_eq!(head.look(P0, since_ns, until_ns), None);
+    assert_eq!(head.inspect(P0, since_ns, until_ns), None);
     // The other has I/O, and is as silent.
     let mut head = judging(2);
     let request = super::super::tests::request(since_ns);
     assert_eq!(head.select(&request), Some(P0));
     assert_eq!(head.select(&request), Some(P1));
-    assert_eq!(head.look(P0, since_ns, until_ns), None);
+    assert_eq!(head.inspect(P0, since_ns, until_ns), None);
     assert!(!end(&mut head, &[P1], MS, until_ns - 100 * MS));
-    assert_eq!(head.look(P0, since_ns, until_ns), Some(Why::Silence));
+    assert_eq!(head.inspect(P0, since_ns, until_ns), Some(Why::Silence));
 }
 
 /// The loss of `path` as the engine reports it.
@@ -198,7 +201,7 @@ fn paths_lost_together_are_not_on_probation() {
     let mut now_ns = 2 * SECOND;
     for round in 0..4 {
         // The first is silent while another rests.
-        head.look(P0, now_ns - SECOND, now_ns);
+        head.inspect(P0, now_ns - SECOND, now_ns);
         for path in [P0, P1, P2] {
             now_ns += 2 * SECOND;
             lose(&mut head, path, now_ns);
@@ -236,13 +239,13 @@ fn t26_an_answer_that_puts_the_ana_state_in_doubt_is_no_error_of_the_path() {
     let mut head = judging(2);
     for n in 0..100 {
         head.set_pending(P0, true);
-        let begun = head.heed(P0, Outcome::PathError, true, MS, 2 * SECOND + n);
+        let begun = head.observe(P0, Outcome::PathError, true, MS, 2 * SECOND + n);
         assert_eq!(begun, None);
     }
     // Nor is what a lost path had.
     head.lose(P1);
     for n in 0..100 {
-        let begun = head.heed(P1, Outcome::PathError, true, MS, 2 * SECOND + n);
+        let begun = head.observe(P1, Outcome::PathError, true, MS, 2 * SECOND + n);
         assert_eq!(begun, None);
     }
 }
@@ -257,13 +260,13 @@ fn unanswered_probes_of_all_blame_no_path() {
     }
     let late_ns = since_ns + 2 * SECOND;
     for path in [P0, P1, P2] {
-        assert_eq!(head.look(path, since_ns, late_ns), None);
+        assert_eq!(head.inspect(path, since_ns, late_ns), None);
         assert!(!head.another_is_well(path, since_ns));
     }
     assert_eq!(head.probed(P1, Outcome::Done, 2 * SECOND, late_ns), None);
     assert!(head.another_is_well(P0, since_ns) && !head.another_is_well(P1, since_ns));
     let later_ns = late_ns + SECOND;
-    assert_eq!(head.look(P0, since_ns, later_ns), Some(Why::Silence));
+    assert_eq!(head.inspect(P0, since_ns, later_ns), Some(Why::Silence));
 }
 
 /// A path that is given up because all probes are late, and another that is, are not to blame.
@@ -285,8 +288,8 @@ fn failures_prove_no_path_well() {
     let mut head = judging(2);
     assert_eq!(head.proven_since(SECOND), 0b11);
     assert_eq!(head.proven_since(2 * SECOND), 0);
-    head.heed(P0, Outcome::PathError, true, MS, 3 * SECOND);
-    head.heed(P1, Outcome::Done, true, MS, 3 * SECOND);
+    head.observe(P0, Outcome::PathError, true, MS, 3 * SECOND);
+    head.observe(P1, Outcome::Done, true, MS, 3 * SECOND);
     assert_eq!(head.proven_since(2 * SECOND), 0b10);
     head.probed(P1, Outcome::PathError, MS, 4 * SECOND);
     head.probed(P0, Outcome::Done, MS, 4 * SECOND);

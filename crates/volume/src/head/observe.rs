@@ -34,7 +34,7 @@ impl Head {
     /// An I/O placed by [`Head::select`] has ended; `timed`: how long it took says something of the
     /// path. Why the path is on probation, if that begins now.
     #[inline]
-    pub fn heed(
+    pub fn observe(
         &mut self,
         path: PathIndex,
         outcome: Outcome,
@@ -45,7 +45,7 @@ impl Head {
         let at = usize::from(path.0);
         let health = &mut self.health[at];
         if !outcome.is_done() || !timed {
-            return self.heed_otherwise(path, outcome, now_ns);
+            return self.observe_failure(path, outcome, now_ns);
         }
         let pause = health.good(latency_ns, now_ns, &self.health_limits)?;
         let stalled = health.paused(pause, self.gap_ns, now_ns, &self.health_limits);
@@ -58,7 +58,7 @@ impl Head {
     }
 
     #[cold]
-    fn heed_otherwise(&mut self, path: PathIndex, outcome: Outcome, now_ns: u64) -> Option<Why> {
+    fn observe_failure(&mut self, path: PathIndex, outcome: Outcome, now_ns: u64) -> Option<Why> {
         let at = usize::from(path.0);
         let health = &mut self.health[at];
         if !outcome.is_path_error() {
@@ -105,13 +105,13 @@ impl Head {
     }
 
     /// Looks at it. Why the path is on probation, if that begins now.
-    pub fn look(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
+    pub fn inspect(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
         self.judge_silence(path, issued_ns, true, now_ns)
     }
 
     /// Looks at a path that has nothing but a probe, while other paths are probed too: one of them
     /// does better only if it has answered. Why the path is on probation, if that begins now.
-    pub fn look_at_probe(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
+    pub fn inspect_probe(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
         self.judge_silence(path, issued_ns, false, now_ns)
     }
 
@@ -133,9 +133,9 @@ impl Head {
     }
 
     /// Another core has put `path` on probation. Why it is here as well, if that begins now.
-    pub fn told(&mut self, path: PathIndex, why: Why, now_ns: u64) -> Option<Why> {
+    pub fn adopt_verdict(&mut self, path: PathIndex, why: Why, now_ns: u64) -> Option<Why> {
         let at = usize::from(path.0);
-        let begun = self.health[at].told(why, now_ns, &self.health_limits);
+        let begun = self.health[at].adopt_verdict(why, now_ns, &self.health_limits);
         begun.inspect(|_| self.show())
     }
 
