@@ -21,8 +21,9 @@
 //! flush before a path
 //! leaves is not aborted.
 use super::path::{Path, Role};
-use super::slots::{IoState, Kind};
+use super::slots::{IoState, Kind, Slots};
 use super::types::{HostEvent, PathKind, PathNews};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use crate::limits::{
     ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
@@ -101,6 +102,47 @@ impl Aborts {
     }
 }
 
+impl Path {
+    /// Whether nothing but its probe is under way on it, here and on the other cores: then it costs
+    /// nothing to connect it again.
+    pub(super) fn has_only_probe(&self, volume: &Volume, slots: &Slots) -> bool {
+        let probe = self.probing.probe.and_then(|token| slots.find(token));
+        let front = self.lane.front();
+        let only = front.is_some_and(|first| slots.next(first).is_none());
+        let is_unused = volume.head.is_unused_elsewhere(self.index) && volume.recovery.enabled;
+        front == probe && only && is_unused
+    }
+
+    /// Whether it is lost because its probe was not answered in an idle time, while no other path
+    /// was better: that is no fault of it.
+    pub(super) fn is_renewal(&self, volume: &Volume, slots: &Slots) -> bool {
+        let well = volume.head.probation(self.index).is_none();
+        self.probing.renewing && self.has_only_probe(volume, slots) && well
+    }
+
+    /// An I/O that was asked back has ended on it, one way or another.
+    #[cold]
+    pub(super) fn overdue_ended(&mut self, token: u32) {
+        let of = |it: &Asked| it.token == token && !it.ended;
+        self.aborts.change(of, |it| it.ended = true);
+    }
+
+    /// Whether a command ended because it was aborted, as its time was over: that means as much as
+    /// no answer, but that it will not be executed.
+    pub(super) fn was_aborted(&mut self, slots: &mut Slots, index: u32, status: Status) -> bool {
+        let slot = slots.get(index);
+        let aborted = status.is(Status::ABORT_REQUESTED) && slot.is_expired();
+        let counted = aborted && slot.kind != Kind::Probe;
+        self.counters.aborted += u64::from(counted);
+        if aborted {
+            // It may say so before the Abort is answered.
+            let state = IoState::Aborting { is_confirmed: true };
+            slots.set_state(index, state);
+        }
+        aborted
+    }
+}
+
 impl HostEngine {
     /// The controller of a path answers nothing until then: what it has is not late before it has
     /// had its time from there on (T30). Core 0 tells the others.
@@ -159,7 +201,7 @@ impl HostEngine {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probing.probe.filter(|_| tcp && path.is_live());
         let Some(index) = index.and_then(|token| self.slots.find(token)) else {
-            return u64::MAX;
+            return u64::MAX; // no probe is under way that could expire
         };
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
         if !slot.is_expired() && self.slots.is_waiting(&path.lane, index) {
@@ -175,7 +217,7 @@ impl HostEngine {
             return last_ns.max(path.paused_ns).saturating_add(wait_ns);
         }
         let Some(until_ns) = path.aborts.until_ns(token) else {
-            return u64::MAX;
+            return u64::MAX; // no Abort could be sent: the path is given up for that
         };
         if early_ns.is_some() && answered_ns < path.aborts.since_ns(token) {
             return until_ns.max(self.renewal_turn_ns(path));
@@ -201,7 +243,7 @@ impl HostEngine {
         match head.probation(path.index) {
             Some(_) => another.then_some(PROBE_WAIT_NS),
             None if another => Some(idle_ns),
-            None if self.has_only_probe(path) => {
+            None if path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.slots) => {
                 let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
                 let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
                 // Before it expires as an I/O, which would be the path's fault.
@@ -229,25 +271,6 @@ impl HostEngine {
         lost_ns.map_or(0, |at_ns| at_ns.saturating_add(back_ns))
     }
 
-    /// Whether nothing but its probe is under way on a path, here and on the other cores: then it
-    /// costs nothing to connect it again.
-    pub(super) fn has_only_probe(&self, path: &Path) -> bool {
-        let probe = path.probing.probe.and_then(|token| self.slots.find(token));
-        let front = path.lane.front();
-        let only = front.is_some_and(|first| self.slots.next(first).is_none());
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let unused = head.is_unused_elsewhere(path.index) && self.recovers(path.number);
-        front == probe && only && unused
-    }
-
-    /// Whether a path is lost because its probe was not answered in an idle time, while no other
-    /// path was better: that is no fault of it.
-    pub(super) fn is_renewal(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let head = &self.volumes[usize::from(path.volume)].head;
-        path.probing.renewing && self.has_only_probe(path) && head.probation(path.index).is_none()
-    }
-
     /// The probe of a path has had its time; true: the path must be given up.
     pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
@@ -262,7 +285,9 @@ impl HostEngine {
         let head = &self.volumes[usize::from(path.volume)].head;
         let blameless = head.probation(path.index).is_none()
             && !head.another_is_well(path.index, slot.issued_ns);
-        self.paths[number].probing.renewing = blameless && self.has_only_probe(path);
+        let volume = &self.volumes[usize::from(path.volume)];
+        let renewing = blameless && path.has_only_probe(volume, &self.slots);
+        self.paths[number].probing.renewing = renewing;
         self.slots.set_state(index, ASKED_BACK);
         let token = self.slots.token(index);
         !can || !self.ask_one_back(number, token, now_ns)
@@ -442,29 +467,6 @@ impl HostEngine {
         self.timers.wake_by(soon_ns);
         // There may be room again.
         self.refill(number, now_ns);
-    }
-
-    /// An expired I/O has ended on its path, one way or another.
-    #[cold]
-    pub(super) fn overdue_ended(&mut self, number: usize, index: u32) {
-        let token = self.slots.token(index);
-        let of = |it: &Asked| it.token == token && !it.ended;
-        self.paths[number].aborts.change(of, |it| it.ended = true);
-    }
-
-    /// What the end of a command means that was aborted because its time was over: as if it had
-    /// never been answered, but that it will not be executed.
-    pub(super) fn was_aborted(&mut self, number: usize, index: u32, status: Status) -> bool {
-        let slot = self.slots.get(index);
-        let aborted = status.is(Status::ABORT_REQUESTED) && slot.is_expired();
-        let counted = aborted && slot.kind != Kind::Probe;
-        self.paths[number].counters.aborted += u64::from(counted);
-        if aborted {
-            // It may say so before the Abort is answered.
-            let state = IoState::Aborting { is_confirmed: true };
-            self.slots.set_state(index, state);
-        }
-        aborted
     }
 
     /// Core 0: a line for all cores, now and then.

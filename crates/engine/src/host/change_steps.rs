@@ -382,16 +382,22 @@ impl HostEngine {
         }
     }
 
-    /// A command or request that no slot knows has ended.
+    /// A final flush has ended.
+    ///
+    /// # Panics
+    /// If none is under way under this name.
     #[cold]
     pub(super) fn final_flush_ended(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
-        if let Some(path) = path.filter(|_| is_final_flush(token)) {
-            path.cache.final_flush = match path.cache.final_flush {
-                FinalFlush::Out => FinalFlush::Ended(done),
-                _ => FinalFlush::None,
-            };
-        }
+        let Some(path) = path.filter(|_| is_final_flush(token)) else {
+            unreachable!("a flush ended of no path: {token:#x}");
+        };
+        path.cache.final_flush = match path.cache.final_flush {
+            FinalFlush::Out => FinalFlush::Ended(done),
+            // It was not for the one that waits now.
+            FinalFlush::Late => FinalFlush::None,
+            it => unreachable!("{}: a final flush ended that is {it:?}", path.uri),
+        };
     }
 
     /// News of orders; anything else comes back.

@@ -102,7 +102,7 @@ impl HostEngine {
             let path = &mut self.paths[number];
             let live = path.is_live();
             let PathKind::Device { bytes, .. } = &mut path.kind else {
-                continue;
+                continue; // the controller's namespace says how large it is
             };
             if path.volume != volume {
                 continue;

@@ -186,7 +186,7 @@ impl HostEngine {
     pub(super) fn compare_anew(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {
-                continue;
+                continue; // a place without a path
             };
             let path = &mut self.paths[number];
             path.device_errors.passing = 0;

@@ -143,7 +143,7 @@ impl HostEngine {
         let mut away = None;
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {
-                continue;
+                continue; // a place without a path
             };
             let path = &self.paths[number];
             let live = path.is_live();
@@ -289,7 +289,7 @@ impl HostEngine {
     pub(super) fn give_up_writes(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {
-                continue;
+                continue; // a place without a path
             };
             if self.is_in_doubt(number) {
                 let path = &mut self.paths[number];

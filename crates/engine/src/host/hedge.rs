@@ -148,10 +148,19 @@ pub(super) struct Inspection {
     after_ns: u64,
     /// There are reads.
     any: bool,
-    /// More than [`WALK_MAX`] I/Os of a path are under way.
-    is_long: bool,
-    /// There are I/Os that it didn't come to.
-    is_cut: bool,
+    /// How far it went on the path with the most I/Os.
+    reach: Reach,
+}
+
+/// How far an inspection went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    /// To all I/Os, at most [`WALK_MAX`] of each path.
+    All,
+    /// Further on some path.
+    Far,
+    /// Not to all I/Os.
+    Cut,
 }
 
 /// Where the inspection of one path is.
@@ -199,8 +208,7 @@ impl Inspection {
             at_ns: u64::MAX,
             after_ns: u64::MAX,
             any: false,
-            is_long: false,
-            is_cut: false,
+            reach: Reach::All,
         }
     }
 
@@ -378,11 +386,11 @@ impl Hedger {
     /// Ends an inspection. Returns when the next one is due if nothing else wakes the core, ns.
     pub(super) fn end_inspection(&mut self, it: &Inspection) -> u64 {
         let now_ns = it.now_ns;
-        if it.is_long && now_ns >= self.far_ns {
+        if it.reach >= Reach::Far && now_ns >= self.far_ns {
             self.far_ns = now_ns + FAR_NS;
         }
         let mut at_ns = it.at_ns;
-        if it.is_cut {
+        if it.reach == Reach::Cut {
             at_ns = at_ns.min(self.far_ns);
         }
         let after_ns = match (it.is_hedging, it.after_ns) {
@@ -392,7 +400,7 @@ impl Hedger {
         };
         self.set_period(after_ns);
         let at_ns = at_ns.max(now_ns + INSPECT_NS_MIN);
-        self.inspect_ns = match it.any || it.is_cut {
+        self.inspect_ns = match it.any || it.reach == Reach::Cut {
             true => at_ns.min(now_ns.saturating_add(after_ns)),
             false => u64::MAX, // until there is one
         };
@@ -406,14 +414,16 @@ impl Hedger {
         while walk.walked < WALK_FAR {
             // Those that wait for room are not late on their path.
             let index = walk.next.filter(|_| walk.next != walk.waiting)?;
-            it.is_long |= walk.walked == WALK_MAX;
-            if walk.walked == WALK_MAX && it.now_ns < self.far_ns {
-                break;
+            if walk.walked == WALK_MAX {
+                it.reach = it.reach.max(Reach::Far);
+                if it.now_ns < self.far_ns {
+                    break;
+                }
             }
             walk.next = on.slots.next(index);
             walk.walked += 1;
             let Some((inspect_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
-                continue;
+                continue; // never worth an inspection
             };
             it.any = true;
             let mut copy = None;
@@ -443,7 +453,7 @@ impl Hedger {
                 return copy;
             }
         }
-        it.is_cut = true;
+        it.reach = Reach::Cut;
         None
     }
 

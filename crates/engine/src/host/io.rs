@@ -229,7 +229,7 @@ impl HostEngine {
             self.slots.get_mut(index).history.attempt = AttemptEnd::Unanswered;
             self.leave_behind(index, now_ns);
         }
-        let outcome = match self.was_aborted(number, index, status) {
+        let outcome = match self.paths[number].was_aborted(&mut self.slots, index, status) {
             true => Outcome::PathError,
             false => {
                 let retries = self.slots.get(index).history.retries;
@@ -382,7 +382,8 @@ impl HostEngine {
             other => other,
         };
         if expired {
-            self.overdue_ended(number, index);
+            let token = self.slots.token(index);
+            self.paths[number].overdue_ended(token);
         }
         if watched && self.slots.get(index).kind == Kind::Probe {
             return self.probed(number, index, outcome, now_ns);

@@ -16,7 +16,9 @@ impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
     /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
-        let renewal = self.is_renewal(number);
+        let path = &self.paths[number];
+        let volume = &self.volumes[usize::from(path.volume)];
+        let renewal = path.is_renewal(volume, &self.slots);
         self.lose_for(number, why, renewal, now_ns);
     }
 
@@ -43,8 +45,8 @@ impl HostEngine {
         path.comeback.died(was_live, longest_ns, now_ns);
         path.cache.awaits_reports |= others && !covered && before.has_association();
         if path.admin_state().returns() && was_live {
-            self.suspect(number);
             let path = &mut self.paths[number];
+            path.suspect(&self.slots);
             if renewal && path.probing.probe.is_some() {
                 path.probing.renewals = path.probing.renewals.saturating_add(1);
             }

@@ -327,13 +327,13 @@ impl HostEngine {
         }
         for path in self.indexes(mark.volume) {
             let Some(number) = self.number(mark.volume, path) else {
-                continue;
+                continue; // a place without a path
             };
             let path = &mut self.paths[number];
             let waits = path.unmarked.as_mut();
             let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
             let Some(it) = waits.filter(asked) else {
-                continue;
+                continue; // it asked for another mark, or none
             };
             match bar {
                 Bar::Unmarked(_) | Bar::Foreign(_) => it.bar = Some(bar.clone()),

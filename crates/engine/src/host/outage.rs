@@ -96,7 +96,7 @@ impl Outage {
     /// When I/O is to fail; `None`: it fails already, or there is a path, or it waits for ever.
     fn timeout(&self, fast_io_fail_ns: u64) -> Option<u64> {
         let OutageState::Waiting { since_ns } = self.state else {
-            return None;
+            return None; // there is a path, or it fails already
         };
         let at_ns = since_ns.saturating_add(fast_io_fail_ns);
         Some(at_ns).filter(|&at_ns| at_ns < u64::MAX)
@@ -105,7 +105,7 @@ impl Outage {
     /// Whether I/O fails from now on; true once.
     fn expires(&mut self, fast_io_fail_ns: u64, now_ns: u64) -> bool {
         let OutageState::Waiting { since_ns } = self.state else {
-            return false;
+            return false; // as in `timeout`
         };
         let over = since_ns.saturating_add(fast_io_fail_ns) <= now_ns;
         if over {

@@ -23,7 +23,7 @@
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::path::{AdminState, Path, Role};
-use super::slots::{AttemptEnd, EMPTY, Kind, Slot};
+use super::slots::{AttemptEnd, EMPTY, Kind, Slot, Slots};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
@@ -31,8 +31,8 @@ use crate::machine::{Memory, Span};
 use alloc::vec::Vec;
 use canary::Bug;
 use nvme::host::Command;
-use volume::Outcome;
 use volume::health::{Limits, Probation, Tally, Why};
+use volume::{Head, Outcome};
 
 /// Of the oldest I/Os of a path so many are looked at for one whose time says something.
 const LOOKED_AT: usize = 8;
@@ -80,6 +80,42 @@ pub(super) fn unseen_ns_max(volumes: &[Volume], io_timeout_ns: u64) -> u64 {
     least_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns))
 }
 
+impl Path {
+    /// When its oldest I/O was given to its queue, of those whose time says something.
+    fn oldest_timed(&self, slots: &Slots) -> Option<u64> {
+        // Those that wait for room were not given to it.
+        let issued = |&index: &u32| self.lane.waiting() != Some(index);
+        let next = |&index: &u32| slots.next(index).filter(issued);
+        let oldest = core::iter::successors(self.lane.oldest_issued(), next).take(LOOKED_AT);
+        let mut oldest = oldest.map(|index| slots.get(index));
+        oldest
+            .find(|slot| is_timed(slot))
+            .map(|slot| slot.issued_ns)
+    }
+
+    /// Notes what it has not answered, as it does badly: its probes repeat that.
+    pub(super) fn suspect(&mut self, slots: &Slots) {
+        let waiting = self.lane.waiting();
+        let mut next = self.lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != waiting) {
+            let slot = slots.get(index);
+            if slot.kind != Kind::Probe {
+                self.probing.suspect.note(&slot.io);
+            }
+            next = slots.next(index);
+        }
+    }
+
+    /// Whether it takes a write that changes nothing, with its data in the capsule: without waiting
+    /// for the data a controller could answer.
+    fn can_hint(&self, head: &Head) -> bool {
+        let able = head.among(|limits| limits.deallocate && !limits.read_only);
+        let facts = self.facts.as_ref();
+        let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
+        able >> self.index.0 & 1 == 1 && self.queue.is_some() && fits
+    }
+}
+
 impl HostEngine {
     /// How well a path is on this core.
     pub fn path_health(&self, volume: u16, path: policy::PathIndex) -> PathHealth {
@@ -104,7 +140,7 @@ impl HostEngine {
             Some(_) => head.probe_due_ns(path.index),
             None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
-                let issued_ns = self.oldest_timed(path)?;
+                let issued_ns = path.oldest_timed(&self.slots)?;
                 head.silent_ns(path.index, issued_ns)
                     .max(path.probing.inspect_ns)
             }
@@ -158,14 +194,14 @@ impl HostEngine {
     /// that they would end it. Whether any other was asked since then.
     fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        if !self.has_only_probe(path) {
+        if !path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.slots) {
             return false;
         }
         let (volume, index) = (path.volume, path.index);
         let mut asked = false;
         for other in self.indexes(volume).filter(|&other| other != index) {
             let Some(at) = self.number(volume, other) else {
-                continue;
+                continue; // a place without a path
             };
             let head = &self.volumes[usize::from(volume)].head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
@@ -176,17 +212,6 @@ impl HostEngine {
             asked |= known || self.paths[at].probing.probe.is_some();
         }
         asked
-    }
-
-    /// When the oldest I/O of a path was given to its queue, of those whose time says something.
-    fn oldest_timed(&self, path: &Path) -> Option<u64> {
-        // Those that wait for room were not given to it.
-        let issued = |&index: &u32| path.lane.waiting() != Some(index);
-        let next = |&index: &u32| self.slots.next(index).filter(issued);
-        let oldest = core::iter::successors(path.lane.oldest_issued(), next).take(LOOKED_AT);
-        let mut slots = oldest.map(|index| self.slots.get(index));
-        let timed = slots.find(|slot| is_timed(slot));
-        timed.map(|slot| slot.issued_ns)
     }
 
     /// Looks at the paths whose time it is, after this turn's ends of I/O.
@@ -205,7 +230,7 @@ impl HostEngine {
             let (volume, index) = (usize::from(path.volume), path.index);
             if self.volumes[volume].head.probation(index).is_some() {
                 self.probe_as_failed(number, memory, now_ns);
-            } else if let Some(issued_ns) = self.oldest_timed(path) {
+            } else if let Some(issued_ns) = path.oldest_timed(&self.slots) {
                 // Whoever is silent together with all others is looked at again.
                 self.paths[number].probing.inspect_ns =
                     now_ns.saturating_add(self.unseen_ns_max / 4);
@@ -226,8 +251,8 @@ impl HostEngine {
     /// The head has put a path on probation.
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
-        self.suspect(number);
         let path = &mut self.paths[number];
+        path.suspect(&self.slots);
         path.damages = why == Why::Errors && path.is_damaging(now_ns);
         let core = self.settings.core;
         let path = &self.paths[number];
@@ -264,7 +289,7 @@ impl HostEngine {
         let volume = self.paths[number].volume;
         for path in self.indexes(volume).filter(|it| refused & 1 << it.0 != 0) {
             let Some(other) = self.number(volume, path) else {
-                continue;
+                continue; // a place without a path
             };
             if let Some(why) = self.head(other).refused(path, now_ns) {
                 self.on_probation(other, why, now_ns);
@@ -347,8 +372,10 @@ impl HostEngine {
 
     /// Probes a path on probation in the direction in which it failed; in turns, if in both.
     fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
-        let suspect = self.paths[number].probing.suspect;
-        let writes = suspect.write && !suspect.wrote && self.can_hint(number);
+        let path = &self.paths[number];
+        let suspect = path.probing.suspect;
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let writes = suspect.write && !suspect.wrote && path.can_hint(head);
         let writes = writes && !canary::has(Bug::ReadingProbes);
         self.paths[number].probing.suspect.wrote = writes;
         if !writes {
@@ -358,17 +385,6 @@ impl HostEngine {
         let slot = self.take_probe(number, Command::HINT_LEN, now_ns);
         let given = slot.is_some_and(|slot| self.give_hint(number, slot, memory, now_ns));
         self.head(number).probe(index, given, now_ns);
-    }
-
-    /// Whether a path takes a write that changes nothing, with its data in the capsule: without
-    /// waiting for the data a controller could answer.
-    fn can_hint(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let able = head.among(|limits| limits.deallocate && !limits.read_only);
-        let facts = path.facts.as_ref();
-        let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
-        able >> path.index.0 & 1 == 1 && path.queue.is_some() && fits
     }
 
     /// Sends the write that changes nothing; false: there is no room now, and the slot is free
@@ -399,20 +415,6 @@ impl HostEngine {
         self.slots.push_on_path(&mut path.lane, slot, false);
         self.timers.wake_by(now_ns);
         true
-    }
-
-    /// Notes what a path that does badly has not answered: its probes repeat that.
-    pub(super) fn suspect(&mut self, number: usize) {
-        let path = &mut self.paths[number];
-        let waiting = path.lane.waiting();
-        let mut next = path.lane.oldest_issued();
-        while let Some(index) = next.filter(|_| next != waiting) {
-            let slot = self.slots.get(index);
-            if slot.kind != Kind::Probe {
-                path.probing.suspect.note(&slot.io);
-            }
-            next = self.slots.next(index);
-        }
     }
 
     /// A probe has ended, and nobody refers to its memory any more.

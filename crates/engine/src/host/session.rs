@@ -527,7 +527,7 @@ impl HostEngine {
         for at in 0..PATHS_MAX as u8 {
             let index = PathIndex(at);
             let Some(number) = self.number(volume, index) else {
-                continue;
+                continue; // a place without a path
             };
             if !self.head(number).is_stale(index) {
                 continue;

@@ -51,7 +51,7 @@ impl Head {
         let trials = &mut self.trials;
         trials.begun = false;
         let Some(path) = chosen else {
-            return;
+            return; // no path is usable: the I/O waits
         };
         let bit = 1 << path.0;
         let write = group == Group::Write;

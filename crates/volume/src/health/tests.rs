@@ -488,14 +488,8 @@ fn a_core_that_sees_a_path_answer_well_believes_itself() {
     assert_eq!(adopt(&mut health, now_ns + 50 * MS), None);
     let mut failing = health;
     assert_eq!(failing.failed(now_ns + 40 * MS, &LIMITS), None);
-    assert_eq!(
-        adopt(&mut failing, now_ns + 50 * MS),
-        Some(Why::Errors)
-    );
-    assert_eq!(
-        adopt(&mut health, now_ns + 500 * MS),
-        Some(Why::Errors)
-    );
+    assert_eq!(adopt(&mut failing, now_ns + 50 * MS), Some(Why::Errors));
+    assert_eq!(adopt(&mut health, now_ns + 500 * MS), Some(Why::Errors));
     assert_eq!(usize::from(PROBES), 8);
 }
 
