@@ -96,15 +96,14 @@ use bad::Bad;
 use check::Check;
 use commit::SuperblockUpdate;
 use contents::Contents;
-use copy::Job;
+use copy::Copies;
 use dirty_log::DirtyLog;
 use grow::Growth;
 use io::Slot;
 use legs::{Round, Work};
-use life::Life;
+use life::{Life, Stop};
 use loss::Loss;
 use members::{Member, Members, Rebuild};
-use pace::Pace;
 use resync::Diverged;
 use spare::Spare;
 use unreadable::Unreadable;
@@ -174,7 +173,7 @@ pub struct Mirror {
     /// It changes something, or is about to.
     begin: bool,
     begun: bool,
-    stopping: bool,
+    stop: Stop,
     unclean: bool,
     read_only: bool,
     accepting: Accepting,
@@ -204,25 +203,16 @@ pub struct Mirror {
     slots: SlotMap<Option<Slot>>,
     /// Of changes and of pieces that jobs copy.
     order: ChangeOrder,
-    /// By job: the place of its piece.
-    job_places: Vec<Option<block::order::Ticket>>,
     is_releasing: bool,
     /// Regions that legs in sync may have differently.
     diverged: Diverged,
-    jobs: Vec<Option<Job>>,
-    mends: VecDeque<(u8, Range)>,
+    copies: Copies,
     unreadable: Unreadable,
     /// Until then it is not said again that a spare was read.
     rescue_said_until_ns: u64,
     bad: Bad,
-    /// There is nothing to be copied, until something wakes it.
-    idle: bool,
-    copy_pause_ns: u64,
-    pace: Pace,
     check: Option<Check>,
     report: CheckReport,
-    stop_flush: Option<Round>,
-    forgot: bool,
     errors_halved_ns: u64,
     outputs: VecDeque<Output>,
 }
@@ -412,13 +402,13 @@ impl Mirror {
     pub fn set_speed(&mut self, speed: Speed, now_ns: u64) {
         self.at(now_ns);
         self.config.speed = speed;
-        self.pace.set(speed);
+        self.copies.pace.set(speed);
         self.wake = true;
     }
 
     /// Bytes per second that may be copied in the background now.
     pub fn rate(&self) -> u64 {
-        self.pace.rate()
+        self.copies.pace.rate()
     }
 
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.
@@ -443,7 +433,7 @@ impl Mirror {
 
     fn ended(&mut self, ticket: Ticket, now_ns: u64) -> u8 {
         self.at(now_ns);
-        self.wake |= self.stopping;
+        self.wake |= self.is_stopping();
         if let Some(leg) = self.leg_mut(ticket.leg) {
             leg.in_flight = leg.in_flight.saturating_sub(1);
             leg.is_asked &= ticket.work != Work::Verify;

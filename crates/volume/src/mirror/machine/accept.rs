@@ -66,7 +66,7 @@ impl Mirror {
         let Some((leg, cut)) = cut else {
             return;
         };
-        let ready = self.life == Life::Running && !self.log.is_writing_all() && !self.stopping;
+        let ready = self.life == Life::Running && !self.log.is_writing_all() && !self.is_stopping();
         if !ready || self.now_ns < self.accepting.again_at_ns {
             return;
         }
@@ -127,7 +127,7 @@ impl Mirror {
         let cut = last.and_then(|leg| self.leg(leg)?.contents.cut());
         let acceptance = cut.map(|cut| cut.acceptance);
         let at_ns = self.accepting.again_at_ns;
-        if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.stopping {
+        if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.is_stopping() {
             at_ns
         } else {
             u64::MAX

@@ -155,7 +155,7 @@ impl Mirror {
 
     /// Whether all legs that are due wait for something else.
     pub(super) fn no_leg_may_return(&self) -> bool {
-        self.returns() || self.stopping || self.update.is_broken() || self.is_growing()
+        self.returns() || self.is_stopping() || self.update.is_broken() || self.is_growing()
     }
 
     fn may_return(&self, leg: u8) -> bool {

@@ -20,6 +20,7 @@
 use super::copy::{Job, PIECE_MIN};
 use super::io::{Phase, Slot};
 use super::legs::{Legs, Round, Work};
+use super::life::Stop;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Request};
 use crate::Outcome;
@@ -391,7 +392,9 @@ impl Mirror {
     /// Flushes legs whose bad blocks were rewritten.
     pub(super) fn see_to_heals(&mut self) {
         let waits = self.bad.flush.is_some() || self.update.is_broken() || self.is_in_doubt();
-        let waits = waits || self.stop_flush.is_some() || self.now_ns < self.bad.pause_ns;
+        let waits = waits
+            || matches!(self.stop, Stop::Flushing(_) | Stop::Clearing)
+            || self.now_ns < self.bad.pause_ns;
         if waits || self.bad.heals == self.bad.cleared {
             return;
         }

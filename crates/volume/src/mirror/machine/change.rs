@@ -170,7 +170,7 @@ impl Mirror {
     }
 
     fn may_change(&self) -> Result<(), ChangeError> {
-        match self.read_only || self.ownership.is_lost() || self.stopping {
+        match self.read_only || self.ownership.is_lost() || self.is_stopping() {
             true => Err(ChangeError::Refused),
             false => Ok(()),
         }

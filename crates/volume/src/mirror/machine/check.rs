@@ -9,7 +9,7 @@
 //!
 //! # Limits
 //! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
-use super::copy::Kind;
+use super::copy::{Job, Kind};
 use super::legs::Legs;
 use super::{Mirror, News};
 use crate::Outcome;
@@ -137,7 +137,11 @@ impl Mirror {
 
     /// Whether it is a check that has this copy buffer.
     pub fn is_checked_by(&self, copy: u8) -> bool {
-        let job = self.jobs.get(usize::from(copy)).and_then(Option::as_ref);
+        let job = self
+            .copies
+            .jobs
+            .get(usize::from(copy))
+            .and_then(Option::as_ref);
         job.is_some_and(|job| job.kind == Kind::Check)
     }
 
@@ -169,8 +173,8 @@ impl Mirror {
             return again;
         }
         if check.next >= regions {
-            let checks = |job: &super::Job| job.kind == Kind::Check && !job.is_over();
-            if !self.jobs.iter().flatten().any(checks) {
+            let checks = |job: &Job| job.kind == Kind::Check && !job.is_over();
+            if !self.copies.jobs.iter().flatten().any(checks) {
                 check.report.complete = true;
                 check.report.changed |= up != legs;
                 self.tell_check();
@@ -242,7 +246,7 @@ impl Mirror {
             return;
         }
         // What a write that was refused left different is made alike anyhow.
-        let Some(it) = self.jobs[number] else {
+        let Some(it) = self.copies.jobs[number] else {
             return;
         };
         let (mut piece, up) = (self.regions(it.piece), self.members.in_sync());
@@ -274,7 +278,7 @@ impl Mirror {
                 check.differ[number].add(leg);
             }
         }
-        if let Some(job) = &mut self.jobs[number] {
+        if let Some(job) = &mut self.copies.jobs[number] {
             job.round.waits.remove(leg);
         }
         self.compare_next(job);

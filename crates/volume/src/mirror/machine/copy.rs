@@ -18,16 +18,19 @@
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
 use super::life::COPY_PAUSE_NS;
+use super::pace::{Pace, Speed};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use crate::Outcome;
 use crate::mirror::bad::BadKind;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use block::Range;
 
 /// Media rarely mend themselves; who looks after them may.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
 /// Ranges that wait to be mended.
-pub(super) const MENDS_MAX: usize = 64;
+const MENDS_MAX: usize = 64;
 /// Pieces that a copy is cut into at first; blocks are next.
 pub(super) const PIECE_MIN: u64 = 4096;
 /// So many of these are cut into blocks of one job: where more than that is bad, each block takes
@@ -52,6 +55,36 @@ pub(super) enum Step {
     Write,
     /// It is over, but a leg that has left still has its buffer.
     Over,
+}
+
+/// All copies under a lock: repairs, resync, rebuilds and checks.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// By number, which is that of the buffer.
+    pub jobs: Vec<Option<Job>>,
+    /// By job: the place of its piece in the order of changes.
+    pub places: Vec<Option<block::order::Ticket>>,
+    /// Ranges of legs that are to be rewritten from another leg, oldest first.
+    pub mends: VecDeque<(u8, Range)>,
+    /// There is nothing to be copied, until something wakes it.
+    pub idle: bool,
+    /// No copy begins before that, ns.
+    pub pause_ns: u64,
+    pub pace: Pace,
+}
+
+impl Copies {
+    /// None yet; `jobs` at a time.
+    pub fn new(jobs: usize, speed: Speed, now_ns: u64) -> Self {
+        Self {
+            jobs: (0..jobs).map(|_| None).collect(),
+            places: alloc::vec![None; jobs],
+            mends: VecDeque::with_capacity(MENDS_MAX),
+            idle: false,
+            pause_ns: 0,
+            pace: Pace::new(speed, now_ns),
+        }
+    }
 }
 
 /// A copy job.
@@ -102,11 +135,11 @@ impl Mirror {
     /// Gives out the copies that may begin now.
     pub(super) fn give_copies(&mut self) {
         self.see_to_resync_flush();
-        self.idle = false;
+        self.copies.idle = false;
         // Reads that wait end before a stop.
         while !self.update.is_broken()
             && !self.is_in_doubt()
-            && (!self.stopping || self.waited_for().is_some())
+            && (!self.is_stopping() || self.waited_for().is_some())
         {
             let Some(free) = self.free_job() else {
                 return;
@@ -118,7 +151,7 @@ impl Mirror {
                 Kind::Rebuild(region) => self.lacking(region),
                 _ => Legs::default(),
             };
-            self.jobs[free] = Some(Job {
+            self.copies.jobs[free] = Some(Job {
                 kind,
                 range,
                 piece: Range::new(range.start, 0),
@@ -143,9 +176,10 @@ impl Mirror {
     /// The number of the next job. One buffer stays free until a leg that has left has others: it
     /// may have all that were in use, and reads that wait for a copy go on with the last one.
     fn free_job(&self) -> Option<usize> {
-        let mut free = (0..self.jobs.len()).filter(|&at| self.jobs[at].is_none());
+        let mut free = (0..self.copies.jobs.len()).filter(|&at| self.copies.jobs[at].is_none());
         let first = free.next()?;
-        let kept = self.jobs.len() > 1 && !self.jobs.iter().flatten().any(Job::is_over);
+        let kept =
+            self.copies.jobs.len() > 1 && !self.copies.jobs.iter().flatten().any(Job::is_over);
         (!kept || free.next().is_some()).then_some(first)
     }
 
@@ -154,12 +188,12 @@ impl Mirror {
         if let Some(region) = self.waited_for() {
             return Some((Kind::Resync(region), self.bytes_of(region)));
         }
-        if let Some((leg, range)) = self.mends.pop_front() {
+        if let Some((leg, range)) = self.copies.mends.pop_front() {
             return Some((Kind::Mend(leg), range));
         }
         let paced = |job: &Job| !matches!(job.kind, Kind::Mend(_));
-        let running = self.jobs.iter().flatten().any(paced);
-        if self.now_ns < self.copy_pause_ns || !self.pace.allows(self.now_ns, running) {
+        let running = self.copies.jobs.iter().flatten().any(paced);
+        if self.now_ns < self.copies.pause_ns || !self.copies.pace.allows(self.now_ns, running) {
             return None;
         }
         let mut diverged = self.diverged.next_uncopied(0);
@@ -170,24 +204,24 @@ impl Mirror {
         }
         let (kind, range) = match diverged {
             Some(_) if self.members.in_sync().count() < 2 => {
-                self.idle = true;
+                self.copies.idle = true;
                 return None;
             }
             Some(region) => (Kind::Resync(region), self.bytes_of(region)),
             None if !self.diverged.is_empty() => {
-                self.idle = true;
+                self.copies.idle = true;
                 return None;
             }
             None => match self.next_to_rebuild() {
                 Some(region) => (Kind::Rebuild(region), self.bytes_of(region)),
                 None => {
                     let next = self.next_to_check(job);
-                    self.idle = next.is_none();
+                    self.copies.idle = next.is_none();
                     (Kind::Check, next?)
                 }
             },
         };
-        self.pace.spend(range.end - range.start);
+        self.copies.pace.spend(range.end - range.start);
         Some((kind, range))
     }
 
@@ -197,14 +231,14 @@ impl Mirror {
             self.diverged.is_empty() && self.members.rebuilding().is_empty() && !self.checks();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
-            return self.copy_pause_ns;
+            return self.copies.pause_ns;
         }
-        let idle = idle || self.idle;
+        let idle = idle || self.copies.idle;
         let waits = self.update.is_broken() || self.is_in_doubt();
-        if idle || full || self.stopping || waits || self.life != super::Life::Running {
+        if idle || full || self.is_stopping() || waits || self.life != super::Life::Running {
             return u64::MAX;
         }
-        self.copy_pause_ns.max(self.pace.next_at())
+        self.copies.pause_ns.max(self.copies.pace.next_at())
     }
 
     /// A region that a read waits for, and nobody copies yet.
@@ -226,7 +260,12 @@ impl Mirror {
 
     /// Whether a job has the region.
     pub(super) fn is_copied_now(&self, region: u64) -> bool {
-        let mut jobs = self.jobs.iter().flatten().filter(|job| !job.is_over());
+        let mut jobs = self
+            .copies
+            .jobs
+            .iter()
+            .flatten()
+            .filter(|job| !job.is_over());
         jobs.any(|job| matches!(job.kind, Kind::Resync(it) | Kind::Rebuild(it) if it == region))
     }
 
@@ -241,9 +280,13 @@ impl Mirror {
 
     /// What `leg` could not read is to be rewritten.
     pub(super) fn mend(&mut self, leg: u8, range: Range) {
-        let known = self.mends.contains(&(leg, range));
-        if self.members.in_sync().has(leg) && self.begun && !known && self.mends.len() < MENDS_MAX {
-            self.mends.push_back((leg, range));
+        let known = self.copies.mends.contains(&(leg, range));
+        if self.members.in_sync().has(leg)
+            && self.begun
+            && !known
+            && self.copies.mends.len() < MENDS_MAX
+        {
+            self.copies.mends.push_back((leg, range));
             self.wake = true;
         }
     }
@@ -277,24 +320,28 @@ impl Mirror {
     /// Whether zeroes that the copy in this buffer writes may become holes: all that it writes is
     /// flushed before it counts, and is no sector that is rewritten for its own sake.
     pub fn may_leave_holes(&self, copy: u8) -> bool {
-        let job = self.jobs.get(usize::from(copy)).and_then(Option::as_ref);
+        let job = self
+            .copies
+            .jobs
+            .get(usize::from(copy))
+            .and_then(Option::as_ref);
         job.is_some_and(|job| matches!(job.kind, Kind::Resync(_) | Kind::Rebuild(_)))
     }
 
     /// Gives up the place of a job's piece, if it has one.
     pub(super) fn release_piece(&mut self, job: u8) {
-        if let Some(place) = self.job_places[usize::from(job)].take() {
+        if let Some(place) = self.copies.places[usize::from(job)].take() {
             self.release(place);
         }
     }
 
     pub(super) fn job(&mut self, job: u8) -> Option<&mut Job> {
-        self.jobs.get_mut(usize::from(job))?.as_mut()
+        self.copies.jobs.get_mut(usize::from(job))?.as_mut()
     }
 
     /// Goes on with the next piece, or ends.
     fn next_piece(&mut self, number: u8) {
-        let Some(mut job) = self.jobs[usize::from(number)] else {
+        let Some(mut job) = self.copies.jobs[usize::from(number)] else {
             return;
         };
         let from = job.piece.end;
@@ -305,7 +352,7 @@ impl Mirror {
             Kind::Check => self.check.is_none(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
-        if useless || self.stopping && !waits || self.ownership.is_lost() {
+        if useless || self.is_stopping() && !waits || self.ownership.is_lost() {
             return self.end_job(number);
         }
         if from >= job.range.end {
@@ -331,7 +378,7 @@ impl Mirror {
         };
         (job.step, job.tried) = (Step::Lock, Legs::default());
         job.unreachable = false;
-        self.jobs[usize::from(number)] = Some(job);
+        self.copies.jobs[usize::from(number)] = Some(job);
         let unlocked = match job.kind {
             Kind::Mend(_) => has(Bug::MendWithoutLock),
             Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
@@ -343,13 +390,13 @@ impl Mirror {
         // Jobs are named behind all I/Os.
         let owner = self.config.ios as u64 + u64::from(number);
         let (place, _) = self.order.admit(owner, 0, job.piece);
-        self.job_places[usize::from(number)] = Some(place);
+        self.copies.places[usize::from(number)] = Some(place);
         self.job_go(number);
     }
 
     /// It may be the piece's turn.
     pub(super) fn job_go(&mut self, number: u8) {
-        let first = self.is_first(self.job_places[usize::from(number)]);
+        let first = self.is_first(self.copies.places[usize::from(number)]);
         if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
             self.read_piece(number);
         }
@@ -357,7 +404,7 @@ impl Mirror {
 
     fn read_piece(&mut self, number: u8) {
         let (up, counts) = (self.members.in_sync(), self.checked_from());
-        let Some(job) = self.jobs[usize::from(number)] else {
+        let Some(job) = self.copies.jobs[usize::from(number)] else {
             return;
         };
         let spares = self.spares_of(&job, job.tried);
@@ -421,7 +468,7 @@ impl Mirror {
 
     /// No leg has given the piece.
     fn unreadable(&mut self, number: u8) {
-        let Some(job) = self.jobs[usize::from(number)] else {
+        let Some(job) = self.copies.jobs[usize::from(number)] else {
             return;
         };
         let (piece, kind) = (job.piece, job.kind);
@@ -433,7 +480,7 @@ impl Mirror {
         } else if unreachable {
             // Not for the medium's sake: later.
             self.end_job(number);
-            self.copy_pause_ns = self.now_ns + COPY_PAUSE_NS;
+            self.copies.pause_ns = self.now_ns + COPY_PAUSE_NS;
         } else if self.is_worth_cutting(number) && self.once_more_in_pieces(number) {
             return;
         } else {
@@ -456,7 +503,7 @@ impl Mirror {
     /// were asked, which may have bad ones at other places. What a check finds is mended by another
     /// job.
     fn is_worth_cutting(&self, number: u8) -> bool {
-        let job = self.jobs[usize::from(number)];
+        let job = self.copies.jobs[usize::from(number)];
         let several = |job: &Job| job.tried.count() > 1 && job.kind != Kind::Check;
         job.is_some_and(|job| job.piece.end - job.piece.start > PIECE_MIN || several(&job))
     }
@@ -472,7 +519,7 @@ impl Mirror {
 
     /// The piece is copied once more, in smaller ones; false: there are none.
     fn once_more_in_pieces(&mut self, number: u8) -> bool {
-        let job = self.jobs[usize::from(number)];
+        let job = self.copies.jobs[usize::from(number)];
         let Some(unit) = job.and_then(|job| self.smaller_unit(&job)) else {
             return false;
         };
@@ -500,7 +547,7 @@ impl Mirror {
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
         let foreign = self.ownership.is_lost();
         // What one gives that has left may be older than what was acknowledged.
-        let job = self.jobs[usize::from(number)];
+        let job = self.copies.jobs[usize::from(number)];
         let gone = !self.members.in_sync().has(leg)
             && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
         if self.is_late(number, leg) {
@@ -675,7 +722,7 @@ impl Mirror {
 
     /// A leg has left: nothing is copied to it.
     pub(super) fn without_copies(&mut self, leg: u8) {
-        for job in self.jobs.iter_mut().flatten() {
+        for job in self.copies.jobs.iter_mut().flatten() {
             job.targets.remove(leg);
         }
         self.check_without(leg);

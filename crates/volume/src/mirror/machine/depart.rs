@@ -234,7 +234,7 @@ impl Mirror {
                 slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
             }
             Work::Copy(job) => {
-                let job = self.jobs.get(usize::from(job)).copied().flatten();
+                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
                 job.map(|job| job.piece)
             }
             _ => None,
@@ -255,7 +255,7 @@ impl Mirror {
 
     /// Nobody waits for what a leg that has left has of copies.
     pub(super) fn copy_without(&mut self, leg: u8) {
-        for number in 0..self.jobs.len() as u8 {
+        for number in 0..self.copies.jobs.len() as u8 {
             let Some(job) = self.job(number) else {
                 continue;
             };
@@ -289,7 +289,7 @@ impl Mirror {
 
     /// A job does not go on: what is left of it from this byte on another one does.
     pub(super) fn give_up_job(&mut self, number: u8, from: u64) {
-        if let Some(job) = self.jobs[usize::from(number)]
+        if let Some(job) = self.copies.jobs[usize::from(number)]
             && job.kind == Kind::Check
         {
             let (start, end) = (job.range.start, job.range.end);
@@ -301,7 +301,7 @@ impl Mirror {
 
     /// A job is over; its buffer is free when nobody has it any more.
     pub(super) fn end_job(&mut self, number: u8) {
-        let job = &mut self.jobs[usize::from(number)];
+        let job = &mut self.copies.jobs[usize::from(number)];
         match job {
             Some(job) if !job.late.is_empty() => job.step = Step::Over,
             _ => *job = None,

@@ -339,7 +339,7 @@ impl Mirror {
         }
         self.write_all_on();
         self.after_pages(pages, round, written);
-        self.wake |= self.stopping || self.is_growing();
+        self.wake |= self.is_stopping() || self.is_growing();
     }
 
     /// Forgets all: everything is flushed, nothing is under way.

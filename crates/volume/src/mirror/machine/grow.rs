@@ -92,7 +92,7 @@ impl Mirror {
     pub fn grow(&mut self, sizes: &[u64; LEGS_MAX], now_ns: u64) -> Result<u64, GrowError> {
         self.at(now_ns);
         let busy =
-            self.stopping || self.changes.growth.is_some() || !self.changes.adding.is_empty();
+            self.is_stopping() || self.changes.growth.is_some() || !self.changes.adding.is_empty();
         if self.read_only || self.ownership.is_lost() || busy {
             return Err(GrowError::Refused);
         }
@@ -157,10 +157,10 @@ impl Mirror {
         let all: Legs = self.state.entries().map(|it| it.0).collect();
         let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
-            Step::Wait if self.stopping || all != self.members.in_sync() => {
+            Step::Wait if self.is_stopping() || all != self.members.in_sync() => {
                 self.end_growth(News::NotGrown)
             }
-            Step::Bits if self.stopping => self.end_growth(News::NotGrown),
+            Step::Bits if self.is_stopping() => self.end_growth(News::NotGrown),
             Step::Wait if self.life == Life::Running && quiet => {
                 self.make_room(&growth);
                 self.changes.growth = Some(Growth {

@@ -14,7 +14,7 @@
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
 use super::legs::{Legs, Ticket, Work};
-use super::life::Life;
+use super::life::{Life, Stop};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Outcome;
@@ -163,7 +163,7 @@ impl Mirror {
 
     /// Whether the record is cleared, or about to be: a heartbeat would find no owner.
     fn is_releasing(&self) -> bool {
-        let is_last = self.stopping && self.forgot && self.log.is_written();
+        let is_last = matches!(self.stop, Stop::Clearing) && self.log.is_written();
         is_last || matches!(self.ownership.state(), State::Releasing)
     }
 

@@ -67,7 +67,7 @@ impl Mirror {
     /// [`Full`].
     pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<u32, Full> {
         self.at(now_ns);
-        if self.stopping {
+        if self.is_stopping() {
             return Err(Full);
         }
         if self.slots.is_full() {
@@ -340,8 +340,8 @@ impl Mirror {
         };
         // Its number is free when that was told: another I/O must not be taken for it.
         self.outputs.push_back(Output::Done(id, outcome));
-        self.pace.served(self.now_ns - slot.since_ns);
-        self.wake |= self.stopping;
+        self.copies.pace.served(self.now_ns - slot.since_ns);
+        self.wake |= self.is_stopping();
         if let Some(place) = slot.place {
             self.release(place);
         }

@@ -147,7 +147,7 @@ pub(super) enum Work {
 }
 
 /// What several legs were given, until all have ended it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     pub waits: Legs,
     /// They are out of step, or broken.

@@ -10,11 +10,11 @@ use super::accept::Accepting;
 use super::bad::Bad;
 use super::commit::SuperblockUpdate;
 use super::contents::Contents;
+use super::copy::Copies;
 use super::dirty_log::DirtyLog;
-use super::legs::{Legs, Work};
+use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
 use super::members::{Member, Members};
-use super::pace::Pace;
 use super::planted;
 use super::resync::Diverged;
 use super::spare::Spare;
@@ -47,6 +47,19 @@ pub(super) enum Life {
     Sweeping,
     Running,
     Stopped,
+}
+
+/// How far a stop is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    No,
+    /// All that is under way ends.
+    Draining,
+    /// All legs are flushed.
+    Flushing(Round),
+    /// All is flushed; dirty bits are cleared as far as they may be, then the last event is
+    /// written.
+    Clearing,
 }
 
 /// How long a copy that failed for the path's sake waits.
@@ -96,7 +109,7 @@ impl Mirror {
             reading: Legs::default(),
             begin: false,
             begun: false,
-            stopping: false,
+            stop: Stop::No,
             unclean: assembly.unclean,
             read_only: assembly.read_only,
             loss: Loss::default(),
@@ -117,21 +130,14 @@ impl Mirror {
             log: DirtyLog::new(state.geometry.regions()),
             slots: SlotMap::new(ios as u32),
             order: ChangeOrder::new(ios + jobs),
-            job_places: alloc::vec![None; jobs],
             is_releasing: false,
+            copies: Copies::new(jobs, config.speed, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
-            jobs: (0..jobs).map(|_| None).collect(),
-            mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
             rescue_said_until_ns: 0,
             bad: Bad::default(),
             unreadable: Unreadable::new(state.geometry.regions()),
-            idle: false,
-            copy_pause_ns: 0,
-            pace: Pace::new(config.speed, now_ns),
             check: None,
             report: CheckReport::default(),
-            stop_flush: None,
-            forgot: false,
             errors_halved_ns: now_ns,
             outputs: VecDeque::new(),
         }
@@ -192,7 +198,7 @@ impl Mirror {
         self.begin_leases(start.terms);
         self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
         // What can be asked of all legs at once.
-        let (ios, jobs) = (self.config.ios, self.jobs.len());
+        let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
         let legs = self.state.entries().count();
         self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
@@ -274,13 +280,13 @@ impl Mirror {
         self.grow_on();
         self.see_to_heals();
         self.propose();
-        if self.stopping {
+        if self.is_stopping() {
             self.stop_on();
         }
         self.see_to_due();
         self.begin_heartbeats();
         if self.life == Life::Running {
-            if !self.stopping && self.log.clears_at().is_some_and(|at| now_ns >= at) {
+            if !self.is_stopping() && self.log.clears_at().is_some_and(|at| now_ns >= at) {
                 self.clear_cold();
             }
             self.give_copies();
@@ -295,7 +301,7 @@ impl Mirror {
         if self.wake {
             return Some(self.now_ns);
         }
-        let relax = self.log.clears_at().filter(|_| !self.stopping);
+        let relax = self.log.clears_at().filter(|_| !self.is_stopping());
         let retry = match self.update.is_broken() {
             // Who stops has nothing to say again.
             true if self.update.is_idle() && self.update.retry_at_ns() > self.now_ns => {
@@ -325,7 +331,9 @@ impl Mirror {
     /// Stops: nothing new is taken, and [`News::Stopped`] is the last that is said.
     pub fn stop(&mut self, now_ns: u64) {
         self.at(now_ns);
-        self.stopping = true;
+        if self.stop == Stop::No {
+            self.set_stop(Stop::Draining);
+        }
         self.wake = true;
     }
 
@@ -369,10 +377,10 @@ impl Mirror {
 
     /// Whether all is on the legs, and a stop may be said to be clean.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.stopping
+        self.is_stopping()
             && self.begun
             && self.life == Life::Running
-            && self.forgot
+            && matches!(self.stop, Stop::Clearing)
             && self.log.is_written()
             && !self.legs.iter().flatten().any(|leg| leg.is_busy())
             && self.diverged.is_empty()
@@ -385,7 +393,7 @@ impl Mirror {
         }
         let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
         let busy = self.ios().next().is_some()
-            || self.jobs.iter().any(Option::is_some)
+            || self.copies.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
             || !self.update.is_idle()
             || self.is_in_doubt() && !self.update.is_broken()
@@ -412,24 +420,28 @@ impl Mirror {
                 false => self.stopped(false),
             };
         }
-        match self.stop_flush {
-            None => self.stop_flush = Some(self.flush_all(self.members.writable(), Work::Stop)),
-            Some(round) if !round.waits.is_empty() => {}
-            Some(_) if !self.forgot => {
-                self.forgot = true;
+        match self.stop {
+            Stop::No => unreachable!("it stops"),
+            Stop::Draining => {
+                let round = self.flush_all(self.members.writable(), Work::Stop);
+                self.set_stop(Stop::Flushing(round));
+            }
+            Stop::Flushing(round) if !round.waits.is_empty() => {}
+            Stop::Flushing(_) => {
+                self.set_stop(Stop::Clearing);
                 self.wake = true;
                 if self.may_clear() {
                     self.clear_all_dirty();
                 }
             }
-            // Nothing is left to be said.
-            Some(_) if self.state.clean => self.stopped(true),
-            Some(_) => self.release_ownership(),
+            // Nothing is left to be written.
+            Stop::Clearing if self.state.clean => self.stopped(true),
+            Stop::Clearing => self.release_ownership(),
         }
     }
 
     pub(super) fn stop_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.stop_flush else {
+        let Stop::Flushing(round) = &mut self.stop else {
             return; // another leg has failed it, and it is done again
         };
         if !round.ends(leg, outcome) {
@@ -438,8 +450,8 @@ impl Mirror {
         let round = *round;
         self.wake = true;
         if round.outcome.is_some() {
-            // Once more, with those that stay; who can't flush alone stops unclean.
-            self.stop_flush = None;
+            // Once more, with those that stay; if none can flush the stop is unclean.
+            self.set_stop(Stop::Draining);
             self.leave(round);
             if round.done.both(self.members.in_sync()).is_empty() {
                 self.update.set_broken();
@@ -447,6 +459,23 @@ impl Mirror {
         } else {
             self.all_flushed(round.done);
         }
+    }
+
+    /// Whether it stops, or has.
+    #[inline]
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop != Stop::No
+    }
+
+    fn set_stop(&mut self, next: Stop) {
+        let is_edge = match (self.stop, next) {
+            (Stop::No | Stop::Flushing(_), Stop::Draining) => true,
+            (Stop::Draining, Stop::Flushing(_)) => true,
+            (Stop::Flushing(round), Stop::Clearing) => round.waits.is_empty(),
+            _ => false,
+        };
+        assert!(is_edge, "from {:?} to {next:?}", self.stop);
+        self.stop = next;
     }
 
     pub(super) fn stopped(&mut self, clean: bool) {

@@ -15,7 +15,7 @@ use block::Range;
 impl Mirror {
     /// Saves positions, and ends rebuilds.
     pub(super) fn see_to_rebuilds(&mut self) {
-        if self.stopping || self.update.is_broken() {
+        if self.is_stopping() || self.update.is_broken() {
             return;
         }
         for leg in self.members.rebuilding().iter() {

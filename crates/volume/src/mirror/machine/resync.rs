@@ -176,7 +176,7 @@ impl Mirror {
         match self.diverged.flush {
             Some(_) => {}
             None if !self.diverged.unflushed => self.end_resync(),
-            None if self.now_ns < self.copy_pause_ns => {}
+            None if self.now_ns < self.copies.pause_ns => {}
             None => self.flush_copied(),
         }
     }
@@ -184,14 +184,14 @@ impl Mirror {
     fn is_alone(&self) -> bool {
         let alone = self.members.in_sync().count() == 1 && self.required == self.members.in_sync();
         let writes = |job: &Job| matches!(job.kind, Kind::Resync(_)) && !job.is_over();
-        let writes = self.jobs.iter().flatten().any(writes);
+        let writes = self.copies.jobs.iter().flatten().any(writes);
         !self.diverged.is_empty() && alone && !writes
     }
 
     /// Whether it is to flush that when the pause is over.
     pub(super) fn flushes_alone_later(&self) -> bool {
         let waits = self.diverged.unflushed && self.diverged.flush.is_none();
-        waits && !self.stopping && self.is_alone()
+        waits && !self.is_stopping() && self.is_alone()
     }
 
     fn flush_copied(&mut self) {
@@ -207,7 +207,7 @@ impl Mirror {
         if self.members.in_sync().count() > 1 || self.diverged.tries < 2 {
             return;
         }
-        self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
+        self.copies.pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
         for id in 0..self.config.ios as u32 {
             let Some(slot) = self.io(id) else {
                 continue;
@@ -222,7 +222,7 @@ impl Mirror {
 
     /// What is being made alike begins anew: another leg is in sync, or something was written.
     pub(super) fn copies_anew(&mut self) {
-        for job in self.jobs.iter_mut().flatten() {
+        for job in self.copies.jobs.iter_mut().flatten() {
             job.anew = true;
         }
         if !self.diverged.is_empty() {

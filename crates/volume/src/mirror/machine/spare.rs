@@ -116,7 +116,7 @@ impl Mirror {
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
-        let runs = self.life == Life::Running && !self.stopping && !self.ownership.is_lost();
+        let runs = self.life == Life::Running && !self.is_stopping() && !self.ownership.is_lost();
         let Some(it) = self
             .leg(leg)
             .filter(|_| runs && !self.members.writable().has(leg))
@@ -308,7 +308,7 @@ impl Mirror {
                 slot.is_some_and(|slot| slot.request.reads().is_some())
             }
             Work::Copy(job) => {
-                let job = self.jobs.get(usize::from(job)).copied().flatten();
+                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
                 job.is_some_and(|job| job.is_read_by(leg))
             }
             _ => false,

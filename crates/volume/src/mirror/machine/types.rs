@@ -145,8 +145,8 @@ pub enum News {
     /// The last leg in sync is, or was, smaller than the mirror needs: from this byte of the mirror
     /// on it has lost all.
     Cut(u8, u64),
-    /// Its heartbeats have not ended for so long that another host may take the leg over: nothing is
-    /// given to it, and what it was given is to be taken back (T48).
+    /// Its heartbeats have not ended for so long that another host may take the leg over: nothing
+    /// is given to it, and what it was given is to be taken back (T48).
     Lapsed(u8),
     /// They end again, and the leg is still ours.
     Renewed(u8),

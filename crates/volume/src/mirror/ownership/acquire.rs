@@ -11,7 +11,7 @@
 //! written is left out, and is an error in `given`.
 //!
 //! Where only this host reaches the legs, it has locked them, so another owner's record belongs to
-//! a process that is unreleased. Where other hosts reach them, all legs are read again first, so that
+//! a process that is gone. Where other hosts reach them, all legs are read again first, so that
 //! nothing is written over what another host has written since. Another owner's record is watched
 //! for three heartbeat intervals: if its sequence rises on any leg, that owner lives and keeps the
 //! mirror. Else our record is written, and must stand on all legs after one more interval: of two
@@ -19,7 +19,7 @@
 //! it must stand for two and a half: that owner may have read its own record just before, and may
 //! issue I/O for [`LEASE_INTERVALS`] from then on. Then it is written once more, so that other
 //! hosts see a sequence that rises. If another record is found instead, all begins again: it may be
-//! a late heartbeat of an owner that is unreleased; one that lives is noticed by that watch.
+//! a late heartbeat of an owner that is gone; one that lives is noticed by that watch.
 //!
 //! The legs may execute what that owner sent them until [`Terms::hold_until_ns`] (T9), its
 //! superblocks too. The record of the second write has a sequence above all of these, in both

@@ -97,8 +97,8 @@ impl Ownership {
         }
     }
 
-    /// Returns whether a start is to be decided now, by what the legs say: it is refused or acquired
-    /// then.
+    /// Returns whether a start is to be decided now, by what the legs say: it is refused or
+    /// acquired then.
     pub fn decides(&mut self, legs: &[LegRead], now_ns: u64) -> bool {
         let pending = |leg: &LegRead| {
             let is_outdated = leg.known == Known::Outdated;

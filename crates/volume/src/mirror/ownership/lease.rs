@@ -263,7 +263,7 @@ impl Leases {
     }
 
     /// The record that a heartbeat read is ours. Returns whether one with this sequence and bound
-    /// is to be written, which is not so if `is_over`, or if an event's superblock is being written.
+    /// is to be written: not if `is_over`, or if an event's superblock is being written.
     pub fn heartbeat_read(
         &mut self,
         leg: u8,
@@ -429,7 +429,8 @@ impl Leases {
         self.lapsed.remove(leg);
     }
 
-    /// Whether no superblock of an event may be written to a leg: a heartbeat is, or nothing may be.
+    /// Whether no superblock of an event may be written to a leg: a heartbeat is being written, or
+    /// nothing may be.
     pub fn blocks_event(&self, leg: u8, in_sync: Legs) -> bool {
         let writes = matches!(self.leg(leg).heartbeat, Heartbeat::Writing { .. });
         writes || self.lapsed.has(leg) || self.stands_still(in_sync)

@@ -188,7 +188,9 @@ fn a_mend_whose_other_legs_have_left_says_nothing_is_lost() {
             _ => {}
         }
     }
-    assert!(!lost && mirror.mends.is_empty() && mirror.jobs.iter().all(Option::is_none));
+    assert!(
+        !lost && mirror.copies.mends.is_empty() && mirror.copies.jobs.iter().all(Option::is_none)
+    );
 }
 
 #[test]

@@ -242,8 +242,8 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     assert!(given == 0 && mirror.has_lost_ownership());
 }
 
-/// The heartbeat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is the
-/// end, and what is written on leg 1 then.
+/// The heartbeat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is
+/// the end, and what is written on leg 1 then.
 fn finds(mirror: &mut Mirror, sequence: u64, now_ns: u64) -> (bool, Vec<u8>) {
     let mut copies = Vec::new();
     mirror.handle_timeout(now_ns);

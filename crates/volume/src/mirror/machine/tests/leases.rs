@@ -240,8 +240,8 @@ fn t09_what_waits_for_the_owner_before_goes_on_when_that_is_over_whoever_tells_t
     assert!(ended.contains(&(flush, Outcome::Done)), "{ended:?}");
 }
 
-/// A mirror whose legs have all that two writes, a read and a flush need, under way, when heartbeats
-/// don't end any more; these I/Os, what the legs have, and their heartbeats.
+/// A mirror whose legs have all that two writes, a read and a flush need, under way, when
+/// heartbeats don't end any more; these I/Os, what the legs have, and their heartbeats.
 fn without_leases(hung: &mut Vec<Output>, heartbeats: &mut Vec<Output>) -> (Mirror, Vec<u32>) {
     let mut mirror = shared(0);
     let far = Request::Write(Range::new(2 << 20, BLOCK), false);

@@ -393,7 +393,7 @@ fn a_copy_from_a_spare_in_doubt_is_done_later() {
         "{:?}",
         seen.news
     );
-    assert!(mirror.unreadable.next_paused(0).is_none() && mirror.copy_pause_ns > 9 * SECOND);
+    assert!(mirror.unreadable.next_paused(0).is_none() && mirror.copies.pause_ns > 9 * SECOND);
 }
 
 /// A leg that waits is lost, taken out or cut short while a copy is read from it: writes go on
@@ -424,7 +424,7 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
         lose(&mut mirror);
         let ended = run(&mut mirror, now_ns, &mut well);
         assert_eq!(ended, [(io, Outcome::Done)], "{number}");
-        let jobs = |mirror: &Mirror| mirror.jobs.iter().flatten().count();
+        let jobs = |mirror: &Mirror| mirror.copies.jobs.iter().flatten().count();
         assert_eq!(jobs(&mirror), 1, "its buffer is not free yet");
         mirror.handle_done(asked, Outcome::PathError, now_ns);
         assert_eq!(jobs(&mirror), 0);

@@ -603,5 +603,5 @@ fn a_ceiling_below_the_floor_is_no_ceiling() {
         ..Config::new(2)
     };
     let mirror = started(2, config);
-    assert_eq!(mirror.pace.rate(), 1 << 20);
+    assert_eq!(mirror.copies.pace.rate(), 1 << 20);
 }
