@@ -4,7 +4,7 @@
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
 //! * [`Core`]: front ends and block devices of one core, and the owner of each connection
-//! * [`mirror`]: the host with mirrors over its volumes
+//! * `devices`: the block devices of one core: multipath volumes of [`host`], and each [`mirror`]
 //! * [`export`]: the NBD server, a front end
 //! * `nvme_server`: the NVMe/TCP server, another one
 //! * `pipeline`: a request of either on its way over a device

@@ -27,7 +27,7 @@ use volume::mirror::ownership::heartbeat_ns;
 use volume::mirror::superblock::LegState;
 use volume::mirror::{Crc32c, Name};
 
-/// What a mirror needs of its engine.
+/// What a mirror is driven with.
 pub(super) struct Kit<'a> {
     /// The devices that it may submit to.
     pub below: BackEndsMut<'a>,
@@ -105,6 +105,8 @@ pub(super) enum Purpose {
     Machine(Ticket),
 }
 
+/// A leg as its mirror's driver has it: the device, what was seen of that, and what it was given.
+/// Whether it has all data, and may be read, the machine knows, by its slot.
 pub(super) struct LegDevice {
     pub config: LegConfig,
     /// Once the host's volume is ready.

@@ -238,3 +238,40 @@ impl Mirrored {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t50_leg_that_left_for_a_cut_file_stays_away() {
+        let mut extent = Extent::of(1 << 20);
+        extent.leave_for_cut();
+        assert!(!extent.keeps_away(), "nothing was cut");
+        extent.note_cut();
+        assert!(extent.is_cut_file() && !extent.has_nothing());
+        extent.set_file_end(Some(4096));
+        assert!(extent.is_too_small() && !extent.keeps_away());
+        extent.leave_for_cut();
+        extent.note_cut();
+        assert_eq!(extent.file, LegFile::LeftForCut { end: Some(4096) });
+        // It is taken as it is, and waits for its user all the same.
+        extent.accept();
+        assert!(!extent.is_too_small() && extent.keeps_away() && extent.has_nothing());
+        extent.file = LegFile::Whole;
+        assert!(!extent.keeps_away() && !extent.has_nothing());
+    }
+
+    #[test]
+    fn accepting_a_namespace_leaves_its_file_whole() {
+        let mut extent = Extent {
+            size: LegSize::Regrown,
+            ..Extent::of(1 << 20)
+        };
+        extent.accept();
+        assert_eq!(
+            (extent.size, extent.file),
+            (LegSize::Enough, LegFile::Whole)
+        );
+    }
+}

@@ -3,6 +3,7 @@
 mod again;
 mod cost;
 mod deep;
+mod devices;
 mod frozen;
 mod grow;
 mod hang;
