@@ -26,12 +26,13 @@ use crate::machine::{
 };
 use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{self, NvmeConfig, NvmeServer};
-use crate::target::{PortStats, TargetEngine};
+use crate::target::{PortStats, TargetControl, TargetEngine};
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use block::order::ChangeOrder;
 use block::{Issuer, Key};
-use nvme::controller::ConfigError;
+use nvme::controller::{ConfigError, DiscoveryChange};
 
 /// The part of the engine that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +211,16 @@ impl Core {
         for server in &mut self.nvme {
             server.stop(now_ns);
         }
+    }
+
+    fn admit_hosts(&mut self, listener: u32, hosts: Vec<String>, now_ns: u64) {
+        let at = listener.checked_sub(EXPORTS_MAX);
+        let Some(&(server, _)) = at.and_then(|at| self.ports.get(at as usize)) else {
+            unreachable!("no NVMe/TCP server has listener {listener}");
+        };
+        let change = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
+        let target = self.nvme[usize::from(server)].target_mut();
+        target.handle_control(change, now_ns);
     }
 
     /// The server of a host's connection, and the connection's number there.
@@ -543,6 +554,7 @@ impl Machine for Core {
                 }
             }
             ExportControl::Source(export, source) => self.nbd.expect_source(export, source),
+            ExportControl::Hosts(listener, hosts) => self.admit_hosts(listener, hosts, now_ns),
             ExportControl::Drain(drain_ns) => self.drain(drain_ns, now_ns),
             ExportControl::Stop(drain_ns) => {
                 self.stopping = true;

@@ -192,13 +192,11 @@ impl Body {
         };
         self.sink = Sink::Drop;
         let command = &mut slots[slot];
-        if self
+        let is_damaged = self
             .crc
-            .is_some_and(|crc| crc != u32::from_le_bytes(self.digest))
-        {
-            if command.data == DataState::Good {
-                command.data = DataState::Damaged;
-            }
+            .is_some_and(|crc| crc != u32::from_le_bytes(self.digest));
+        if is_damaged && command.data == DataState::Good {
+            command.data = DataState::Damaged;
         }
         (command.done == command.len).then_some(slot)
     }
