@@ -162,6 +162,9 @@ pub struct ReloadParams {
     /// Also what needs force.
     #[serde(default)]
     pub force: bool,
+    /// Nothing is changed: what would be is told.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
 }
 
 /// Of `path.…`.

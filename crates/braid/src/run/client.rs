@@ -66,6 +66,9 @@ pub enum EngineVerb {
         /// Also remove volumes that have clients: these are told, and disconnected
         #[arg(long)]
         force: bool,
+        /// Change nothing, and show what would change, in its order
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -260,11 +263,19 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Path { verb } => path(verb),
         EngineVerb::Connect(args) => super::connect::ask(args),
         EngineVerb::ConnectAll(args) => super::connect::ask_all(args),
-        EngineVerb::Reload { force, common } => {
-            let call = EngineCall::Reload(ReloadParams { force: *force });
-            let value = common.call_for_long(&call)?;
-            common.print(&value, |text, value| {
-                writeln!(text, "{}", word(&value["changed"]))
+        EngineVerb::Reload {
+            force,
+            dry_run,
+            common,
+        } => {
+            let value = common.call_for_long(&EngineCall::Reload(ReloadParams {
+                force: *force,
+                dry_run: *dry_run,
+            }))?;
+            common.print(&value, |text, value| match dry_run {
+                false => writeln!(text, "{}", word(&value["changed"])),
+                true if items(&value["plan"]).next().is_none() => writeln!(text, "no difference"),
+                true => items(&value["plan"]).try_for_each(|it| writeln!(text, "{}", word(it))),
             })
         }
         EngineVerb::Export { verb } => export(verb),

@@ -7,7 +7,7 @@
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
 //!   them; [`state`]: their files
 //! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers; [`reload`]: another
-//!   configuration
+//!   configuration; [`plan`]: what it changes
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`mod@mirrors`]: volumes over legs
@@ -44,6 +44,7 @@ mod names;
 mod notes;
 mod nvme_exports;
 mod paths;
+mod plan;
 mod reach;
 mod registry;
 mod reload;
@@ -100,6 +101,9 @@ pub struct RunArgs {
     /// with another name, as they should
     #[arg(long, value_name = "NAME")]
     accept: Vec<String>,
+    /// Check the file, show which volumes and exports it has, and open nothing
+    #[arg(long)]
+    check: bool,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -108,6 +112,10 @@ pub struct RunArgs {
 /// Whatever of the configuration can't be had.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut config = Config::read(&args.config)?;
+    if args.check {
+        let lines = reload::start_in_words(&config);
+        return output::print(&lines.iter().map(|it| format!("{it}\n")).collect::<String>());
+    }
     sys::os::set_keep_alive_of_opened(config.tcp_keep_alive());
     let path = args.socket.clone().or(config.socket.clone());
     let path = socket::listening_path(path, socket::RUN);

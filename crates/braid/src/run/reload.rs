@@ -12,21 +12,33 @@
 //! A volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
-use super::config::{Config, PathKeys, Volume};
+use super::choices::Choices;
+use super::config::{Config, Export, PathKeys, Volume};
+use super::entries::PathEntry;
 use super::exports::Listening;
 use super::live;
 use super::mirrors::keep_legs;
-use super::paths::uris;
+use super::plan::{ActualVolume, Change, Presence, plan};
 use super::service::{Service, State};
 use crate::control::server::Caller;
 use anyhow::{anyhow, bail};
-use policy::PathIndex;
+use engine::host::PathState;
+use std::collections::BTreeMap;
 
-/// What was done, to be taken back.
-enum Done {
-    Opened(u16),
-    Added(u16, PathIndex),
-    Removed(u16, PathKeys),
+/// A reload under way.
+struct Reload<'a> {
+    service: &'a Service,
+    /// As the file says.
+    new: Config,
+    /// Its volumes, with the keys that were chosen by verb and still hold.
+    wanted: Vec<Volume>,
+    plan: Vec<Change>,
+    /// Numbers of volumes that were opened for it, which are not there yet.
+    opened: BTreeMap<String, u16>,
+    /// Steps that were done, to be taken back.
+    done: Vec<Change>,
+    /// What was changed, in words.
+    said: Vec<String>,
 }
 
 /// Applies the file; what was changed, in words. `force`: volumes leave that have clients, and
@@ -35,42 +47,27 @@ enum Done {
 /// # Errors
 /// Why nothing was.
 pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
-    let mut new = Config::read(&service.file)?;
+    let new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
     by.ensure_there()?;
-    {
-        let state = service.state();
-        let running = state.volumes.iter().map(|(_, it)| it.of.clone());
-        keep_legs(&mut new.volumes, running);
-    }
-    refuse_fixed(&service.state().configured, &new)?;
-    let sources = service.find_sources(&new)?;
-    let gone = gone(&service.state(), &new);
-    spare_unclean(&service.state(), &new, force)?;
-    let mut done = Vec::new();
-    let mut changes = Vec::new();
-    let mut absent = Vec::new();
-    let made = spare_clients(service, &gone, force)
-        .and_then(|()| open(service, &new, &gone, &mut done))
-        .and_then(|()| paths(service, &new, &mut done, &mut changes, &mut absent))
-        .and_then(|listening| {
-            // Again, because that took its time.
-            spare_clients(service, &gone, force)?;
-            rest(service, new, listening, &gone, &mut changes)
-        });
+    let mut reload = Reload::new(service, new)?;
+    let sources = service.find_sources(&reload.new)?;
+    let gone = reload.gone();
+    reload.spare_unclean(force)?;
+    let made = spare_clients(service, &gone, force).and_then(|()| reload.prepare());
+    let made = made.and_then(|listening| {
+        // Again, because that took its time.
+        spare_clients(service, &gone, force)?;
+        reload.rest(listening, &gone)
+    });
     if let Err(error) = made {
-        return Err(match take_back(service, done) {
+        return Err(match reload.take_back() {
             Ok(()) => error,
             Err(why) => error.context(format!("and not all could be taken back: {why}")),
         });
     }
-    for (volume, path, keys) in absent {
-        // The file says so, and what needs force was refused.
-        match service.remove_path(volume, path, true) {
-            Ok(()) => changes.push(format!("removed {}", keys.uri)),
-            Err(why) => changes.push(format!("not removed: {why}")),
-        }
-    }
+    reload.forget();
+    let mut changes = reload.said;
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
     Ok(match changes.is_empty() {
@@ -79,11 +76,322 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     })
 }
 
-/// Volumes that the file has no more.
-fn gone(state: &State, new: &Config) -> Vec<u16> {
-    let all = state.volumes.iter();
-    let gone = all.filter(|(_, it)| new.volume(&it.of.name).is_none());
-    gone.map(|(number, _)| number).collect()
+/// What a reload would change, a line for each step in its order.
+///
+/// # Errors
+/// Why it would change nothing.
+pub fn dry_run(service: &Service) -> anyhow::Result<Vec<String>> {
+    let new = Config::read(&service.file)?;
+    let reload = Reload::new(service, new)?;
+    service.find_sources(&reload.new)?;
+    let lines = reload.plan.iter().map(Change::to_string);
+    let exports = {
+        let state = service.state();
+        let there = state.exports.iter().flatten();
+        let there = there.map(|it| (state.volumes.name(it.volume), it.export.clone()));
+        exports_in_words(&there.collect::<Vec<_>>(), &reload.new)
+    };
+    let discovery = service.state().configured.discoveries != reload.new.discoveries;
+    let discovery = discovery.then(|| "change [[discovery]]".to_owned());
+    let drain = service.state().configured.drain_timeout != reload.new.drain_timeout;
+    let drain = drain.then(|| "set drain_timeout".to_owned());
+    Ok(lines.chain(exports).chain(discovery).chain(drain).collect())
+}
+
+impl<'a> Reload<'a> {
+    /// What is to be done, where all of it can be.
+    fn new(service: &'a Service, mut new: Config) -> anyhow::Result<Self> {
+        let cores = service.senders.report()?;
+        let state = |number: u16, index: u8| {
+            let paths = cores.first()?.volumes.get(usize::from(number))?;
+            Some(paths.get(usize::from(index))?.state)
+        };
+        let choices = service.choices();
+        let now = service.state();
+        keep_legs(
+            &mut new.volumes,
+            now.volumes.iter().map(|(_, it)| it.of.clone()),
+        );
+        refuse_fixed(&now.configured, &new)?;
+        let actual = actual(&now, |number, path| match path.is_there() {
+            false => Presence::Absent,
+            true if state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
+            true => Presence::Down,
+        });
+        let wanted = with_choices(&new, &choices);
+        drop(now);
+        drop(choices);
+        Ok(Self {
+            service,
+            plan: plan(&wanted, &actual),
+            new,
+            wanted,
+            opened: BTreeMap::new(),
+            done: Vec::new(),
+            said: Vec::new(),
+        })
+    }
+
+    /// Volumes that the file has no more.
+    fn gone(&self) -> Vec<u16> {
+        let state = self.service.state();
+        let gone = self.plan.iter().filter_map(|change| match change {
+            Change::CloseVolume(name) => state.volumes.number(name).ok(),
+            _ => None,
+        });
+        gone.collect()
+    }
+
+    fn wanted(&self, name: &str) -> &Volume {
+        let found = self.wanted.iter().find(|it| it.name == name);
+        found.unwrap_or_else(|| panic!("{name} is planned for and not wanted"))
+    }
+
+    /// Absent paths that may hold writes (T13) don't leave.
+    fn spare_unclean(&self, force: bool) -> anyhow::Result<()> {
+        let state = self.service.state();
+        for change in &self.plan {
+            if let Change::ForgetPath(name, path) = change
+                && let Ok(number) = state.volumes.number(name)
+                && let Some(it) = state.volumes[number].entries().of_uri(&path.uri)
+            {
+                let spared = state.volumes[number].spare_unclean(it.index(), force);
+                spared.map_err(|why| anyhow!("volume {name}: {why}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What can fail: volumes open, paths join, new exports listen, paths leave.
+    fn prepare(&mut self) -> anyhow::Result<Listening> {
+        let sure = self.plan.iter().filter(|it| it.can_fail()).cloned();
+        let (leave, come): (Vec<_>, Vec<_>) =
+            sure.partition(|it| matches!(it, Change::RemovePath(..)));
+        for change in come {
+            self.make(change)?;
+        }
+        let listening = self.service.listen(&self.new)?;
+        for change in leave {
+            self.make(change)?;
+        }
+        Ok(listening)
+    }
+
+    /// One step that can fail.
+    fn make(&mut self, change: Change) -> anyhow::Result<()> {
+        let (volume, made) = match &change {
+            Change::OpenVolume(name) => {
+                let gone = self.gone();
+                apart(&self.service.state(), self.wanted(name), &gone)?;
+                let opened = self.service.open_volume(self.wanted(name));
+                let opened = opened.map(|number| {
+                    self.opened.insert(name.clone(), number);
+                });
+                (name, opened)
+            }
+            Change::AddPath(name, path) => {
+                self.said.push(format!("added {}", path.uri));
+                (name, self.add_path(name, path))
+            }
+            Change::RemovePath(name, path) => {
+                self.said.push(format!("removed {}", path.uri));
+                (name, self.remove_path(name, path, false))
+            }
+            other => unreachable!("{other}: it can't fail"),
+        };
+        made.map_err(|why| anyhow!("volume {volume}: {why}"))?;
+        self.done.push(change);
+        Ok(())
+    }
+
+    fn add_path(&self, name: &str, path: &PathKeys) -> Result<(), String> {
+        let number = self.number(name)?;
+        self.service.add_path(number, path.clone()).map(drop)
+    }
+
+    fn remove_path(&self, name: &str, path: &PathKeys, force: bool) -> Result<(), String> {
+        let number = self.number(name)?;
+        let index = {
+            let state = self.service.state();
+            let it = state.volumes.get(number);
+            it.and_then(|it| Some(it.entries().of_uri(&path.uri)?.index()))
+        };
+        let index = index.ok_or_else(|| format!("{} has left meanwhile", path.uri))?;
+        self.service.remove_path(number, index, force)
+    }
+
+    fn number(&self, name: &str) -> Result<u16, String> {
+        let there = self.service.state().volumes.number(name);
+        there.map_err(|error| error.to_string())
+    }
+
+    /// Whatever can't be taken back is named; the rest is.
+    fn take_back(&mut self) -> Result<(), String> {
+        let mut whys = Vec::new();
+        for change in std::mem::take(&mut self.done).iter().rev() {
+            let taken = match change.undo() {
+                Some(Change::CloseVolume(name)) => {
+                    self.service.take_back_volume(self.opened[&name]);
+                    Ok(())
+                }
+                Some(Change::AddPath(name, path)) => self.add_path(&name, &path),
+                Some(Change::RemovePath(name, path)) => self.remove_path(&name, &path, true),
+                _ => unreachable!("{change}: it can't fail"),
+            };
+            whys.extend(taken.err());
+        }
+        match whys.is_empty() {
+            true => Ok(()),
+            false => Err(whys.join("; ")),
+        }
+    }
+
+    /// Absent paths are not looked for any more: the file says so, and what needs force was
+    /// refused.
+    fn forget(&mut self) {
+        for change in &self.plan {
+            if let Change::ForgetPath(name, path) = change {
+                self.said.push(match self.remove_path(name, path, true) {
+                    Ok(()) => format!("removed {}", path.uri),
+                    Err(why) => format!("not removed: {why}"),
+                });
+            }
+        }
+    }
+
+    /// Exports, then what can't fail.
+    fn rest(&mut self, listening: Listening, gone: &[u16]) -> anyhow::Result<()> {
+        let service = self.service;
+        let mut choices = service.choices();
+        let mut state = service.state();
+        state.ensure_open()?;
+        let again = service.restore_sockets(&mut state, &self.new)?;
+        let mut changed = service.apply_exports(&mut state, &self.new, listening)?;
+        changed.extend(again);
+        for number in 0..state.exports.len() {
+            let there = state.exports[number].as_ref();
+            let over = there.filter(|there| {
+                let volume = self.new.volume(&state.volumes.name(there.volume));
+                volume.is_none_or(|volume| {
+                    let mut exports = volume.exports.iter();
+                    !exports.any(|export| *export == there.export)
+                })
+            });
+            if let Some(uri) = over.map(|there| there.uri.clone()) {
+                service.remove_export(&mut state, number);
+                self.said.push(format!("removed {uri}"));
+            }
+        }
+        for number in gone {
+            let name = state.volumes.name(*number);
+            self.said.push(format!("removed volume {name}"));
+            state.volumes.leave(*number);
+        }
+        let opened = state.volumes.admit(&self.new);
+        let new = opened.iter();
+        self.said
+            .extend(new.map(|number| service.tell_new(&state, *number)));
+        self.said.append(&mut changed);
+        // Anew: keys may have been set by verb meanwhile.
+        let wanted = with_choices(&self.new, &choices);
+        let actual = actual(&state, |_, _| Presence::Down);
+        for change in plan(&wanted, &actual) {
+            let said = set(service, &mut state, &change, &wanted);
+            self.said.extend(said);
+        }
+        for of in &wanted {
+            if let Ok(number) = state.volumes.number(&of.name) {
+                state.volumes[number].configure(of.clone());
+            }
+        }
+        state.configured = self.new.clone();
+        drop(state);
+        choices.forget_others(&self.new);
+        drop(choices);
+        service.keep_opened(&opened);
+        Ok(())
+    }
+}
+
+/// The volumes of a file, with the keys that were chosen by verb and still hold.
+fn with_choices(config: &Config, choices: &Choices) -> Vec<Volume> {
+    let mut wanted = config.volumes.clone();
+    wanted.iter_mut().for_each(|it| choices.apply_keys(it));
+    wanted
+}
+
+/// The volumes that run.
+fn actual(state: &State, presence: impl Fn(u16, &PathEntry) -> Presence) -> Vec<ActualVolume> {
+    let all = state.volumes.iter().map(|(number, it)| {
+        let configured = state.configured.paths_of(&it.of.name);
+        ActualVolume::of(it, configured, |path| presence(number, path))
+    });
+    all.collect()
+}
+
+/// Makes a change that can't fail, of a volume that is there; in words.
+fn set(service: &Service, state: &mut State, change: &Change, wanted: &[Volume]) -> Option<String> {
+    let (Change::SetPolicy(name, _) | Change::SetThroughput(name, _) | Change::SetKeys(name, _)) =
+        change
+    else {
+        return None;
+    };
+    let number = state.volumes.number(name).ok()?;
+    let of = wanted.iter().find(|it| it.name == *name)?;
+    match change {
+        Change::SetPolicy(..) => {
+            service.set_policy(state, number, of.policy, of.knobs());
+            Some(format!("{name}: policy {}", of.policy))
+        }
+        Change::SetThroughput(_, keys) => {
+            let it = &mut state.volumes[number];
+            let path = it.set_throughput(&keys.uri, keys.throughput)?;
+            let senders = &service.senders;
+            senders.set_throughput(number, path, keys.throughput);
+            Some(format!("{}: throughput {}", keys.uri, keys.throughput))
+        }
+        Change::SetKeys(_, words) => {
+            service.senders.set_recovery(number, of.recovery());
+            Some(format!("{name}: {}", words.join(", ")))
+        }
+        _ => None,
+    }
+}
+
+/// What an engine would begin with, a line for each volume and export over NBD.
+pub fn start_in_words(config: &Config) -> Vec<String> {
+    let of_legs = |change: &Change| match change {
+        Change::OpenVolume(name) => config.volume(name).is_some_and(|it| it.leg_of.is_some()),
+        _ => false,
+    };
+    let volumes = plan(&config.volumes, &[]).into_iter();
+    let volumes = volumes.filter(|it| !of_legs(it));
+    let volumes = volumes.map(|it| it.to_string());
+    volumes.chain(exports_in_words(&[], config)).collect()
+}
+
+/// What changes of exports over NBD. `there`: each with the name of its volume.
+fn exports_in_words(there: &[(String, Export)], new: &Config) -> Vec<String> {
+    let wanted = || {
+        let all = new.volumes.iter();
+        all.flat_map(|of| of.exports.iter().map(|it| (&of.name, it)))
+    };
+    let is_at =
+        |it: &(String, Export), name: &str, export: &Export| it.0 == name && it.1.nbd == export.nbd;
+    let mut lines = Vec::new();
+    for (name, export) in wanted() {
+        match there.iter().find(|it| is_at(it, name, export)) {
+            None => lines.push(format!("{name}: add export {}", export.nbd)),
+            Some((_, now)) if now != export => {
+                lines.push(format!("{name}: change export {}", export.nbd));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = there.iter();
+    let gone = gone.filter(|it| !wanted().any(|(name, export)| is_at(it, name, export)));
+    lines.extend(gone.map(|(name, export)| format!("{name}: remove export {}", export.nbd)));
+    lines
 }
 
 /// Volumes with clients don't leave.
@@ -103,33 +411,6 @@ fn spare_clients(service: &Service, gone: &[u16], force: bool) -> anyhow::Result
     Ok(())
 }
 
-/// Absent paths that may hold writes (T13) don't leave.
-fn spare_unclean(state: &State, new: &Config, force: bool) -> anyhow::Result<()> {
-    for of in &new.volumes {
-        let Ok(volume) = state.volumes.number(&of.name) else {
-            continue; // it is new
-        };
-        for (path, ..) in difference(state, volume, &of.paths).1 {
-            let spared = state.volumes[volume].spare_unclean(path, force);
-            spared.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
-        }
-    }
-    Ok(())
-}
-
-/// New volumes are opened.
-fn open(service: &Service, new: &Config, gone: &[u16], done: &mut Vec<Done>) -> anyhow::Result<()> {
-    for of in &new.volumes {
-        if service.state().volumes.number(&of.name).is_err() {
-            apart(&service.state(), of, gone)?;
-            let opened = service.open_volume(of);
-            let number = opened.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
-            done.push(Done::Opened(number));
-        }
-    }
-    Ok(())
-}
-
 /// A new volume has no path of one that leaves: writes of that one may be under way, and be
 /// executed after its own (T9).
 fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
@@ -144,159 +425,6 @@ fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
             );
         }
     }
-    Ok(())
-}
-
-/// New paths join, new exports listen, and paths that are gone leave.
-fn paths(
-    service: &Service,
-    new: &Config,
-    done: &mut Vec<Done>,
-    changes: &mut Vec<String>,
-    absent: &mut Vec<(u16, PathIndex, PathKeys)>,
-) -> anyhow::Result<Listening> {
-    let mut leaving = Vec::new();
-    for of in &new.volumes {
-        let found = service.state().volumes.number(&of.name);
-        let Ok(volume) = found else {
-            continue; // it was opened with its paths
-        };
-        let (missing, gone) = difference(&service.state(), volume, &of.paths);
-        for keys in missing {
-            let uri = keys.uri.to_string();
-            let added = service.add_path(volume, keys);
-            let path = added.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
-            done.push(Done::Added(volume, path));
-            changes.push(format!("added {uri}"));
-        }
-        for (path, keys, is_there) in gone {
-            match is_there {
-                true => leaving.push((volume, path, keys)),
-                // That can't fail, so it needs no way back.
-                false => absent.push((volume, path, keys)),
-            }
-        }
-    }
-    let listening = service.listen(new)?;
-    leaving.sort_by_cached_key(|(volume, path, _)| !service.is_live(*volume, *path));
-    for (volume, path, keys) in leaving {
-        let removed = service.remove_path(volume, path, false);
-        removed.map_err(|why| anyhow!("volume {}: {why}", service.name(volume)))?;
-        changes.push(format!("removed {}", keys.uri));
-        done.push(Done::Removed(volume, keys));
-    }
-    Ok(listening)
-}
-
-/// What `wanted` has more and less than a volume, and whether the engine has it; nothing where the
-/// file says what it said before.
-fn difference(
-    state: &State,
-    volume: u16,
-    wanted: &[PathKeys],
-) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys, bool)>) {
-    let it = &state.volumes[volume];
-    if uris(state.configured.paths_of(&it.of.name)) == uris(wanted) {
-        return (Vec::new(), Vec::new());
-    }
-    let there = &it.of.paths;
-    let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
-    let missing = wanted.iter().filter(|keys| !has(there, keys));
-    // What discovery told of is discovery's.
-    let gone = it.entries().iter().filter(|it| !it.is_found());
-    let gone = gone.filter(|it| !has(wanted, it.config()));
-    let gone = gone.map(|it| (it.index(), it.config().clone(), it.is_there()));
-    (missing.cloned().collect(), gone.collect())
-}
-
-/// Whatever can't be taken back is named; the rest is.
-fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
-    let mut whys = Vec::new();
-    for step in done.into_iter().rev() {
-        let taken = match step {
-            Done::Opened(volume) => {
-                service.take_back_volume(volume);
-                Ok(())
-            }
-            Done::Added(volume, path) => service.remove_path(volume, path, true),
-            Done::Removed(volume, keys) => service.add_path(volume, keys).map(drop),
-        };
-        whys.extend(taken.err());
-    }
-    match whys.is_empty() {
-        true => Ok(()),
-        false => Err(whys.join("; ")),
-    }
-}
-
-/// Exports, then what can't fail.
-fn rest(
-    service: &Service,
-    new: Config,
-    listening: Listening,
-    gone: &[u16],
-    changes: &mut Vec<String>,
-) -> anyhow::Result<()> {
-    let mut choices = service.choices();
-    let mut state = service.state();
-    state.ensure_open()?;
-    let again = service.restore_sockets(&mut state, &new)?;
-    let mut changed = service.apply_exports(&mut state, &new, listening)?;
-    changed.extend(again);
-    for number in 0..state.exports.len() {
-        let there = state.exports[number].as_ref();
-        let over = there.filter(|there| {
-            let volume = new.volume(&state.volumes.name(there.volume));
-            volume.is_none_or(|volume| {
-                let mut exports = volume.exports.iter();
-                !exports.any(|export| *export == there.export)
-            })
-        });
-        if let Some(uri) = over.map(|there| there.uri.clone()) {
-            service.remove_export(&mut state, number);
-            changes.push(format!("removed {uri}"));
-        }
-    }
-    for number in gone {
-        changes.push(format!("removed volume {}", state.volumes.name(*number)));
-        state.volumes.leave(*number);
-    }
-    let opened = state.volumes.admit(&new);
-    changes.extend(
-        opened
-            .iter()
-            .map(|number| service.tell_new(&state, *number)),
-    );
-    changes.extend(changed);
-    for (volume, mut of) in state.volumes.numbered(&new) {
-        choices.apply_keys(&mut of);
-        let old = &state.volumes[volume].of;
-        if (old.policy, old.knobs()) != (of.policy, of.knobs()) {
-            service.set_policy(&mut state, volume, of.policy, of.knobs());
-            changes.push(format!("{}: policy {}", of.name, of.policy));
-        }
-        let it = &mut state.volumes[volume];
-        for keys in &of.paths {
-            if let Some(path) = it.set_throughput(&keys.uri, keys.throughput) {
-                service
-                    .senders
-                    .set_throughput(volume, path, keys.throughput);
-                changes.push(format!("{}: throughput {}", keys.uri, keys.throughput));
-            }
-        }
-        let recovery = of.recovery();
-        let differs = live::changed(&it.of.recovery(), &recovery);
-        if !differs.is_empty() {
-            service.senders.set_recovery(volume, recovery);
-            changes.push(format!("{}: {}", of.name, differs.join(", ")));
-        }
-        it.configure(of);
-    }
-    state.configured = new.clone();
-    drop(state);
-    choices.forget_others(&new);
-    drop(choices);
-    service.keep_opened(&opened);
     Ok(())
 }
 

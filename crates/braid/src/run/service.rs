@@ -6,7 +6,7 @@
 //! One call at a time changes a volume ([`VerbLock`](super::locks::VerbLock)). A change has been
 //! handed to all cores when it is answered; it is in force within a loop turn of each.
 use super::address::{Accepting, Bound};
-use super::call::{EngineCall, KnobParams, PolicyParams};
+use super::call::{EngineCall, KnobParams, PolicyParams, ReloadParams};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
@@ -520,14 +520,19 @@ impl Service {
         Ok(())
     }
 
-    fn reload(&self, force: bool, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let changed = reload::reload(self, force, by).map_err(|error| {
+    fn reload(&self, params: &ReloadParams, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let wrong = |error: anyhow::Error| {
             let text = format!("nothing was changed: {error:#}");
             match error.is::<Usage>() {
                 true => ControlError::params(text),
                 false => ControlError::refused(text),
             }
-        })?;
+        };
+        if params.dry_run {
+            let plan = reload::dry_run(self).map_err(wrong)?;
+            return Ok(json!({"plan": plan}));
+        }
+        let changed = reload::reload(self, params.force, by).map_err(wrong)?;
         Ok(json!({"changed": changed}))
     }
 
@@ -569,7 +574,7 @@ impl Methods for Service {
             EngineCall::Knob(params) => self.knob(params),
             EngineCall::Connect(params) => self.connect(params, by),
             EngineCall::ConnectAll(params) => self.connect_all(&params, &|| by.is_gone()),
-            EngineCall::Reload(params) => self.reload(params.force, by),
+            EngineCall::Reload(params) => self.reload(&params, by),
             EngineCall::ExportAdd(params) => self.export_add(params),
             EngineCall::ExportRemove(params) => self.export_remove(params),
             EngineCall::PathAdd(params) => self.path_add(&params, by),

@@ -239,6 +239,28 @@ fn configuration_that_cannot_be_is_a_usage_error() {
 }
 
 #[test]
+fn configuration_is_checked_without_opening_anything() {
+    let place = Place::new();
+    let text = "[[volume]]\nname = \"v\"\n[[volume.path]]\nuri = \"file:/no/such\"\n\
+                [[volume.export]]\nnbd = \"unix:/no/such/v.sock\"\n";
+    fs::write(place.path().join("b.toml"), text).unwrap();
+    let output = place.braid(&["run", "--check", "-c", "b.toml"]);
+    let (said, lines) = (stdout(&output), "add volume v\nv: add export ");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        said.starts_with(lines) && said.contains("/no/such/v.sock"),
+        "{said}"
+    );
+    fs::write(place.path().join("b.toml"), text.replace("path", "pth")).unwrap();
+    refused(
+        &place,
+        "run --check -c b.toml",
+        USAGE,
+        &["line 3", "unknown key `pth`"],
+    );
+}
+
+#[test]
 fn a_file_that_is_read_only_can_be_read_and_not_written() {
     let place = Place::new();
     let path = place.path().join("disk.img");

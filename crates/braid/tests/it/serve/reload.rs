@@ -551,3 +551,42 @@ fn a_path_whose_target_hangs_leaves_and_the_answer_is_awaited() {
     assert_eq!(live(&rig), [true; 2]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
+
+#[test]
+fn dry_run_tells_the_plan_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let mut rig = Rig::new(directory, QUICK);
+    rig.start(&[V0]);
+    let plan = |rig: &Rig| {
+        let answer = rig.ask(&["reload", "--dry-run"]);
+        let lines = answer["plan"].as_array().unwrap().iter();
+        let lines: Vec<String> = lines.map(|it| it.as_str().unwrap().to_owned()).collect();
+        lines
+    };
+    assert_eq!(plan(&rig), [""; 0]);
+    rig.configure(&[("v1", &["mem:2MiB"], "")]);
+    let lines = plan(&rig);
+    assert_eq!(lines[..2], ["add volume v1", "remove volume v0"]);
+    assert!(lines[2].starts_with("v1: add export unix:"), "{lines:?}");
+    assert!(lines[3].starts_with("v0: remove export unix:"), "{lines:?}");
+    assert_eq!((lines.len(), rig.names()), (4, vec!["v0".to_owned()]));
+    let other = (V0.0, V0.1, "retries = 7\n");
+    rig.configure(&[other]);
+    assert_eq!(plan(&rig), ["v0: set retries 7"]);
+    rig.reload(&[other]);
+    assert_eq!(plan(&rig), [""; 0]);
+    // A file that can't be is an error of the configuration, wherever it is read.
+    rig.configure(&[("v0", &["mem:1"], "")]);
+    for words in [&["reload", "--dry-run"][..], &["reload"]] {
+        let output = rig.command(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            refused(&output).contains("nothing was changed"),
+            "{output:?}"
+        );
+    }
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}

@@ -138,7 +138,7 @@ fn a_target_is_started_changed_shown_and_ended() {
     for (arguments, code, error) in [
         (
             &["set", "--port", "7", "delay=1ms"][..],
-            1,
+            2,
             "there is no port 7; ports are 1…2",
         ),
         (
@@ -291,7 +291,7 @@ fn what_can_not_be_is_refused_with_what_to_do() {
         ),
         (
             &["-c", "/nonexistent.toml"],
-            1,
+            2,
             &["cannot read /nonexistent.toml", "No such file"],
         ),
     ] {

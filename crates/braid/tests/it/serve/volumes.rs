@@ -442,7 +442,7 @@ fn an_export_is_added_for_whom_it_is_meant_in_either_spelling() {
     }
     let unix = format!("unix:{}", engine.path("a.sock").display());
     for (words, code, part) in [
-        (["v0", "tcp::0", "--mode", "0660"], 1, "a TCP port has none"),
+        (["v0", "tcp::0", "--mode", "0660"], 2, "a TCP port has none"),
         (["v0", "ublk:0", "--mode", "0660"], 2, "write unix:/path"),
         (["v0", &unix, "--mode", "0777"], 2, "octal"),
         (["v0", &unix, "--group", "no-such-group"], 1, "no group"),
