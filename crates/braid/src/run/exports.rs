@@ -11,15 +11,15 @@ use super::address::{Accepting, Bound, NbdAddress};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
-use crate::control::rpc::Failure;
+use crate::control::rpc::ControlError;
 use anyhow::Context;
 use cores::RunControl;
 use engine::export::{ExportControl, Offer};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// What `export.…` takes.
-#[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportParams {
     pub volume: String,
@@ -43,7 +43,7 @@ pub type Listening = Vec<(NbdAddress, Bound)>;
 
 impl Service {
     /// `export.add`.
-    pub fn export_add(&self, params: ExportParams) -> Result<Value, Failure> {
+    pub fn export_add(&self, params: ExportParams) -> Result<Value, ControlError> {
         let export = Export {
             nbd: address(&params.export)?,
             read_only: params.read_only,
@@ -51,17 +51,19 @@ impl Service {
             group: params.group,
             mode: params.mode,
         };
-        export.check().map_err(|(_, why)| Failure::params(why))?;
+        export
+            .check()
+            .map_err(|(_, why)| ControlError::params(why))?;
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
         state.may_export(volume)?;
         let added = self.add_export(&mut state, volume, export, None);
-        let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let uri = added.map_err(|error| ControlError::refused(format!("{error:#}")))?;
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
     }
 
     /// `export.remove`.
-    pub fn export_remove(&self, params: ExportParams) -> Result<Value, Failure> {
+    pub fn export_remove(&self, params: ExportParams) -> Result<Value, ControlError> {
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
         let shown = |export: &Exported| export.volume == volume && export.uri == params.export;
@@ -72,7 +74,7 @@ impl Service {
         };
         let Some(number) = found else {
             let text = format!("{} is not exported as {}", params.volume, params.export);
-            return Err(Failure::params(text));
+            return Err(ControlError::params(text));
         };
         self.remove_export(&mut state, number);
         Ok(json!({"volume": params.volume, "export": params.export}))
@@ -245,7 +247,7 @@ fn place(state: &State, volume: u16, nbd: &NbdAddress) -> Option<usize> {
     exports.position(|export| export.as_ref().is_some_and(of))
 }
 
-fn address(text: &str) -> Result<NbdAddress, Failure> {
+fn address(text: &str) -> Result<NbdAddress, ControlError> {
     text.parse()
-        .map_err(|error| Failure::params(format!("\"{text}\": {error}")))
+        .map_err(|error| ControlError::params(format!("\"{text}\": {error}")))
 }

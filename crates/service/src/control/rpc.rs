@@ -29,9 +29,6 @@ pub enum ControlError {
     Refused(String),
 }
 
-/// Its name where only the exports of a volume are meant.
-pub type Failure = ControlError;
-
 impl ControlError {
     /// The parameters are wrong.
     pub fn params(message: impl Into<String>) -> Self {
