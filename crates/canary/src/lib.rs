@@ -160,15 +160,13 @@ pub enum Bug {
     StaysInaccessible,
     /// The place of a host's connection is free though its commands are not over (T9).
     PlaceOfGone,
-    /// An NVMe/TCP export's buffer is free though a leg that has left still reads it (T10).
-    LentByHost,
     /// An NVMe/TCP export takes writes of zeroes for hints.
     IgnoredZeroes,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 73] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -241,7 +239,6 @@ impl Bug {
         Self::LostHostWakeUp,
         Self::StaysInaccessible,
         Self::PlaceOfGone,
-        Self::LentByHost,
         Self::IgnoredZeroes,
     ];
 }

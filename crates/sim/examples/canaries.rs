@@ -97,7 +97,7 @@ const CANARIES: [Canary; 50] = canaries! {
 };
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 24] = canaries! {
+const OF_MIRRORS: [Canary; 23] = canaries! {
     AckBeforeStale, 600, DATA,
         "T14: a write is acknowledged before it is durable that a leg missed it";
     MendWithoutLock, 600, DATA, "T5: a range that a leg could not read is rewritten without a lock";
@@ -132,8 +132,6 @@ const OF_MIRRORS: [Canary; 24] = canaries! {
         "T49: an engine that stood still changes its legs whatever the clock says";
     RunsUnlocked, 100, "disk wrong",
         "T46: what is copied in runs of data and of holes is not locked meanwhile";
-    LentByHost, 400, "panic: memory was changed while it was being sent (crates/sim/src/chaos/world.rs",
-        "T10: an NVMe/TCP export frees a buffer that a leg that has left still reads";
 };
 
 /// The kind of a finding that is a panic.

@@ -26,6 +26,7 @@ fn share(check: Check) -> usize {
         Check::Plug | Check::Alike => 50,
         Check::Failures | Check::Peaks => 25,
         Check::Orphans => 10,
+        Check::Hosts => 25,
         Check::Excuse => 5,
         Check::Heir => 6,
         Check::Gate => 3,

@@ -55,8 +55,8 @@ impl Zeroes {
         &mut self.may_hold[(block - self.range.start) as usize]
     }
 
-    /// A change of some of them has ended; `left`: what it leaves in the first, and whether the
-    /// others have the values that follow.
+    /// A change of some of them has ended. A write leaves `tag` in the first one, and the tags that
+    /// follow in the others.
     fn changed(&mut self, blocks: Range<u64>, kind: Kind, tag: u64, done: bool) {
         let first = blocks.start;
         for block in blocks {
@@ -132,7 +132,7 @@ impl Client {
         let blocks = first..first + u64::from(request.length) / unit;
         let span = self.span(conn, request.token, 0, request.length);
         let Some(zeroes) = &mut self.zeroes else {
-            return;
+            unreachable!("a request of blocks that there are not");
         };
         if request.kind.is_change() {
             return zeroes.changed(blocks, request.kind, begun.tag, result.is_ok());
@@ -144,7 +144,7 @@ impl Client {
             let seen = tag(bytes).0;
             let possible = zeroes.possible(block);
             if !possible.contains(&seen) {
-                let what = format!("block {block} has {seen:#x}, and may have {possible:#x?}");
+                let what = format!("block {block} has {seen:#x}, and may have {possible:x?}");
                 self.wrong.get_or_insert(what);
                 return;
             }
