@@ -1,6 +1,7 @@
 //! The smallest NVMe/TCP host: one command after the other, each waited for.
 //!
 //! # Limits
+//! A command that finds the namespace inaccessible (ANA) is repeated, as by hosts with multipath.
 //! Namespace 1, whole blocks, no digests, no keep-alive; a command that takes longer than
 //! [`PATIENCE`] fails.
 use super::nbd::{BLOCK, PATIENCE};
@@ -78,15 +79,7 @@ impl Client {
             shift,
             _admin: admin,
         };
-        stop::wait("the namespace is active", READY, || {
-            let status = client.read_piece(0, &mut [0; BLOCK])?.status;
-            if status.is_success() {
-                return Ok(Some(()));
-            }
-            let may_come = [Status::INVALID_NAMESPACE, Status::ANA_INACCESSIBLE];
-            ensure!(may_come.contains(&status.code()), "Read: {status}");
-            Ok(None)
-        })?;
+        client.read(0, &mut [0; BLOCK])?;
         Ok(client)
     }
 
@@ -97,7 +90,8 @@ impl Client {
     pub fn read(&mut self, offset: u64, blocks: &mut [u8]) -> Result<()> {
         for (number, piece) in (0..).zip(blocks.chunks_mut(PIECE)) {
             let at = offset + number * PIECE as u64;
-            good("Read", self.read_piece(at, piece)?)?;
+            let sqe = self.transfer(nvm::READ, at, piece.len(), 0);
+            self.done("Read", sqe, &[], piece)?;
         }
         Ok(())
     }
@@ -109,7 +103,7 @@ impl Client {
     pub fn write(&mut self, offset: u64, blocks: &[u8], fua: bool) -> Result<()> {
         let flags = if fua { nvm::FUA } else { 0 };
         let sqe = self.transfer(nvm::WRITE, offset, blocks.len(), flags);
-        good("Write", self.queue.command(sqe, blocks, &mut [])?).map(drop)
+        self.done("Write", sqe, blocks, &mut [])
     }
 
     /// Flushes.
@@ -118,12 +112,20 @@ impl Client {
     /// The controller says which, or is gone.
     pub fn flush(&mut self) -> Result<()> {
         let flush = SqeBuilder::new(nvm::FLUSH).nsid(1);
-        good("Flush", self.queue.command(flush, &[], &mut [])?).map(drop)
+        self.done("Flush", flush, &[], &mut [])
     }
 
-    fn read_piece(&mut self, offset: u64, piece: &mut [u8]) -> Result<Cqe> {
-        let sqe = self.transfer(nvm::READ, offset, piece.len(), 0);
-        self.queue.command(sqe, &[], piece)
+    /// A command, until it succeeds.
+    fn done(&mut self, what: &str, sqe: SqeBuilder, data: &[u8], read: &mut [u8]) -> Result<()> {
+        stop::wait("the namespace is accessible", PATIENCE, || {
+            let ended = self.queue.command(sqe, data, read)?;
+            let is_lost = ended.status.code() == Status::ANA_INACCESSIBLE;
+            Ok(match is_lost {
+                true => None,
+                false => Some(good(what, ended)?),
+            })
+        })
+        .map(drop)
     }
 
     /// A command of whole blocks; `flags`: beside NLB.
