@@ -155,8 +155,12 @@ impl Mirrored {
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
         };
         self.scratch.give_back(look.span);
+        let is_beat = matches!(look.purpose, Purpose::Machine(ticket) if ticket.is_beat());
+        let is_return = matches!(look.purpose, Purpose::Machine(_)) && !is_beat;
         let found = match look.failed {
             Some(outcome) => Err(outcome),
+            // Nothing is known of what they say: the leg is tried again.
+            None if is_return && look.read == [false; 2] => Err(Outcome::MediaError),
             None => Ok(chosen),
         };
         self.looked_at(at, look.purpose, found, kit);

@@ -36,6 +36,20 @@ fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and
     assert!(superblock(&disks[1]).superblock.clean);
 }
 
+/// A return is tried meanwhile, and can read neither superblock: that says nothing of what they are.
+#[test]
+fn leg_whose_superblocks_cannot_be_read_for_a_while_returns() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    rig.disk(1).error = Some(EIO);
+    assert_eq!(rig.write(1, 2), Outcome::Done);
+    rig.run(20 * SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    rig.disk(1).error = None;
+    rig.until(120 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
 /// The superblocks of a leg that was taken out are read once in each heartbeat interval, and here
 /// that takes almost as long. It is ordered to return at different times of that.
 #[test]
