@@ -416,62 +416,45 @@ fn accepting_caller_gone() {
 }
 
 /// What is set at once, and not on the legs in time.
-fn choice_pending(it: &Hung, words: &[&str]) {
+fn choices_pending() {
+    let Some(it) = Hung::new() else { return };
     it.target.freeze();
     it.place.told(&["mirror", "speed", "v0", "--pause"]);
-    let said = it.late(words);
     let held = "that holds, but its legs could not be told yet";
-    assert!(
-        said.contains(held) && said.contains("take it back"),
-        "{said}"
-    );
+    for words in [
+        &["mirror", "speed", "v0", "--floor", "2MiB/s"][..],
+        &["mirror", "fail", "v0", "0"],
+        &["mirror", "restore", "v0", "0"],
+    ] {
+        let said = it.late(words);
+        assert!(
+            said.contains(held) && said.contains("take it back"),
+            "{said}"
+        );
+    }
     it.thaw();
-}
-
-fn in_sync_again(it: Hung) {
     it.place.told(&["mirror", "speed", "v0", "--resume"]);
     it.place.until_in_sync();
     it.end();
 }
 
-fn speed_pending() {
-    let Some(it) = Hung::new() else { return };
-    choice_pending(&it, &["mirror", "speed", "v0", "--floor", "2MiB/s"]);
-    in_sync_again(it);
-}
-
-fn failure_pending() {
-    let Some(it) = Hung::new() else { return };
-    choice_pending(&it, &["mirror", "fail", "v0", "0"]);
-    it.until_done(&["mirror", "restore", "v0", "0"]);
-    in_sync_again(it);
-}
-
-fn return_pending() {
-    let Some(it) = Hung::alone() else { return };
-    choice_pending(&it, &["mirror", "restore", "v0", "0"]);
-    in_sync_again(it);
-}
-
 #[test]
 fn t55_verb_that_times_out_is_taken_back_or_pending() {
-    // Each waits for half a minute, the first four twice: they start first.
+    // Those that wait longest start first.
     at_once(&[
+        assembly_ended,
+        name_pending,
+        stop_pending,
+        assembly_pending,
         removal_taken_back,
         addition_taken_back,
         replacement_taken_back,
         growth_taken_back,
-        speed_pending,
-        failure_pending,
-        return_pending,
         removal_pending,
         addition_pending,
         replacement_pending,
-        stop_pending,
-        assembly_pending,
-        assembly_ended,
-        name_pending,
         accepted_loss_pending,
+        choices_pending,
         check_ended,
         callers_gone,
         accepting_caller_gone,
