@@ -13,14 +13,13 @@ mod wakes;
 use super::Format;
 use super::program::{facts, median, number, range};
 use super::rounds::parts;
+use super::server::{self, Server};
 use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
-use system::process::Group;
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -102,6 +101,9 @@ struct Row {
     braid: [Vec<Value>; 2],
 }
 
+/// Of a server, in its directory.
+const SOCKET: &str = "queue.sock";
+
 /// On which CPUs, and how long a server spins that is to stay awake.
 struct Ends {
     client: usize,
@@ -118,39 +120,33 @@ struct Load<'a> {
 }
 
 /// A queue server; ended when dropped.
-struct Server {
-    group: Group,
-    socket: PathBuf,
-}
+struct QueueServer(Server);
 
-impl Server {
+impl QueueServer {
     /// `braid`: the program, perhaps behind one that watches it.
     fn spawn(mut braid: Command, trusted: bool, cpu: usize, spin_us: u64) -> Result<Self> {
-        let name = format!("braid-queue-{}-{trusted}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(name);
+        let directory = server::directory()?;
         braid.args(["queue", "serve", "null:1TiB"]);
-        braid.arg("--socket").arg(&socket);
+        braid.arg("--socket").arg(directory.join(SOCKET));
         braid.arg(format!("--cpus={cpu}"));
         braid.arg(format!("--spin-us={spin_us}"));
         if trusted {
             braid.arg("--trusted");
         }
-        braid.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut group = Group::spawn(&mut braid)?;
-        let said = group.child().stdout.take().context("no pipe")?;
-        let mut line = String::new();
-        BufReader::new(said).read_line(&mut line)?;
-        if line.is_empty() {
-            bail!("braid queue serve did not start");
-        }
-        Ok(Self { group, socket })
+        // It names its socket when it serves.
+        let is_ready = |server: &Server| server.said().contains(SOCKET);
+        Ok(Self(Server::start(directory, &mut braid, is_ready)?))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.file(SOCKET)
     }
 
     /// How often its threads that serve queues have entered the kernel through io_uring.
     fn enters(&self, braid: &Path) -> Result<f64> {
         let mut list = Command::new(braid);
         list.args(["queue", "list", "-o", "json", "--socket"]);
-        let shown = facts(list.arg(&self.socket))?;
+        let shown = facts(list.arg(self.socket()))?;
         let threads = shown["threads"].as_array().context("threads")?;
         threads.iter().map(|it| number(it, "enters")).sum()
     }
@@ -160,19 +156,12 @@ impl Server {
         let Load { kind, size, depth } = load;
         braid.args(["queue", "bench", "-o", "json", "--rw", "randread"]);
         braid.arg(format!("--bs={size}"));
-        braid.arg("--socket").arg(&self.socket);
+        braid.arg("--socket").arg(self.socket());
         braid.arg(format!("--kind={kind}"));
         braid.arg(format!("--iodepth={depth}"));
         braid.arg(format!("--runtime={seconds}"));
         braid.arg(format!("--cpus={cpu}"));
         braid
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is killed, and so can't clean up itself.
-        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
@@ -262,7 +251,8 @@ impl Row {
         };
         for (trusted, figures) in [true, false].into_iter().zip(&mut self.braid) {
             // One server at a time: another one that spins would have the same CPU.
-            let server = Server::spawn(Command::new(braid), trusted, ends.server, ends.spin_us)?;
+            let server =
+                QueueServer::spawn(Command::new(braid), trusted, ends.server, ends.spin_us)?;
             let mut command = server.client(Command::new(braid), &load, seconds, ends.client);
             let before = server.enters(braid)?;
             let mut facts = facts(command.arg("--ramp-time=100ms"))?;

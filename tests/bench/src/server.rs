@@ -1,5 +1,6 @@
 //! A server as a measured process; ended when dropped.
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use system::process::Group;
 
-/// Longest wait for a server to be ready.
+/// Longest wait for a server to be ready, and to end; some run under valgrind.
 const READY: Duration = Duration::from_secs(60);
 
 /// A server in a directory of its own.
@@ -59,7 +60,11 @@ impl Server {
         Self::start(directory, &mut command, is_ready)
     }
 
-    fn start(
+    /// Starts `command`, whose files are in `directory`.
+    ///
+    /// # Errors
+    /// It ends, or is not ready in time: with what it said.
+    pub fn start(
         directory: PathBuf,
         command: &mut Command,
         is_ready: impl Fn(&Self) -> bool,
@@ -94,6 +99,17 @@ impl Server {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.group.id()
+    }
+
+    /// Ends it by SIGTERM.
+    ///
+    /// # Errors
+    /// It takes too long, or says that something was wrong.
+    pub fn end(&mut self) -> Result<()> {
+        kill_process(Pid::from_child(self.group.child()), Signal::TERM)?;
+        let status = self.group.wait(READY)?;
+        ensure!(status.success(), "{status}: {}", self.said());
+        Ok(())
     }
 
     /// A file in its directory.

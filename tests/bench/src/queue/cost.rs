@@ -6,18 +6,15 @@
 //! off by a second run of twice the time. Cache misses are those of callgrind's model of one
 //! core's caches, in which nobody else writes: lines that travel between two cores are not in
 //! them.
-use super::{Ends, Load, Server};
+use super::{Ends, Load, QueueServer};
 use crate::callgrind::{self, EVENTS, SIMULATED};
 use crate::program::{facts, number};
 use crate::table::Column;
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-use system::process::Group;
 
 /// Seconds of the shorter run.
 const SECONDS: f64 = 1.0;
@@ -25,8 +22,6 @@ const SECONDS: f64 = 1.0;
 /// other threads, who talk to clients, from running. What it spins before and after the load is
 /// about the same in both runs.
 const AWAKE_US: u64 = 600_000_000;
-/// Longest wait for a server under callgrind to end.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whose instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,9 +102,10 @@ fn events(
         Side::Broker => (counted, Command::new(braid), AWAKE_US),
         Side::Client => (Command::new(braid), counted, ends.spin_us),
     };
-    let mut server = Server::spawn(serve, trust == "trusted", ends.server, spin_us)?;
+    let mut server = QueueServer::spawn(serve, trust == "trusted", ends.server, spin_us)?;
     let mut bench = server.client(bench, load, seconds, ends.client);
-    let facts = facts(&mut bench).and_then(|facts| end(&mut server.group).map(|()| facts));
+    // In order: callgrind prints its sums when the program ends.
+    let facts = facts(&mut bench).and_then(|facts| server.0.end().map(|()| facts));
     let said = fs::read_to_string(&log).with_context(|| log.display().to_string());
     let _ = fs::remove_file(&log);
     let said = said?;
@@ -123,12 +119,4 @@ fn events(
 fn log() -> PathBuf {
     let name = format!("braid-queue-cost-{}.log", std::process::id());
     std::env::temp_dir().join(name)
-}
-
-/// In order: callgrind prints its sums when the program ends.
-fn end(group: &mut Group) -> Result<()> {
-    kill_process(Pid::from_child(group.child()), Signal::TERM).context("end the server")?;
-    let status = group.wait(PATIENCE)?;
-    ensure!(status.success(), "braid queue serve: {status}");
-    Ok(())
 }

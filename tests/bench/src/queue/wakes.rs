@@ -1,5 +1,5 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
-use super::{Ends, Load, SERVER_ENTERS, Server};
+use super::{Ends, Load, QueueServer, SERVER_ENTERS};
 use crate::memory::switches;
 use crate::program::{facts, number};
 use crate::rounds::middle;
@@ -37,8 +37,8 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
         let mut alone_us = None;
         for ((_, kind, sleeps), figures) in CASES.iter().zip(&mut figures) {
             let spin_us = if *sleeps { 0 } else { ends.spin_us };
-            let server = Server::spawn(Command::new(braid), false, ends.server, spin_us)?;
-            let before = sleeps_of(server.group.id())?;
+            let server = QueueServer::spawn(Command::new(braid), false, ends.server, spin_us)?;
+            let before = sleeps_of(server.0.id())?;
             let entered = server.enters(braid)?;
             let load = Load {
                 kind,
@@ -47,7 +47,7 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
             };
             let mut bench = server.client(Command::new(braid), &load, seconds, ends.client);
             let facts = facts(&mut bench)?;
-            let slept = sleeps_of(server.group.id())? - before;
+            let slept = sleeps_of(server.0.id())? - before;
             let enters = server.enters(braid)? - entered;
             let ios = number(&facts, "ios")?;
             let mean_us = number(&facts, "mean_us")?;
