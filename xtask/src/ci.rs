@@ -8,6 +8,7 @@
 //!
 //! The nightly check writes each task's result into docs/results/nightly.md as the task ends, with
 //! the commit that it ran on ([`report`]); `--resume` leaves out what holds for this very commit.
+//! SIGINT and SIGTERM end the tasks that run, which then have no result.
 //!
 //! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the
 //! capture of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not
@@ -26,7 +27,7 @@ use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use steps::{Part, STEPS, Step, Task};
-use system::process;
+use system::{process, stop};
 
 /// Lines shown of a task that failed.
 const TAIL_LINES: usize = 120;
@@ -58,6 +59,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let steps = chosen(args)?;
+    stop::watch()?;
     let begun = Instant::now();
     let mut check = Check {
         root,
@@ -350,6 +352,8 @@ impl Check<'_> {
         // A skip printed with println! is seen too.
         command.env("RUST_TEST_NOCAPTURE", "1");
         let result = process::run_logged(&mut command, log, Duration::from_secs(task.limit_s));
+        // Ctrl-C is no failure of the task: it has no result.
+        stop::check()?;
         if matches!(&result, Ok(status) if status.success()) {
             return Ok(true);
         }

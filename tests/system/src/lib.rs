@@ -7,4 +7,5 @@ pub mod faults;
 pub mod figures;
 pub mod process;
 pub mod program;
+pub mod stop;
 pub mod vm;

@@ -1,6 +1,7 @@
 //! Child processes that can't outlive their time.
-use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use crate::stop;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// How often a child is looked after.
 const POLL: Duration = Duration::from_millis(20);
+
+/// How long a group has to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(20);
 
 /// A child and all its descendants, killed when this is dropped.
 pub struct Group {
@@ -42,21 +46,60 @@ impl Group {
 
     /// Waits for the end of the child; past `limit` it is killed and that is the error.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let status = self.poll_while(|elapsed| Ok(elapsed <= limit))?;
+        if status.is_none() {
+            self.kill();
+        }
+        status.with_context(|| self.late(limit))
+    }
+
+    /// The same; past `limit`, or once `check` fails, all of the group is asked to end by SIGTERM,
+    /// and has [`GRACE`] to undo what it did.
+    fn wait_while(
+        &mut self,
+        limit: Duration,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<ExitStatus> {
+        let status = self.poll_while(|elapsed| check().map(|()| elapsed <= limit));
+        if !matches!(status, Ok(Some(_))) {
+            self.end();
+        }
+        status?.with_context(|| self.late(limit))
+    }
+
+    fn late(&self, limit: Duration) -> String {
+        let (name, seconds) = (&self.name, limit.as_secs());
+        format!("{name} did not end within {seconds} s; killed")
+    }
+
+    /// The child's status; `None`: `goes_on` said no before there was one.
+    fn poll_while(
+        &mut self,
+        goes_on: impl Fn(Duration) -> Result<bool>,
+    ) -> Result<Option<ExitStatus>> {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+                return Ok(Some(status));
             }
-            if begun.elapsed() > limit {
-                self.kill();
-                bail!(
-                    "{} did not end within {} s; killed",
-                    self.name,
-                    limit.as_secs()
-                );
+            if !goes_on(begun.elapsed())? {
+                return Ok(None);
             }
             thread::sleep(POLL);
         }
+    }
+
+    /// In order where the group does so in time: a shell may end before what it has started.
+    fn end(&mut self) {
+        let group = Pid::from_child(&self.child);
+        // Failing means that nothing is left.
+        let _ = kill_process_group(group, Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < GRACE && test_kill_process_group(group).is_ok() {
+            let _ = self.child.try_wait();
+            thread::sleep(POLL);
+        }
+        self.kill();
     }
 
     fn kill(&mut self) {
@@ -72,14 +115,18 @@ impl Drop for Group {
     }
 }
 
-/// Runs `command` with both outputs into the file `log`; past `limit` it is killed.
+/// Runs `command` with both outputs into the file `log`; past `limit`, or once somebody asked to
+/// stop, it is ended.
+///
+/// # Errors
+/// It could not be started, or was ended.
 pub fn run_logged(command: &mut Command, log: &Path, limit: Duration) -> Result<ExitStatus> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     command
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file);
-    Group::spawn(command)?.wait(limit)
+    Group::spawn(command)?.wait_while(limit, stop::check)
 }
 
 /// Calls `work` with each of `items`, in their order, on so many threads. After an error none is
@@ -119,10 +166,37 @@ pub fn is_installed(program: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::at_a_time;
+    use super::{Group, at_a_time};
     use anyhow::{bail, ensure};
+    use std::process::{Command, Stdio};
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn stopped_group_ends_in_order_with_what_its_shell_started() {
+        let name = format!("braid-group-{}", std::process::id());
+        let [ready, undone] = ["ready", "undone"].map(|it| {
+            let path = std::env::temp_dir().join(format!("{name}-{it}"));
+            let _ = std::fs::remove_file(&path);
+            path
+        });
+        // The outer shell ends at the signal; the inner one undoes something first.
+        let script = "sh -c 'trap \"touch $1; exit\" TERM; touch $0; \
+                      while :; do sleep 0.01; done' $0 $1; true";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).args([&ready, &undone]);
+        let mut group = Group::spawn(command.stderr(Stdio::null())).unwrap();
+        let check = || {
+            ensure!(!ready.exists(), "interrupted");
+            Ok(())
+        };
+        let error = group.wait_while(std::time::Duration::MAX, check);
+        assert_eq!(error.unwrap_err().to_string(), "interrupted");
+        assert!(undone.exists(), "it was killed before it could undo that");
+        for path in [ready, undone] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
 
     #[test]
     fn items_are_worked_on_at_a_time_until_one_fails() {

@@ -27,14 +27,13 @@ mod probe;
 mod random;
 mod sick;
 mod stage;
-mod stop;
 pub mod table;
 mod tail;
 mod target;
 mod watch;
 
 use crate::figures::Format;
-use crate::program;
+use crate::{program, stop};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
