@@ -2,7 +2,7 @@
 mod state;
 
 use crate::serve::nbd;
-use crate::serve::process::{Client, Process, SOON, engine, two_ports, wait_until};
+use crate::serve::process::{Client, Process, SOON, at_once, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -289,7 +289,15 @@ fn a_reload_with_one_bad_volume_changes_nothing() {
 }
 
 #[test]
-fn a_volume_with_clients_leaves_by_force_only_and_these_are_told() {
+fn what_cannot_leave_at_once_is_waited_for() {
+    at_once(&[
+        volume_with_clients_leaves_by_force_only,
+        path_whose_target_hangs_leaves,
+    ]);
+}
+
+/// Its clients are told.
+fn volume_with_clients_leaves_by_force_only() {
     let directory = tempfile::tempdir().unwrap();
     let Some((_target, [one, _])) = two_ports(directory.path(), "t") else {
         return;
@@ -525,8 +533,7 @@ fn t09_a_volume_does_not_come_while_one_that_leaves_has_its_path() {
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
-#[test]
-fn a_path_whose_target_hangs_leaves_and_the_answer_is_awaited() {
+fn path_whose_target_hangs_leaves() {
     let directory = tempfile::tempdir().unwrap();
     let Some((target, [one, two])) = two_ports(directory.path(), "t") else {
         return;

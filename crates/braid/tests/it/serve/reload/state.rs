@@ -2,7 +2,7 @@
 //! engine, never done without in silence.
 use super::{QUICK, Rig, V0, Volume, refused};
 use crate::serve::mirror::refused::{UNKNOWN, asked_of};
-use crate::serve::process::{Process, two_ports, wait_until};
+use crate::serve::process::{Process, at_once, two_ports, wait_until};
 use rustix::process::Signal;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -88,8 +88,7 @@ fn t09_running_engine_keeps_its_mark_and_volume() {
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
-#[test]
-fn t09_volume_without_a_mark_is_not_opened() {
+fn volume_without_a_mark() {
     let directory = tempfile::tempdir().unwrap();
     let Some((_target, [one, _])) = two_ports(directory.path(), "t") else {
         return;
@@ -277,7 +276,14 @@ fn namespace_that_no_path_shows_is_not_accepted() {
 }
 
 #[test]
-fn another_namespace_under_a_name_is_refused_until_accepted() {
+fn t09_volumes_that_are_not_opened_say_why() {
+    at_once(&[
+        volume_without_a_mark,
+        another_namespace_is_refused_until_accepted,
+    ]);
+}
+
+fn another_namespace_is_refused_until_accepted() {
     let directory = tempfile::tempdir().unwrap();
     if two_ports(directory.path(), "t").is_none() {
         return; // no io_uring
