@@ -3,12 +3,14 @@
 //!
 //! # Contract
 //! Subsystems are there from the start to the end of the engine. All connections of one are on the
-//! core of its volumes.
+//! core of its volumes. A reload changes the hosts that may connect; those that are connected stay.
 use super::address::{Accepting, Bound};
 use super::config::{Config, Subsystem};
 use super::mirrors;
-use super::service::Service;
+use super::service::{Service, State};
 use anyhow::{Context, anyhow};
+use cores::RunControl;
+use engine::export::ExportControl;
 use engine::limits::EXPORTS_MAX;
 use engine::target::{Event, PortStats};
 use engine::{Core, NvmeConfig};
@@ -38,6 +40,15 @@ pub struct Listening {
     listeners: Vec<(SocketAddr, TcpListener)>,
     /// The engine's listener of its first address.
     first: u32,
+}
+
+/// A subsystem that takes hosts.
+pub struct Serving {
+    nqn: String,
+    /// One of its volumes, for its core.
+    volume: u16,
+    /// The engine's listener of its first address.
+    listener: u32,
 }
 
 /// A volume that is a namespace.
@@ -207,6 +218,11 @@ impl Service {
             let Some(volume) = it.volumes.first() else {
                 continue;
             };
+            state.subsystems.push(Serving {
+                nqn: it.subsystem.nqn.clone(),
+                volume: *volume,
+                listener: it.first,
+            });
             let core = self.senders.of(*volume);
             for (number, (_, listener)) in (it.first..).zip(it.listeners) {
                 let accepting = Accepting::start(Bound::Tcp(listener), number, core.clone())?;
@@ -215,6 +231,36 @@ impl Service {
         }
         Ok(())
     }
+
+    /// Hosts may connect as `new` has it; what was changed, in words.
+    pub fn apply_hosts(&self, state: &State, new: &Config) -> Vec<String> {
+        for (serving, it) in with_other_hosts(state, new) {
+            let hosts = ExportControl::Hosts(serving.listener, it.hosts.clone());
+            let core = self.senders.of(serving.volume);
+            core.send(RunControl::Export(hosts));
+        }
+        hosts_in_words(state, new)
+    }
+}
+
+/// Subsystems that `new` gives to other hosts.
+fn with_other_hosts<'a>(
+    state: &'a State,
+    new: &'a Config,
+) -> impl Iterator<Item = (&'a Serving, &'a Subsystem)> {
+    let before = &state.configured.subsystems;
+    let changed = new.subsystems.iter().filter(|it| !before.contains(it));
+    changed.flat_map(|it| {
+        let serving = state.subsystems.iter().filter(|of| of.nqn == it.nqn);
+        serving.map(move |of| (of, it))
+    })
+}
+
+/// What a reload changes of the hosts that may connect.
+pub fn hosts_in_words(state: &State, new: &Config) -> Vec<String> {
+    let changed = with_other_hosts(state, new);
+    let words = changed.map(|(_, it)| format!("{}: hosts that may connect", it.nqn));
+    words.collect()
 }
 
 #[cfg(test)]

@@ -13,11 +13,12 @@
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
 use super::choices::Choices;
-use super::config::{Config, Export, PathKeys, Volume};
+use super::config::{Config, Export, PathKeys, Subsystem, Volume};
 use super::entries::PathEntry;
 use super::exports::Listening;
 use super::live;
 use super::mirrors::keep_legs;
+use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, plan};
 use super::service::{Service, State};
 use crate::control::server::Caller;
@@ -89,7 +90,10 @@ pub fn dry_run(service: &Service) -> anyhow::Result<Vec<String>> {
         let state = service.state();
         let there = state.exports.iter().flatten();
         let there = there.map(|it| (state.volumes.name(it.volume), it.export.clone()));
-        exports_in_words(&there.collect::<Vec<_>>(), &reload.new)
+        let exports = exports_in_words(&there.collect::<Vec<_>>(), &reload.new);
+        exports
+            .into_iter()
+            .chain(nvme_exports::hosts_in_words(&state, &reload.new))
     };
     let discovery = service.state().configured.discoveries != reload.new.discoveries;
     let discovery = discovery.then(|| "change [[discovery]]".to_owned());
@@ -268,6 +272,7 @@ impl<'a> Reload<'a> {
         let again = service.restore_sockets(&mut state, &self.new)?;
         let mut changed = service.apply_exports(&mut state, &self.new, listening)?;
         changed.extend(again);
+        changed.extend(service.apply_hosts(&state, &self.new));
         for number in 0..state.exports.len() {
             let there = state.exports[number].as_ref();
             let over = there.filter(|there| {
@@ -453,8 +458,19 @@ fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     refuse_mirrors(old, new)?;
-    if old.subsystems != new.subsystems {
-        bail!("exports over NVMe/TCP can't come, go or change by a reload yet: restart the engine");
+    let of_any_host = |config: &Config| -> Vec<Subsystem> {
+        let all = config.subsystems.iter().cloned();
+        let any = all.map(|it| Subsystem {
+            hosts: Vec::new(),
+            ..it
+        });
+        any.collect()
+    };
+    if of_any_host(old) != of_any_host(new) {
+        bail!(
+            "exports over NVMe/TCP can't come, go or change by a reload yet (but for hosts): \
+             restart the engine"
+        );
     }
     for new in &new.volumes {
         let Some(old) = old.volume(&new.name) else {
@@ -482,6 +498,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.volumes.clone_from(&old.volumes);
     same.drain_timeout = old.drain_timeout;
     same.discoveries.clone_from(&old.discoveries);
+    same.subsystems.clone_from(&old.subsystems);
     if same != *old {
         bail!(
             "of what stands before the volumes only drain_timeout and [[discovery]] can change: \

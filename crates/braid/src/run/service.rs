@@ -20,7 +20,7 @@ use super::live;
 use super::marked::Unanswered;
 use super::marks::Marks;
 use super::mirrors::{self, Found, Stopped};
-use super::nvme_exports::NvmeExported;
+use super::nvme_exports::{NvmeExported, Serving};
 use super::paths::Changes;
 use super::registry::Registry;
 use super::reload;
@@ -103,6 +103,8 @@ pub struct State {
     pub volumes: Volumes,
     /// By export number.
     pub exports: Vec<Option<Exported>>,
+    /// Subsystems that take hosts.
+    pub subsystems: Vec<Serving>,
     /// Volumes that are namespaces over NVMe/TCP.
     pub namespaces: Vec<NvmeExported>,
     /// Where their hosts connect.
@@ -197,6 +199,7 @@ impl Service {
         let state = State {
             volumes: running.collect(),
             exports: Vec::new(),
+            subsystems: Vec::new(),
             namespaces: Vec::new(),
             accepting_hosts: Vec::new(),
             ending: BTreeMap::new(),

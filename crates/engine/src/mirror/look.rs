@@ -155,8 +155,9 @@ impl Mirrored {
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
         };
         self.scratch.give_back(look.span);
-        let is_beat = matches!(look.purpose, Purpose::Machine(ticket) if ticket.is_beat());
-        let is_return = matches!(look.purpose, Purpose::Machine(_)) && !is_beat;
+        let is_heartbeat =
+            matches!(look.purpose, Purpose::Machine(ticket) if ticket.is_heartbeat());
+        let is_return = matches!(look.purpose, Purpose::Machine(_)) && !is_heartbeat;
         let found = match look.failed {
             Some(outcome) => Err(outcome),
             // Nothing is known of what they say: the leg is tried again.

@@ -136,6 +136,31 @@ fn reload_refuses_changes_of_nvme_exports_by_name() {
 }
 
 #[test]
+fn reload_changes_the_hosts_that_may_connect() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let Some((mut a, uris)) = offering(directory) else {
+        return;
+    };
+    let path = directory.join("a.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let host = "nqn.2026-01.org.example:h";
+    let reload = |a: &mut Process, host: &str| {
+        let named = text.replace("nsid = ", &format!("hosts = [\"{host}\"]\nnsid = "));
+        std::fs::write(&path, named).unwrap();
+        a.signal(rustix::process::Signal::HUP);
+        a.notes(&format!("{NQN}: hosts that may connect"));
+    };
+    reload(&mut a, "nqn.2026-01.org.example:other");
+    let own = format!("hostnqn = \"{host}\"\n");
+    let text_b = own + &volume("b0", &uris[0], &[nbd(directory, "b0")]);
+    let mut b = start(directory, "b", &text_b);
+    b.notes("this host isn't allowed");
+    reload(&mut a, host);
+    assert!(b.says("b0: ready, 64 MiB").is_some(), "{}", b.seen);
+}
+
+#[test]
 fn subsystem_without_descriptors_is_named_by_address() {
     let directory = tempfile::tempdir().unwrap();
     let Some((mut engine, [uri, _])) = offering(directory.path()) else {
