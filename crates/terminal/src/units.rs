@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! Parsing is exact: a text that does not come to a whole number of bytes, nanoseconds or pieces is
-//! refused, never rounded. Sizes and byte rates count in 1024 where a letter or `KiB` says so (`k` =
-//! `KiB`, as fio reads them by default), and in 1000 with `KB`, `MB`, `GB`, `TB`. Counts, which are
-//! no bytes, go in 1000.
+//! refused, never rounded. Sizes and byte rates count in 1024 with a letter or `KiB` (`k` = `KiB`,
+//! as fio reads them by default), and in 1000 with `KB`, `MB`, `GB`, `TB`. Counts, which are no
+//! bytes, go in 1000.
 use std::fmt;
 
 /// Why a text is not the quantity it should be.

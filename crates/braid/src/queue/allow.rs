@@ -18,9 +18,10 @@ pub struct Allow {
 const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
 
 /// How a right is written.
-const SYNTAX: &str = "a right is uid=USER (a name or a number) or uid=any, then nsid=N with first=BLOCK, blocks=N and \
-                      read-only, then depth=N, queues=N, memory=SIZE, as far as they are wanted, \
-                      with commas and no blanks: --allow uid=1000,nsid=1,depth=64,memory=1GiB";
+const SYNTAX: &str = "a right is uid=USER (a name or a number) or uid=any, then nsid=N with \
+                      first=BLOCK, blocks=N and read-only, then depth=N, queues=N, memory=SIZE, as \
+                      far as they are wanted, with commas and no blanks: \
+                      --allow uid=1000,nsid=1,depth=64,memory=1GiB";
 
 /// Reads `uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB`.
 ///

@@ -66,6 +66,14 @@ impl Service {
     pub fn export_remove(&self, params: ExportParams) -> Result<Value, ControlError> {
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
+        let mut namespaces = state.namespaces.iter().filter(|it| it.volume == volume);
+        if namespaces.any(|it| it.uris.iter().any(|(uri, _)| *uri == params.export)) {
+            return Err(ControlError::refused(format!(
+                "{}: an export over NVMe/TCP ends with its engine: take it out of the \
+                 configuration, and restart the engine",
+                params.export
+            )));
+        }
         let shown = |export: &Exported| export.volume == volume && export.uri == params.export;
         let shown = |export: &Option<Exported>| export.as_ref().is_some_and(shown);
         let found = match state.exports.iter().position(shown) {

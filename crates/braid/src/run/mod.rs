@@ -6,8 +6,8 @@
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
 //!   them; [`state`]: their files
-//! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers; [`reload`]: another
-//!   configuration; [`plan`]: what it changes
+//! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers;
+//!   [`reload`]: another configuration; [`plan`]: what it changes
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`mod@mirrors`]: volumes over legs

@@ -585,10 +585,10 @@ impl Methods for Service {
             EngineCall::PathFail(params) => self.path_admin(&params, AdminState::Failed, by),
             EngineCall::PathRestore(params) => self.path_admin(&params, AdminState::Enabled, by),
             EngineCall::PathDrain(params) => self.path_admin(&params, AdminState::Drained, by),
-            call => {
-                let params = call.of_mirror().expect("all others are of mirrors");
-                self.order_mirror(&call, params, by)
-            }
+            call => match call.of_mirror() {
+                Some(params) => self.order_mirror(&call, params, by),
+                None => unreachable!("{call:?}: all others are of mirrors"),
+            },
         }
     }
 }

@@ -109,6 +109,13 @@ fn volumes_are_namespaces_of_another_engines_volumes() {
     assert!(exports[1]["clients"].as_u64().unwrap() >= 4, "{stat:#}");
     assert!(exports[1]["requests"].as_u64().unwrap() >= 4, "{stat:#}");
     assert_eq!(exports[1]["errors"], 0);
+    // As `list` shows it: known, and no word that can't be read.
+    let mut remove = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let remove = remove.args(["export", "remove", "a0", &uris[0], "--socket"]);
+    let removed = remove.arg(directory.join("a.ctl")).output().unwrap();
+    let said = String::from_utf8_lossy(&removed.stderr);
+    assert_eq!(removed.status.code(), Some(1), "{said}");
+    assert!(said.contains("take it out of the configuration"), "{said}");
     // It goes in order, and b's I/O waits for the next one.
     a.signal(rustix::process::Signal::TERM);
     assert!(a.ended().success(), "{}", a.seen);
