@@ -18,9 +18,9 @@
 //! is the request's until it has been given back, and so is the client's place.
 //!
 //! # Limits
-//! Zeroes take a little of what is shared for good. The own pieces are at most a quarter of the arena, or half of it where each is one block of
-//! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
-//! per client, and one per request.
+//! Zeroes take [`ZEROES_BYTES`] of what is shared for good. The own pieces are at most a quarter of
+//! the arena, or half of it where each is one block of memory, so that the largest request fits the
+//! rest; see [`OWN_MAX`]. A waiting line has one place per client, and one per request.
 use super::debts::{Debts, Kept, Paid};
 use super::{Devices, NbdServer};
 use crate::buddy::Buddy;

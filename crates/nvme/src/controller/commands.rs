@@ -199,7 +199,8 @@ impl Work<'_> {
         }
     }
 
-    /// Answers a Dataset Management that is not executed: it is a hint (NVM command set 1.0, 3.2.3).
+    /// Answers a Dataset Management without executing it: it is a hint (NVM command set 1.0,
+    /// 3.2.3).
     #[cold]
     fn leave(&mut self, slot: u16) {
         self.connection.slots[slot].blocks = 0; // it holds no ranges

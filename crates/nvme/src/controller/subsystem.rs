@@ -365,10 +365,10 @@ impl Subsystem {
     }
 
     /// Makes an NSID inactive until [`Self::activate`]: no command reaches the namespace, which
-    /// keeps its NSID and its ANA group. Commands that the driver has end as usual; those whose data
-    /// is still to come, and lists of allocated blocks that are being made, are refused, also where
-    /// the NSID is active again by then. Hosts get the event. Does nothing where the NSID is not
-    /// active.
+    /// keeps its NSID and its ANA group. Commands that the driver has end as usual; those whose
+    /// data is still to come, and lists of allocated blocks that are being made, are refused, also
+    /// where the NSID is active again by then. Hosts get the event. Does nothing where the NSID is
+    /// not active.
     pub fn deactivate(&mut self, nsid: u32) {
         let all = &mut self.shared.config.namespaces;
         if let Some(at) = all.iter().position(|it| it.nsid == nsid) {

@@ -1,5 +1,6 @@
-//! A reactor and hosts by hand around one target, or another machine that hosts connect to: the test says what each host sends, when a device
-//! answers and when time passes. Hosts speak raw PDUs, so they can also speak wrong ones.
+//! A reactor and hosts by hand around one target, or another machine that hosts connect to: the
+//! test says what each host sends, when a device answers and when time passes. Hosts speak raw
+//! PDUs, so they can also speak wrong ones.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

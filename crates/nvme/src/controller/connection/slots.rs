@@ -126,8 +126,8 @@ impl Slot {
         }
     }
 
-    /// Bytes that are kept of data of the machine's own: a Dataset Management may send more than the
-    /// ranges that it counts.
+    /// Bytes that are kept of data of the machine's own: a Dataset Management may send more than
+    /// the ranges that it counts.
     pub fn own_len(&self) -> u32 {
         match self.purpose {
             Purpose::Deallocate => self.blocks * dsm::Range::LEN as u32,

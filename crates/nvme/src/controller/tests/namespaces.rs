@@ -117,7 +117,7 @@ fn data_asked_for_before_a_deactivation_is_refused() {
         assert_eq!(cqe.status.code(), Status::INVALID_NAMESPACE);
         assert!(cqe.status.dnr() && bench.executed.is_empty());
         assert!(bench.buffers.is_empty());
-        // What comes now is for what is there now.
+        // The next command is for the namespace that is active now.
         let now = super::io::write(1, 0, 1, Sgl::Transport { len: 512 });
         assert!(matches!(bench.send(1, now, &[])[..], [Got::R2t(_)]));
     }
