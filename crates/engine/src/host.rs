@@ -14,7 +14,8 @@
 //! * `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `probation`: a path that does badly gets probes instead of I/O
-//! * `stop`: the engine stops, by the stages of `shutdown`; `flush`: to every controller with unflushed writes
+//! * `stop`: the engine stops, by the stages of `shutdown`; `timers`: when it is called
+//! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does

@@ -10,9 +10,9 @@
 //! # Contract
 //! A [`Change`] is asked of core 0, under a ticket, and answered by one [`HostEvent::Changed`].
 //! Core 0 checks it, gives new paths and volumes their numbers, and tells every core what to do, in
-//! one [`Order`] per stage; each does it as soon as it can (`change_steps`) and answers. Orders travel
-//! as [`PathNews`], so they keep their order with all else that core 0 says of a path. Addresses
-//! and devices that a new path names are known to every core's reactor before.
+//! one [`Order`] per stage; each does it as soon as it can (`change_steps`) and answers. Orders
+//! travel as [`PathNews`], so they keep their order with all else that core 0 reports of a path.
+//! Addresses and devices that a new path names are known to every core's reactor before.
 //!
 //! A path that is lost while it leaves is treated as any lost path: its I/O moves, its writes are
 //! held until they can't be executed late (T9), and its place stays taken until then. If any core
