@@ -13,7 +13,6 @@ use alloc::vec::Vec;
 #[derive(Debug)]
 pub struct SecondaryMap<T> {
     values: Vec<Option<T>>,
-    len: u32,
 }
 
 impl<T> SecondaryMap<T> {
@@ -21,14 +20,12 @@ impl<T> SecondaryMap<T> {
     pub fn new(capacity: u32) -> Self {
         Self {
             values: (0..capacity).map(|_| None).collect(),
-            len: 0,
         }
     }
 
-    /// Whether there is no value.
-    #[inline]
+    /// Whether there is no value: looks at all slots.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.values.iter().all(Option::is_none)
     }
 
     /// Adds the value of slot `index`.
@@ -39,7 +36,6 @@ impl<T> SecondaryMap<T> {
     pub fn insert(&mut self, index: u32, value: T) {
         let before = self.values[index as usize].replace(value);
         assert!(before.is_none(), "slot {index} has a value");
-        self.len += 1;
     }
 
     /// The value of slot `index`; `None`: the slot is free.
@@ -61,9 +57,7 @@ impl<T> SecondaryMap<T> {
     #[inline]
     pub fn remove(&mut self, index: u32) -> T {
         let value = self.values[index as usize].take();
-        let value = value.expect("a slot without a value");
-        self.len -= 1;
-        value
+        value.expect("a slot without a value")
     }
 
     /// The slots that have values.

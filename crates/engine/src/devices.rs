@@ -160,12 +160,23 @@ impl<'a> BackEndsMut<'a> {
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
-    #[inline]
-    pub fn submit(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+    #[inline(always)] // without hints, which most I/Os of front ends are, it is another function
+    pub fn submit(
+        &mut self,
+        io: &Io,
+        hints: Option<Hints>,
+        now_ns: u64,
+    ) -> Result<(), SubmitError> {
         match BackEnd::of(DeviceId(io.volume)) {
-            BackEnd::Multipath(_) => self.host.submit_with(io, hints, now_ns),
+            BackEnd::Multipath(_) => match hints {
+                None => self.host.submit(io, now_ns),
+                Some(hints) => self.host.submit_with(io, hints, now_ns),
+            },
             BackEnd::Mirror(place) => match self.mirrors.get_mut(place) {
-                Some(Some(mirror)) => mirror.submit(io, hints.for_change, now_ns),
+                Some(Some(mirror)) => {
+                    let for_change = hints.is_some_and(|it| it.for_change);
+                    mirror.submit(io, for_change, now_ns)
+                }
                 // It is on another core, or there is none.
                 _ => Err(SubmitError::NotReady),
             },
@@ -228,7 +239,7 @@ impl Devices {
     /// See [`SubmitError`]; nothing was taken.
     #[inline]
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_with(io, Hints::default(), now_ns)
+        self.submit_with(io, None, now_ns)
     }
 
     /// As [`Self::submit`], with [`Hints::for_change`].
@@ -241,11 +252,16 @@ impl Devices {
             for_change,
             ..Hints::default()
         };
-        self.submit_with(io, hints, now_ns)
+        self.submit_with(io, Some(hints), now_ns)
     }
 
-    #[inline]
-    fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+    #[inline(always)] // as `BackEndsMut::submit`
+    fn submit_with(
+        &mut self,
+        io: &Io,
+        hints: Option<Hints>,
+        now_ns: u64,
+    ) -> Result<(), SubmitError> {
         debug_assert!(
             matches!(Issuer::of_cookie(io.cookie), Issuer::FrontEnd(..)),
             "a front end has the cookie of a device: {io:?}"
@@ -373,15 +389,15 @@ impl Devices {
         }
         self.again = false;
         self.mirrors.begin_round();
+        let mut by = Drive {
+            host: &mut self.host,
+            events: &mut self.events,
+            memory,
+            now_ns,
+        };
         let mut ever = false;
         loop {
-            let mut any = self.take_events(memory, now_ns);
-            any |= self.mirrors.drive(&mut Drive {
-                host: &mut self.host,
-                events: &mut self.events,
-                memory,
-                now_ns,
-            });
+            let any = take_events(&mut self.mirrors, &mut by) | self.mirrors.drive(&mut by);
             ever |= any;
             if !any {
                 break;
@@ -392,40 +408,6 @@ impl Devices {
             self.host.handle_control(HostControl::Stop, now_ns);
         }
         ever
-    }
-
-    /// Takes what the host tells; whether there was anything. A completion goes to the device that
-    /// issued the request, or waits for its front end.
-    fn take_events(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
-        let mut any = false;
-        while let Some(event) = self.host.poll_event() {
-            any = true;
-            match &event {
-                HostEvent::Done(done) => match Issuer::of_cookie(done.cookie) {
-                    Issuer::FrontEnd(..) => self.events.push_back(event),
-                    Issuer::Device(key) => self.mirrors.complete(
-                        key,
-                        done,
-                        &mut Drive {
-                            host: &mut self.host,
-                            events: &mut self.events,
-                            memory,
-                            now_ns,
-                        },
-                    ),
-                },
-                HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
-                    self.mirrors.device_ready(DeviceId(*volume), *info, now_ns);
-                    self.events.push_back(event);
-                }
-                HostEvent::Removed(volume) => {
-                    self.mirrors.device_removed(DeviceId(*volume));
-                    self.events.push_back(event);
-                }
-                _ => self.events.push_back(event),
-            }
-        }
-        any
     }
 
     /// As [`Machine::start_before_ns`]: of a request that a mirror has issued, what the mirror says
@@ -499,4 +481,28 @@ impl Devices {
     pub fn handle_cut(&mut self, device: machine::DeviceId, end: u64, now_ns: u64) {
         self.again |= self.mirrors.file_cut(&self.host, device, end, now_ns);
     }
+}
+
+/// Takes what the host tells; whether there was anything. A completion goes to the mirror that
+/// issued the request, or waits for its front end.
+fn take_events(mirrors: &mut Mirrors, by: &mut Drive<'_>) -> bool {
+    let mut any = false;
+    while let Some(event) = by.host.poll_event() {
+        any = true;
+        match &event {
+            HostEvent::Done(done) => {
+                if let Issuer::Device(key) = Issuer::of_cookie(done.cookie) {
+                    mirrors.complete(key, done, by);
+                    continue;
+                }
+            }
+            HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
+                mirrors.device_ready(DeviceId(*volume), *info, by.now_ns);
+            }
+            HostEvent::Removed(volume) => mirrors.device_removed(DeviceId(*volume)),
+            _ => {}
+        }
+        by.events.push_back(event);
+    }
+    any
 }

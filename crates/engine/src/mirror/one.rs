@@ -520,7 +520,7 @@ impl Mirrored {
             self.early.push_back((entry, Outcome::PathError));
             return true;
         }
-        let submitted = kit.below.submit(&io, entry.hints, kit.now_ns);
+        let submitted = kit.below.submit(&io, Some(entry.hints), kit.now_ns);
         let outcome = match submitted {
             Ok(()) => return true,
             Err(SubmitError::Full) => {
