@@ -109,7 +109,7 @@ impl Mirrored {
     /// One of the two was read, or could not be.
     pub(super) fn looked(&mut self, at: usize, copy: u8, outcome: Outcome, kit: &mut Kit<'_>) {
         let Some(look) = &mut self.legs[at].look else {
-            return; // another leg has got the place since
+            return; // it was read anew since, or another leg has its place
         };
         look.waits -= 1;
         look.read[usize::from(copy)] = outcome.is_done();

@@ -4,7 +4,7 @@ use super::rig::{LEG_BYTES, Rig, configured, data, made};
 use engine::DeviceId;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder};
+use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 
@@ -136,29 +136,4 @@ fn a_leg_that_was_removed_elsewhere_does_not_return() {
             .as_ref()
             .is_some_and(|it| it.contains("was removed"))
     );
-}
-
-/// The superblocks of a leg that was taken out are read at each heartbeat, and such a read may be
-/// slower than the removal of the leg.
-#[test]
-fn t10_late_look_at_a_removed_leg_gives_its_memory_back() {
-    let (disks, host, mirror) = and_a_third();
-    let mut rig = Rig::with(&disks, host, mirror);
-    rig.until(30 * SECOND, Rig::is_ready);
-    let used = |rig: &Rig| rig.engine.borrow().devices().mirror_memory(MIRRORS_FROM);
-    rig.run(60 * SECOND, |_| false);
-    let before = used(&rig);
-    rig.order(MirrorOrder::Fail(1));
-    rig.until(SECOND, |rig| rig.statuses()[1] == LegStatus::Stale);
-    rig.disk(1).delay_ns = 30 * SECOND;
-    rig.until(10 * SECOND, |rig| used(rig) > before);
-    rig.disk(1).delay_ns = 0;
-    rig.order(MirrorOrder::Remove(1));
-    rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
-    rig.order(super::rig::add(2));
-    let in_sync = |rig: &Rig| rig.statuses() == [LegStatus::InSync; 2];
-    rig.until(10 * SECOND, in_sync);
-    rig.run(60 * SECOND, |_| false);
-    assert_eq!(used(&rig), before);
-    assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
 }
