@@ -76,7 +76,7 @@ impl Pair {
     }
 }
 
-/// An NBD client hears ENOTSUP of it, and writes the zeroes itself.
+/// A front end writes the zeroes itself then.
 #[test]
 fn t34_zeroes_that_a_returned_path_cannot_do() {
     let mut pair = Pair::new();
