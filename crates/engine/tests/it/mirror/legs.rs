@@ -36,7 +36,7 @@ fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and
     assert!(superblock(&disks[1]).superblock.clean);
 }
 
-/// A return is tried meanwhile and can read neither superblock, which says nothing of their contents.
+/// A return is tried meanwhile and can read neither superblock: nothing is known of the contents.
 #[test]
 fn leg_whose_superblocks_cannot_be_read_for_a_while_returns() {
     let disks = made(2, true);
