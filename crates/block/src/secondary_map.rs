@@ -15,6 +15,8 @@ pub struct SecondaryMap<T> {
     values: Vec<Option<T>>,
 }
 
+const VACANT: &str = "a slot without a value";
+
 impl<T> SecondaryMap<T> {
     /// Empty, with memory for slots below `capacity`.
     pub fn new(capacity: u32) -> Self {
@@ -57,7 +59,7 @@ impl<T> SecondaryMap<T> {
     #[inline]
     pub fn remove(&mut self, index: u32) -> T {
         let value = self.values[index as usize].take();
-        value.expect("a slot without a value")
+        value.expect(VACANT)
     }
 
     /// The slots that have values.

@@ -5,12 +5,12 @@
 //! in the [`HostEngine`], and mirrors.
 //!
 //! # Contract
-//! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on. Front ends
-//! and mirrors issue requests by the same [`BackEndsMut::submit`]. A device issues requests only to
-//! devices of lower number: it is driven with [`BackEnds`] that end below it, and
+//! Devices have numbers: multipath volumes below [`MIRRORS_FROM`], mirrors from there on. Front
+//! ends and mirrors issue requests by the same [`BackEndsMut::submit`]. A device issues requests
+//! only to devices of lower number: it is driven with [`BackEndsMut`] that end below it, and
 //! [`DeviceId::assert_above`] checks each leg when it is attached. So far a leg is a multipath
-//! volume: what a mirror has to know of a leg after a failure (bounds, cuts, lost caches) only these
-//! answer.
+//! volume: what a mirror has to know of a leg after a failure (bounds, cuts, lost caches) only
+//! these answer.
 //!
 //! The cookie of an [`Io`] is that of its [`Issuer`], and comes back once. A completion changes the
 //! state of its issuer and issues nothing: the issuer is driven later in the turn, so completing
@@ -118,8 +118,9 @@ impl<'a> BackEnds<'a> {
         }
     }
 
-    /// The status of a range: adds to `list` what holds all of it, each with the offset of the range
-    /// there. What all of them call a hole reads as zeroes. `false`: nothing can be said of it.
+    /// The status of a range: adds to `list` what holds all of it, each with the offset of the
+    /// range there. What all of them call a hole reads as zeroes. `false`: nothing can be said of
+    /// it.
     pub fn witnesses(self, device: DeviceId, range: Range, list: &mut Vec<(Witness, u64)>) -> bool {
         match BackEnd::of(device) {
             BackEnd::Multipath(volume) => {

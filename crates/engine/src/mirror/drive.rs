@@ -34,6 +34,9 @@ use volume::mirror::superblock::SUPERBLOCK_BYTES;
 /// The machine is asked only while there is memory for the largest output.
 const NO_MEMORY: &str = "an output without memory";
 
+/// Outputs come of a machine.
+const NO_MACHINE: &str = "an output of a mirror that does not run";
+
 /// Most bytes of pages that the machine asks for at a time.
 const PAGES_BYTES_MAX: u32 = 64 << 10;
 
@@ -223,8 +226,7 @@ impl Mirrored {
 
     /// As [`Self::running`], of one whose machine has just said something.
     pub(super) fn expect_running(&mut self) -> &mut Running {
-        self.running()
-            .expect("only a mirror that runs has a machine")
+        self.running().expect(NO_MACHINE)
     }
 
     /// Place of the leg of a slot, and where its data begin.
@@ -289,8 +291,8 @@ impl Mirrored {
         }
     }
 
-    /// Ends what can't be given to its leg, which is not there. Else its ticket would never end, and
-    /// the leg could never return.
+    /// Ends what can't be given to its leg, which is not there. Else its ticket would never end,
+    /// and the leg could never return.
     pub(super) fn refuse_task(&mut self, ticket: Ticket, kit: &Kit<'_>) {
         if let Some(it) = self.running() {
             it.machine
