@@ -310,8 +310,8 @@ pub const STEPS: [Step; 16] = [
             ],
         ),
         part(
-            "each longer; also 3 legs, kills over NVMe/TCP, losses of power, targets that stand still, \
-             late writes, a half-sick path, a heavy tail",
+            "each longer; also 3 legs, kills over NVMe/TCP, losses of power, targets that stand \
+             still, late writes, a half-sick path, a heavy tail",
             2,
             &[
                 task(

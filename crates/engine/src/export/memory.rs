@@ -66,11 +66,10 @@ impl Pool {
         let own_at = shared.free_bytes();
         // None of what two of the largest requests need.
         let spare = own_at.saturating_sub(EXPORT_ARENA_MIN);
-        let zeroes = match arena_bytes {
-            0 => Span::default(), // there are no clients
-            _ => shared
-                .allocate(ZEROES_BYTES)
-                .expect("the largest request fits"),
+        let zeroes = match shared.allocate(ZEROES_BYTES) {
+            Some(span) => span,
+            None if arena_bytes == 0 => Span::default(), // there are no clients
+            None => unreachable!("the largest request fits"),
         };
         Self {
             own_at,
