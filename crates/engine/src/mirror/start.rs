@@ -397,7 +397,9 @@ impl Mirrored {
             self.state = state;
             kit.events.push_back(HostEvent::Failed(kit.number, line));
         }
-        let ownership = self.ownership_mut().expect("it starts");
+        let Some(ownership) = self.ownership_mut() else {
+            unreachable!("it starts");
+        };
         ownership.refuse(pause_ns, kit.now_ns);
         for leg in &mut self.legs {
             leg.dated = leg.found.is_some();
@@ -428,11 +430,16 @@ impl Mirrored {
             }
             AcquireOutput::Write(index, copy) => {
                 let at = place(index, it);
-                let acquire = it.ownership.acquiring().expect("it writes a record");
+                let Some(acquire) = it.ownership.acquiring() else {
+                    unreachable!("it writes a record");
+                };
                 let takes_over = acquire.takes_over();
                 let block = acquire.encode(index, copy, kit.crc32c);
-                let span = self.scratch.take(BLOCK);
-                let span = span.expect("only superblocks use the memory");
+                let Some(span) = self.scratch.take(BLOCK) else {
+                    unreachable!(
+                        "a mirror that does not run uses its memory for superblocks alone"
+                    );
+                };
                 kit.memory.bytes_mut(span).copy_from_slice(&block);
                 let mut entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
                 entry.hints.past_gate = takes_over;
@@ -473,8 +480,9 @@ impl Mirrored {
             return; // the mirror was stopped meanwhile
         };
         let at = usize::from(it.legs[index]);
-        let acquire = it.ownership.acquiring_mut();
-        let acquire = acquire.expect("an acquisition waits for its writes");
+        let Some(acquire) = it.ownership.acquiring_mut() else {
+            unreachable!("an acquisition waits for its writes");
+        };
         acquire.handle_written(index, outcome, now_ns);
         // Of one that can't be reached its volume says that.
         let refuses = outcome.is_device_error();
@@ -511,7 +519,9 @@ impl Mirrored {
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
-        let acquire = it.ownership.acquiring().expect("it was acquired just now");
+        let Some(acquire) = it.ownership.acquiring() else {
+            unreachable!("it was acquired just now");
+        };
         let (mut given, mut terms) = (acquire.given().to_vec(), acquire.terms());
         let (legs, wishes) = (core::mem::take(&mut it.legs), it.wishes);
         let assembly = match self.assembled(&legs, &given, wishes) {

@@ -61,7 +61,9 @@ impl Mirror {
     /// and all of it is copied when it returns (T50). The last one in sync stays.
     pub(super) fn see_to_put_back(&mut self, leg: u8, found: &Superblock) {
         let last = self.members.in_sync() == Legs::one(leg);
-        let it = self.leg_mut(leg).expect("it was read just now");
+        let Some(it) = self.leg_mut(leg) else {
+            unreachable!("leg {leg} was read just now");
+        };
         if last || found.sequence >= it.confirmed {
             return;
         }
@@ -77,7 +79,9 @@ impl Mirror {
     pub(super) fn confirm(&mut self, leg: u8, found: &Chosen) {
         let leases = &self.ownership.leases;
         let (asked_ns, hold_until_ns) = (leases.asked_ns(leg), leases.hold_until_ns());
-        let it = self.leg_mut(leg).expect("it was read just now");
+        let Some(it) = self.leg_mut(leg) else {
+            unreachable!("leg {leg} was read just now");
+        };
         if asked_ns < it.late_until_ns.max(hold_until_ns) {
             return;
         }

@@ -118,7 +118,9 @@ impl Mirror {
             Output::Read(io, ..) => return self.finish(io, outcome),
             _ => {}
         }
-        let ticket = output.ticket().expect("news are always given out");
+        let Some(ticket) = output.ticket() else {
+            unreachable!("news are always given out");
+        };
         let nobody_asks = self.ownership.is_over();
         self.ended(ticket, self.now_ns);
         if !nobody_asks || ticket.io().is_some() {
