@@ -97,7 +97,7 @@ pub struct Flaw {
 pub enum Flawed {
     Reads,
     Writes,
-    /// Reads, writes and flushes.
+    /// Reads, changes and flushes.
     All,
 }
 
@@ -106,6 +106,7 @@ impl Flaw {
         let op = match request.op {
             DeviceOp::Read => self.op != Flawed::Writes,
             DeviceOp::Write { .. } | HOLE => self.op != Flawed::Reads,
+            DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => self.op == Flawed::All,
             _ => return self.op == Flawed::All,
         };
         let blocks = blocks_of(request);

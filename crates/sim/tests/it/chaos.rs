@@ -192,6 +192,30 @@ fn a_story_has_the_requests_that_failed() {
     assert!(told.is_some_and(|seed| seed < 100), "{told:?}");
 }
 
+/// Worlds whose applications use NBD are as they were before there was anything else.
+#[test]
+fn front_ends_are_drawn_and_change_no_other_world() {
+    let text = |plan: Plan| format!("{plan:?}");
+    let seeds = 1..=600;
+    let drawn = |seed| {
+        (
+            text(Plan::draw(seed)),
+            text(Plan::draw_before("front", seed)),
+        )
+    };
+    let (nvme, nbd): (Vec<_>, Vec<_>) = seeds.map(drawn).partition(|it| it.0.contains("Nvme("));
+    assert!((180..=240).contains(&nvme.len()), "{} of 600", nvme.len());
+    assert!(nbd.iter().all(|it| it.0 == it.1));
+    for part in [
+        "beside_nbd: true",
+        "associations: 2",
+        "zeroes: Some",
+        "tight: true",
+    ] {
+        assert!(nvme.iter().any(|it| it.0.contains(part)), "{part}");
+    }
+}
+
 #[test]
 fn the_same_seed_has_the_same_course() {
     let report = |seed| {

@@ -152,3 +152,32 @@ impl Client {
         self.zeroes_judged = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may_hold(caches: bool, changes: &[(Kind, u64, bool)]) -> Vec<u64> {
+        let mut zeroes = Zeroes::new(40, caches);
+        for &(kind, tag, done) in changes {
+            zeroes.changed(40..42, kind, tag, done);
+        }
+        zeroes.possible(41).iter().copied().collect()
+    }
+
+    #[test]
+    fn a_block_holds_what_was_left_last() {
+        let write = |tag, done| (Kind::Write, tag, done);
+        assert_eq!(may_hold(false, &[]), [0]);
+        assert_eq!(may_hold(false, &[write(8, true)]), [9]);
+        assert_eq!(
+            may_hold(false, &[write(8, true), write(64, false)]),
+            [9, 65]
+        );
+        let zeroed = [write(8, true), (Kind::WriteZeroes, 0, true)];
+        assert_eq!(may_hold(false, &zeroed), [0]);
+        assert_eq!(may_hold(true, &zeroed), [0, 9], "it was in a cache");
+        let hint = [write(8, true), (Kind::Trim, 0, true)];
+        assert_eq!(may_hold(false, &hint), [0, 9], "a hint");
+    }
+}
