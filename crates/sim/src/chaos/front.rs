@@ -10,8 +10,8 @@
 //! clients.
 //!
 //! # Limits
-//! Applications that change parts of blocks use NBD: NVMe has whole blocks only. Connections between
-//! hosts and applications carry no damaged bytes.
+//! Applications that change parts of blocks use NBD: NVMe has whole blocks only. Connections
+//! between hosts and applications carry no damaged bytes.
 use super::client::{FrontEnd, NQN, Nvme, ZEROED};
 use super::disk::BLOCK;
 use super::kind::Kind;

@@ -88,8 +88,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// flush failed for a path that had left in order, and that another core had flushed. 710830: a
 /// client went in the turn in which its volume became ready, and its session was never over.
 ///
-/// As they were before `front`: 4046332: a large write was lost with the cache of a controller that had
-/// done a piece of it, and a flush had failed for that before the write ended. 5058541: a flush
+/// As they were before `front`: 4046332: a large write was lost with the cache of a controller that
+/// had done a piece of it, and a flush had failed for that before the write ended. 5058541: a flush
 /// failed for a controller that had left, and its requester had gone. 5009709: between two flushes
 /// of all paths `round-robin` began with the same one each time. 7016872: a fault of worlds: a mark
 /// forgot the controller that only a second path led to. 7049735: a path left by force with

@@ -73,7 +73,7 @@ pub(super) enum Session {
     Nvme(Box<IoQueue>),
 }
 
-/// What a session reports.
+/// An event of a session.
 pub(super) enum Event {
     Ready,
     /// Bytes of a read that did not come, because they are zeroes.

@@ -31,7 +31,7 @@ const ONE_OF: u64 = 8;
 pub(super) struct Zeroes {
     /// Their numbers.
     range: Range<u64>,
-    /// What each may hold.
+    /// Values that each may hold.
     may_hold: Vec<BTreeSet<u64>>,
     caches: bool,
 }
