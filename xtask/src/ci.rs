@@ -138,13 +138,26 @@ impl Record {
         rows.any(|row| row.task == task && row.holds_for(&self.tree))
     }
 
-    /// Replaces the task's row and writes the document.
+    /// The task begins: what it said before does not hold any more, however it ends.
+    ///
+    /// # Errors
+    /// The document cannot be written.
+    fn begin(&mut self, task: &str) -> Result<()> {
+        self.rows.retain(|it| it.task != task);
+        self.write()
+    }
+
+    /// Adds the task's row and writes the document.
     ///
     /// # Errors
     /// It cannot be written.
     fn put(&mut self, row: Row) -> Result<()> {
         self.rows.retain(|it| it.task != row.task);
         self.rows.push(row);
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
         // Renamed: a check that is cut now leaves the one or the other.
         let new = self.place.with_extension("md.new");
         let text = report::render(&self.tree, &self.tasks, &self.rows);
@@ -275,6 +288,10 @@ impl Check<'_> {
     /// Runs one task, records it and prints its lines.
     fn run_task(&self, step: &Step, task: &Task) -> Result<Verdict> {
         let (name, begun) = (step.name_of(task), Instant::now());
+        if let Some(record) = &self.record {
+            let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+            record.begin(&name)?;
+        }
         let outcome = self.outcome(step, task)?;
         let seconds = begun.elapsed().as_secs_f64();
         let verdict = match outcome.verdict {

@@ -65,6 +65,9 @@ pub struct NvmeConfig {
     pub arena_bytes: u64,
 }
 
+/// Alignment of buffers that files can take, bytes.
+const PAGE: u64 = 4096;
+
 /// Whether hosts see a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
@@ -102,6 +105,9 @@ pub(crate) struct NvmeServer {
     namespaces: Vec<Namespace>,
     /// By the target's request number.
     requests: Vec<Option<Request>>,
+    /// How often the device of a request had given up unflushed writes when its zeroes were begun:
+    /// a flush may follow, as a request of the same number.
+    zeroed_from: Vec<u32>,
     /// Requests that wait for a free slot of their device.
     waiting: SlotQueues,
     zeroes: ZeroBuffer,
@@ -146,7 +152,8 @@ impl NvmeServer {
             shapes: alloc::vec![shape::Config::default(); subsystem.ports.len()],
             devices: volumes.into_iter().map(DeviceId).collect(),
             subsystem,
-            arena_bytes: arena_bytes.saturating_sub(own_bytes),
+            // What follows is written to files past their cache: it begins at a whole page.
+            arena_bytes: arena_bytes.saturating_sub(own_bytes) / PAGE * PAGE,
             seed: 0,
         };
         let own_at = arena_at + target.arena_bytes;
@@ -167,6 +174,7 @@ impl NvmeServer {
             first_conn,
             namespaces,
             requests: Vec::new(),
+            zeroed_from: Vec::new(),
             waiting: SlotQueues::default(),
             zeroes,
             compares,
@@ -438,7 +446,13 @@ impl NvmeServer {
 
     /// No change that a request overlaps is in the way.
     pub fn begun(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
-        self.request(id).pipeline.start(devices, false);
+        let is_second = matches!(self.target.action(id), Action::WriteZeroes { .. });
+        let zeroed_from = self.zeroed_from.get(id as usize).copied();
+        let Request { of, pipeline, .. } = self.request(id);
+        pipeline.start(devices, false);
+        if let (true, DeviceOp::Flush, Some(given_up)) = (is_second, of.op, zeroed_from) {
+            pipeline.continue_from(given_up);
+        }
         self.pump(devices, id, now_ns);
     }
 
@@ -494,8 +508,10 @@ impl NvmeServer {
     /// Asks for as many of a request's I/Os as may be, and ends it when all have ended.
     fn pump(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
         loop {
-            let of = self.request(id).of;
-            if let Some(verdict) = self.verdict(&of, now_ns) {
+            let Request { of, pipeline, .. } = self.request(id);
+            let (of, has_left) = (*of, pipeline.has_left());
+            // One of which all has ended ends as that did.
+            if let Some(verdict) = self.verdict(&of, now_ns).filter(|_| has_left) {
                 let request = self.request(id);
                 request.verdict.get_or_insert(verdict);
                 request.pipeline.fail(Outcome::Stopped);
@@ -579,6 +595,13 @@ impl NvmeServer {
         self.leave_compares(&request.of);
         let volume = request.pipeline.device();
         let outcome = request.pipeline.end(id, devices, &mut self.waiting);
+        if let DeviceOp::WriteZeroes { .. } = request.of.op {
+            let at = id as usize;
+            if at >= self.zeroed_from.len() {
+                self.zeroed_from.resize(at + 1, 0);
+            }
+            self.zeroed_from[at] = request.pipeline.given_up();
+        }
         let result = request.verdict.unwrap_or_else(|| {
             outcome.map_or(Ok(()), |outcome| Err(self.status(id, volume, outcome)))
         });

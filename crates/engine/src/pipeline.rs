@@ -218,6 +218,24 @@ impl Pipeline {
         self.outstanding == 0
     }
 
+    /// Whether part of it was not asked for yet.
+    pub fn has_left(&self) -> bool {
+        match self.op {
+            IoOp::Flush => self.asked == 0,
+            _ => self.cursor < self.range.end,
+        }
+    }
+
+    /// How often its device had given up unflushed writes when it was begun.
+    pub fn given_up(&self) -> u32 {
+        self.given_up
+    }
+
+    /// It is to make durable what was begun then.
+    pub fn continue_from(&mut self, given_up: u32) {
+        self.given_up = given_up;
+    }
+
     /// Whether an I/O of its range was asked for.
     pub fn has_begun(&self) -> bool {
         self.pieces > 0
@@ -270,6 +288,12 @@ impl Pipeline {
             let Some((io, part)) = next(self) else {
                 break;
             };
+            if part == Part::Flush && self.given_up != devices.times_given_up(self.device) {
+                // While it waited what it is to make durable was lost, perhaps, and another flush
+                // was told: the device finds nothing unflushed (T13).
+                self.fail(Outcome::PathError);
+                break;
+            }
             let submitted = match self.stage {
                 Stage::Edges => devices.submit_for_change(&io, now_ns),
                 _ => devices.submit(&io, now_ns),

@@ -365,6 +365,8 @@ impl PathTable {
     pub fn set_admin(&mut self, index: PathIndex, admin: AdminState) {
         if let Some(it) = self.get_mut(index) {
             it.admin = admin;
+            let uri = it.config.uri.to_string();
+            self.awaited.remove(&uri); // of before it came
         }
     }
 
@@ -428,6 +430,17 @@ mod tests {
         let keys = paths.at(0).unwrap().config().clone();
         paths.join(keys, PathIndex(0), None);
         assert_eq!(numbers(&paths), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_path_that_is_restored_is_restored_for_good() {
+        let third = || table(3).keys().remove(2);
+        let wanted = BTreeMap::from([(third().uri.to_string(), AdminState::Failed)]);
+        let mut paths = PathTable::new(&table(2).keys(), wanted.clone(), &BTreeMap::new());
+        paths.join(third(), PathIndex(2), None);
+        assert_eq!(paths.aside(), wanted);
+        paths.set_admin(PathIndex(2), AdminState::Enabled);
+        assert_eq!(paths.aside(), BTreeMap::new());
     }
 
     #[test]

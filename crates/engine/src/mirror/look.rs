@@ -155,13 +155,14 @@ impl Mirrored {
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
         };
         self.scratch.give_back(look.span);
-        let is_heartbeat =
-            matches!(look.purpose, Purpose::Machine(ticket) if ticket.is_heartbeat());
-        let is_return = matches!(look.purpose, Purpose::Machine(_)) && !is_heartbeat;
+        let tries_again = match look.purpose {
+            Purpose::Machine(ticket) => !ticket.is_heartbeat(),
+            Purpose::Found | Purpose::Claim(_) => false,
+        };
         let found = match look.failed {
             Some(outcome) => Err(outcome),
             // Nothing is known of what they say: the leg is tried again.
-            None if is_return && look.read == [false; 2] => Err(Outcome::MediaError),
+            None if tries_again && look.read == [false; 2] => Err(Outcome::MediaError),
             None => Ok(chosen),
         };
         self.looked_at(at, look.purpose, found, kit);

@@ -286,8 +286,8 @@ impl Mirrored {
             (News::Unfit(_, why), Some(at)) => {
                 let why_not = words::unfit(&why);
                 match why {
-                    Unfit::Failed(outcome) => self.left(at, outcome, now_ns),
-                    Unfit::Owned(_) => self.left(at, Outcome::Reservation, now_ns),
+                    Unfit::Failed(outcome) => self.goes_away(at, outcome, now_ns),
+                    Unfit::Owned(_) => self.goes_away(at, Outcome::Reservation, now_ns),
                     _ => self.legs[at].unfit = Some(why_not.clone()),
                 }
                 match self.legs[at].aside {
@@ -343,17 +343,23 @@ impl Mirrored {
         let slot = self.legs[at].slot;
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
-        // One that was too small returns when it is large enough.
-        if outcome == Outcome::CutShort && leg.extent.size == LegSize::Enough {
-            // So does a namespace, or one that was sanitized; a file waits for its user.
-            leg.extent.leave_for_cut();
-        }
         if outcome == Outcome::MediaError && facts.is_some_and(|it| it.bad_full) {
             // It was tried once more since then.
             leg.bad_room = match leg.bad_room {
                 BadRoom::Enough => BadRoom::Full,
                 BadRoom::Full | BadRoom::Stuck => BadRoom::Stuck,
             };
+        }
+        self.goes_away(at, outcome, now_ns);
+    }
+
+    /// A leg has left, or could not return: it is tried again after a while.
+    fn goes_away(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
+        let leg = &mut self.legs[at];
+        // One that was too small returns when it is large enough.
+        if outcome == Outcome::CutShort && leg.extent.size == LegSize::Enough {
+            // So does a namespace, or one that was sanitized; a file waits for its user.
+            leg.extent.leave_for_cut();
         }
         let before = leg.away.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);

@@ -149,7 +149,7 @@ impl Mirror {
         );
         let is_broken = self.update.is_broken();
         let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_in_doubt();
-        if !self.update.is_idle() || early || self.ownership.is_lost() || !may {
+        if !self.update.is_idle() || early || self.ownership.is_over() || !may {
             return;
         }
         let Some(next) = self.next_state() else {

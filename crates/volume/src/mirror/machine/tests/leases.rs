@@ -190,6 +190,64 @@ fn t48_a_stop_ends_whose_pages_outlive_the_lease() {
     assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
 }
 
+/// What fails after that is nobody's to say any more.
+#[test]
+fn t48_a_stop_whose_lease_is_over_ends_where_heartbeats_fail() {
+    let mut mirror = shared(0);
+    mirror.submit(write(), INTERVAL).unwrap();
+    run(&mut mirror, INTERVAL, &mut well);
+    mirror.stop(INTERVAL + MS);
+    let (mut pages, mut heartbeats) = (Vec::new(), Vec::new());
+    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
+        match output {
+            Output::Pages(..) => pages.push(output),
+            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
+        }
+    }
+    let times = (INTERVAL + 2 * MS, 4 * INTERVAL);
+    assert!(pass(&mut mirror, times, Legs(3), &mut heartbeats).is_empty());
+    assert_eq!((pages.len(), mirror.lapsed()), (2, Legs(3)));
+    for output in pages {
+        end(&mut mirror, output, 4 * INTERVAL, &mut well);
+    }
+    mirror.handle_timeout(4 * INTERVAL);
+    end_heartbeats(
+        &mut mirror,
+        &mut heartbeats,
+        Outcome::PathError,
+        4 * INTERVAL,
+    );
+    let times = (4 * INTERVAL, 8 * INTERVAL);
+    assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
+    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
+    assert!(owned(0) && owned(1), "the next one looks at the record");
+}
+
+/// One leg has the last superblock, and the other fails after the lease.
+#[test]
+fn t48_a_stop_whose_lease_is_over_ends_where_a_leg_fails_its_last_superblock() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
+    mirror.stop(INTERVAL + MS);
+    let mut hung = Vec::new();
+    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
+        match output {
+            Output::Superblock(ticket, _) if !ticket.is_heartbeat() => hung.push(ticket),
+            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
+        }
+    }
+    assert_eq!(hung.len(), 2);
+    let now_ns = 4 * INTERVAL;
+    let times = (INTERVAL + 2 * MS, now_ns);
+    assert_eq!(stops(&mut mirror, times, Legs(3)), None);
+    mirror.handle_done(hung[0], Outcome::Done, now_ns);
+    mirror.handle_timeout(now_ns);
+    mirror.handle_done(hung[1], Outcome::PathError, now_ns);
+    let stopped = stops(&mut mirror, (now_ns, now_ns + INTERVAL), Legs::default());
+    assert_eq!(stopped, Some(false));
+}
+
 #[test]
 fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
     let mut mirror = shared(0);
