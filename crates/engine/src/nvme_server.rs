@@ -602,12 +602,17 @@ impl NvmeServer {
             }
             self.zeroed_from[at] = request.pipeline.given_up();
         }
-        let result = request.verdict.unwrap_or_else(|| {
-            outcome.map_or(Ok(()), |outcome| Err(self.status(id, volume, outcome)))
+        // That of zeroes tells of nothing but these.
+        let is_asked = self.target.action(id) == Action::Flush;
+        let is_loss = is_asked && request.pipeline.given_up() != devices.times_given_up(volume);
+        let result = request.verdict.unwrap_or_else(|| match outcome {
+            None => Ok(()),
+            // Repeated, as hosts do after a status of a path, it would find nothing unflushed and
+            // hide the loss (T13).
+            Some(_) if is_loss => Err(Status::WRITE_FAULT.with_dnr()),
+            Some(outcome) => Err(self.status(id, volume, outcome)),
         });
         if request.of.op == DeviceOp::Flush && result.is_err() {
-            // That of zeroes tells of nothing but these.
-            let is_asked = self.target.action(id) == Action::Flush;
             let is_heard = is_asked && self.target.asker(id).1;
             devices.flush_failed_for(volume, is_heard);
         }

@@ -5,7 +5,7 @@ use engine::export::{ExportControl, ExportEvent};
 use engine::host::{Change, HostControl, HostEvent, Io, IoOp, Recovery};
 use engine::{ConnId, Machine};
 use nbd::client::CommandError;
-use nbd::{Errno, Kind};
+use nbd::{Errno, Kind, Request};
 use nvme::wire::fabrics::{Property, property};
 use nvme::wire::pdu::{Framing, PduType};
 use volume::Outcome;
@@ -103,4 +103,36 @@ fn t13_flush_that_fails_after_a_stop_is_unheard() {
     };
     let losses: Vec<bool> = rig.events.iter().filter_map(is_loss).collect();
     assert_eq!(losses.last(), Some(&true), "{losses:?}");
+}
+
+/// It was asked for before they were, and finds nothing unflushed when it gets a slot.
+#[test]
+fn t13_flush_that_waits_for_a_slot_while_writes_are_given_up_fails() {
+    let mut setup = Setup::over(Below::Paths);
+    setup.core.io_max = 4;
+    setup.core.volumes[0].recovery.flush_timeout_ns = 500 * MS;
+    setup.guest.io_timeout_ns = 100 * SECOND;
+    let mut rig = Rig::ready(setup);
+    let (reader, client) = (rig.connect(), rig.connect());
+    for slot in 0..2 {
+        let at = slot * u64::from(BLOCK);
+        let write = io(IoOp::Write { fua: false }, at, BLOCK, slot);
+        assert_eq!(rig.one(&write, 1), Outcome::Done);
+    }
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.pass(10 * MS);
+    rig.submit(&flush(), 0);
+    rig.pass(10 * MS);
+    rig.slow(2 * SECOND);
+    for token in 0..8 {
+        let at = u64::from(token) * u64::from(BLOCK);
+        rig.ask(reader, Request::new(token, Kind::Read, at, BLOCK), &[]);
+    }
+    rig.pass(10 * MS);
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_ne!(rig.end(40, SECOND), Outcome::Done);
+    assert_eq!(ended.result, Err(CommandError::Server(Errno::Io)));
+    let ended = rig.nbd(client, Kind::Flush, (0, 0), &[]);
+    assert_eq!(ended.result, Ok(()));
 }
