@@ -14,7 +14,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use runtime::watchdog::STUCK_GRACE;
 use service::advice;
 use service::control::server;
-use service::control::socket::{PrivateSocket, TARGET, listening_path};
+use service::control::socket::{PrivateSocket, TARGET};
 use service::service_manager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write;
@@ -88,14 +88,19 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     config.cpu = args.cpu.or(config.cpu);
     config.spin |= args.spin;
     config.socket = args.socket.or(config.socket);
-    let path = listening_path(config.socket.take(), TARGET);
-    let socket = PrivateSocket::bind(&path, TARGET.noun, &config.access())?;
+    let access = config.access();
+    let socket = match config.socket.take() {
+        Some(path) => Some(PrivateSocket::bind(&path, TARGET.noun, &access)?),
+        None => PrivateSocket::bind_derived(TARGET, &access)?,
+    };
     let (waker, wakes) = log::wakes();
     let mut launched =
         launch(&config, Some(waker.clone())).map_err(|error| too_large(error, &config))?;
     launched.backends.iter_mut().for_each(Backend::keep);
     stop_on_signals(&launched)?;
-    serve_control(&socket, &config, &mut launched)?;
+    if let Some(socket) = &socket {
+        serve_control(socket, &config, &mut launched)?;
+    }
     let ports = config.ports.len();
     let (log, board) = (launched.log.clone(), launched.board.clone());
     let logger = match args.quiet {

@@ -81,9 +81,17 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
 ///
 /// # Errors
 /// Why it would change nothing.
-pub fn dry_run(service: &Service) -> anyhow::Result<Vec<String>> {
+pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let new = Config::read(&service.file)?;
     let reload = Reload::new(service, new)?;
+    let gone = reload.gone();
+    spare_clients(service, &gone, force)?;
+    reload.spare_unclean(force)?;
+    for change in &reload.plan {
+        if let Change::OpenVolume(name) = change {
+            apart(&service.state(), reload.wanted(name), &gone)?;
+        }
+    }
     service.find_sources(&reload.new)?;
     let lines = reload.plan.iter().map(Change::to_string);
     let exports = {

@@ -532,7 +532,7 @@ impl Service {
             }
         };
         if params.dry_run {
-            let plan = reload::dry_run(self).map_err(wrong)?;
+            let plan = reload::dry_run(self, params.force).map_err(wrong)?;
             return Ok(json!({"plan": plan}));
         }
         let changed = reload::reload(self, params.force, by).map_err(wrong)?;

@@ -187,6 +187,28 @@ pub struct PrivateSocket {
 }
 
 impl PrivateSocket {
+    /// Makes the socket of a service that can do without: `None` where it cannot be made, nobody
+    /// said where, and the place is not the usual one, which is said.
+    ///
+    /// # Errors
+    /// As [`Self::bind`], at the usual place.
+    pub fn bind_derived(service: Service, access: &Access) -> anyhow::Result<Option<Self>> {
+        let bound = Self::bind(&listening_path(None, service), service.noun, access);
+        Self::unless_derived(bound, &Place::ours())
+    }
+
+    fn unless_derived(bound: anyhow::Result<Self>, place: &Place) -> anyhow::Result<Option<Self>> {
+        match (bound, place) {
+            (Err(error), Place::Session(_) | Place::Temporary(_)) => {
+                note(&format!(
+                    "no control socket: {error:#} (give --socket PATH)"
+                ));
+                Ok(None)
+            }
+            (bound, _) => bound.map(Some),
+        }
+    }
+
     /// Makes the socket, for whom `access` says. `noun`: what listens there, in messages.
     ///
     /// # Errors
@@ -357,6 +379,20 @@ mod tests {
         assert!(connect(TARGET, Some(&path)).is_ok());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn socket_at_a_derived_place_can_be_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.sock");
+        let _first = bind(&path).unwrap();
+        let place = |of: fn(PathBuf) -> Place| of(directory.path().to_owned());
+        for derived in [place(Place::Session), place(Place::Temporary)] {
+            let second = PrivateSocket::unless_derived(bind(&path), &derived);
+            assert!(second.unwrap().is_none());
+        }
+        let usual = place(Place::Usual);
+        assert!(PrivateSocket::unless_derived(bind(&path), &usual).is_err());
     }
 
     #[test]

@@ -324,6 +324,10 @@ fn volume_with_clients_leaves_by_force_only() {
     wait_until(|| (rig.stat("v1")["paths"][0]["inflight"] == 1).then_some(()));
     let why = rig.refused_reload(&[V0]);
     assert!(why.contains("connected: 2"), "{why}");
+    let output = rig.command(&["reload", "--dry-run"]).output().unwrap();
+    assert!(refused(&output).contains("connected: 2"), "{output:?}");
+    let plan = rig.ask(&["reload", "--dry-run", "--force"])["plan"].clone();
+    assert_eq!(plan[0], "remove volume v1");
     let changed = rig.ask(&["reload", "--force"])["changed"].clone();
     assert!(changed.as_str().unwrap().contains("removed volume v1"));
     assert_eq!(rig.names(), ["v0"]);
