@@ -43,6 +43,12 @@ impl Failed {
         )
     }
 
+    /// Whether it is a flush whose failure an application hears: one that ends with the status of a
+    /// path hosts repeat.
+    pub(super) fn tells_a_loss(&self) -> bool {
+        self.request.kind == nbd::Kind::Flush && self.error == RequestError::Server(Errno::Io)
+    }
+
     /// The disk's blocks that it touched.
     pub(super) fn blocks(&self) -> Range<u64> {
         let (request, block) = (&self.request, BLOCK as u64);
@@ -224,7 +230,7 @@ impl Course<'_> {
         let flush = |it: &&Failed| {
             let life = host.lives.at(it.since_ns);
             let may = |&from_ns: &u64| from_ns <= it.end_ns && host.lives.at(from_ns) == life;
-            it.request.kind == nbd::Kind::Flush && it.is_io_error() && left.iter().any(may)
+            it.tells_a_loss() && left.iter().any(may)
         };
         let those = failed.iter().filter(flush);
         those.map(|it| (it.start_ns, it.end_ns)).collect()

@@ -84,9 +84,7 @@ impl Course<'_> {
         let node = self.rig.hosts[0].clients;
         if let Some(client) = self.rig.world.nodes[node].client() {
             let news = &client.failed[self.told_failed.min(client.failed.len())..];
-            let flushes = news
-                .iter()
-                .filter(|it| it.request.kind == nbd::Kind::Flush && it.is_io_error());
+            let flushes = news.iter().filter(|it| it.tells_a_loss());
             for it in flushes {
                 self.history.given_up(1, it.start_ns, it.end_ns);
             }
