@@ -93,8 +93,12 @@ impl Course<'_> {
     /// A path that has no share of requests in turn.
     fn unused(&mut self) -> Result<Option<(usize, PathIndex)>, Finding> {
         let (before, mut unused) = (self.all_shares(), None);
+        let mut cores = self.rig.hosts.iter().flat_map(|host| &host.cores);
+        let stale = cores.any(|&node| self.rig.world.has_stale(node));
         let rounds = match self.plan.layout.mirror {
             Some(_) => ROUNDS_OF_LEGS,
+            // The I/O that finds a connection forgotten is another path's in the end.
+            None if stale => 2,
             None => 1,
         };
         for _ in 0..rounds {
