@@ -99,8 +99,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// end stood still when that went silent. 20059267: a fault of worlds: a handshake was damaged, and
 /// that had effects after the last fault. 40062641: a write overtook one whose path was lost and
 /// that did not count as held yet. 10122: a fault of a checker: with nothing wrong it met the probe
-/// of a path that rested. 210476930: a fault of a checker: the only I/O that a path was to have found
-/// its connection forgotten.
+/// of a path that rested. 210476930: a fault of a checker: the only I/O that a path was to have
+/// found its connection forgotten.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(|it| Plan::draw_before("aim", it));
