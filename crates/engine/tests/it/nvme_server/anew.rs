@@ -1,10 +1,9 @@
 //! A mirror that is stopped and begins anew, while hosts have commands for what it was.
-use super::common::{BLOCK, MS, SECOND, io};
+use super::common::{MS, SECOND, io};
 use super::rig::{Below, GUEST, Rig, Setup};
-use crate::mirror::rig::{LEG_BYTES, configured};
 use engine::export::ExportControl;
-use engine::host::{IoOp, VolumeInfo};
-use engine::mirror::{Anew, MIRRORS_FROM, MirrorOrder, MirrorState};
+use engine::host::IoOp;
+use engine::mirror::{MIRRORS_FROM, MirrorOrder, MirrorState};
 
 fn is(rig: &Rig, state: MirrorState) -> bool {
     let mirror = rig.core.borrow().mirror(MIRRORS_FROM);
@@ -27,15 +26,7 @@ fn t09_write_under_way_does_not_reach_the_next_mirror() {
     rig.pass(10 * MS);
     rig.control(ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Stop));
     rig.until(10 * SECOND, |rig| is(rig, MirrorState::Stopped));
-    let (_, config) = configured(&rig.disks);
-    let info = VolumeInfo {
-        bytes: LEG_BYTES,
-        block_shift: 12,
-        transfer_max: BLOCK,
-    };
-    let infos = vec![info; 2];
-    let begin = MirrorOrder::Begin(Box::new(Anew { config, infos }));
-    rig.control(ExportControl::Mirror(MIRRORS_FROM, begin));
+    rig.begin_mirror();
     rig.until(60 * SECOND, |rig| is(rig, MirrorState::Running));
     rig.pass(100 * MS);
     // The R2T alone: what else the host hears lets it send the write again, which is right.

@@ -1,12 +1,11 @@
 //! A device that loses its last path, while hosts have commands there.
 use super::common::{BLOCK, MS, SECOND, io};
 use super::rig::{Below, GUEST, Rig, Setup};
-use crate::mirror::rig::{LEG_BYTES, configured};
 use engine::Machine;
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostEvent, Io, IoOp, VolumeInfo};
+use engine::host::{HostEvent, Io, IoOp};
 use engine::limits::EXPORTS_MAX;
-use engine::mirror::{Anew, MIRRORS_FROM, MirrorOrder};
+use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use engine::target::Event;
 use volume::Outcome;
 
@@ -89,15 +88,7 @@ fn stopped_mirror_is_no_namespace_until_it_begins_anew() {
     let said =
         |event: &HostEvent| format!("{event:?}").contains("namespace 1 was removed or detached");
     assert!(rig.guest_events.iter().any(said), "{:?}", rig.guest_events);
-    let (_, config) = configured(&rig.disks);
-    let info = VolumeInfo {
-        bytes: LEG_BYTES,
-        block_shift: 12,
-        transfer_max: BLOCK,
-    };
-    let infos = vec![info; 2];
-    let begin = MirrorOrder::Begin(Box::new(Anew { config, infos }));
-    rig.control(ExportControl::Mirror(MIRRORS_FROM, begin));
+    rig.begin_mirror();
     rig.until(60 * SECOND, is_accessible);
     assert_eq!(rig.one(&write(1), 2), Outcome::Done);
 }

@@ -12,7 +12,7 @@ use engine::host::{
     VolumeInfo,
 };
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
-use engine::mirror::{Devices, MIRRORS_FROM, MirrorConfig};
+use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{Core, DeviceId, Machine, NvmeConfig};
 use nbd::client::Config;
@@ -361,6 +361,19 @@ impl Rig {
             let disks = node.disks.iter_mut();
             disks.for_each(|disk| disk.delay_ns = delay_ns);
         }
+    }
+
+    /// Begins the mirror anew, which was stopped.
+    pub fn begin_mirror(&mut self) {
+        let (_, config) = configured(&self.disks);
+        let info = VolumeInfo {
+            bytes: LEG_BYTES,
+            block_shift: 12,
+            transfer_max: BLOCK,
+        };
+        let infos = vec![info; 2];
+        let begin = MirrorOrder::Begin(Box::new(Anew { config, infos }));
+        self.control(ExportControl::Mirror(MIRRORS_FROM, begin));
     }
 
     /// Loses all paths to the target, for good.

@@ -107,6 +107,44 @@ fn t48_a_stop_ends_where_no_leg_has_a_lease() {
     assert!(owned(0) && owned(1), "the next one looks at the record");
 }
 
+/// Stops a mirror of two legs, whose last superblocks hang until then.
+fn stop_beyond_the_lease(mirror: &mut Mirror, now_ns: u64) -> Vec<Ticket> {
+    mirror.stop(INTERVAL + MS);
+    let mut hung = Vec::new();
+    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
+        match output {
+            Output::Superblock(ticket, _) if !ticket.is_heartbeat() => hung.push(ticket),
+            other => end(mirror, other, INTERVAL + MS, &mut well),
+        }
+    }
+    assert_eq!(hung.len(), 2);
+    let times = (INTERVAL + 2 * MS, now_ns);
+    assert_eq!(stops(mirror, times, Legs(3)), None);
+    hung
+}
+
+/// A mirror that stops, whose pages have ended long after its lease; its heartbeats have not.
+fn with_pages_beyond_the_lease() -> (Mirror, Vec<Output>) {
+    let mut mirror = shared(0);
+    mirror.submit(write(), INTERVAL).unwrap();
+    run(&mut mirror, INTERVAL, &mut well);
+    mirror.stop(INTERVAL + MS);
+    let (mut pages, mut heartbeats) = (Vec::new(), Vec::new());
+    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
+        match output {
+            Output::Pages(..) => pages.push(output),
+            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
+        }
+    }
+    let times = (INTERVAL + 2 * MS, 4 * INTERVAL);
+    assert!(pass(&mut mirror, times, Legs(3), &mut heartbeats).is_empty());
+    assert_eq!((pages.len(), mirror.lapsed()), (2, Legs(3)));
+    for output in pages {
+        end(&mut mirror, output, 4 * INTERVAL, &mut well);
+    }
+    (mirror, heartbeats)
+}
+
 #[test]
 fn t48_a_stop_whose_last_words_take_longer_than_the_lease_leaves_the_record() {
     for begun in [false, true] {
@@ -117,20 +155,8 @@ fn t48_a_stop_whose_last_words_take_longer_than_the_lease_leaves_the_record() {
             mirror.submit(write(), INTERVAL).unwrap();
             run(&mut mirror, INTERVAL, &mut well);
         }
-        mirror.stop(INTERVAL + MS);
-        let mut hung = Vec::new();
-        while let Some(output) = mirror.poll_output(INTERVAL + MS) {
-            match output {
-                Output::Superblock(ticket, _) if !ticket.is_heartbeat() => hung.push(ticket),
-                other => end(&mut mirror, other, INTERVAL + MS, &mut well),
-            }
-        }
-        assert_eq!(hung.len(), 2);
         let now_ns = 4 * INTERVAL;
-        assert_eq!(
-            stops(&mut mirror, (INTERVAL + 2 * MS, now_ns), Legs(3)),
-            None
-        );
+        let hung = stop_beyond_the_lease(&mut mirror, now_ns);
         for ticket in hung {
             mirror.handle_done(ticket, Outcome::Done, now_ns);
         }
@@ -168,23 +194,7 @@ fn t48_beats_go_on_while_a_stop_writes_its_pages() {
 
 #[test]
 fn t48_a_stop_ends_whose_pages_outlive_the_lease() {
-    let mut mirror = shared(0);
-    mirror.submit(write(), INTERVAL).unwrap();
-    run(&mut mirror, INTERVAL, &mut well);
-    mirror.stop(INTERVAL + MS);
-    let (mut pages, mut heartbeats) = (Vec::new(), Vec::new());
-    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
-        match output {
-            Output::Pages(..) => pages.push(output),
-            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
-        }
-    }
-    let times = (INTERVAL + 2 * MS, 4 * INTERVAL);
-    assert!(pass(&mut mirror, times, Legs(3), &mut heartbeats).is_empty());
-    assert_eq!((pages.len(), mirror.lapsed()), (2, Legs(3)));
-    for output in pages {
-        end(&mut mirror, output, 4 * INTERVAL, &mut well);
-    }
+    let (mut mirror, mut heartbeats) = with_pages_beyond_the_lease();
     end_heartbeats_well(&mut mirror, &mut heartbeats, 4 * INTERVAL);
     let times = (4 * INTERVAL, 8 * INTERVAL);
     assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
@@ -193,23 +203,7 @@ fn t48_a_stop_ends_whose_pages_outlive_the_lease() {
 /// What fails after that is nobody's to say any more.
 #[test]
 fn t48_a_stop_whose_lease_is_over_ends_where_heartbeats_fail() {
-    let mut mirror = shared(0);
-    mirror.submit(write(), INTERVAL).unwrap();
-    run(&mut mirror, INTERVAL, &mut well);
-    mirror.stop(INTERVAL + MS);
-    let (mut pages, mut heartbeats) = (Vec::new(), Vec::new());
-    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
-        match output {
-            Output::Pages(..) => pages.push(output),
-            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
-        }
-    }
-    let times = (INTERVAL + 2 * MS, 4 * INTERVAL);
-    assert!(pass(&mut mirror, times, Legs(3), &mut heartbeats).is_empty());
-    assert_eq!((pages.len(), mirror.lapsed()), (2, Legs(3)));
-    for output in pages {
-        end(&mut mirror, output, 4 * INTERVAL, &mut well);
-    }
+    let (mut mirror, mut heartbeats) = with_pages_beyond_the_lease();
     mirror.handle_timeout(4 * INTERVAL);
     end_heartbeats(
         &mut mirror,
@@ -229,18 +223,8 @@ fn t48_a_stop_whose_lease_is_over_ends_where_a_leg_fails_its_last_superblock() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();
     run_but(&mut mirror, INTERVAL, Legs::default(), &mut kept);
-    mirror.stop(INTERVAL + MS);
-    let mut hung = Vec::new();
-    while let Some(output) = mirror.poll_output(INTERVAL + MS) {
-        match output {
-            Output::Superblock(ticket, _) if !ticket.is_heartbeat() => hung.push(ticket),
-            other => end(&mut mirror, other, INTERVAL + MS, &mut well),
-        }
-    }
-    assert_eq!(hung.len(), 2);
     let now_ns = 4 * INTERVAL;
-    let times = (INTERVAL + 2 * MS, now_ns);
-    assert_eq!(stops(&mut mirror, times, Legs(3)), None);
+    let hung = stop_beyond_the_lease(&mut mirror, now_ns);
     mirror.handle_done(hung[0], Outcome::Done, now_ns);
     mirror.handle_timeout(now_ns);
     mirror.handle_done(hung[1], Outcome::PathError, now_ns);

@@ -26,6 +26,12 @@ fn finish(mirror: &mut Mirror, under_way: alloc::vec::Vec<Output>, now_ns: u64) 
     run(mirror, now_ns, &mut well);
 }
 
+fn add(mirror: &mut Mirror) -> Result<u8, ChangeError> {
+    let (id, label) = (Id([0x99; 16]), Label::of_uri("file:/new"));
+    let place = mirror.place(0).unwrap();
+    mirror.add_leg(id, label, place, Legs::default(), 3 * MS)
+}
+
 #[test]
 fn t55_removal_taken_back_before_it_is_said() {
     let (mut mirror, under_way) = busy();
@@ -48,12 +54,6 @@ fn t55_removal_taken_back_before_it_is_said() {
 #[test]
 fn t55_addition_taken_back_before_it_is_said() {
     let (mut mirror, under_way) = busy();
-    let place = mirror.place(0).unwrap();
-    let label = Label::of_uri("file:/new");
-    let add = |mirror: &mut Mirror| {
-        let id = Id([0x99; 16]);
-        mirror.add_leg(id, label, place, Legs::default(), 3 * MS)
-    };
     let slot = add(&mut mirror).unwrap();
     assert!(mirror.take_back_addition(slot, 4 * MS));
     assert!(!mirror.take_back_addition(slot, 4 * MS), "there is none");
@@ -69,12 +69,6 @@ fn t55_addition_taken_back_before_it_is_said() {
 #[test]
 fn leg_that_gets_a_slot_begins_as_away() {
     let (mut mirror, under_way) = busy();
-    let place = mirror.place(0).unwrap();
-    let label = Label::of_uri("file:/new");
-    let add = |mirror: &mut Mirror| {
-        let id = Id([0x99; 16]);
-        mirror.add_leg(id, label, place, Legs::default(), 3 * MS)
-    };
     let is_away = |mirror: &Mirror, leg| matches!(mirror.members.get(leg), members::Member::Away);
     let slot = add(&mut mirror).unwrap();
     assert!(is_away(&mirror, slot));
