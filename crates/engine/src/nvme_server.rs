@@ -446,12 +446,12 @@ impl NvmeServer {
 
     /// No change that a request overlaps is in the way.
     pub fn begun(&mut self, devices: &mut Devices, id: u32, now_ns: u64) {
-        let is_second = matches!(self.target.action(id), Action::WriteZeroes { .. });
-        let zeroed_from = self.zeroed_from.get(id as usize).copied();
         let Request { of, pipeline, .. } = self.request(id);
+        let is_flush = of.op == DeviceOp::Flush;
         pipeline.start(devices, false);
-        if let (true, DeviceOp::Flush, Some(given_up)) = (is_second, of.op, zeroed_from) {
-            pipeline.continue_from(given_up);
+        if is_flush && matches!(self.target.action(id), Action::WriteZeroes { .. }) {
+            let given_up = self.zeroed_from[id as usize];
+            self.request(id).pipeline.continue_from(given_up);
         }
         self.pump(devices, id, now_ns);
     }
@@ -511,7 +511,7 @@ impl NvmeServer {
             let Request { of, pipeline, .. } = self.request(id);
             let (of, has_left) = (*of, pipeline.has_left());
             // One of which all has ended ends as that did.
-            if let Some(verdict) = self.verdict(&of, now_ns).filter(|_| has_left) {
+            if has_left && let Some(verdict) = self.verdict(&of, now_ns) {
                 let request = self.request(id);
                 request.verdict.get_or_insert(verdict);
                 request.pipeline.fail(Outcome::Stopped);
