@@ -106,6 +106,20 @@ const fn task(label: &'static str, limit_s: u64, shell: &'static str) -> Task {
     }
 }
 
+/// Plain worlds of the commit's seeds.
+const PLAIN: Task = task(
+    "plain",
+    1200,
+    "{sim} --chaos -j 2 --seed $commit --seeds 1000",
+);
+
+/// Worlds with a mirror, of the commit's seeds.
+const MIRRORS: Task = task(
+    "mirrors",
+    1200,
+    "{sim} --chaos --mirrors -j 2 --seed $commit --seeds 100",
+);
+
 /// All steps, in the order in which they run.
 pub const STEPS: [Step; 16] = [
     both(
@@ -165,33 +179,14 @@ pub const STEPS: [Step; 16] = [
             "1,000 plain ones and 100 with a mirror, of the commit's seeds; fixed ones are in \
              `test`",
             1,
-            &[
-                task(
-                    "plain",
-                    1200,
-                    "{sim} --chaos -j 2 --seed $commit --seeds 1000",
-                ),
-                task(
-                    "mirrors",
-                    1200,
-                    "{sim} --chaos --mirrors -j 2 --seed $commit --seeds 100",
-                ),
-            ],
+            &[PLAIN, MIRRORS],
         ),
         part(
             "20,000 of each of fixed seeds, and the commit's",
             1,
             &[
-                task(
-                    "plain",
-                    1200,
-                    "{sim} --chaos -j 2 --seed $commit --seeds 1000",
-                ),
-                task(
-                    "mirrors",
-                    1200,
-                    "{sim} --chaos --mirrors -j 2 --seed $commit --seeds 100",
-                ),
+                PLAIN,
+                MIRRORS,
                 // In pieces: a night that is cut goes on with the next one.
                 task(
                     "plain-5000",

@@ -16,20 +16,25 @@ fn flush() -> Io {
     it
 }
 
-/// Each path's controller has an unflushed write, path 0 is lost, and the host's flush waits for
-/// it. The host takes nothing more, so that its connections don't close at once.
+/// The host of a flush that waits takes nothing more, so that its connections don't close at once.
 fn flushing(recovery: Recovery) -> Rig {
     let mut setup = Setup::over(Below::Paths);
     setup.core.volumes[0].recovery = recovery;
     setup.guest.io_timeout_ns = 100 * SECOND;
     let mut rig = Rig::ready(setup);
+    lose_a_path(&mut rig);
+    for conn in 0..2 {
+        rig.world.stuff(GUEST, conn, true);
+    }
+    rig
+}
+
+/// Each path's controller gets an unflushed write, path 0 is lost, and the host's flush waits for
+/// it.
+fn lose_a_path(rig: &mut Rig) {
     for slot in 0..2 {
-        let write = io(
-            IoOp::Write { fua: false },
-            slot * u64::from(BLOCK),
-            BLOCK,
-            slot,
-        );
+        let at = slot * u64::from(BLOCK);
+        let write = io(IoOp::Write { fua: false }, at, BLOCK, slot);
         assert_eq!(rig.one(&write, 1), Outcome::Done);
     }
     rig.world.nodes[HOST].addresses[0] = Address::Refused;
@@ -37,10 +42,6 @@ fn flushing(recovery: Recovery) -> Rig {
     rig.pass(10 * MS);
     rig.submit(&flush(), 0);
     rig.pass(10 * MS);
-    for conn in 0..2 {
-        rig.world.stuff(GUEST, conn, true);
-    }
-    rig
 }
 
 /// Clears CC.EN over the host's admin connection.
@@ -114,16 +115,7 @@ fn t13_flush_that_waits_for_a_slot_while_writes_are_given_up_fails() {
     setup.guest.io_timeout_ns = 100 * SECOND;
     let mut rig = Rig::ready(setup);
     let (reader, client) = (rig.connect(), rig.connect());
-    for slot in 0..2 {
-        let at = slot * u64::from(BLOCK);
-        let write = io(IoOp::Write { fua: false }, at, BLOCK, slot);
-        assert_eq!(rig.one(&write, 1), Outcome::Done);
-    }
-    rig.world.nodes[HOST].addresses[0] = Address::Refused;
-    rig.world.cut(HOST, 0);
-    rig.pass(10 * MS);
-    rig.submit(&flush(), 0);
-    rig.pass(10 * MS);
+    lose_a_path(&mut rig);
     rig.slow(2 * SECOND);
     for token in 0..8 {
         let at = u64::from(token) * u64::from(BLOCK);

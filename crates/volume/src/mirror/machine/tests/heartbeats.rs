@@ -1,11 +1,11 @@
 //! Beats by hand: what goes on when a leg doesn't answer, and what stands still.
+use super::super::super::Id;
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::super::assembly::{Wishes, assemble};
 use super::super::super::copies::{Chosen, NoLeg};
 use super::super::super::ownership::{Ownership, Terms};
-use super::super::super::{Id, Label};
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started, started_on, well, written};
+use super::rules::{BLOCK, MS, end, owner, run, started, started_on, well, written};
 use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
@@ -408,15 +408,7 @@ fn forced() -> Mirror {
         lineage: 3,
         terms: Terms::default(),
     };
-    let owner = Owner {
-        run: Id([5; 16]),
-        host: Id([6; 16]),
-        label: Label::default(),
-        since_s: 0,
-        beat_s: 0,
-        bound_ms: 0,
-    };
-    Mirror::start(&start, Ownership::acquired(owner), Config::new(6), 0)
+    Mirror::start(&start, Ownership::acquired(owner()), Config::new(6), 0)
 }
 
 #[test]

@@ -19,6 +19,18 @@ pub fn started_on(count: u8, config: Config, terms: Terms, now_ns: u64) -> Mirro
     started_with(legs(count), &[], config, terms, now_ns)
 }
 
+/// Us.
+pub fn owner() -> Owner {
+    Owner {
+        run: Id([5; 16]),
+        host: Id([6; 16]),
+        label: Label::default(),
+        since_s: 0,
+        beat_s: 0,
+        bound_ms: 0,
+    }
+}
+
 pub fn started_with(
     superblocks: Vec<Superblock>,
     late_until_ns: &[u64],
@@ -28,14 +40,6 @@ pub fn started_with(
 ) -> Mirror {
     let given: Vec<_> = superblocks.iter().copied().map(Ok).collect();
     let assembly = assemble(&given, Wishes::default()).unwrap();
-    let owner = Owner {
-        run: Id([5; 16]),
-        host: Id([6; 16]),
-        label: Label::default(),
-        since_s: 0,
-        beat_s: 0,
-        bound_ms: 0,
-    };
     let chosen = |superblock| {
         Ok(Chosen {
             superblock,
@@ -51,7 +55,7 @@ pub fn started_with(
         lineage: 2,
         terms,
     };
-    Mirror::start(&start, Ownership::acquired(owner), config, now_ns)
+    Mirror::start(&start, Ownership::acquired(owner()), config, now_ns)
 }
 
 /// What a leg answers to an output; `None`: done.
