@@ -5,6 +5,7 @@
 //!   what another part keeps of them
 //! * [`order`]: in which order overlapping changes in flight are executed, whoever sent them
 //! * [`FlushTracker`]: which acknowledged writes are durable (T13)
+//! * [`Outcome`]: what became of an I/O, free of any protocol's codes
 //! * [`IoLimits`]: what a device over several others can promise (T34)
 //!
 //! Knows no protocol, no policy and no device.
@@ -17,6 +18,7 @@ mod flush_tracker;
 mod issuer;
 mod limits;
 pub mod order;
+mod outcome;
 mod range;
 mod ranges;
 mod secondary_map;
@@ -26,6 +28,7 @@ pub use device::DeviceId;
 pub use flush_tracker::{Covered, FlushTracker};
 pub use issuer::Issuer;
 pub use limits::IoLimits;
+pub use outcome::Outcome;
 pub use range::Range;
 pub use secondary_map::SecondaryMap;
 pub use slot_map::{Full, Key, SlotMap};

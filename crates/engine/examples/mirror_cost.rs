@@ -18,9 +18,9 @@ use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::mirror::{Devices, MIRRORS_FROM};
 use engine::{DeviceOp, DeviceRequest, Machine, Output, Span};
+use mirror::Properties;
 use std::collections::VecDeque;
 use std::process::ExitCode;
-use volume::mirror::Properties;
 
 /// Reads in flight.
 const IN_FLIGHT: usize = 32;

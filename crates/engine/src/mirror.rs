@@ -64,9 +64,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use block::{DeviceId, Key};
 use loans::Loans;
+use mirror::Crc32c;
 use one::Kit;
 use table::Table;
-use volume::mirror::Crc32c;
 
 /// The mirrors of one core. See the module's contract.
 pub(crate) struct Mirrors {

@@ -1,14 +1,14 @@
 //! Who has a leg that is locked: the owner's record that is on it says it (T48).
+use mirror::Superblock;
+use mirror::copies::read_copies;
+use mirror::layout::COPIES_AT;
+use mirror::superblock::SUPERBLOCK_BYTES;
 use runtime::RuntimeError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use terminal::log;
 use terminal::units::format_utc;
-use volume::mirror::Superblock;
-use volume::mirror::copies::read_copies;
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// `error`, and if it says that somebody uses this file, who has the mirror that is on it.
 pub fn named(error: anyhow::Error, path: &Path) -> anyhow::Error {

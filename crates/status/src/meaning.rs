@@ -5,11 +5,11 @@
 //! what a head and a mirror do `volume`'s; an engine with default knobs does just that.
 use engine::export::errno;
 use engine::host::{Recovery, outcome};
+use mirror::{Access, LegAttempt, LegDisposition, dispose_leg};
 use nbd::{Errno, Kind};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
-use volume::{Access, Attempt, Disposition, LegAttempt, LegDisposition, Outcome};
-use volume::{dispose, dispose_leg};
+use volume::{Attempt, Disposition, Outcome, dispose};
 
 /// What follows from a status with or without Do Not Retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

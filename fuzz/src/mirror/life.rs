@@ -1,10 +1,10 @@
 //! A mirror's life on its legs, as bytes: events that happen on all legs that are there, crashes in
 //! the middle of one, legs that are away; and somebody who writes over them.
 use super::tape::Tape;
-use volume::mirror::events::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, Geometry, Place};
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
-use volume::mirror::{Id, Label, Name, Properties, Superblock};
+use mirror::events::{New, NewLeg};
+use mirror::layout::{BITMAP_AT, Geometry, Place};
+use mirror::superblock::SUPERBLOCK_BYTES;
+use mirror::{Id, Label, Name, Properties, Superblock};
 
 /// An event of the mirror; the next bytes say which, and how far it comes.
 pub const EVENT: u8 = 0;

@@ -16,11 +16,11 @@ pub mod seeds;
 pub mod tape;
 
 use life::{Leg, crc32c};
+use mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
+use mirror::bitmap::{Bitmap, PAGE_BYTES, PAGE_REGIONS};
+use mirror::copies::{NoLeg, choose};
+use mirror::{Id, Superblock};
 use tape::Tape;
-use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES, PAGE_REGIONS};
-use volume::mirror::copies::{NoLeg, choose};
-use volume::mirror::{Id, Superblock};
 
 /// What happens in one life, and how many pages are read: each costs.
 const STEPS_MAX: usize = 64;

@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 24] = [
+const LAYERS: [Layer; 25] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -57,16 +57,21 @@ const LAYERS: [Layer; 24] = [
         pure: Some(&[]),
     },
     Layer {
+        name: "mirror",
+        imports: &["block", "canary"],
+        pure: Some(&[]),
+    },
+    Layer {
         name: "engine",
         imports: &[
-            "block", "policy", "nvme", "nbd", "volume", "shape", "canary",
+            "block", "policy", "nvme", "nbd", "volume", "mirror", "shape", "canary",
         ],
         pure: Some(&[]),
     },
     Layer {
         name: "sim",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "shape", "engine", "canary",
+            "policy", "nvme", "nbd", "mirror", "shape", "engine", "canary",
         ],
         pure: Some(&[]),
     },
@@ -113,7 +118,9 @@ const LAYERS: [Layer; 24] = [
     // Paths and their ends: shared by what drives volumes and what offers them.
     Layer {
         name: "paths",
-        imports: &["policy", "nvme", "volume", "engine", "runtime", "terminal"],
+        imports: &[
+            "policy", "nvme", "volume", "mirror", "engine", "runtime", "terminal",
+        ],
         pure: None,
     },
     // Sockets, signals, service manager: shared by all that serve.
@@ -124,7 +131,7 @@ const LAYERS: [Layer; 24] = [
     },
     Layer {
         name: "status",
-        imports: &["nvme", "nbd", "volume", "engine", "terminal"],
+        imports: &["nvme", "nbd", "volume", "mirror", "engine", "terminal"],
         pure: None,
     },
     Layer {
@@ -145,15 +152,17 @@ const LAYERS: [Layer; 24] = [
     // Optimized, while the program's own crate is not.
     Layer {
         name: "cores",
-        imports: &["policy", "nbd", "volume", "engine", "runtime", "paths"],
+        imports: &[
+            "policy", "nbd", "volume", "mirror", "engine", "runtime", "paths",
+        ],
         pure: None,
     },
     // Nothing of the simulator: that is a program of its own.
     Layer {
         name: "braid",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "engine", "runtime", "sys", "canary", "queue",
-            "broker", "terminal", "paths", "cores", "service", "status", "target", "load",
+            "policy", "nvme", "nbd", "volume", "mirror", "engine", "runtime", "sys", "canary",
+            "queue", "broker", "terminal", "paths", "cores", "service", "status", "target", "load",
         ],
         pure: None,
     },

@@ -17,15 +17,15 @@ use crate::run::is_name;
 use crate::units::{format_bytes, parse_duration, parse_size};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
+use mirror::bitmap::{Bitmap, PAGE_BYTES};
+use mirror::copies::NoLeg;
+use mirror::events::{New, NewLeg};
+use mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
+use mirror::limits::LEGS_MAX;
+use mirror::ownership::HEARTBEAT_MAX_MS;
+use mirror::{Label, Name, Properties, Superblock};
 use policy::Policy;
 use std::time::{SystemTime, UNIX_EPOCH};
-use volume::limits::LEGS_MAX;
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::copies::NoLeg;
-use volume::mirror::events::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
-use volume::mirror::ownership::HEARTBEAT_MAX_MS;
-use volume::mirror::{Label, Name, Properties, Superblock};
 
 /// How often an owner says that it lives: so a foreign one is known after a quarter minute.
 const BEAT_INTERVAL: &str = "5s";

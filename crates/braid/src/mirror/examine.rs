@@ -8,10 +8,10 @@ use super::show;
 use crate::cli::{Exit, Usage};
 use crate::output::{self, Format};
 use crate::uri::PathUri;
-use volume::limits::LEGS_MAX;
-use volume::mirror::Superblock;
-use volume::mirror::assembly::{Assembly, Refusal, Wishes, assemble};
-use volume::mirror::copies::{Chosen, NoLeg};
+use mirror::Superblock;
+use mirror::assembly::{Assembly, Refusal, Wishes, assemble};
+use mirror::copies::{Chosen, NoLeg};
+use mirror::limits::LEGS_MAX;
 
 /// Show what is on legs of a mirror, and what they come to together
 #[derive(Clone, Debug, clap::Args)]

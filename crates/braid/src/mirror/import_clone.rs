@@ -20,14 +20,14 @@ use crate::cli::Usage;
 use crate::output::{self, Format};
 use crate::uri::PathUri;
 use anyhow::{Context, anyhow, bail};
+use mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
+use mirror::copies::{Chosen, NoLeg};
+use mirror::events::{New, NewLeg};
+use mirror::layout::COPIES_AT;
+use mirror::limits::LEGS_MAX;
+use mirror::superblock::SUPERBLOCK_BYTES;
+use mirror::{Label, Name, Superblock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use volume::limits::LEGS_MAX;
-use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::events::{New, NewLeg};
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
-use volume::mirror::{Label, Name, Superblock};
 
 /// Give copied legs of a mirror identifiers of their own, so that both can be used
 ///
@@ -293,10 +293,10 @@ fn written(leg: &Leg, superblock: &Superblock, order: [u8; 2]) -> anyhow::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use volume::mirror::Id;
-    use volume::mirror::copies::choose;
-    use volume::mirror::layout::{BITMAP_AT, Geometry, Place};
-    use volume::mirror::superblock::ParseError;
+    use mirror::Id;
+    use mirror::copies::choose;
+    use mirror::layout::{BITMAP_AT, Geometry, Place};
+    use mirror::superblock::ParseError;
 
     fn superblock(id: u8, created_s: u64) -> Superblock {
         let new = New {

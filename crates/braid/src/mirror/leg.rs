@@ -16,6 +16,12 @@ use crate::cli::Usage;
 use crate::identity::{self, IdentityArgs};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
+use mirror::bitmap::{Bitmap, PAGE_BYTES};
+use mirror::copies::{Chosen, NoLeg, choose};
+use mirror::layout::{COPIES_AT, Candidate};
+use mirror::ownership::heartbeat_ns;
+use mirror::superblock::SUPERBLOCK_BYTES;
+use mirror::{Id, Superblock};
 use nvme::host::{Digests, HostIdentity};
 use runtime::sysfs::SYS;
 use runtime::{FileDevice, RuntimeError};
@@ -26,12 +32,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::copies::{Chosen, NoLeg, choose};
-use volume::mirror::layout::{COPIES_AT, Candidate};
-use volume::mirror::ownership::heartbeat_ns;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
-use volume::mirror::{Id, Superblock};
 
 /// Zeroes are written in pieces of it.
 const PIECE: usize = 1 << 20;

@@ -4,13 +4,13 @@ use crate::output::Style;
 use crate::table::Table;
 use crate::units::{format_bytes, format_utc};
 use engine::mirror::aside;
+use mirror::assembly::{Assembly, Refusal, Role};
+use mirror::bad::BadKind;
+use mirror::copies::{Chosen, NoLeg};
+use mirror::history::Lineage;
+use mirror::superblock::{LegEntry, LegState, Superblock};
 use policy::Policy;
 use serde_json::{Value, json};
-use volume::mirror::assembly::{Assembly, Refusal, Role};
-use volume::mirror::bad::BadKind;
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::history::Lineage;
-use volume::mirror::superblock::{LegEntry, LegState, Superblock};
 
 /// Keys and values below each other.
 fn lines(facts: &[(&str, String)]) -> String {

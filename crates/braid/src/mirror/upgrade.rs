@@ -10,16 +10,16 @@
 //! What a newer braid wrote is refused where that is needed to read it ([`NoLeg::Newer`]), and
 //! named where it is not.
 //!
-//! [`NoLeg::Newer`]: volume::mirror::copies::NoLeg::Newer
+//! [`NoLeg::Newer`]: mirror::copies::NoLeg::Newer
 use super::leg::{Access, AccessArgs};
 use super::{examine, show};
 use crate::cli::Usage;
 use crate::output::{self, Format};
 use crate::uri::PathUri;
 use anyhow::{anyhow, bail};
+use mirror::limits::LEGS_MAX;
+use mirror::superblock::{Features, VERSION};
 use serde_json::json;
-use volume::limits::LEGS_MAX;
-use volume::mirror::superblock::{Features, VERSION};
 
 /// Bring the format of a mirror that is not running to what this braid writes
 ///

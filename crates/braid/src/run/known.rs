@@ -17,12 +17,12 @@ use super::config::Volume;
 use super::registry::{Registry, others, places};
 use super::state;
 use anyhow::Context;
+use mirror::Id;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use uuid::Uuid;
 use volume::Namespace;
-use volume::mirror::Id;
 
 /// All of them, and their file.
 pub struct Known {

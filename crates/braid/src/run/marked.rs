@@ -23,6 +23,7 @@ use crate::log;
 use anyhow::Context;
 use cores::RunEvent;
 use engine::host::{Bar, Mark, WriteFailover};
+use mirror::Id;
 use policy::PathIndex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -31,7 +32,6 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use volume::Namespace;
-use volume::mirror::Id;
 
 /// How soon what keeps a volume from being opened is looked at again.
 const AGAIN: Duration = Duration::from_secs(1);

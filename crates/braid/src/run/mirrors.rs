@@ -24,13 +24,13 @@ use crate::uri::{PathUri, UriKind};
 use engine::Span;
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
+use mirror::machine::Speed;
+use mirror::superblock::Owner;
+use mirror::{Id, Label};
 use nvme::host::HostIdentity;
 use runtime::sysfs::SYS;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-use volume::mirror::machine::Speed;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label};
 
 /// All mirrors of a configuration.
 pub struct Mirrors {

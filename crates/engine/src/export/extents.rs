@@ -18,11 +18,11 @@ use crate::pipeline::Stage;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::Range;
+use mirror::limits::LEGS_MAX;
 use nbd::limits::EXTENTS_MAX;
 use nbd::wire::state::{HOLE, ZERO};
 use nbd::{Extent, Kind};
 use volume::Outcome;
-use volume::limits::LEGS_MAX;
 
 /// Bits of an identifier that are a place.
 const PLACE_BITS: u32 = 8;

@@ -397,7 +397,7 @@ pub enum HostEvent {
     /// A mirror runs, and has this identifier on its legs ([`MirrorConfig::known`]).
     ///
     /// [`MirrorConfig::known`]: crate::mirror::MirrorConfig::known
-    Mirror(u16, volume::mirror::Id),
+    Mirror(u16, mirror::Id),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),

@@ -13,7 +13,7 @@ use super::one::{Kit, LegDevice, Mirrored, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
 use alloc::string::String;
-use volume::mirror::ownership::BOUND_MAX_MS;
+use mirror::ownership::BOUND_MAX_MS;
 
 /// In whole milliseconds; 0 would be: not said.
 pub(super) fn whole_ms(ns: u64) -> u32 {

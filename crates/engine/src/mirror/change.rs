@@ -23,12 +23,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use block::DeviceId;
+use mirror::Label;
+use mirror::assembly::Wishes;
+use mirror::copies::Chosen;
+use mirror::layout::{COPIES_AT, Place};
+use mirror::superblock::SUPERBLOCK_BYTES;
 use volume::Outcome;
-use volume::mirror::Label;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::copies::Chosen;
-use volume::mirror::layout::{COPIES_AT, Place};
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// Bytes of a superblock, as spans count.
 const BLOCK: u32 = SUPERBLOCK_BYTES as u32;

@@ -21,15 +21,15 @@ use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_M
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::{IoLimits, Range, SecondaryMap};
+use mirror::assembly::Assembly;
+use mirror::bitmap::PAGE_BYTES;
+use mirror::copies::{Chosen, NoLeg};
+use mirror::layout::COPIES_AT;
+use mirror::limits::LEGS_MAX;
+use mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
+use mirror::ownership::Terms;
+use mirror::superblock::SUPERBLOCK_BYTES;
 use volume::Outcome;
-use volume::limits::LEGS_MAX;
-use volume::mirror::assembly::Assembly;
-use volume::mirror::bitmap::PAGE_BYTES;
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
-use volume::mirror::ownership::Terms;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// The machine is asked only while there is memory for the largest output.
 const NO_MEMORY: &str = "an output without memory";
@@ -356,12 +356,7 @@ impl Mirrored {
         self.give(entry, io, kit);
     }
 
-    fn write_pages(
-        &mut self,
-        ticket: Ticket,
-        pages: volume::mirror::machine::Pages,
-        kit: &mut Kit<'_>,
-    ) {
+    fn write_pages(&mut self, ticket: Ticket, pages: mirror::machine::Pages, kit: &mut Kit<'_>) {
         let bytes = pages.count * PAGE_BYTES as u32;
         let span = self.scratch.take(bytes).expect(NO_MEMORY);
         let memory = kit.memory.bytes_mut(span);

@@ -23,8 +23,8 @@ use crate::limits::MIRROR_COPY_BYTES;
 use crate::machine::Span;
 use block::Range;
 use canary::Bug;
+use mirror::machine::Ticket;
 use volume::Outcome;
-use volume::mirror::machine::Ticket;
 
 /// What one command writes of a piece that is copied.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,9 @@
 use super::one::{Away, Mirrored, Phase};
 use alloc::format;
 use alloc::string::{String, ToString};
-use volume::limits::LEGS_MAX;
-use volume::mirror::machine::{Legs, Speed};
-use volume::mirror::{BadText, Properties};
+use mirror::limits::LEGS_MAX;
+use mirror::machine::{Legs, Speed};
+use mirror::{BadText, Properties};
 
 const ASIDE: &str = "aside";
 const FLOOR: &str = "rebuild-floor";

@@ -13,10 +13,10 @@ use crate::host::{Hints, HostEvent, IoOp};
 use crate::limits::LEG_RETRY_NS;
 use crate::machine::Span;
 use alloc::format;
+use mirror::copies::{Chosen, NoLeg, read_copies};
+use mirror::layout::COPIES_AT;
+use mirror::superblock::SUPERBLOCK_BYTES;
 use volume::Outcome;
-use volume::mirror::copies::{Chosen, NoLeg, read_copies};
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// Bytes of a superblock, as spans count.
 pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;

@@ -6,8 +6,8 @@
 //! the beginning of a URI, names a leg only where no other leg can be meant.
 use super::types::LegReport;
 use alloc::string::String;
-use volume::mirror::superblock::Superblock;
-use volume::mirror::{Label, Named};
+use mirror::superblock::Superblock;
+use mirror::{Label, Named};
 
 /// How a label names one of these URIs.
 fn named(label: &Label, uris: &[String]) -> Option<Named> {

@@ -19,13 +19,13 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::{DeviceId, IoLimits, Issuer};
+use mirror::copies::{Chosen, NoLeg};
+use mirror::limits::LEGS_MAX;
+use mirror::machine::{CheckReport, Ticket};
+use mirror::ownership::heartbeat_ns;
+use mirror::superblock::LegState;
+use mirror::{Crc32c, Name};
 use volume::Outcome;
-use volume::limits::LEGS_MAX;
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::machine::{CheckReport, Ticket};
-use volume::mirror::ownership::heartbeat_ns;
-use volume::mirror::superblock::LegState;
-use volume::mirror::{Crc32c, Name};
 
 /// What a mirror is driven with.
 pub(super) struct Kit<'a> {

@@ -1,10 +1,10 @@
 //! Parts that tests of several modules begin with.
 use alloc::vec;
 use alloc::vec::Vec;
-use volume::limits::LEGS_MAX;
-use volume::mirror::events::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, Candidate, Place, plan};
-use volume::mirror::{Id, Label, Name, Properties, Superblock};
+use mirror::events::{New, NewLeg};
+use mirror::layout::{BITMAP_AT, Candidate, Place, plan};
+use mirror::limits::LEGS_MAX;
+use mirror::{Id, Label, Name, Properties, Superblock};
 
 /// What leg 0 of a new mirror "m0" says, whose legs have these labels.
 pub(super) fn superblock(labels: &[Label]) -> Superblock {

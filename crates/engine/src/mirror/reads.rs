@@ -19,12 +19,13 @@ use crate::devices::BackEnds;
 use crate::host::{HostEngine, Io};
 use crate::limits::MIRROR_IOS_MAX;
 use block::DeviceId;
+use mirror::Properties;
+use mirror::limits::LEGS_MAX;
+use mirror::machine::Legs;
 use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
-use volume::limits::{LEGS_MAX, PATHS_MAX};
-use volume::mirror::Properties;
-use volume::mirror::machine::Legs;
+use volume::limits::PATHS_MAX;
 
 /// What `round-robin` means on a mirror (row B2).
 const ROUND_ROBIN_BYTES: u64 = 256 << 10;

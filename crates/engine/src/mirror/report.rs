@@ -11,9 +11,9 @@ use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use mirror::superblock::{LegEntry, LegState};
+use mirror::{Label, Named, Superblock};
 use policy::{Knobs, Policy};
-use volume::mirror::superblock::{LegEntry, LegState};
-use volume::mirror::{Label, Named, Superblock};
 
 /// Finds the slots of legs that are configured and not there, by their labels.
 fn name_missing(legs: &mut [LegReport], state: &Superblock) {

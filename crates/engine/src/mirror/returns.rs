@@ -16,10 +16,10 @@ use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::String;
 use block::Range;
+use mirror::Superblock;
+use mirror::copies::NoLeg;
+use mirror::machine::{Mirror, News, Unfit};
 use volume::Outcome;
-use volume::mirror::Superblock;
-use volume::mirror::copies::NoLeg;
-use volume::mirror::machine::{Mirror, News, Unfit};
 
 impl LegDevice {
     /// Tells the machine whether a leg that is away can be read as the last resort; whether that

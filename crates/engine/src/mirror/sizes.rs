@@ -15,9 +15,9 @@
 use super::one::{LegDevice, Mirrored, Phase};
 use super::words;
 use alloc::string::String;
-use volume::limits::LEGS_MAX;
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
+use mirror::layout::COPIES_AT;
+use mirror::limits::LEGS_MAX;
+use mirror::superblock::SUPERBLOCK_BYTES;
 
 /// A leg that ends below this lacks a superblock.
 const SUPERBLOCKS_END: u64 = COPIES_AT[1] + SUPERBLOCK_BYTES as u64;

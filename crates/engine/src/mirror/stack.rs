@@ -11,7 +11,7 @@ use crate::devices::BackEnds;
 use crate::host::HostEvent;
 use alloc::string::ToString;
 use block::{DeviceId, IoLimits};
-use volume::limits::LEGS_MAX;
+use mirror::limits::LEGS_MAX;
 
 /// What all of these legs can do; `None`: none of them is ready.
 pub(super) fn stacked(

@@ -22,15 +22,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use canary::Bug;
+use mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
+use mirror::copies::{Chosen, NoLeg};
+use mirror::layout::COPIES_AT;
+use mirror::machine::Mirror;
+use mirror::ownership::{Acquire, AcquireOutput, Known, LegRead, Ownership, Reach, Reading};
+use mirror::{Name, Superblock};
 use volume::Outcome;
-use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::machine::Mirror;
-use volume::mirror::ownership::{
-    Acquire, AcquireOutput, Known, LegRead, Ownership, Reach, Reading,
-};
-use volume::mirror::{Name, Superblock};
 
 /// A mirror until it runs.
 pub(super) struct Starting {
@@ -617,20 +615,20 @@ fn leave_out(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
 
 /// The machine of a mirror that begins.
 pub(super) fn machine(
-    start: &volume::mirror::machine::Start<'_>,
+    start: &mirror::machine::Start<'_>,
     ownership: Ownership,
     limits: &block::IoLimits,
-    speed: volume::mirror::machine::Speed,
+    speed: mirror::machine::Speed,
     now_ns: u64,
 ) -> Mirror {
     use crate::limits::{MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
-    let config = volume::mirror::machine::Config {
+    let config = mirror::machine::Config {
         copies: MIRROR_COPIES,
         copy_bytes: MIRROR_COPY_BYTES,
         speed,
         deallocate: limits.deallocate,
         write_zeroes: limits.write_zeroes,
-        ..volume::mirror::machine::Config::new(MIRROR_IOS_MAX)
+        ..mirror::machine::Config::new(MIRROR_IOS_MAX)
     };
     Mirror::start(start, ownership, config, now_ns)
 }

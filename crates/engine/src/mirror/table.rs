@@ -11,7 +11,7 @@ use crate::machine::Span;
 use crate::mirror::holes::Run;
 use block::Range;
 use block::{Key, SlotMap};
-use volume::mirror::machine::Ticket;
+use mirror::machine::Ticket;
 
 /// One thing that a leg was given.
 #[derive(Clone, Copy, Debug)]

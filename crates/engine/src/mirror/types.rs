@@ -4,11 +4,11 @@ use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use mirror::assembly::Wishes;
+use mirror::machine::{CheckReport, LegFacts, Resync, Speed};
+use mirror::superblock::Owner;
+use mirror::{Crc32c, Id, Label, Name, Superblock};
 use policy::{Knobs, Policy};
-use volume::mirror::assembly::Wishes;
-use volume::mirror::machine::{CheckReport, LegFacts, Resync, Speed};
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Crc32c, Id, Label, Name, Superblock};
 
 /// The number of the first mirror: volumes of the host are below.
 pub const MIRRORS_FROM: u16 = crate::limits::VOLUMES_MAX as u16;

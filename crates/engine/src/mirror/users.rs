@@ -8,9 +8,9 @@ use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::{Full, Key, Range};
+use mirror::machine::{Legs, Request, Ticket, Wait};
 use policy::PathIndex;
 use volume::Outcome;
-use volume::mirror::machine::{Legs, Request, Ticket, Wait};
 
 #[derive(Clone, Copy)]
 pub(super) struct User {

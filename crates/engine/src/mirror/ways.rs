@@ -9,8 +9,9 @@
 //! # Limits
 //! [`PATHS_MAX`] ways in all: of more paths than there is room for, a leg's further ones are used
 //! when the others are gone.
-use volume::limits::{LEGS_MAX, PATHS_MAX};
-use volume::mirror::machine::Legs;
+use mirror::limits::LEGS_MAX;
+use mirror::machine::Legs;
+use volume::limits::PATHS_MAX;
 
 use alloc::vec::Vec;
 use policy::PathIndex;

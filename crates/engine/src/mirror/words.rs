@@ -3,10 +3,10 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::Range;
+use mirror::assembly::Refusal;
+use mirror::machine::{CheckReport, LegFacts, Unfit};
+use mirror::{Id, Superblock};
 use volume::Outcome;
-use volume::mirror::assembly::Refusal;
-use volume::mirror::machine::{CheckReport, LegFacts, Unfit};
-use volume::mirror::{Id, Superblock};
 
 /// What is to be done with a leg whose file became shorter.
 pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \
@@ -304,7 +304,7 @@ pub fn refusal(
 mod tests {
     use super::*;
     use crate::mirror::parts::superblock;
-    use volume::mirror::{Id, Label};
+    use mirror::{Id, Label};
 
     /// Two legs of one mirror, at these events.
     fn legs(events: [u64; 2]) -> [Superblock; 2] {

@@ -6,8 +6,8 @@ use super::{
 use crate::control::access::PRIVATE;
 use crate::reference::{compare, table};
 use crate::run::live;
+use mirror::machine::Speed;
 use target::quantity::Rate;
-use volume::mirror::machine::Speed;
 
 /// The keys that `braid knob set` takes beside those of [`live::KEYS`].
 const POLICY_KNOBS: [&str; 3] = ["ewma_shift", "weight_timeout", "hedge"];

@@ -7,11 +7,11 @@
 use super::{PathKeys, Volume, keys};
 use crate::units::format_ns;
 use crate::uri::{PathUri, UriKind};
+use mirror::limits::LEGS_MAX;
 use policy::Policy;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
-use volume::limits::LEGS_MAX;
 
 /// How long legs that could be missing are waited for: as long as connecting has.
 pub const ASSEMBLE_WAIT_NS: u64 = 10_000_000_000;

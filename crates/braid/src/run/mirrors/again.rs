@@ -17,9 +17,9 @@ use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
+use mirror::assembly::Wishes;
+use mirror::{Label, Named};
 use std::time::Duration;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::{Label, Named};
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
 /// four beats. It starts later, too.

@@ -13,11 +13,11 @@ use crate::run::call::MirrorParams;
 use crate::run::service::Service;
 use crate::units::format_bytes;
 use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, aside, set_speed, speed_of};
+use mirror::machine::Speed;
+use mirror::{BadText, Properties};
 use policy::Policy;
 use serde_json::{Value, json};
 use std::time::Duration;
-use volume::mirror::machine::Speed;
-use volume::mirror::{BadText, Properties};
 
 /// Most that is waited until the legs say what was set. With what `restore` waits before that
 /// ([`SEEN_WAIT`]) it is less than an answer is waited for, so that it is heard that they don't.

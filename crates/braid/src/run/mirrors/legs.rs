@@ -31,12 +31,12 @@ use engine::host::VolumeInfo;
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
 };
+use mirror::copies::{Chosen, NoLeg};
+use mirror::{Named, Superblock};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use volume::mirror::copies::{Chosen, NoLeg};
-use volume::mirror::{Named, Superblock};
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);

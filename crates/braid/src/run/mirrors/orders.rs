@@ -22,12 +22,12 @@ use crate::uri::{PathUri, UriKind};
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_aside,
 };
+use mirror::assembly::Wishes;
 use serde_json::{Value, json};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
-use volume::mirror::assembly::Wishes;
 
 /// How long a mirror has to start while somebody waits for it; it starts later, too.
 const ASSEMBLE_WAIT: Duration = super::again::WAIT;

@@ -3,9 +3,9 @@ use crate::control::rpc::ControlError;
 use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::service::Service;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending};
+use mirror::machine::LegFacts;
 use serde_json::{Value, json};
 use std::time::Duration;
-use volume::mirror::machine::LegFacts;
 
 /// How long the engine has to take an order back.
 const TAKE_BACK: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@ use super::{Health, Report};
 use crate::control::rpc::ControlError;
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
+use mirror::machine::Speed;
 use serde_json::{Value, json};
-use volume::mirror::machine::Speed;
 
 /// Why a leg of a mirror that can only be read serves nothing: its leaving is never written down.
 const NOT_READ: &str = "not read: a newer braid wrote the mirror, and one leg serves all reads";

@@ -4,9 +4,9 @@ use super::rig::{BLOCK, Rig, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
+use mirror::assembly::Wishes;
 use policy::PathIndex;
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
 
 const EAGAIN: DeviceError = DeviceError::Os(11);
 

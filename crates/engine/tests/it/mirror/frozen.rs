@@ -3,10 +3,10 @@ use super::common::{Disk, HOST, MS, SECOND};
 use super::rig::{Rig, configured, data, io, made, said_of, shared, superblock};
 use engine::host::{IoOp, PathKind};
 use engine::mirror::{LegStatus, MirrorOrder};
+use mirror::layout::COPIES_AT;
+use mirror::superblock::Owner;
+use mirror::{Id, Label};
 use volume::Outcome;
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label};
 
 /// Longer than the lease, and than another host needs to take the mirror over.
 const STILL: u64 = 60 * SECOND;

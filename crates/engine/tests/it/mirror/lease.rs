@@ -5,12 +5,12 @@ use super::rig::{LEG_BYTES, Rig, add, configured, io, made, said_of, shared, sup
 use engine::host::{HostConfig, HostControl, IoOp, PathKind, Recovery, WriteFailover};
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder, MirrorState};
 use engine::target::TargetEngine;
+use mirror::assembly::Wishes;
+use mirror::superblock::Owner;
+use mirror::{Id, Label};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label};
 
 const WRITE: IoOp = IoOp::Write { fua: false };
 const BEAT: u64 = 5 * SECOND;

@@ -4,9 +4,9 @@ use super::rig::{LEG_BYTES, Rig, data, io, made, say, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use mirror::superblock::{LegState, Superblock};
 use nvme::wire::Status;
 use volume::Outcome;
-use volume::mirror::superblock::{LegState, Superblock};
 
 const EIO: DeviceError = DeviceError::Os(5);
 

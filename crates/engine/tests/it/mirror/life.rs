@@ -3,10 +3,10 @@ use super::common::SECOND;
 use super::rig::{BLOCK, LEG_BYTES, Rig, configured, data, intents, lose_power, made, superblock};
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use mirror::Id;
+use mirror::assembly::Wishes;
+use mirror::superblock::LegState;
 use volume::Outcome;
-use volume::mirror::Id;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::superblock::LegState;
 
 #[test]
 fn what_is_written_is_on_all_legs_and_a_clean_stop_forgets_all_intents() {

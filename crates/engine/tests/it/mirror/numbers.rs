@@ -5,8 +5,8 @@ use engine::DeviceId;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
+use mirror::assembly::Wishes;
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
 
 #[test]
 fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_place() {

@@ -9,15 +9,15 @@ use engine::mirror::{
     Devices, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport, MirrorState,
 };
 use engine::{Core, Machine, Span};
+use mirror::bitmap::{Bitmap, PAGE_BYTES};
+use mirror::copies::Chosen;
+use mirror::layout::COPIES_AT;
+use mirror::superblock::Owner;
+use mirror::{Id, Properties, Superblock};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use volume::Outcome;
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::copies::Chosen;
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Properties, Superblock};
 
 pub const BLOCK: u32 = 4096;
 /// Where the legs' superblocks are written from; behind the callers' buffers.
@@ -59,7 +59,7 @@ pub fn say(disks: &[Disk], what: impl Fn(Superblock) -> Superblock) {
 pub fn superblock(disk: &Disk) -> Chosen {
     let bytes = disk.bytes.borrow();
     let copy = |copy: usize| &bytes[COPIES_AT[copy] as usize..][..4096];
-    volume::mirror::copies::read_copies([Some(copy(0)), Some(copy(1))], crc32c).unwrap()
+    mirror::copies::read_copies([Some(copy(0)), Some(copy(1))], crc32c).unwrap()
 }
 
 /// How many bits its bitmap has.

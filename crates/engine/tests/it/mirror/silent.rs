@@ -3,8 +3,8 @@ use super::common::SECOND;
 use super::rig::{Rig, configured, data, made};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use mirror::assembly::Wishes;
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
 
 /// As configured: how long legs are waited for.
 const WAIT: u64 = 10 * SECOND;

@@ -4,11 +4,11 @@ use super::rig::{LEG_BYTES, Rig, configured, data, made, say, superblock};
 use engine::host::HostEvent;
 use engine::machine::{DeviceError, DeviceId, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use mirror::assembly::Wishes;
+use mirror::superblock::LegState;
+use mirror::{Id, Name, Superblock};
 use nvme::wire::Status;
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::superblock::LegState;
-use volume::mirror::{Id, Name, Superblock};
 
 const SMALL: u64 = LEG_BYTES / 2;
 /// Intents are forgotten by then.

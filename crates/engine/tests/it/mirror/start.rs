@@ -6,12 +6,12 @@ use engine::Machine;
 use engine::host::{HostEvent, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use mirror::assembly::Wishes;
+use mirror::history::Standing;
+use mirror::machine::Speed;
+use mirror::superblock::{Features, Owner};
+use mirror::{Id, Label, Superblock};
 use volume::Outcome;
-use volume::mirror::assembly::Wishes;
-use volume::mirror::history::Standing;
-use volume::mirror::machine::Speed;
-use volume::mirror::superblock::{Features, Owner};
-use volume::mirror::{Id, Label, Superblock};
 
 const GONE: DeviceError = DeviceError::Os(19);
 

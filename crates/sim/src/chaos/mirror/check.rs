@@ -6,8 +6,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use engine::host::PathState;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
-use volume::mirror::assembly::{Wishes, assemble};
-use volume::mirror::superblock::LegState;
+use mirror::assembly::{Wishes, assemble};
+use mirror::superblock::LegState;
 
 impl Course<'_> {
     /// A mirror that does not run, a leg that is not in sync, or a path that is not in use.

@@ -20,13 +20,13 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
 use engine::mirror::{MIRRORS_FROM, MirrorState};
-use volume::mirror::Superblock;
-use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
-use volume::mirror::bad::BadKind;
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::copies::{NoLeg, read_copies};
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
+use mirror::Superblock;
+use mirror::assembly::{Assembly, Role, Wishes, assemble};
+use mirror::bad::BadKind;
+use mirror::bitmap::{Bitmap, PAGE_BYTES};
+use mirror::copies::{NoLeg, read_copies};
+use mirror::layout::COPIES_AT;
+use mirror::superblock::SUPERBLOCK_BYTES;
 
 /// All legs, as they are or as they are without caches.
 pub(super) struct Legs<'a> {

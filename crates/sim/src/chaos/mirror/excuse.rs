@@ -13,8 +13,8 @@ use super::super::run::Course;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::mirror::{LegReport, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use mirror::assembly::Wishes;
 use nbd::Errno;
-use volume::mirror::assembly::Wishes;
 
 /// Report about a leg that does not return because it is too short.
 const SHORT: &str = "it was cut off";

@@ -11,13 +11,13 @@ use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, Wri
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
 use engine::{DeviceId, Machine, Span};
+use mirror::bitmap::{Bitmap, PAGE_BYTES};
+use mirror::events::{New, NewLeg};
+use mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
+use mirror::machine::Speed;
+use mirror::superblock::Owner;
+use mirror::{Id, Label, Name, Properties, Superblock};
 use policy::Knobs;
-use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
-use volume::mirror::events::{New, NewLeg};
-use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
-use volume::mirror::machine::Speed;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label, Name, Properties, Superblock};
 
 /// Small, so that there are holes among what applications write.
 const HOLE_BYTES: u32 = 4096;

@@ -29,10 +29,10 @@ use super::exchanged::leg_of;
 use super::plan::{MS, Whom, fault};
 use alloc::vec::Vec;
 use engine::mirror::MIRRORS_FROM;
+use mirror::Superblock;
+use mirror::history::Standing;
+use mirror::superblock::LegState;
 use shape::Random;
-use volume::mirror::Superblock;
-use volume::mirror::history::Standing;
-use volume::mirror::superblock::LegState;
 
 /// By then a mirror runs, mostly.
 const BEGUN_NS: u64 = 2_000 * MS;

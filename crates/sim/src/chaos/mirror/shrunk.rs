@@ -27,8 +27,8 @@ use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::host::PathState;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use mirror::Superblock;
 use shape::Random;
-use volume::mirror::Superblock;
 
 /// The bit of [`Fault::whom`] that says that the host dies while the leg is small.
 const DIES: u64 = 1 << 15;

@@ -1,11 +1,11 @@
 //! Copied legs that get identifiers of their own: interrupted, without others, given twice.
 use super::place::{DATA_AT, Place, end, kill, said, verify};
 use crate::serve::process::{Client, begun, wait_until};
+use mirror::layout::{BITMAP_AT, COPIES_AT};
+use mirror::superblock::SUPERBLOCK_BYTES;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::process::Output;
-use volume::mirror::layout::{BITMAP_AT, COPIES_AT};
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 const BLOCKS: u64 = 64;
 

@@ -1,14 +1,14 @@
 //! A mirror over two files, and an engine with it.
 use crate::serve::no_io_uring;
 use crate::serve::process::{Client, Process, engine, wait_until};
+use mirror::Superblock;
+use mirror::layout::COPIES_AT;
+use mirror::superblock::SUPERBLOCK_BYTES;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use volume::mirror::Superblock;
-use volume::mirror::layout::COPIES_AT;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 pub const LEG_BYTES: u64 = 16 << 20;
 /// Where the mirror's data begin on such a leg.

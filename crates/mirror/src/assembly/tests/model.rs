@@ -1,0 +1,464 @@
+//! A mirror that lives through losses, crashes at any durable step, returns, rebuilds and force;
+//! each assembly is compared with what was acknowledged.
+use super::super::*;
+use super::{PLACE, legs};
+use crate::superblock::Superblock;
+use crate::superblock::tests::Draw;
+use alloc::collections::{BTreeMap, BTreeSet};
+extern crate std;
+
+const LEGS: usize = 3;
+const REGIONS: usize = 4;
+const REGION_SHIFT: u32 = 20;
+
+/// A mistake of the writer, which the checks must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// A write is acknowledged before it is durable that a leg missed it.
+    AckBeforeStale,
+    /// Intents are forgotten while a leg is away that lacks them.
+    IntentsForgotten,
+    /// Data before its intent.
+    DataBeforeIntent,
+    /// A leg is called in sync before all was copied.
+    RejoinedEarly,
+    /// Its writer begins no lineage.
+    NoLineage,
+    /// An event is written to a leg that is not in sync before it has happened.
+    OthersFirst,
+}
+
+/// What is durable on a leg: of each region, the writes that it has, in order.
+#[derive(Clone, Debug)]
+struct Disk {
+    superblock: Superblock,
+    data: [Vec<u32>; REGIONS],
+    intents: [bool; REGIONS],
+}
+
+struct Ack {
+    write: u32,
+    region: usize,
+    event: u64,
+    lineage: u64,
+}
+
+struct World {
+    seed: Draw,
+    disks: Vec<Disk>,
+    acks: Vec<Ack>,
+    writes: u32,
+    lineages: u64,
+    /// Of each lineage the state that it began from, as lineage and event: all there ever were.
+    origins: BTreeMap<u64, (u64, u64)>,
+    forced: bool,
+    mistake: Mistake,
+    /// Durable steps until the power fails.
+    fuel: u64,
+    finding: Option<&'static str>,
+}
+
+/// The power has failed.
+struct Crash;
+
+/// One assembly, until it ends.
+struct Session {
+    state: Superblock,
+    /// Present, and not failed.
+    present: Vec<usize>,
+    begun: bool,
+    unclean: bool,
+    /// The newest state, and legs that it has to be written to first.
+    lagging: (Superblock, Vec<usize>),
+}
+
+impl World {
+    fn new(seed: u64, mistake: Mistake) -> Self {
+        let disk = |superblock| Disk {
+            superblock,
+            data: Default::default(),
+            intents: Default::default(),
+        };
+        Self {
+            seed: Draw(seed),
+            disks: legs(LEGS as u8).into_iter().map(disk).collect(),
+            acks: Vec::new(),
+            writes: 0,
+            lineages: 1,
+            origins: BTreeMap::new(),
+            forced: false,
+            mistake,
+            fuel: 0,
+            finding: None,
+        }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.seed.below(below)
+    }
+
+    fn step(&mut self) -> Result<(), Crash> {
+        self.fuel = self.fuel.checked_sub(1).ok_or(Crash)?;
+        Ok(())
+    }
+
+    fn claim(&mut self, holds: bool, what: &'static str) {
+        if !holds {
+            self.finding.get_or_insert(what);
+        }
+    }
+
+    /// Brings some legs together and lets the mirror run for a while.
+    fn live(&mut self) {
+        let mask = self.draw(1 << LEGS);
+        let present: Vec<usize> = (0..LEGS).filter(|leg| mask >> leg & 1 == 1).collect();
+        let wishes = match self.draw(12) {
+            0 => super::FORCED,
+            1 if !present.is_empty() => Wishes {
+                without: false,
+                discard: Some(self.draw(present.len() as u64) as usize),
+            },
+            _ => Wishes::default(),
+        };
+        let given: Vec<_> = present
+            .iter()
+            .map(|&leg| Ok(self.disks[leg].superblock))
+            .collect();
+        let force = wishes != Wishes::default();
+        match assemble(&given, wishes) {
+            Ok(assembly) => {
+                self.check(&assembly, &present, wishes);
+                // Where nothing was missing force was none.
+                self.forced |= force && assemble(&given, Wishes::default()) != Ok(assembly.clone());
+                self.fuel = self.draw(60);
+                let _ = self.run(&assembly, &present);
+            }
+            Err(refusal) => {
+                let should = present.len() == LEGS && !self.forced && !force;
+                self.claim(!should, "all legs are there, and refused");
+                let parted = matches!(refusal, Refusal::Parted(..) | Refusal::TooOld(_));
+                self.claim(!parted || self.forced, "parted without force");
+            }
+        }
+    }
+
+    /// What an assembly claims, against what was acknowledged.
+    fn check(&mut self, assembly: &Assembly, present: &[usize], wishes: Wishes) {
+        let newest = self.disks[present[assembly.newest]].superblock;
+        let within = |ack: &Ack, of: &Superblock| self.is_within(ack, of);
+        let role = |at: usize| assembly.roles[at];
+        let in_sync: Vec<usize> = (0..present.len())
+            .filter(|&at| role(at) == Role::InSync)
+            .collect();
+        let mut findings = BTreeSet::new();
+        for ack in &self.acks {
+            let here = within(ack, &newest);
+            if !here && !self.forced && wishes == Wishes::default() {
+                findings.insert("an acknowledged write is not of this line");
+            }
+            for (at, &leg) in present.iter().enumerate() {
+                let other = within(ack, &self.disks[leg].superblock);
+                if other && !here && wishes.discard != Some(at) {
+                    findings.insert("a leg's own writes are passed over");
+                }
+            }
+            let has = |at: &usize| self.disks[present[*at]].data[ack.region].contains(&ack.write);
+            if here && !in_sync.iter().all(has) {
+                findings.insert("a leg in sync lacks an acknowledged write");
+            }
+        }
+        let intent = |region: usize, at: usize| self.disks[present[at]].intents[region];
+        for region in 0..REGIONS {
+            let marked = in_sync.iter().any(|&at| intent(region, at));
+            let first = &self.disks[present[in_sync[0]]].data[region];
+            let differs = |at: usize| self.disks[present[at]].data[region] != *first;
+            if in_sync.iter().any(|&at| differs(at)) && !(marked && assembly.unclean) {
+                findings.insert("legs in sync differ, and nobody knows");
+            }
+            for at in 0..present.len() {
+                if let Role::Behind { position, .. } = role(at)
+                    && ((region as u64) << REGION_SHIFT) < position
+                    && !(marked || intent(region, at))
+                    && differs(at)
+                {
+                    findings.insert("a leg lacks what nobody will copy");
+                }
+            }
+        }
+        for finding in findings {
+            self.claim(false, finding);
+        }
+    }
+
+    /// Whether `ack` was given before the state of `of`, in its line.
+    fn is_within(&self, ack: &Ack, of: &Superblock) -> bool {
+        let mut state = Some((of.history.current().id, of.event));
+        while let Some((lineage, event)) = state {
+            if lineage == ack.lineage {
+                return ack.event <= event;
+            }
+            state = self.origins.get(&lineage).copied();
+        }
+        false
+    }
+
+    fn run(&mut self, assembly: &Assembly, present: &[usize]) -> Result<(), Crash> {
+        let lagging = assembly.lagging.iter().map(|&at| present[at]);
+        let mut session = Session {
+            state: assembly.next,
+            present: present.to_vec(),
+            begun: false,
+            unclean: assembly.unclean,
+            lagging: (
+                self.disks[present[assembly.newest]].superblock,
+                lagging.collect(),
+            ),
+        };
+        for _ in 0..self.draw(12) {
+            match self.draw(8) {
+                0..=3 => self.write(&mut session)?,
+                4 => self.forget_intents(&session)?,
+                5 => self.bring_back(&mut session)?,
+                6 => self.copy(&mut session)?,
+                _ => {
+                    if session.begun && self.draw(3) == 0 {
+                        self.forget_intents(&session)?;
+                        let stopped = session.state.stopped();
+                        return self.event(&mut session, stopped);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An event happens: on legs that were in sync, in any order, then on the others. So none of
+    /// these has one that never happened to those who may go on without it.
+    fn event(&mut self, session: &mut Session, next: Superblock) -> Result<(), Crash> {
+        let mut order = session.present.clone();
+        let by = self.draw(LEGS as u64) as usize;
+        order.rotate_left(by % session.present.len().max(1));
+        if self.mistake != Mistake::OthersFirst {
+            let was_in_sync = self.with(session, false);
+            order.sort_by_key(|leg| !was_in_sync.contains(leg));
+        }
+        for leg in order {
+            self.step()?;
+            self.disks[leg].superblock = next.on(leg as u8, PLACE);
+        }
+        session.state = next;
+        Ok(())
+    }
+
+    /// Before anything changes.
+    fn begin(&mut self, session: &mut Session) -> Result<(), Crash> {
+        if session.begun {
+            return Ok(());
+        }
+        let (newest, lagging) = session.lagging.clone();
+        for leg in lagging {
+            self.step()?;
+            self.disks[leg].superblock = newest.on(leg as u8, PLACE);
+        }
+        self.lineages += 1;
+        let origin = (session.state.history.current().id, session.state.event);
+        self.origins.insert(self.lineages, origin);
+        let mut begun = session.state.begun(self.lineages);
+        if self.mistake == Mistake::NoLineage {
+            begun.history = session.state.history;
+        }
+        self.event(session, begun)?;
+        session.begun = true;
+        // All know of all intents, and then legs in sync are made alike where there are any.
+        let in_sync = self.with(session, false);
+        for region in 0..REGIONS {
+            if in_sync.iter().any(|&leg| self.disks[leg].intents[region]) {
+                self.intend(session, region)?;
+                if session.unclean {
+                    let data = self.disks[in_sync[0]].data[region].clone();
+                    for &leg in &in_sync {
+                        self.step()?;
+                        self.disks[leg].data[region] = data.clone();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Legs in sync that are there; those that are being rebuilt too, if asked.
+    fn with(&self, session: &Session, rebuilding: bool) -> Vec<usize> {
+        let takes_part = |leg: &usize| match session.state.state(*leg as u8) {
+            Some(LegState::InSync) => true,
+            Some(LegState::Rebuilding(_)) => rebuilding,
+            _ => false,
+        };
+        session.present.iter().copied().filter(takes_part).collect()
+    }
+
+    fn intend(&mut self, session: &Session, region: usize) -> Result<(), Crash> {
+        for leg in self.with(session, true) {
+            self.step()?;
+            self.disks[leg].intents[region] = true;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, session: &mut Session) -> Result<(), Crash> {
+        self.begin(session)?;
+        let region = self.draw(REGIONS as u64) as usize;
+        let intent_first = self.mistake != Mistake::DataBeforeIntent;
+        if intent_first {
+            self.intend(session, region)?;
+        }
+        self.writes += 1;
+        let write = self.writes;
+        let failing = (self.draw(4) == 0).then(|| self.draw(LEGS as u64) as usize);
+        for leg in self.with(session, true) {
+            self.step()?;
+            // A leg that fails may have done it all the same.
+            if failing != Some(leg) || self.draw(2) == 0 {
+                self.disks[leg].data[region].push(write);
+            }
+        }
+        if !intent_first {
+            self.intend(session, region)?;
+        }
+        let mut done = true;
+        if let Some(leg) = failing.filter(|leg| self.with(session, true).contains(leg)) {
+            let seen = self.disks[leg].superblock.event;
+            match session.state.without(leg as u8, seen) {
+                Some(left) => {
+                    session.present.retain(|it| *it != leg);
+                    if self.mistake == Mistake::AckBeforeStale {
+                        self.acknowledge(session, write, region);
+                    }
+                    self.event(session, left)?;
+                }
+                // The last one: the write fails.
+                None => done = false,
+            }
+        }
+        if done {
+            self.acknowledge(session, write, region);
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, session: &Session, write: u32, region: usize) {
+        self.acks.push(Ack {
+            write,
+            region,
+            event: session.state.event,
+            lineage: session.state.history.current().id,
+        });
+    }
+
+    fn forget_intents(&mut self, session: &Session) -> Result<(), Crash> {
+        let may = !session.state.keeps_intents() || self.mistake == Mistake::IntentsForgotten;
+        for leg in self.with(session, true) {
+            if session.begun && may {
+                self.step()?;
+                self.disks[leg].intents = Default::default();
+            }
+        }
+        Ok(())
+    }
+
+    /// A leg that is behind is there (again).
+    fn bring_back(&mut self, session: &mut Session) -> Result<(), Crash> {
+        let leg = self.draw(LEGS as u64) as usize;
+        if !matches!(session.state.state(leg as u8), Some(LegState::Stale(_))) {
+            return Ok(());
+        }
+        self.begin(session)?;
+        let now = session.state.on(self.with(session, false)[0] as u8, PLACE);
+        let given = [Ok(now), Ok(self.disks[leg].superblock)];
+        let Ok(joined) = assemble(&given, super::FORCED) else {
+            return Ok(());
+        };
+        session
+            .state
+            .put(leg as u8, joined.next.state(leg as u8).unwrap());
+        if !session.present.contains(&leg) {
+            session.present.push(leg);
+        }
+        // What it may have that nobody else has is copied too.
+        for region in 0..REGIONS {
+            if self.disks[leg].intents[region] {
+                self.intend(session, region)?;
+            }
+        }
+        let back = session.state.rebuilding(leg as u8).unwrap();
+        self.event(session, back)?;
+        let first = self.with(session, false)[0];
+        for region in 0..REGIONS {
+            if self.disks[first].intents[region] {
+                self.intend(session, region)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Some regions are copied to the leg that is being rebuilt, and perhaps it is whole then.
+    fn copy(&mut self, session: &mut Session) -> Result<(), Crash> {
+        self.begin(session)?;
+        let lacks = |leg: &usize| match session.state.state(*leg as u8) {
+            Some(LegState::Rebuilding(lack)) => Some((*leg, lack.position)),
+            _ => None,
+        };
+        let Some((leg, position)) = session.present.iter().find_map(lacks) else {
+            return Ok(());
+        };
+        let source = self.with(session, false)[0];
+        let first = (position >> REGION_SHIFT) as usize;
+        for region in 0..REGIONS {
+            let needs = region >= first || self.disks[source].intents[region];
+            if needs && self.mistake != Mistake::RejoinedEarly {
+                self.step()?;
+                self.disks[leg].data[region] = self.disks[source].data[region].clone();
+            }
+            if region >= first && self.draw(3) == 0 {
+                let to = (region as u64 + 1) << REGION_SHIFT;
+                let seen = self.disks[leg].superblock.event;
+                let on = session.state.rebuilt_to(leg as u8, to, seen).unwrap();
+                self.event(session, on)?;
+            }
+        }
+        let whole = session.state.rejoined(leg as u8).unwrap();
+        self.event(session, whole)
+    }
+}
+
+/// The first seed that finds something, and what.
+fn finds(mistake: Mistake, seeds: u64) -> Option<(u64, &'static str)> {
+    (0..seeds).find_map(|seed| {
+        let mut world = World::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), mistake);
+        for _ in 0..24 {
+            world.live();
+        }
+        world.finding.map(|finding| (seed, finding))
+    })
+}
+
+#[test]
+fn t14_no_history_ends_with_a_leg_that_lacks_an_acknowledged_write() {
+    assert_eq!(finds(Mistake::None, 20_000), None);
+}
+
+#[test]
+fn every_mistake_of_the_writer_is_found() {
+    for mistake in [
+        Mistake::AckBeforeStale,
+        Mistake::IntentsForgotten,
+        Mistake::DataBeforeIntent,
+        Mistake::RejoinedEarly,
+        Mistake::NoLineage,
+        Mistake::OthersFirst,
+    ] {
+        let found = finds(mistake, 5_000);
+        assert!(found.is_some(), "{mistake:?}");
+        std::eprintln!("{mistake:?}: seed {found:?}");
+    }
+}

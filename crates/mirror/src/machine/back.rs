@@ -1,0 +1,358 @@
+//! Legs that return: when, whether they may, and what they must be given before they are rebuilt.
+//!
+//! # Contract
+//! One after the other. A leg returns when nothing that it was given is under way and its fence has
+//! passed (T9), and all know that it is stale. Its superblocks are read anew, and it must have come
+//! before what is said now. Where this engine does not know what it got (`missed`), its own intents
+//! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
+//! all pages of the bitmap; then an event says that it is being rebuilt.
+use super::contents::Contents;
+use super::legs::Work;
+use super::life::is_rebuilding;
+use super::members::{Member, Rebuild, Step};
+use super::planted::{Bug, has};
+use super::{Leg, Mirror, News, Output};
+use crate::assembly::{Role, Wishes, assemble};
+use crate::copies::{Chosen, NoLeg};
+use crate::ownership::Watch;
+use crate::superblock::{Lack, LegState};
+use crate::{Label, Superblock};
+use block::Outcome;
+
+/// Why a leg that is reachable can't return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It could not be read.
+    Failed(Outcome),
+    /// It says nothing.
+    NoLeg(NoLeg),
+    /// It is another leg, or of another mirror.
+    Other,
+    /// It was written since it left, or can't be told from such a leg.
+    Parted,
+    /// It is too small.
+    Small,
+    /// Another host's mirror, which lives.
+    Owned(Label),
+    /// Its sequence is too far ahead for us to follow.
+    Ahead,
+}
+
+/// By so much the sequence of a leg that returns may be above ours: more than all heartbeats and
+/// takeovers of centuries. One that is higher would use up what sequences there are.
+const AHEAD_MAX: u64 = 1 << 40;
+
+impl Mirror {
+    /// The leg can be reached (again); what it was given before can't be executed from `fence_ns`
+    /// on (T9). It is read, and rebuilt.
+    pub fn leg_found(&mut self, leg: u8, fence_ns: u64, now_ns: u64) {
+        self.at(now_ns);
+        if self.members.writable().has(leg) || self.changes.removing.has(leg) || self.read_only {
+            return;
+        }
+        if self.leg(leg).is_none() {
+            // It was not there at the start: what it says is read first.
+            let Some(place) = self.legs.get_mut(usize::from(leg)) else {
+                return;
+            };
+            self.ownership.leases.forget(leg);
+            let superblock = self.state.on(leg, self.state.place);
+            *place = Some(Leg::new(&Chosen {
+                superblock,
+                copy: 0,
+                other: Ok(0),
+            }));
+        }
+        if let Member::Away | Member::Waiting(_) = self.members.get(leg) {
+            self.members.set(leg, Member::Waiting(fence_ns));
+        }
+        self.spare_found(leg, now_ns);
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// The leg is gone: it leaves, if it is not the last one in sync. One that was about to return
+    /// can't.
+    pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
+        self.at(now_ns);
+        if self.members.writable().has(leg) {
+            self.lose(leg, Outcome::PathError);
+            if self.members.in_sync().has(leg) {
+                self.is_poorer();
+            }
+            return;
+        }
+        self.spare_lost(leg);
+        self.return_failed(leg, Outcome::PathError);
+        self.forget_rebuild(leg);
+    }
+
+    pub(super) fn set_member(&mut self, leg: u8, next: Member) {
+        self.members.set(leg, next);
+        self.wake = true;
+    }
+
+    /// The rebuild of a leg takes a step.
+    pub(super) fn set_step(&mut self, leg: u8, step: Step) {
+        if let Some(it) = self.members.rebuild_mut(leg) {
+            it.step = step;
+        }
+        self.wake = true;
+    }
+
+    pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
+        0..self.legs.len() as u8
+    }
+
+    /// Whether a leg is on its way, so that others wait.
+    pub(super) fn returns(&self) -> bool {
+        let on_way = |leg: u8| match self.members.get(leg) {
+            Member::Superblocks | Member::Bitmap(_) => true,
+            Member::Rebuilding(it) => matches!(it.step, Step::Sweep(_) | Step::Event(_)),
+            Member::Away | Member::Waiting(_) | Member::InSync => false,
+        };
+        self.all_slots().any(on_way)
+    }
+
+    /// When the next leg may return.
+    pub(super) fn return_at(&self) -> u64 {
+        let fences = self
+            .all_slots()
+            .filter_map(|leg| match *self.members.get(leg) {
+                Member::Waiting(fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
+                _ => None,
+            });
+        fences.min().unwrap_or(u64::MAX)
+    }
+
+    /// The next leg returns, if it may.
+    pub(super) fn see_to_returns(&mut self) {
+        for leg in self.members.rebuilding().iter() {
+            let step = self.members.rebuild(leg).map(|it| it.step);
+            if let Some(Step::Sweep(lack)) = step
+                && !self.log.is_writing_all()
+            {
+                self.set_step(leg, Step::Event(lack));
+            }
+        }
+        if self.no_leg_may_return() {
+            return;
+        }
+        let due = self.all_slots().find(|&leg| self.may_return(leg));
+        if let Some(leg) = due
+            && let Some(lack) = self.blank(leg)
+        {
+            self.set_member(leg, Member::Bitmap(lack));
+            self.own_intents_read(leg);
+        } else if let Some(leg) = due {
+            self.close_spare(leg);
+            self.set_member(leg, Member::Superblocks);
+            self.ownership.leases.begin_return(leg, self.now_ns);
+            let ticket = self.ticket(leg, Work::Return);
+            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+        }
+    }
+
+    /// Whether all legs that are due wait for something else.
+    pub(super) fn no_leg_may_return(&self) -> bool {
+        self.returns() || self.is_stopping() || self.update.is_broken() || self.is_growing()
+    }
+
+    fn may_return(&self, leg: u8) -> bool {
+        let is_quiet = self.leg(leg).is_some_and(|leg| leg.in_flight == 0);
+        (is_quiet || has(Bug::BackBeforeFence)) && self.is_due(leg)
+    }
+
+    /// Whether a leg may return as soon as it has nothing under way.
+    pub(super) fn is_due(&self, leg: u8) -> bool {
+        let Member::Waiting(fence_ns) = *self.members.get(leg) else {
+            return false;
+        };
+        let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
+        // One that is about to be removed, and was while its adding was being said, stays away.
+        let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
+        fenced && ours && !self.required.has(leg) && self.update.is_idle()
+    }
+
+    pub(super) fn return_failed(&mut self, leg: u8, outcome: Outcome) {
+        self.turn_away(leg, Unfit::Failed(outcome));
+    }
+
+    fn turn_away(&mut self, leg: u8, why: Unfit) {
+        if self.members.is_returning(leg) {
+            self.set_member(leg, Member::Away);
+            // Copies that read from it go on without it.
+            self.spare_lost(leg);
+            self.news(News::Unfit(leg, why));
+        }
+    }
+
+    /// What a leg says that returns.
+    pub(super) fn returned(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
+        if !matches!(self.members.get(leg), Member::Superblocks) {
+            return; // lost meanwhile
+        }
+        let found = match found {
+            Ok(found) => *found,
+            Err(error) => return self.turn_away(leg, Unfit::NoLeg(*error)),
+        };
+        self.see_to_put_back(leg, &found.superblock);
+        match self.lack_of(leg, &found) {
+            Err(why) => self.turn_away(leg, why),
+            Ok(_) if self.is_watched(leg, &found.superblock) => {}
+            Ok(lack) => {
+                let sequence = found.superblock.sequence;
+                self.sequence = self.sequence.max(sequence);
+                self.see_to_missed(leg, &found.superblock);
+                let known = self.knows_missed(leg);
+                if let Some(it) = self.leg_mut(leg) {
+                    it.committed = found.superblock;
+                    it.copy = found.copy;
+                    it.committed.confirmed = 0; // who was in sync then may have been another one
+                    (it.confirmed, it.marked_from) = (0, 0);
+                }
+                self.ownership.leases.found(leg);
+                self.set_member(leg, Member::Bitmap(lack));
+                // All of it is copied anyhow, or it got nothing that we don't know of.
+                match lack.position == 0 || known {
+                    true => self.own_intents_read(leg),
+                    false => self.read_pages(leg, 0),
+                }
+            }
+        }
+    }
+
+    /// Whether the leg has to wait, since another owner's record is on it and that one may live.
+    fn is_watched(&mut self, leg: u8, found: &Superblock) -> bool {
+        let run = self.ownership.owner().run;
+        let other = found.owner.filter(|it| it.run != run);
+        let leases = &mut self.ownership.leases;
+        match leases.watch(leg, other, found.sequence, self.now_ns) {
+            Watch::Free => return false,
+            Watch::Until(until_ns) => self.set_member(leg, Member::Waiting(until_ns)),
+            Watch::Lives(label) => self.turn_away(leg, Unfit::Owned(label)),
+        }
+        true
+    }
+
+    /// What a leg lacks that says `found`.
+    pub(super) fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
+        let id = |slot: u8| self.state.legs.get(usize::from(slot)).copied().flatten();
+        let same = id(leg).map(|it| it.id) == found.superblock.leg().map(|it| it.id);
+        let superblock = found.superblock;
+        if superblock.mirror != self.state.mirror || superblock.slot != leg || !same {
+            return Err(Unfit::Other);
+        }
+        if !superblock.place.holds(&self.state.geometry) {
+            return Err(Unfit::Small);
+        }
+        if superblock.sequence.saturating_sub(AHEAD_MAX) > self.sequence {
+            return Err(Unfit::Ahead);
+        }
+        let us = self.members.in_sync().first().and_then(|leg| self.leg(leg));
+        let us = us.ok_or(Unfit::Parted)?;
+        let now = Superblock {
+            sequence: self.sequence,
+            confirmed: 0,
+            ..self.state.on(us.committed.slot, us.committed.place)
+        };
+        let wishes = Wishes {
+            without: true,
+            discard: self.leg(leg).and_then(|leg| leg.discarded.then_some(1)),
+        };
+        let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
+        match (both.newest, both.roles[1], both.next.state(leg)) {
+            (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
+            (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => {
+                let nothing = self.leg(leg).is_some_and(|leg| leg.contents.is_void());
+                let position = if nothing { 0 } else { lack.position };
+                Ok(Lack { position, ..lack })
+            }
+            _ => Err(Unfit::Parted),
+        }
+    }
+
+    /// All is known that may differ on the leg: from now on it gets every write.
+    pub(super) fn own_intents_read(&mut self, leg: u8) {
+        let Member::Bitmap(lack) = *self.members.get(leg) else {
+            return; // lost meanwhile
+        };
+        if !self.bad_returns(leg, lack.position == 0) {
+            return self.return_failed(leg, Outcome::NoSpace);
+        }
+        let mut lacking = self.lacks_when_back(leg, &lack);
+        for region in self.bad_regions(leg) {
+            lacking.set(region);
+        }
+        let now_ns = self.now_ns;
+        let save_at_ns = now_ns + self.config.position_ns;
+        if let Some(it) = self.leg_mut(leg) {
+            // It is fenced by now (T9).
+            it.late_until_ns = it.late_until_ns.min(now_ns);
+            it.contents.begin_anew();
+        }
+        let rebuild = Rebuild::new(lack, lacking, save_at_ns);
+        self.set_member(leg, Member::Rebuilding(rebuild));
+        self.try_skipped_on(leg);
+        self.begin_write_all();
+    }
+
+    /// An event says that it is being rebuilt, or how far it is.
+    pub(super) fn is_joining(&mut self, leg: u8) {
+        match self.members.rebuild(leg).map(|it| it.step) {
+            Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
+                self.set_step(leg, Step::Copying);
+                self.news(News::Joining(leg));
+            }
+            Some(Step::Position(to)) if self.position(leg) == Some(to) => {
+                self.set_step(leg, Step::Copying);
+            }
+            _ => {}
+        }
+    }
+
+    /// It is in sync, durably.
+    pub(super) fn has_joined(&mut self, leg: u8, rebuild: &Rebuild) {
+        // What failed on the others while that was being said.
+        let mut next = rebuild.next(0);
+        while let Some(region) = next {
+            self.diverged.mark(region, self.now_ns);
+            next = rebuild.next(region + 1);
+        }
+        let since_event = self.state.event;
+        if let Some(it) = self.leg_mut(leg) {
+            it.missed = None;
+            it.errors = 0;
+            it.bad_full = None;
+            it.discarded = false;
+            it.contents = Contents::Kept;
+            it.since_event = since_event;
+        }
+        self.wake = true;
+        // An old flush covers all of what it has.
+        for slot in self.slots.values_mut().flatten() {
+            let waits = slot.round.waits.has(leg);
+            if slot.request == super::Request::Flush && !waits {
+                slot.round.failed.remove(leg);
+                slot.round.done.add(leg);
+            }
+        }
+        self.bad_joined(leg);
+        self.copies_anew();
+        self.news(News::Joined(leg));
+    }
+
+    /// A leg leaves, or is not coming after all.
+    pub(super) fn forget_rebuild(&mut self, leg: u8) {
+        self.close_spare(leg);
+        self.members.set(leg, Member::Away);
+    }
+
+    /// Up to where a leg was said to have been copied.
+    pub(super) fn position(&self, leg: u8) -> Option<u64> {
+        match self.state.state(leg)? {
+            LegState::Rebuilding(lack) => Some(lack.position),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Legs that are added to a mirror while it runs, and legs that are removed.
+//!
+//! # Contract
+//! Either is an event. A leg that is added is stale and has nothing; it is rebuilt at once, and its
+//! superblocks are written for the first time when it is said to be. One that is removed gets
+//! nothing any more, as one that left, and nobody waits for it; its superblocks are the caller's to
+//! overwrite, and until then it is refused wherever it is given.
+use super::legs::Legs;
+use super::members::Member;
+use super::{Leg, Mirror, News, Output};
+use crate::copies::Chosen;
+use crate::layout::Place;
+use crate::superblock::{Lack, LegState};
+use crate::{Id, Label, Superblock};
+use block::Outcome;
+use core::fmt;
+
+/// Why the legs stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// There are as many as a mirror can have.
+    Full,
+    /// It is too small.
+    Small,
+    /// There is no such leg, or there is one with this identifier.
+    Known,
+    /// It is the last one in sync.
+    Last,
+    /// Nothing may be changed now.
+    Refused,
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the mirror has as many legs as it can have (remove one first)",
+            Self::Small => "the leg is smaller than the mirror needs",
+            Self::Known => "no such leg, or it is one already",
+            Self::Last => "it is the last leg in sync: without it the data are gone",
+            Self::Refused => {
+                "nothing may be changed now: the mirror is read-only, stopping, growing or not ours"
+            }
+        })
+    }
+}
+
+impl Mirror {
+    /// A new leg, in which nothing was written yet; its slot, which is none of `but`: legs that
+    /// were removed may have something under way there that is no ticket's.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: all but `Last`.
+    pub fn add_leg(
+        &mut self,
+        id: Id,
+        label: Label,
+        place: Place,
+        but: Legs,
+        now_ns: u64,
+    ) -> Result<u8, ChangeError> {
+        self.at(now_ns);
+        self.may_change()?;
+        if self.changes.growth.is_some() {
+            // It might be too small soon.
+            return Err(ChangeError::Refused);
+        }
+        if !place.holds(&self.state.geometry) {
+            return Err(ChangeError::Small);
+        }
+        let fresh = self
+            .changes
+            .adding
+            .iter()
+            .filter_map(|leg| self.leg(leg)?.fresh);
+        let said = self.state.entries().map(|(_, entry)| entry.id);
+        if id.is_none() || said.chain(fresh.map(|it| it.0)).any(|it| it == id) {
+            return Err(ChangeError::Known);
+        }
+        let unused = |slot: &u8| {
+            let entry = |it: &Superblock| it.legs[usize::from(*slot)];
+            let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
+            let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
+            let changes = self.changes.adding.with(self.changes.removing);
+            // Else that would be heard of the new leg.
+            let removed = Output::News(News::Removed(*slot));
+            let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
+            none && quiet && !taken
+        };
+        let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
+        let superblock = Superblock {
+            owner: None,
+            ..self.state.on(slot, place)
+        };
+        let mut leg = Leg::new(&Chosen {
+            superblock,
+            copy: 1,
+            other: Ok(0),
+        });
+        leg.fresh = Some((id, label));
+        self.ownership.leases.forget(slot);
+        self.legs[usize::from(slot)] = Some(leg);
+        // The leg that had the slot may have been about to return.
+        self.members.set(slot, Member::Away);
+        self.changes.adding.add(slot);
+        self.outputs.reserve(2 * self.config.ios);
+        self.begin = true;
+        self.wake = true;
+        Ok(slot)
+    }
+
+    /// The leg is none of the mirror's any more, when [`News::Removed`] says so.
+    ///
+    /// # Errors
+    /// [`ChangeError::Known`], [`ChangeError::Last`], [`ChangeError::Refused`].
+    pub fn remove_leg(&mut self, leg: u8, now_ns: u64) -> Result<(), ChangeError> {
+        self.at(now_ns);
+        self.may_change()?;
+        if !self.state.entries().any(|(slot, _)| slot == leg) {
+            return Err(ChangeError::Known);
+        }
+        if self.members.in_sync() == Legs::one(leg) {
+            return Err(ChangeError::Last);
+        }
+        self.changes.removing.add(leg);
+        match self.members.writable().has(leg) {
+            true => self.lose(leg, Outcome::Stopped),
+            false => {
+                self.spare_lost(leg);
+                self.forget_rebuild(leg);
+            }
+        }
+        self.begin = true;
+        self.wake = true;
+        Ok(())
+    }
+
+    /// Legs whose addition, and legs whose removal, was ordered and has not happened: it does not
+    /// stand on the legs yet.
+    pub fn changing_legs(&self) -> (Legs, Legs) {
+        (self.changes.adding, self.changes.removing)
+    }
+
+    /// Takes the removal of a leg back; false: there is none, or it is being written to the legs,
+    /// and some may have it. The leg may return then, as one that has left.
+    pub fn take_back_removal(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let said = self.state.entries().any(|(slot, _)| slot == leg);
+        let may = said && self.changes.removing.has(leg);
+        if may {
+            self.changes.removing.remove(leg);
+            self.wake = true;
+        }
+        may
+    }
+
+    /// Takes the addition of a leg back; false: there is none, or it is being written to the legs,
+    /// and some may have it.
+    pub fn take_back_addition(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let entry = |it: &Superblock| it.legs.get(usize::from(leg)).copied().flatten();
+        let said = entry(&self.state).or(entry(&self.committed)).is_some();
+        let may = self.changes.adding.has(leg) && !said;
+        if may {
+            self.changes.adding.remove(leg);
+            self.legs[usize::from(leg)] = None;
+            self.members.set(leg, Member::Away);
+            self.wake = true;
+        }
+        may
+    }
+
+    fn may_change(&self) -> Result<(), ChangeError> {
+        match self.read_only || self.ownership.is_lost() || self.is_stopping() {
+            true => Err(ChangeError::Refused),
+            false => Ok(()),
+        }
+    }
+
+    /// An event has happened: who was added or removed in it.
+    pub(super) fn legs_changed(&mut self) {
+        let said: Legs = self.state.entries().map(|it| it.0).collect();
+        for leg in self.changes.removing.without(said).iter() {
+            self.changes.removing.remove(leg);
+            if let Some(it) = self.leg_mut(leg) {
+                it.missed = None;
+            }
+            self.bad_removed(leg);
+            self.news(News::Removed(leg));
+        }
+        for leg in self.changes.adding.both(said).iter() {
+            self.changes.adding.remove(leg);
+            self.set_member(leg, Member::Waiting(0));
+            self.news(News::Added(leg));
+        }
+    }
+
+    /// What a leg lacks on which nothing was written yet.
+    pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
+        self.leg(leg)?.fresh?;
+        match self.state.state(leg)? {
+            LegState::Stale(lack) => Some(lack),
+            _ => None,
+        }
+    }
+}

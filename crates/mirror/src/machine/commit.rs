@@ -1,0 +1,443 @@
+//! Superblocks: changes of the mirror are proposed, written in stages, and committed.
+//!
+//! # Contract
+//! A proposal (the next event) goes to the legs that were in sync and stay so, then to the leg that
+//! becomes it; then it is committed. Then it goes to legs that are being rebuilt, and to the other
+//! copy of each. Only then the next proposal begins, with all changes since: so no leg that takes
+//! part is ever more than one event behind. A leg that some superblock may call in sync is required
+//! until an event without it is committed. On each leg a superblock waits for the heartbeat under
+//! way there, and for its lease (`heartbeat`).
+use super::legs::{Legs, Round, Work};
+use super::life::{Life, is_rebuilding};
+use super::members::{Member, Step};
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output};
+use crate::Superblock;
+use crate::superblock::LegState;
+use block::Outcome;
+
+/// When a proposal that no leg could take is written again.
+pub(super) const RETRY_NS: u64 = 1_000_000_000;
+
+/// The superblocks that are on their way to the legs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SuperblockUpdate {
+    stage: Stage,
+    /// The stage before that was written last.
+    before: Stage,
+    round: Round,
+    /// Legs that wait for their superblock: for a heartbeat, or their lease.
+    due: Legs,
+    /// No leg could take the last proposal: nothing can be changed until one can.
+    is_broken: bool,
+    /// When it is proposed again, ns.
+    retry_at_ns: u64,
+}
+
+/// Which legs get the superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// None: all that get updates have the committed state.
+    #[default]
+    Idle,
+    /// The newest state, to legs that lag.
+    Lag,
+    /// A proposal, to the legs that were in sync.
+    First,
+    /// To the leg that becomes it.
+    Join,
+    /// To those that are being rebuilt.
+    Others,
+    /// To the other copies.
+    Second,
+    /// The owner is cleared.
+    Release,
+}
+
+impl SuperblockUpdate {
+    /// Whether no superblock is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// Whether nothing can be changed, since no leg could take the last proposal.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// When a proposal that no leg could take is written again, ns.
+    pub fn retry_at_ns(&self) -> u64 {
+        self.retry_at_ns
+    }
+
+    /// Whether it waits for a leg.
+    pub fn waits_for(&self, leg: u8) -> bool {
+        self.round.waits.has(leg)
+    }
+
+    /// Legs that wait for their superblock.
+    pub fn due(&self) -> Legs {
+        self.due
+    }
+
+    /// The superblock of a leg has to wait.
+    pub fn put_due(&mut self, leg: u8) {
+        self.due.add(leg);
+    }
+
+    /// The superblock of a leg waits no more.
+    pub fn take_due(&mut self, leg: u8) {
+        self.due.remove(leg);
+    }
+
+    /// No leg can be changed any more.
+    pub fn set_broken(&mut self) {
+        self.is_broken = true;
+    }
+
+    /// Begins a stage: these legs get the superblock.
+    fn begin(&mut self, stage: Stage, legs: Legs) {
+        assert!(
+            self.is_idle() && is_edge(self.before, stage),
+            "{stage:?} in {:?} after {:?}",
+            self.stage,
+            self.before
+        );
+        self.stage = stage;
+        self.round = Round::of(legs);
+        self.due = legs;
+    }
+
+    /// The superblock of a leg has ended. Once all have: the stage, and how they ended.
+    fn written(&mut self, leg: u8, outcome: Outcome) -> Option<(Stage, Round)> {
+        let is_over = self.round.end(leg, outcome);
+        // A superblock that was refused is as bad as one that failed.
+        self.round.failed = self.round.failed.with(self.round.refused);
+        is_over.then(|| {
+            self.before = core::mem::take(&mut self.stage);
+            (self.before, self.round)
+        })
+    }
+}
+
+/// Whether a stage may follow the one that was written last.
+fn is_edge(before: Stage, next: Stage) -> bool {
+    match next {
+        Stage::Lag | Stage::First | Stage::Release => true,
+        Stage::Join => before == Stage::First,
+        Stage::Others => matches!(before, Stage::First | Stage::Join),
+        Stage::Second => matches!(before, Stage::First | Stage::Join | Stage::Others),
+        Stage::Idle => false,
+    }
+}
+
+impl Mirror {
+    /// Legs that get updates: in sync, or being rebuilt by the latest proposal.
+    fn updated_legs(&self) -> Legs {
+        let joining = self.members.rebuilding().iter();
+        let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
+        self.members.in_sync().with(told.collect())
+    }
+
+    /// Proposes all changes since the last event, if no update is under way.
+    pub(super) fn propose(&mut self) {
+        let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
+        debug_assert!(
+            !may || !self.read_only,
+            "nothing is written to a mirror that can only be read"
+        );
+        let is_broken = self.update.is_broken();
+        let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_in_doubt();
+        if !self.update.is_idle() || early || self.ownership.is_over() || !may {
+            return;
+        }
+        let Some(next) = self.next_state() else {
+            return;
+        };
+        self.state = next;
+        self.ownership.set_releasing(next.owner.is_none());
+        self.propose_record();
+        self.begun = true;
+        self.required = self.required.with(self.state.in_sync().collect());
+        self.write_state(self.members.in_sync(), Stage::First);
+    }
+
+    /// The state after all changes since the last committed event; `None` if there are none.
+    fn next_state(&self) -> Option<Superblock> {
+        let now = &*self.committed;
+        let mut next = *now;
+        // After an event that was not committed no leg joins: it would be two behind.
+        let failed = now.event != self.state.event;
+        if now.history.current().id != self.lineage {
+            next = next.begun(self.lineage);
+        }
+        if let Some(bytes) = self.grown_size() {
+            next = next.grown_to(bytes).unwrap_or(next);
+        }
+        for (slot, entry) in now.entries() {
+            let there = self.members.writable().has(slot);
+            let seen = self.leg(slot).map_or(0, |leg| leg.committed.event);
+            let step = self.members.rebuild(slot).map(|it| it.step);
+            let changed = match entry.state {
+                _ if self.changes.removing.has(slot) => next.removed(slot),
+                LegState::InSync | LegState::Rebuilding(_) if !there => {
+                    let left = next.without(slot, seen);
+                    left.map(|left| self.as_it_is(slot, left))
+                }
+                LegState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
+                    next.emptied(slot)
+                }
+                LegState::Stale(_) if let Some(Step::Event(lack)) = step => {
+                    let mut stale = next;
+                    stale.put(slot, LegState::Stale(lack));
+                    stale.rebuilding(slot)
+                }
+                LegState::Rebuilding(_) if let Some(Step::Position(to)) = step => {
+                    next.rebuilt_to(slot, to, seen)
+                }
+                LegState::Rebuilding(_) if step == Some(Step::Whole) && !failed => {
+                    next.rejoined(slot)
+                }
+                _ => None,
+            };
+            next = changed.unwrap_or(next);
+        }
+        for slot in self.changes.adding.iter() {
+            let leg = self.leg(slot).and_then(|leg| leg.fresh);
+            let added = leg.and_then(|(id, label)| next.added(slot, id, label));
+            next = added.unwrap_or(next);
+        }
+        if let Some(properties) = self.changes.properties.filter(|it| *it != now.properties) {
+            next = next.set_to(properties);
+        }
+        if let Some(name) = self.changes.name.filter(|it| *it != now.name) {
+            next = next.renamed(name);
+        }
+        next.bad = self.record_of(now, &next);
+        if !next.clean && self.is_at_rest() {
+            next = next.stopped();
+        }
+        let changed = next.event != now.event || failed;
+        let changed = changed || self.has_cut_to_commit() || next.bad != now.bad;
+        next.event = self.state.event + u64::from(!has(Bug::SameEvent));
+        changed.then_some(next)
+    }
+
+    /// Whether the contents of a leg are void.
+    fn is_nothing(&self, slot: u8) -> bool {
+        self.leg(slot).is_some_and(|leg| leg.contents.is_void())
+    }
+
+    /// The state of a leg that leaves: one whose contents are void lacks everything.
+    fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
+        let emptied = self.is_nothing(slot).then(|| left.emptied(slot)).flatten();
+        emptied.map_or(left, |emptied| Superblock {
+            event: left.event,
+            sequence: left.sequence,
+            ..emptied
+        })
+    }
+
+    /// Writes the state to `legs`, as a stage.
+    fn write_state(&mut self, legs: Legs, stage: Stage) {
+        let state = self.state;
+        for leg in legs.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.proposed = state;
+            }
+        }
+        self.write_proposed(legs, stage);
+    }
+
+    /// Writes the proposal to `legs`: over the copy that does not hold.
+    fn write_proposed(&mut self, legs: Legs, stage: Stage) {
+        self.sequence += 1;
+        let (sequence, owner) = (self.sequence, self.owner_now());
+        for slot in legs.iter() {
+            let leg = self.leg(slot);
+            let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.proposed));
+            let cut_at = self.cut_at(slot);
+            if let Some(leg) = self.leg_mut(slot) {
+                leg.proposed.confirmed = confirmed.unwrap_or(0);
+                leg.proposed.cut_at = cut_at;
+                leg.proposed.sequence = sequence;
+                leg.proposed.slot = slot;
+                leg.proposed.place = leg.committed.place;
+                leg.proposed.owner = leg.proposed.owner.and(Some(owner));
+            }
+        }
+        self.update.begin(stage, legs);
+        self.give_due();
+    }
+
+    /// Gives out superblocks that are due, where no heartbeat is in their way.
+    pub(super) fn give_due(&mut self) {
+        for leg in self.update.due().iter() {
+            if !self.members.writable().has(leg) || !self.may_write_event(leg) {
+                continue;
+            }
+            self.update.take_due(leg);
+            if let Some(copy) = self.begin_event(leg) {
+                let ticket = self.ticket(leg, Work::Update);
+                self.outputs.push_back(Output::Superblock(ticket, copy));
+            }
+        }
+    }
+
+    /// The same; those that have left get nothing any more.
+    pub(super) fn see_to_due(&mut self) {
+        let gone = self.update.due().without(self.members.writable());
+        for leg in gone.iter() {
+            self.update.take_due(leg);
+        }
+        for leg in gone.iter() {
+            self.update_written(leg, Outcome::PathError);
+        }
+        self.give_due();
+    }
+
+    pub(super) fn update_written(&mut self, leg: u8, outcome: Outcome) {
+        if !self.update.waits_for(leg) {
+            // It has left, and the update went on without it.
+            return self.end_event(leg, Outcome::PathError);
+        }
+        if outcome.is_done()
+            && let Some(it) = self.leg_mut(leg)
+        {
+            it.committed = it.proposed;
+            it.is_marked();
+            it.fresh = None;
+            it.copy = 1 - it.copy;
+        }
+        self.end_event(leg, outcome);
+        if let Some((stage, round)) = self.update.written(leg, outcome) {
+            self.update_over(stage, round);
+        }
+    }
+
+    fn update_over(&mut self, stage: Stage, round: Round) {
+        self.wake = true;
+        let well = round.failed.is_empty();
+        match stage {
+            Stage::Lag => {
+                self.lagging = Legs::default();
+                self.leave_but_last(round);
+                self.life = Life::Beginning;
+                if round
+                    .failed
+                    .iter()
+                    .any(|leg| self.members.in_sync().has(leg))
+                {
+                    self.is_broken(Round::default());
+                }
+            }
+            Stage::First | Stage::Join => self.stage_written(stage, round),
+            Stage::Others | Stage::Second => {
+                // What was accepted after the first copies were written is on the others.
+                self.cut_committed();
+                self.leave(round);
+                if well && stage == Stage::Others {
+                    self.write_state(self.updated_legs(), Stage::Second);
+                }
+            }
+            Stage::Idle => unreachable!("nothing was written"),
+            Stage::Release => self.stopped(self.state.clean && !self.ownership.is_abandoned()),
+        }
+    }
+
+    /// A stage was written: to the legs that were in sync, or to those that become it.
+    fn stage_written(&mut self, stage: Stage, round: Round) {
+        if stage == Stage::First && round.done.is_empty() {
+            return self.is_broken(round);
+        }
+        if !round.failed.is_empty() {
+            return self.leave(round);
+        }
+        let in_sync: Legs = self.state.in_sync().collect();
+        let joined = in_sync.both(self.members.rebuilding());
+        if stage == Stage::First && !joined.is_empty() {
+            return self.write_state(joined, Stage::Join);
+        }
+        self.has_committed(in_sync, joined);
+        let others = self.updated_legs().without(self.members.in_sync());
+        let (legs, stage) = match others.is_empty() {
+            true => (self.members.in_sync(), Stage::Second),
+            false => (others, Stage::Others),
+        };
+        self.write_state(legs, stage);
+        self.look_again();
+    }
+
+    /// Commits the event: what waited for it goes on.
+    fn has_committed(&mut self, in_sync: Legs, joined: Legs) {
+        self.required = in_sync;
+        let bytes = self.committed.geometry.bytes;
+        *self.committed = self.state;
+        self.record_committed();
+        if core::mem::take(&mut self.update.is_broken) {
+            self.news(News::Restored);
+        }
+        for leg in joined.iter() {
+            let Member::Rebuilding(rebuild) = self.members.set(leg, Member::InSync) else {
+                unreachable!("leg {leg} was being rebuilt");
+            };
+            self.has_joined(leg, &rebuild);
+        }
+        for leg in self.members.rebuilding().iter() {
+            self.is_joining(leg);
+        }
+        self.cut_committed();
+        self.see_to_loss();
+        self.legs_changed();
+        self.has_grown(bytes);
+        if self.life == Life::Beginning {
+            self.life = Life::Sweeping;
+            self.begin_write_all();
+        }
+        self.wake = true;
+    }
+
+    /// No leg could take the proposal: changes fail until one can.
+    fn is_broken(&mut self, round: Round) {
+        self.update.retry_at_ns = self.now_ns + RETRY_NS;
+        self.loss.tries = self.loss.tries.wrapping_add(1);
+        if !self.update.is_broken() {
+            self.update.set_broken();
+            self.news(News::Broken);
+        }
+        self.leave(round);
+        self.look_again();
+    }
+
+    /// Before the first event: the newest state goes to legs in sync that lag.
+    pub(super) fn catch_up(&mut self) {
+        let lagging = self.lagging.both(self.members.in_sync());
+        if lagging.is_empty() {
+            self.life = Life::Beginning;
+            self.wake = true;
+            return;
+        }
+        self.life = Life::Lagging;
+        let (newest, owner) = (*self.newest, Some(*self.ownership.owner()));
+        for leg in lagging.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.proposed = Superblock { owner, ..newest };
+            }
+        }
+        self.write_proposed(lagging, Stage::Lag);
+    }
+
+    /// Clears the owner record on all legs: the last update.
+    pub(super) fn release_ownership(&mut self) {
+        self.ownership.set_releasing(true);
+        let legs = self.ours();
+        for leg in legs.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.proposed = leg.committed;
+                leg.proposed.owner = None;
+            }
+        }
+        self.write_proposed(legs, Stage::Release);
+    }
+}

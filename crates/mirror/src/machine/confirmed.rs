@@ -1,0 +1,95 @@
+//! Which records the legs show for certain, so that a leg that was put back to an older state is
+//! found (T50).
+//!
+//! # Contract
+//! Each leg's superblock has the lowest sequence that all other legs in sync were last seen to show
+//! (`confirmed`), and its own (`mark`). A leg that shows an older record than it once did was put
+//! back.
+use super::{Leg, Legs, Mirror};
+use crate::Superblock;
+use crate::copies::Chosen;
+use crate::ownership::Heartbeat;
+use crate::superblock::LegState;
+use block::Outcome;
+
+impl Leg {
+    /// A superblock of ours is durable on it.
+    pub(super) fn is_marked(&mut self) {
+        if self.marked_from == 0 {
+            self.marked_from = self.committed.sequence;
+        }
+    }
+}
+
+impl Mirror {
+    /// What is being written to a leg.
+    pub(super) fn written(&self, leg: &Leg) -> Superblock {
+        match self.ownership.leases.heartbeat(leg.committed.slot) {
+            Heartbeat::Writing { sequence, .. } => Superblock {
+                sequence,
+                mark: sequence,
+                owner: Some(self.owner_now()),
+                confirmed: self.confirmed_by(leg, &leg.committed),
+                ..leg.committed
+            },
+            Heartbeat::Idle | Heartbeat::Reading => Superblock {
+                mark: leg.proposed.sequence,
+                ..leg.proposed
+            },
+        }
+    }
+
+    /// What a leg may say by `next` of all others that are in sync by that: none of them shows a
+    /// lower mark any more, unless it is put back to an older state (T50). What it has said of the
+    /// same legs stays true: who begins anew has read nothing yet, and must not forget it.
+    pub(super) fn confirmed_by(&self, leg: &Leg, next: &Superblock) -> u64 {
+        let id = |of: &Superblock, slot: u8| of.legs[usize::from(slot)].map(|it| it.id);
+        let others = || next.in_sync().filter(|&it| it != leg.committed.slot);
+        let was_in_sync = |slot: u8| {
+            let same = id(&leg.committed, slot) == id(next, slot);
+            same && leg.committed.state(slot) == Some(LegState::InSync)
+        };
+        let before = match others().all(was_in_sync) {
+            true => leg.committed.confirmed,
+            false => 0,
+        };
+        let confirmed = others().map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
+        confirmed.min().unwrap_or(0).max(before)
+    }
+
+    /// A leg that shows an older record than it once did was put back to an older state: it leaves,
+    /// and all of it is copied when it returns (T50). The last one in sync stays.
+    pub(super) fn see_to_put_back(&mut self, leg: u8, found: &Superblock) {
+        let last = self.members.in_sync() == Legs::one(leg);
+        let Some(it) = self.leg_mut(leg) else {
+            unreachable!("leg {leg} was read just now");
+        };
+        if last || found.sequence >= it.confirmed {
+            return;
+        }
+        it.contents.lose_all();
+        if self.members.writable().has(leg) {
+            self.lose(leg, Outcome::MediaError);
+        }
+    }
+
+    /// Notes which records a leg shows for certain. Counts what was acknowledged as durable, and
+    /// the older one of its copies, where both are ours: the other may be torn by the next write.
+    /// Where something older may yet be executed on the leg nothing is certain (T9).
+    pub(super) fn confirm(&mut self, leg: u8, found: &Chosen) {
+        let leases = &self.ownership.leases;
+        let (asked_ns, hold_until_ns) = (leases.asked_ns(leg), leases.hold_until_ns());
+        let Some(it) = self.leg_mut(leg) else {
+            unreachable!("leg {leg} was read just now");
+        };
+        if asked_ns < it.late_until_ns.max(hold_until_ns) {
+            return;
+        }
+        let sequence = found.superblock.sequence.min(it.committed.sequence);
+        let both = found.other.map_or(0, |other| sequence.min(other));
+        it.confirmed = match it.marked_from > 0 && both >= it.marked_from {
+            true => both,
+            false => 0,
+        };
+    }
+}

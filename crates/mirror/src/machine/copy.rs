@@ -1,0 +1,730 @@
+//! What is read from one leg and written to others: made alike, rebuilt, mended, compared.
+//!
+//! # Contract
+//! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
+//! writes of users, and they among it, so what is written is what was there when it was read (T5,
+//! T46). Where a leg can't read, another one does; where none in sync can, for a rebuild or to
+//! mend, one that is being rebuilt and does not lack it (`missed`), or else one that waits
+//! (`spare`). Where none can, the piece is cut, at last into blocks, and what remains is lost:
+//! said, and its intent kept. A piece that a leg has which is about to return is left until then,
+//! and reported as lost only if it can't be read afterwards. Reads that wait go before mending,
+//! that before making alike, that before rebuilding and checking; the first two at once, the others
+//! as the pace allows.
+//!
+//! # Limits
+//! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
+//! many once a leg that left has some; one per region. [`MENDS_MAX`] ranges wait to be mended; of
+//! more, the next read that fails will tell.
+use super::io::Phase;
+use super::legs::{Legs, Round, Work};
+use super::life::COPY_PAUSE_NS;
+use super::pace::{Pace, Speed};
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output, Request};
+use crate::bad::BadKind;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use block::Outcome;
+use block::Range;
+
+/// Media rarely mend themselves; who looks after them may.
+const LOST_PAUSE_NS: u64 = 600_000_000_000;
+/// Ranges that wait to be mended.
+const MENDS_MAX: usize = 64;
+/// Pieces that a copy is cut into at first; blocks are next.
+pub(super) const PIECE_MIN: u64 = 4096;
+/// So many of these are cut into blocks of one job: where more than that is bad, each block takes
+/// as long as a medium needs to give up.
+const CUTS_MAX: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Resync(u64),
+    Rebuild(u64),
+    /// On this leg.
+    Mend(u8),
+    Check,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// For its turn.
+    Lock,
+    Read,
+    Compare,
+    Write,
+    /// It is over, but a leg that has left still has its buffer.
+    Over,
+}
+
+/// All copies under a lock: repairs, resync, rebuilds and checks.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// By number, which is that of the buffer.
+    pub jobs: Vec<Option<Job>>,
+    /// By job: the place of its piece in the order of changes.
+    pub places: Vec<Option<block::order::Ticket>>,
+    /// Ranges of legs that are to be rewritten from another leg, oldest first.
+    pub mends: VecDeque<(u8, Range)>,
+    /// There is nothing to be copied, until something wakes it.
+    pub idle: bool,
+    /// No copy begins before that, ns.
+    pub pause_ns: u64,
+    pub pace: Pace,
+}
+
+impl Copies {
+    /// None yet; `jobs` at a time.
+    pub fn new(jobs: usize, speed: Speed, now_ns: u64) -> Self {
+        Self {
+            jobs: (0..jobs).map(|_| None).collect(),
+            places: alloc::vec![None; jobs],
+            mends: VecDeque::with_capacity(MENDS_MAX),
+            idle: false,
+            pause_ns: 0,
+            pace: Pace::new(speed, now_ns),
+        }
+    }
+}
+
+/// A copy job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub kind: Kind,
+    pub range: Range,
+    pub piece: Range,
+    /// Most bytes of its next piece: fewer than a buffer has where somewhere no leg can read all of
+    /// a piece, or be written all of it.
+    unit: u64,
+    /// How many pieces were cut into blocks.
+    cuts: u8,
+    pub step: Step,
+    /// Who is reading it.
+    pub asked: u8,
+    /// Legs that have left, and still have its buffer (T10).
+    pub late: Legs,
+    /// Legs that could not read the piece.
+    tried: Legs,
+    /// Who could.
+    pub source: u8,
+    /// Nobody could, and not for the medium's sake.
+    unreachable: bool,
+    /// Who is rebuilt.
+    pub targets: Legs,
+    pub round: Round,
+    /// Something of it is lost, or was written.
+    pub lossy: bool,
+    wrote: bool,
+    /// It is to be done again from the beginning.
+    pub anew: bool,
+}
+
+impl Job {
+    /// Whether its piece is being read from a leg.
+    pub fn is_read_by(&self, leg: u8) -> bool {
+        self.step == Step::Read && self.asked == leg
+    }
+
+    /// Nothing comes of it any more.
+    pub fn is_over(&self) -> bool {
+        self.step == Step::Over
+    }
+}
+
+impl Mirror {
+    /// Gives out the copies that may begin now.
+    pub(super) fn give_copies(&mut self) {
+        self.see_to_resync_flush();
+        self.copies.idle = false;
+        // Reads that wait end before a stop.
+        while !self.update.is_broken()
+            && !self.is_in_doubt()
+            && (!self.is_stopping() || self.waited_for().is_some())
+        {
+            let Some(free) = self.free_job() else {
+                return;
+            };
+            let Some((kind, range)) = self.next_copy(free) else {
+                return;
+            };
+            let targets = match kind {
+                Kind::Rebuild(region) => self.lacking(region),
+                _ => Legs::default(),
+            };
+            self.copies.jobs[free] = Some(Job {
+                kind,
+                range,
+                piece: Range::new(range.start, 0),
+                unit: self.config.copy_bytes.into(),
+                cuts: 0,
+                step: Step::Lock,
+                asked: 0,
+                late: Legs::default(),
+                tried: Legs::default(),
+                source: 0,
+                unreachable: false,
+                targets,
+                round: Round::default(),
+                lossy: false,
+                wrote: false,
+                anew: false,
+            });
+            self.next_piece(free as u8);
+        }
+    }
+
+    /// The number of the next job. One buffer stays free until a leg that has left has others: it
+    /// may have all that were in use, and reads that wait for a copy go on with the last one.
+    fn free_job(&self) -> Option<usize> {
+        let mut free = (0..self.copies.jobs.len()).filter(|&at| self.copies.jobs[at].is_none());
+        let first = free.next()?;
+        let kept =
+            self.copies.jobs.len() > 1 && !self.copies.jobs.iter().flatten().any(Job::is_over);
+        (!kept || free.next().is_some()).then_some(first)
+    }
+
+    /// What the job of this number does.
+    fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
+        if let Some(region) = self.waited_for() {
+            return Some((Kind::Resync(region), self.bytes_of(region)));
+        }
+        if let Some((leg, range)) = self.copies.mends.pop_front() {
+            return Some((Kind::Mend(leg), range));
+        }
+        let paced = |job: &Job| !matches!(job.kind, Kind::Mend(_));
+        let running = self.copies.jobs.iter().flatten().any(paced);
+        if self.now_ns < self.copies.pause_ns || !self.copies.pace.allows(self.now_ns, running) {
+            return None;
+        }
+        let mut diverged = self.diverged.next_uncopied(0);
+        while let Some(region) = diverged
+            && self.is_copied_now(region)
+        {
+            diverged = self.diverged.next_uncopied(region + 1);
+        }
+        let (kind, range) = match diverged {
+            Some(_) if self.members.in_sync().count() < 2 => {
+                self.copies.idle = true;
+                return None;
+            }
+            Some(region) => (Kind::Resync(region), self.bytes_of(region)),
+            None if !self.diverged.is_empty() => {
+                self.copies.idle = true;
+                return None;
+            }
+            None => match self.next_to_rebuild() {
+                Some(region) => (Kind::Rebuild(region), self.bytes_of(region)),
+                None => {
+                    let next = self.next_to_check(job);
+                    self.copies.idle = next.is_none();
+                    (Kind::Check, next?)
+                }
+            },
+        };
+        self.copies.pace.spend(range.end - range.start);
+        Some((kind, range))
+    }
+
+    /// When the next copy may begin, if one waits for a time.
+    pub(super) fn copies_at(&self) -> u64 {
+        let idle =
+            self.diverged.is_empty() && self.members.rebuilding().is_empty() && !self.checks();
+        let full = self.free_job().is_none();
+        if self.flushes_alone_later() {
+            return self.copies.pause_ns;
+        }
+        let idle = idle || self.copies.idle;
+        let waits = self.update.is_broken() || self.is_in_doubt();
+        if idle || full || self.is_stopping() || waits || self.life != super::Life::Running {
+            return u64::MAX;
+        }
+        self.copies.pause_ns.max(self.copies.pace.next_at())
+    }
+
+    /// A region that a read waits for, and nobody copies yet.
+    fn waited_for(&self) -> Option<u64> {
+        if self.diverged.is_empty() || self.members.in_sync().count() < 2 {
+            return None;
+        }
+        let held = |slot: &super::Slot| match slot.request {
+            Request::Read(range) if slot.phase == Phase::Held => Some(range),
+            _ => None,
+        };
+        let ranges = self.ios().filter_map(held);
+        let mut regions = ranges.flat_map(|range| self.regions(range));
+        regions.find(|&region| {
+            let done = self.is_copied_now(region) || self.diverged.is_copied(region);
+            self.diverged.has(region) && !done
+        })
+    }
+
+    /// Whether a job has the region.
+    pub(super) fn is_copied_now(&self, region: u64) -> bool {
+        let mut jobs = self
+            .copies
+            .jobs
+            .iter()
+            .flatten()
+            .filter(|job| !job.is_over());
+        jobs.any(|job| matches!(job.kind, Kind::Resync(it) | Kind::Rebuild(it) if it == region))
+    }
+
+    /// Legs that are being rebuilt and lack the region.
+    fn lacking(&self, region: u64) -> Legs {
+        let lacks = |leg: &u8| {
+            let rebuild = self.members.rebuild(*leg);
+            rebuild.is_some_and(|it| it.lacks(region))
+        };
+        self.members.rebuilding().iter().filter(lacks).collect()
+    }
+
+    /// What `leg` could not read is to be rewritten.
+    pub(super) fn mend(&mut self, leg: u8, range: Range) {
+        let known = self.copies.mends.contains(&(leg, range));
+        if self.members.in_sync().has(leg)
+            && self.begun
+            && !known
+            && self.copies.mends.len() < MENDS_MAX
+        {
+            self.copies.mends.push_back((leg, range));
+            self.wake = true;
+        }
+    }
+
+    /// Whether the leg is to be mended, and another one may have what it can't read.
+    fn may_mend(&self, leg: u8, range: Range) -> bool {
+        let spares = || !self.spares(range, Legs::default()).is_empty();
+        let others = || self.members.in_sync() != Legs::one(leg) || spares();
+        self.members.in_sync().has(leg) && others()
+    }
+
+    /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
+    /// only read from a leg in sync: what was read there before must stay (T51).
+    fn spares_of(&self, job: &Job, but: Legs) -> Legs {
+        match job.kind {
+            Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece, but),
+            Kind::Resync(_) | Kind::Check => Legs::default(),
+        }
+    }
+
+    /// Whether what a leg that is not in sync has given of the piece of a job may be used.
+    fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
+        let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Mend(_));
+        let spares = || {
+            let rebuilt = self.rebuilt_spares(job.piece);
+            rebuilt.with(self.verified_spares(job.piece))
+        };
+        reads_spares && spares().has(leg)
+    }
+
+    /// Whether zeroes that the copy in this buffer writes may become holes: all that it writes is
+    /// flushed before it counts, and is no sector that is rewritten for its own sake.
+    pub fn may_leave_holes(&self, copy: u8) -> bool {
+        let job = self
+            .copies
+            .jobs
+            .get(usize::from(copy))
+            .and_then(Option::as_ref);
+        job.is_some_and(|job| matches!(job.kind, Kind::Resync(_) | Kind::Rebuild(_)))
+    }
+
+    /// Gives up the place of a job's piece, if it has one.
+    pub(super) fn release_piece(&mut self, job: u8) {
+        if let Some(place) = self.copies.places[usize::from(job)].take() {
+            self.release(place);
+        }
+    }
+
+    pub(super) fn job(&mut self, job: u8) -> Option<&mut Job> {
+        self.copies.jobs.get_mut(usize::from(job))?.as_mut()
+    }
+
+    /// Goes on with the next piece, or ends.
+    fn next_piece(&mut self, number: u8) {
+        let Some(mut job) = self.copies.jobs[usize::from(number)] else {
+            return;
+        };
+        let from = job.piece.end;
+        let useless = match job.kind {
+            Kind::Resync(_) => job.anew || self.members.in_sync().count() < 2,
+            Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
+            Kind::Mend(leg) => !self.may_mend(leg, job.range),
+            Kind::Check => self.check.is_none(),
+        };
+        let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
+        if useless || self.is_stopping() && !waits || self.ownership.is_lost() {
+            return self.end_job(number);
+        }
+        if from >= job.range.end {
+            self.end_job(number);
+            return self.job_over(&job);
+        }
+        if !job.late.is_empty() {
+            // Its buffer is not its own any more: another one does the rest.
+            return self.give_up_job(number, from);
+        }
+        let whole = u64::from(self.config.copy_bytes);
+        // Behind what is bad it goes on as before.
+        let again = job.piece.end == job.piece.start;
+        let done = from - job.range.start;
+        if !again && done.is_multiple_of(whole) {
+            job.unit = whole;
+        } else if !again && done.is_multiple_of(PIECE_MIN) {
+            job.unit = job.unit.max(PIECE_MIN);
+        }
+        job.piece = Range {
+            start: from,
+            end: job.range.end.min(from + job.unit),
+        };
+        (job.step, job.tried) = (Step::Lock, Legs::default());
+        job.unreachable = false;
+        self.copies.jobs[usize::from(number)] = Some(job);
+        let unlocked = match job.kind {
+            Kind::Mend(_) => has(Bug::MendWithoutLock),
+            Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
+            Kind::Resync(_) | Kind::Check => false,
+        };
+        if unlocked {
+            return self.read_piece(number);
+        }
+        // Jobs are named behind all I/Os.
+        let owner = self.config.ios as u64 + u64::from(number);
+        let (place, _) = self.order.admit(owner, 0, job.piece);
+        self.copies.places[usize::from(number)] = Some(place);
+        self.job_go(number);
+    }
+
+    /// It may be the piece's turn.
+    pub(super) fn job_go(&mut self, number: u8) {
+        let first = self.is_first(self.copies.places[usize::from(number)]);
+        if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
+            self.read_piece(number);
+        }
+    }
+
+    fn read_piece(&mut self, number: u8) {
+        let (up, counts) = (self.members.in_sync(), self.checked_from());
+        let Some(job) = self.copies.jobs[usize::from(number)] else {
+            return;
+        };
+        let spares = self.spares_of(&job, job.tried);
+        let from = up.without(job.tried);
+        // Who is to be mended is asked last: it may read by now what nobody else can.
+        let last = match job.kind {
+            Kind::Mend(leg) => Legs::one(leg),
+            Kind::Check if from.both(counts) == counts => from.without(counts),
+            _ => Legs::default(),
+        };
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        job.step = Step::Read;
+        let (mut piece, kind, targets) = (job.piece, job.kind, job.targets);
+        if kind == Kind::Check {
+            piece = self.cut_at_edges(piece, BadKind::Unwritten, up);
+        }
+        let (piece, fit) = self.fitted(piece, from);
+        let spares = spares.without(self.bad_on(spares, piece));
+        if fit.is_empty() && spares.is_empty() && self.bad_on(up, piece) == up {
+            return self
+                .without_source(number, self.cut_at_edges(piece, BadKind::LastCopy, targets));
+        }
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        let leg = fit.without(last).first();
+        let leg = leg.or(spares.first()).or(fit.first());
+        // Where none is left, legs that failed a larger piece may have this one: all that is locked
+        // is copied once more in smaller pieces, each of which all are asked for.
+        if leg.is_some() || job.piece.end - job.piece.start <= PIECE_MIN {
+            job.piece = piece;
+        }
+        job.asked = leg.unwrap_or(job.asked);
+        match leg {
+            Some(leg) => {
+                let ticket = self.ticket(leg, Work::Copy(number));
+                let output = Output::CopyRead(ticket, number, piece);
+                self.outputs.push_back(output);
+            }
+            None => self.unreadable(number),
+        }
+    }
+
+    /// The piece is bad on all legs in sync.
+    fn without_source(&mut self, number: u8, piece: Range) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        job.piece = piece;
+        job.lossy |= !matches!(job.kind, Kind::Rebuild(_));
+        let job = *job;
+        match job.kind {
+            Kind::Rebuild(_) => self.copy_has_no_source(&job),
+            Kind::Check => self.check_skips_all(),
+            Kind::Resync(_) | Kind::Mend(_) => {}
+        }
+        self.piece_over(number);
+    }
+
+    /// No leg has given the piece.
+    fn unreadable(&mut self, number: u8) {
+        let Some(job) = self.copies.jobs[usize::from(number)] else {
+            return;
+        };
+        let (piece, kind) = (job.piece, job.kind);
+        let unreachable = job.unreachable && kind != Kind::Check;
+        let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg, piece));
+        if alone {
+            // Those that had it have left: that it is lost nobody has said.
+            self.end_job(number);
+        } else if unreachable {
+            // Not for the medium's sake: later.
+            self.end_job(number);
+            self.copies.pause_ns = self.now_ns + COPY_PAUSE_NS;
+        } else if self.is_worth_cutting(number) && self.once_more_in_pieces(number) {
+            return;
+        } else {
+            if let Some(job) = self.job(number) {
+                job.lossy = true;
+            }
+            if kind == Kind::Check {
+                self.check_unreadable(piece);
+                self.mend_unreadable(piece);
+            } else {
+                let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Mend(_));
+                self.is_lost(piece, reads_spares && self.returns_with(piece, job.tried));
+            }
+            return self.piece_over(number);
+        }
+        self.release_piece(number);
+    }
+
+    /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
+    /// were asked, which may have bad ones at other places. What a check finds is mended by another
+    /// job.
+    fn is_worth_cutting(&self, number: u8) -> bool {
+        let job = self.copies.jobs[usize::from(number)];
+        let several = |job: &Job| job.tried.count() > 1 && job.kind != Kind::Check;
+        job.is_some_and(|job| job.piece.end - job.piece.start > PIECE_MIN || several(&job))
+    }
+
+    /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
+    pub(super) fn smaller_unit(&self, job: &Job) -> Option<u64> {
+        let (bytes, block) = (job.piece.end - job.piece.start, self.block_bytes());
+        match bytes > PIECE_MIN.max(block) {
+            true => Some(PIECE_MIN.max(block)),
+            false => (bytes > block && job.cuts < CUTS_MAX).then_some(block),
+        }
+    }
+
+    /// The piece is copied once more, in smaller ones; false: there are none.
+    fn once_more_in_pieces(&mut self, number: u8) -> bool {
+        let job = self.copies.jobs[usize::from(number)];
+        let Some(unit) = job.and_then(|job| self.smaller_unit(&job)) else {
+            return false;
+        };
+        if let Some(job) = self.job(number) {
+            job.unit = unit;
+            job.cuts += u8::from(unit < PIECE_MIN);
+            job.piece.end = job.piece.start;
+        }
+        self.release_piece(number);
+        self.next_piece(number);
+        true
+    }
+
+    /// No leg can read the piece: its region is tried again later. Where a leg that has it is about
+    /// to return that is no news: the region is tried again then.
+    fn is_lost(&mut self, piece: Range, returns: bool) {
+        for region in self.regions(piece) {
+            if self.unreadable.note(region) && !returns {
+                self.news(News::Lost(piece));
+            }
+        }
+        self.unreadable.retry_at(self.now_ns + LOST_PAUSE_NS);
+    }
+
+    pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
+        let foreign = self.ownership.is_lost();
+        // What one gives that has left may be older than what was acknowledged.
+        let job = self.copies.jobs[usize::from(number)];
+        let gone = !self.members.in_sync().has(leg)
+            && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
+        if self.is_late(number, leg) {
+            return;
+        }
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        match job.step {
+            _ if foreign => {}
+            Step::Lock | Step::Over => {}
+            Step::Read if outcome.is_done() && gone => {
+                job.tried.add(leg);
+                job.unreachable = true;
+                self.read_piece(number);
+            }
+            Step::Read if outcome.is_done() => self.write_piece(number, leg),
+            Step::Read => {
+                job.tried.add(leg);
+                self.spare_unread(leg, outcome);
+                let Some(job) = self.job(number) else {
+                    return;
+                };
+                use Outcome::{CutShort, Erased, MediaError};
+                let bad = matches!(outcome, MediaError | CutShort | Erased);
+                job.unreachable |= !bad;
+                // A check takes its time: who is slow under it is not counted for that.
+                let counts = bad || job.kind != Kind::Check;
+                if counts && self.members.in_sync() != Legs::one(leg) {
+                    self.count_error(leg, outcome);
+                }
+                self.read_piece(number);
+            }
+            Step::Compare => self.compared(number, leg, Err(outcome)),
+            Step::Write => self.piece_written(number, leg, outcome),
+        }
+    }
+
+    /// The piece was written to `leg`, or was not.
+    pub(super) fn piece_written(&mut self, number: u8, leg: u8, outcome: Outcome) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        if !job.round.ends(leg, outcome) {
+            return;
+        }
+        let mut round = job.round;
+        job.wrote |= !round.done.is_empty();
+        let repairs = job.kind == Kind::Check;
+        if matches!(job.kind, Kind::Resync(_)) && !round.done.is_empty() {
+            self.diverged.note_unflushed();
+        }
+        let smaller = self.copy_spoiled(number, &mut round);
+        round.failed = round.failed.with(round.refused);
+        self.leave_but_last(round);
+        if smaller && self.once_more_in_pieces(number) {
+            return;
+        }
+        if repairs {
+            self.repaired(round.done);
+        }
+        self.piece_over(number);
+    }
+
+    /// The piece was read from `source`: to whom it goes.
+    fn write_piece(&mut self, number: u8, source: u8) {
+        let (up, joining) = (self.members.in_sync(), self.members.rebuilding());
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        let (bad, piece) = (job.tried, job.piece);
+        let (is_alike, is_rebuild) = match job.kind {
+            Kind::Resync(_) => (true, false),
+            Kind::Rebuild(_) => (false, true),
+            Kind::Mend(_) | Kind::Check => (false, false),
+        };
+        job.source = source;
+        let targets = match job.kind {
+            Kind::Resync(_) => up.without(Legs::one(source)),
+            Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
+            Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
+            Kind::Check => {
+                let bad = self.bad_on(up, piece);
+                self.check_skips(number, bad);
+                if let Some(job) = self.job(number) {
+                    job.round = Round::of(up.without(Legs::one(source)).without(bad));
+                }
+                return self.compare_next(number);
+            }
+        };
+        if is_rebuild && !up.has(source) {
+            self.is_rescued(source, piece);
+        }
+        if !is_alike {
+            bad.iter().for_each(|leg| self.mend(leg, piece));
+        }
+        self.write_to(number, targets);
+    }
+
+    /// Writes the piece to `targets`.
+    pub(super) fn write_to(&mut self, number: u8, targets: Legs) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        (job.step, job.round) = (Step::Write, Round::of(targets));
+        let piece = job.piece;
+        for leg in targets.iter() {
+            let ticket = self.ticket(leg, Work::Copy(number));
+            let output = Output::CopyWrite(ticket, number, piece);
+            self.outputs.push_back(output);
+        }
+        if targets.is_empty() {
+            self.piece_over(number);
+        }
+    }
+
+    /// The next leg is compared with what was read, or all were.
+    pub(super) fn compare_next(&mut self, number: u8) {
+        let up = self.members.in_sync();
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        if !up.has(job.source) {
+            // With what another one has: what one that left has may be older.
+            job.piece.end = job.piece.start;
+            self.release_piece(number);
+            return self.next_piece(number);
+        }
+        job.step = Step::Compare;
+        let piece = job.piece;
+        let leg = job.round.waits.both(up).first();
+        job.asked = leg.unwrap_or(job.asked);
+        match leg {
+            Some(leg) => {
+                let ticket = self.ticket(leg, Work::Copy(number));
+                let output = Output::Compare(ticket, number, piece);
+                self.outputs.push_back(output);
+            }
+            None => self.compared_all(number),
+        }
+    }
+
+    /// The piece is done: its lock is free, and the next one begins.
+    pub(super) fn piece_over(&mut self, number: u8) {
+        self.release_piece(number);
+        match self.ownership.is_lost() {
+            true => self.end_job(number),
+            false => self.next_piece(number),
+        }
+    }
+
+    fn job_over(&mut self, job: &Job) {
+        self.wake = true;
+        match job.kind {
+            Kind::Resync(region) => self.diverged.has_copied(region),
+            Kind::Rebuild(region) if !job.lossy => {
+                for leg in job.targets.both(self.members.rebuilding()).iter() {
+                    self.has_region(leg, region);
+                }
+            }
+            Kind::Rebuild(_) => {}
+            Kind::Mend(leg) if !job.lossy && job.wrote => {
+                if let Some(it) = self.leg_mut(leg) {
+                    it.mended += 1;
+                }
+                self.news(News::Mended(leg, job.range));
+            }
+            Kind::Mend(_) => {}
+            Kind::Check => self.checked(job.range),
+        }
+    }
+
+    /// A leg has left: nothing is copied to it.
+    pub(super) fn without_copies(&mut self, leg: u8) {
+        for job in self.copies.jobs.iter_mut().flatten() {
+            job.targets.remove(leg);
+        }
+        self.check_without(leg);
+    }
+}

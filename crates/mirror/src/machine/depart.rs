@@ -1,0 +1,311 @@
+//! What a leg still has that has left: nobody waits for it.
+//!
+//! # Contract
+//! Rounds of which a leg is a part that leaves go on as if it had failed them: superblocks, pages,
+//! flushes, changes of users, copies. So whatever it does with what it has, and if it never
+//! answers, nothing stands still but what reads from it: a read of a user, whose memory it may fill
+//! at any time (T10). Its tickets are counted on; it returns when they have ended, no sooner (T9).
+//! That happens at the beginning of a turn, when nothing else is half done. Who fails a flush
+//! leaves at once, and no other flush of it counts before it is said to be stale (T13).
+//!
+//! # Limits
+//! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
+//! one that hangs may take that too: then what waits for a copy waits for it.
+use super::accept::Acceptance;
+use super::contents::Contents;
+use super::copy::{Kind, Step};
+use super::io::is_wrong;
+use super::legs::{Legs, Round, Ticket, Work};
+use super::planted::{Bug, has};
+use super::{Mirror, News, Request};
+use block::Outcome;
+use block::Range;
+
+impl Mirror {
+    /// Whoever waits for legs that have left goes on without them.
+    pub(super) fn go_on_without(&mut self) {
+        while let Some(leg) = self.members.pop_left() {
+            self.go_on_without_leg(leg);
+        }
+    }
+
+    fn go_on_without_leg(&mut self, leg: u8) {
+        let gone = Outcome::PathError;
+        if self.reading.has(leg) {
+            self.pages_of(leg, None);
+        }
+        self.update_written(leg, gone);
+        let first = |it: &Self| it.pages_on(leg).next();
+        while let Some(pages) = first(self) {
+            self.pages_done(pages.first, leg, gone);
+        }
+        self.cold_flushed(leg, gone);
+        self.heal_flushed(leg, gone);
+        self.resync_flushed(leg, gone);
+        self.stop_flushed(leg, gone);
+        self.copy_without(leg);
+        for id in 0..self.config.ios as u32 {
+            let changes = |slot: super::Slot| slot.request.reads().is_none();
+            if self.io(id).is_some_and(changes) {
+                self.io_done(id, leg, gone);
+            }
+        }
+        debug_assert!(!self.members.writable().has(leg));
+    }
+
+    /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
+    /// told by this one alone, and flushes that it was given besides end well (T13). The last one
+    /// in sync stays, and so does one that could not be asked.
+    pub(super) fn flush_failed(&mut self, ticket: Ticket, outcome: Outcome) {
+        if outcome.is_done() {
+            return;
+        }
+        let flushes = match ticket.work {
+            Work::Io(id) => {
+                let slot = self.io(id);
+                slot.is_some_and(|slot| slot.request == Request::Flush)
+            }
+            Work::ClearCold | Work::Resync | Work::Heal | Work::Stop | Work::Rebuilt => true,
+            _ => false,
+        };
+        let mut round = Round::of(Legs::one(ticket.leg));
+        round.end(ticket.leg, outcome);
+        if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
+            self.lose(ticket.leg, outcome);
+            if self.members.in_sync().has(ticket.leg) {
+                self.tells(ticket, outcome);
+            }
+        }
+    }
+
+    /// The file of a leg was cut short: the leg leaves before anybody acts on that, unless it is
+    /// the last one in sync, and has nothing when it returns. What was written to it could make the
+    /// file as long again, with zeroes in the hole that nothing tells from data.
+    pub(super) fn is_cut_short(&mut self, leg: u8) {
+        let last = self.members.in_sync() == Legs::one(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            if last {
+                it.contents.cut_as_last();
+            } else if !has(Bug::ShrunkUnlike) {
+                it.contents.lose_all();
+            } else if !it.contents.is_void() {
+                it.contents = Contents::Kept;
+            }
+        }
+        if last {
+            return; // nothing else has what it has
+        }
+        match self.members.writable().has(leg) {
+            true => self.lose(leg, Outcome::CutShort),
+            false => self.wake = true,
+        }
+    }
+
+    /// A leg's controller destroys its data: the leg leaves, and has nothing when it returns. The
+    /// last one in sync stays, and all I/O on it fails until a user accepts the loss: when the
+    /// sanitize operation is over, nothing tells its zeroes from data.
+    pub(super) fn is_erased(&mut self, leg: u8) {
+        if self.members.in_sync() == Legs::one(leg) {
+            return self.last_was_cut(leg, 0);
+        }
+        if let Some(it) = self.leg_mut(leg) {
+            it.contents.lose_all();
+        }
+        match self.members.writable().has(leg) {
+            true => self.lose(leg, Outcome::Erased),
+            false => self.wake = true,
+        }
+    }
+
+    /// The leg has another size now. One that is smaller than the mirror needs, if only for a
+    /// moment, has lost data (T50): it leaves, and is copied whole when it returns. The last one in
+    /// sync stays, and serves what lies below the smallest size that was seen.
+    pub fn leg_resized(&mut self, leg: u8, leg_bytes: u64, now_ns: u64) {
+        self.at(now_ns);
+        let mirror_bytes = self.committed.geometry.bytes;
+        let Some(place) = self.leg(leg).map(|it| it.committed.place) else {
+            return;
+        };
+        let end = leg_bytes.saturating_sub(place.data_offset);
+        if end >= mirror_bytes || self.read_only {
+            return;
+        }
+        if self.members.in_sync() == Legs::one(leg) {
+            self.last_was_cut(leg, end);
+        }
+        let takes_part = self.members.writable().has(leg);
+        self.is_cut_short(leg);
+        if !takes_part {
+            self.spare_lost(leg);
+            self.return_failed(leg, Outcome::CutShort);
+            self.forget_rebuild(leg);
+        }
+        self.look_again();
+    }
+
+    /// The last leg in sync has lost all from byte `end` of the mirror on.
+    fn last_was_cut(&mut self, leg: u8, end: u64) {
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        if it.contents.cut_at(end) {
+            self.news(News::Cut(leg, end));
+        }
+        // It is to be on the leg, for the next start.
+        (self.begin, self.wake) = (self.begin || !self.read_only, true);
+    }
+
+    /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
+    /// that.
+    pub fn was_cut(&self, leg: u8) -> bool {
+        let end = self.leg(leg).and_then(|it| it.contents.unaccepted_end());
+        end.is_some()
+    }
+
+    /// What a leg is to say of where it was cut: only one that is in sync does.
+    pub(super) fn cut_at(&self, leg: u8) -> u64 {
+        let last = self.committed.geometry.bytes.saturating_sub(1);
+        let it = self.leg(leg).filter(|_| self.members.in_sync().has(leg));
+        let cut = it.and_then(|it| it.contents.cut());
+        let cut = cut.filter(|cut| cut.acceptance != Acceptance::Marked);
+        let end = cut.and_then(|cut| cut.end);
+        end.map_or(0, |end| end.max(1).min(last))
+    }
+
+    /// Whether a leg says something else of that.
+    pub(super) fn has_cut_to_commit(&self) -> bool {
+        let says = |leg: u8| self.leg(leg).map_or(0, |it| it.committed.cut_at);
+        self.members
+            .in_sync()
+            .iter()
+            .any(|leg| says(leg) != self.cut_at(leg))
+    }
+
+    /// Superblocks were written: what they say of cuts holds.
+    pub(super) fn cut_committed(&mut self) {
+        for leg in self.members.in_sync().iter() {
+            let is_said = |it: &&mut super::Leg| {
+                let acceptance = it.contents.cut().map(|cut| cut.acceptance);
+                acceptance == Some(Acceptance::Marked) && it.committed.cut_at == 0
+            };
+            let Some(it) = self.leg_mut(leg).filter(is_said) else {
+                continue;
+            };
+            it.contents = Contents::Kept;
+            // What could not be read is tried again.
+            self.unreadable.retry_at(self.now_ns);
+            self.copies_anew();
+        }
+    }
+
+    /// Whether the last leg in sync has lost some of a range: it was smaller for a moment, or
+    /// sanitized.
+    pub(super) fn has_lost(&self, range: Range) -> bool {
+        let last = self.members.in_sync().first().and_then(|leg| self.leg(leg));
+        let cut_end = last.and_then(|it| it.contents.end());
+        self.members.in_sync().count() == 1 && cut_end.is_some_and(|end| range.end > end)
+    }
+
+    /// Whether a ticket asks for no bytes of the leg, or is for a heartbeat.
+    pub(super) fn is_flush_or_heartbeat(&self, ticket: Ticket) -> bool {
+        match ticket.work {
+            Work::Io(id) => {
+                let slot = self.io(id);
+                slot.is_none_or(|slot| slot.request == Request::Flush)
+            }
+            Work::ClearCold
+            | Work::Resync
+            | Work::Heal
+            | Work::Stop
+            | Work::Rebuilt
+            | Work::Heartbeat => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a leg was asked for something that it has lost.
+    pub(super) fn is_behind_cut(&self, ticket: Ticket) -> bool {
+        let Some(end) = self.leg(ticket.leg).and_then(|it| it.contents.end()) else {
+            return false;
+        };
+        let range = match ticket.work {
+            Work::Io(id) => {
+                let slot = self.io(id);
+                slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
+            }
+            Work::Copy(job) => {
+                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
+                job.map(|job| job.piece)
+            }
+            _ => None,
+        };
+        range.is_some_and(|range| range.end > end)
+    }
+
+    /// A leg that was cut short while it was the last one in sync leaves as soon as it is not: by
+    /// then it may be as long again, with zeroes.
+    pub(super) fn leave_cut(&mut self) {
+        let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.contents.cut().is_some());
+        if self.members.in_sync().count() > 1
+            && let Some(leg) = self.members.in_sync().iter().find(cut)
+        {
+            self.is_cut_short(leg);
+        }
+    }
+
+    /// Nobody waits for what a leg that has left has of copies.
+    pub(super) fn copy_without(&mut self, leg: u8) {
+        for number in 0..self.copies.jobs.len() as u8 {
+            let Some(job) = self.job(number) else {
+                continue;
+            };
+            let (reads, from) = (job.asked == leg, job.piece.start);
+            match job.step {
+                Step::Read | Step::Compare if reads => {
+                    job.late.add(leg);
+                    self.release_piece(number);
+                    self.give_up_job(number, from);
+                }
+                Step::Write if job.round.waits.has(leg) => {
+                    job.late.add(leg);
+                    self.piece_written(number, leg, Outcome::PathError);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether that was the end of what a leg still had when it left.
+    pub(super) fn is_late(&mut self, number: u8, leg: u8) -> bool {
+        let Some(job) = self.job(number).filter(|job| job.late.has(leg)) else {
+            return false;
+        };
+        job.late.remove(leg);
+        if job.is_over() {
+            self.end_job(number);
+        }
+        true
+    }
+
+    /// A job does not go on: what is left of it from this byte on another one does.
+    pub(super) fn give_up_job(&mut self, number: u8, from: u64) {
+        if let Some(job) = self.copies.jobs[usize::from(number)]
+            && job.kind == Kind::Check
+        {
+            let (start, end) = (job.range.start, job.range.end);
+            self.checked(Range { start, end: from });
+            self.check_again(number, Range { start: from, end });
+        }
+        self.end_job(number);
+    }
+
+    /// A job is over; its buffer is free when nobody has it any more.
+    pub(super) fn end_job(&mut self, number: u8) {
+        let job = &mut self.copies.jobs[usize::from(number)];
+        match job {
+            Some(job) if !job.late.is_empty() => job.step = Step::Over,
+            _ => *job = None,
+        }
+        self.wake = true;
+    }
+}

@@ -1,0 +1,528 @@
+//! The bits of regions that are being changed: when they are on the legs, and when they may be
+//! forgotten.
+//!
+//! # Contract
+//! A bit is durable on all legs that get writes before data go there; one page serves all bits that
+//! wait for it. Pages are written in groups of a block of the mirror, and no page is written twice
+//! at a time, nor while the last leg in sync may execute one late: so an older one never comes
+//! after a newer one. A sweep writes all of them, to legs that have other ones. Bits are forgotten
+//! when nobody wrote to their regions for a while, all legs have flushed since, and no leg lacks
+//! anything. The same flush tells, while a leg is away, what others don't lack that leave later.
+use super::legs::{Legs, Round, Work};
+use super::planted::{Bug, has};
+use super::{Mirror, Output, Pages};
+use crate::bitmap::{Bitmap, PAGE_BYTES};
+use crate::superblock::LegState;
+use alloc::vec::Vec;
+use block::Outcome;
+use block::Range;
+
+/// Most pages that are written or read at once: 64 KiB.
+pub(super) const PAGES_MAX: u32 = 128;
+
+/// Pages that are being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageRound {
+    pages: Pages,
+    round: Round,
+}
+
+/// The write-intent bitmap: which regions may be changing, and which of these bits are on the legs.
+#[derive(Debug)]
+pub(super) struct DirtyLog {
+    dirty: Bitmap,
+    /// Of these, on all legs that get writes.
+    durable: Bitmap,
+    /// Of these, set since their page is being written.
+    late: Bitmap,
+    /// Regions that were changed since all legs that get writes have flushed.
+    unflushed: Bitmap,
+    /// Regions that may be cleared when the flush under way is over.
+    cold: Bitmap,
+    /// Regions that were written since the last look for cold ones.
+    recent: Bitmap,
+    writes: Vec<PageRound>,
+    /// The first page that is still to be written to all legs; `None`: there is none.
+    write_all_from: Option<u32>,
+    /// The flush before cold bits are cleared.
+    clearing: Option<Round>,
+    /// When cold bits are looked for, ns; `None`: nothing is dirty.
+    clear_at_ns: Option<u64>,
+}
+
+impl DirtyLog {
+    /// Nothing is dirty, of so many regions.
+    pub fn new(regions: u64) -> Self {
+        let bits = || Bitmap::new(regions);
+        Self {
+            dirty: bits(),
+            durable: bits(),
+            late: bits(),
+            unflushed: bits(),
+            cold: bits(),
+            recent: bits(),
+            writes: Vec::new(),
+            write_all_from: None,
+            clearing: None,
+            clear_at_ns: None,
+        }
+    }
+
+    /// Bits for so many regions; those that are new are clear.
+    pub fn resize(&mut self, regions: u64) {
+        let maps = [
+            &mut self.dirty,
+            &mut self.durable,
+            &mut self.late,
+            &mut self.unflushed,
+            &mut self.cold,
+            &mut self.recent,
+        ];
+        maps.into_iter().for_each(|map| map.resize(regions));
+    }
+
+    /// Room for the writes of all pages, and of `least` at least.
+    pub fn reserve(&mut self, least: usize) {
+        self.writes.reserve(least.max(self.dirty.pages()));
+    }
+
+    /// The dirty regions.
+    pub fn dirty(&self) -> &Bitmap {
+        &self.dirty
+    }
+
+    /// Whether the region is dirty.
+    pub fn is_dirty(&self, region: u64) -> bool {
+        self.dirty.is_set(region)
+    }
+
+    /// Whether the bit of the region is on all legs that get writes.
+    pub fn is_durable(&self, region: u64) -> bool {
+        self.durable.is_set(region)
+    }
+
+    /// Regions that a leg which leaves may lack: it has not flushed them.
+    pub fn unflushed(&self) -> &Bitmap {
+        &self.unflushed
+    }
+
+    /// All dirty regions may be unflushed: it was read from the legs.
+    pub fn begin_unflushed(&mut self) {
+        self.unflushed.copy_from(&self.dirty);
+    }
+
+    /// The region is changed.
+    pub fn note_unflushed(&mut self, region: u64) {
+        self.unflushed.set(region);
+    }
+
+    /// All legs have flushed what was cold when they were asked.
+    pub fn settle_cold(&mut self) {
+        self.unflushed.remove(&self.cold);
+    }
+
+    /// The region is dirty from now on; its page is to be written where that is not durable.
+    pub fn set_dirty(&mut self, region: u64) {
+        self.dirty.set(region);
+        self.cold.clear(region);
+        self.recent.set(region);
+        if !self.durable.is_set(region) {
+            self.late.set(region);
+        }
+    }
+
+    /// The region is new: what a leg may have there nobody knows.
+    pub fn add_region(&mut self, region: u64) {
+        self.dirty.set(region);
+        self.unflushed.set(region);
+        self.durable.clear(region);
+        self.late.set(region);
+    }
+
+    /// Cold bits are looked for at this time, or earlier if that was planned.
+    pub fn clear_by(&mut self, at_ns: u64) {
+        self.clear_at_ns.get_or_insert(at_ns);
+    }
+
+    /// The same, whatever was planned.
+    pub fn clear_at(&mut self, at_ns: u64) {
+        self.clear_at_ns = Some(at_ns);
+    }
+
+    /// When cold bits are looked for, ns.
+    pub fn clears_at(&self) -> Option<u64> {
+        self.clear_at_ns
+    }
+
+    /// Whether all pages are being written to all legs.
+    pub fn is_writing_all(&self) -> bool {
+        self.write_all_from.is_some()
+    }
+
+    /// Whether no page is being written.
+    pub fn is_written(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// Whether legs flush before cold bits are cleared.
+    pub fn is_clearing(&self) -> bool {
+        self.clearing.is_some()
+    }
+}
+
+impl Pages {
+    fn has(self, page: u32) -> bool {
+        (self.first..self.first + self.count).contains(&page)
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.first < other.first + other.count && other.first < self.first + self.count
+    }
+}
+
+impl Mirror {
+    /// Sets the bits of a change, and sees to it that they get to the legs.
+    pub(super) fn mark_dirty(&mut self, range: Option<Range>) {
+        for region in range.map_or(0..0, |range| self.regions(range)) {
+            self.log.cold.clear(region);
+            self.log.recent.set(region);
+            self.note_missed(region);
+            // It may be copied again.
+            self.wake |= self.unreadable.has_written(region);
+            let was_clear = self.log.dirty.set(region);
+            self.log.clear_by(self.now_ns + self.config.clear_after_ns);
+            if self.log.durable.is_set(region) {
+                continue;
+            }
+            let page = Bitmap::page_of(region) as u32;
+            // T53: a page write under way has each bit that was set before it began. Marking such
+            // a bit again would keep its region from becoming durable while writes keep coming.
+            if was_clear || !self.is_being_written(page) {
+                self.log.late.set(region);
+                self.write_page(page);
+            }
+        }
+    }
+
+    /// Whether a write of `page` is under way.
+    fn is_being_written(&self, page: u32) -> bool {
+        self.log.writes.iter().any(|it| it.pages.has(page))
+    }
+
+    /// Pages of the group that has `page`.
+    fn group(&self, page: u32) -> Pages {
+        let block_pages = 1 << (self.state.geometry.block_shift - 9);
+        Pages {
+            first: page / block_pages * block_pages,
+            count: block_pages,
+        }
+    }
+
+    /// Writes a page, unless that is being done: then its late bits are written afterwards.
+    fn write_page(&mut self, page: u32) {
+        let pages = self.group(page);
+        if self.is_in_doubt() {
+            return; // an older one may come over it: it is written when that is over
+        }
+        if !self.log.writes.iter().any(|it| it.pages.overlaps(pages)) {
+            self.write_pages(pages);
+        }
+    }
+
+    /// Nothing can come late over pages any more: those are written that wait for that.
+    pub(super) fn write_late(&mut self) {
+        for page in 0..self.log.dirty.pages() {
+            if self.log.late.next_of_page(page, 0).is_some() {
+                self.write_page(page as u32);
+            }
+        }
+        self.write_all_on();
+    }
+
+    fn write_pages(&mut self, pages: Pages) {
+        for page in pages.first..pages.first + pages.count {
+            let mut from = 0;
+            while let Some(region) = self.log.late.next_of_page(page as usize, from) {
+                self.log.late.clear(region);
+                from = region + 1;
+            }
+        }
+        let takers = self.members.writable();
+        let round = Round::of(takers);
+        self.log.writes.push(PageRound { pages, round });
+        for leg in takers.iter() {
+            let ticket = self.ticket(leg, Work::Pages(pages.first));
+            self.outputs.push_back(Output::Pages(ticket, pages));
+        }
+    }
+
+    /// Pages that are being written to `leg`.
+    pub(super) fn pages_on(&self, leg: u8) -> impl Iterator<Item = Pages> {
+        let rounds = self.log.writes.iter();
+        let there = rounds.filter(move |it| it.round.waits.has(leg));
+        there.map(|it| it.pages)
+    }
+
+    /// All pages are to be written to all legs.
+    pub(super) fn begin_write_all(&mut self) {
+        self.begin_write_all_at(0);
+    }
+
+    /// All pages of the group of this one, and those behind it.
+    pub(super) fn begin_write_all_at(&mut self, page: u32) {
+        self.log.write_all_from = Some(self.group(page).first);
+        self.write_all_on();
+    }
+
+    /// Writes the next pages of the sweep, if that can be done.
+    fn write_all_on(&mut self) {
+        let (Some(first), all) = (self.log.write_all_from, self.group_end()) else {
+            return;
+        };
+        if self.is_in_doubt() {
+            return;
+        }
+        if first >= all {
+            if self.log.writes.is_empty() {
+                self.log.write_all_from = None;
+                self.wake = true;
+            }
+            return;
+        }
+        let pages = Pages {
+            first,
+            count: PAGES_MAX.min(all - first),
+        };
+        if !self.log.writes.iter().any(|it| it.pages.overlaps(pages)) {
+            self.log.write_all_from = Some(first + pages.count);
+            self.write_pages(pages);
+        }
+    }
+
+    /// How many pages there are, in whole groups.
+    fn group_end(&self) -> u32 {
+        let last = (self.log.dirty.pages() as u32).saturating_sub(1);
+        let group = self.group(last);
+        group.first + group.count
+    }
+
+    pub(super) fn pages_done(&mut self, first: u32, leg: u8, outcome: Outcome) {
+        let mut rounds = self.log.writes.iter();
+        let Some(at) = rounds.position(|it| it.pages.first == first) else {
+            return;
+        };
+        if !self.log.writes[at].round.ends(leg, outcome) {
+            return;
+        }
+        let PageRound { pages, mut round } = self.log.writes.swap_remove(at);
+        round.failed = round.failed.with(round.refused);
+        self.leave(round);
+        // Who failed it and stays is the last one in sync: then the page is not on it.
+        let written = !round.done.is_empty()
+            && !round
+                .failed
+                .iter()
+                .any(|leg| self.members.in_sync().has(leg));
+        self.accepting.page_failed |= !written;
+        for page in pages.first..pages.first + pages.count {
+            let mut from = 0;
+            while let Some(region) = self.log.dirty.next_of_page(page as usize, from) {
+                if written && !self.log.late.is_set(region) {
+                    self.log.durable.set(region);
+                }
+                from = region + 1;
+            }
+        }
+        for page in pages.first..pages.first + pages.count {
+            if self.log.late.next_of_page(page as usize, 0).is_some() {
+                self.write_page(page);
+            }
+        }
+        self.write_all_on();
+        self.after_pages(pages, round, written);
+        self.wake |= self.is_stopping() || self.is_growing();
+    }
+
+    /// Forgets all: everything is flushed, nothing is under way.
+    pub(super) fn clear_all_dirty(&mut self) {
+        self.log.cold.copy_from(&self.log.dirty);
+        self.log.cold.remove(self.diverged.regions());
+        self.log.cold.remove(self.unreadable.regions());
+        self.clear_cold_bits();
+    }
+
+    /// Forgets the regions that are quiet. Each group of pages is written once, and has all of
+    /// them, since pages are taken when they are written.
+    fn clear_cold_bits(&mut self) {
+        let (mut from, mut group_end) = (0, 0);
+        while let Some(region) = self.log.cold.next(from) {
+            self.log.dirty.clear(region);
+            self.log.durable.clear(region);
+            if has(Bug::IntentsForgotten) {
+                let legs = self.legs.iter_mut().flatten();
+                let missed = legs.filter_map(|leg| leg.missed.as_mut());
+                missed.for_each(|missed| _ = missed.clear(region));
+            }
+            let page = Bitmap::page_of(region) as u32;
+            if page >= group_end {
+                let group = self.group(page);
+                group_end = group.first + group.count;
+                self.write_page(page);
+            }
+            from = region + 1;
+        }
+        self.is_flushed();
+        self.log.cold.clear_all();
+    }
+
+    /// Writes that waited for these pages go on, or fail.
+    fn after_pages(&mut self, pages: Pages, round: Round, written: bool) {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io(id) else {
+                continue;
+            };
+            let Some(range) = slot.request.changes() else {
+                continue;
+            };
+            if slot.phase != super::io::Phase::Dirtying {
+                continue;
+            }
+            let lacks = |region: u64| {
+                let here = pages.has(Bitmap::page_of(region) as u32);
+                here && !self.log.durable.is_set(region) && !self.log.late.is_set(region)
+            };
+            match round.outcome {
+                Some(outcome) if !written && self.regions(range).any(lacks) => {
+                    self.finish(id, outcome);
+                }
+                _ => self.send_if_durable(id),
+            }
+        }
+    }
+
+    /// Flushes what was not written lately: then its intents may be forgotten, or at least no leg
+    /// that leaves later lacks it.
+    pub(super) fn clear_cold(&mut self) {
+        self.log.clear_at_ns = Some(self.now_ns + self.config.clear_after_ns);
+        let may_clear = self.may_clear();
+        let useless = !may_clear && !self.may_settle();
+        if self.log.clearing.is_some() || self.log.write_all_from.is_some() || useless {
+            return;
+        }
+        if self.log.dirty.count() == 0 {
+            self.log.clear_at_ns = None;
+            return;
+        }
+        self.log.cold.copy_from(match may_clear {
+            true => &self.log.dirty,
+            false => &self.log.unflushed,
+        });
+        self.log.cold.remove(&self.log.recent);
+        self.log.cold.remove(self.diverged.regions());
+        self.log.cold.remove(self.unreadable.regions());
+        self.log.recent.clear_all();
+        for id in 0..self.config.ios as u32 {
+            if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
+                for region in self.regions(range) {
+                    self.log.cold.clear(region);
+                    self.log.recent.set(region);
+                }
+            }
+        }
+        if self.log.cold.next(0).is_some() {
+            self.log.clearing = Some(self.flush_all(self.members.writable(), Work::ClearCold));
+        }
+    }
+
+    /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
+    pub(super) fn may_clear(&self) -> bool {
+        let in_sync: Legs = self.state.in_sync().collect();
+        let whole = in_sync == self.members.in_sync() && !self.state.keeps_intents();
+        let said = self.update.is_idle() && !self.is_growing();
+        let well = !self.update.is_broken() && said && self.members.rebuilding().is_empty();
+        well && (whole || has(Bug::IntentsForgotten))
+    }
+
+    pub(super) fn cold_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let Some(round) = self.flush_ended(|it| &mut it.log.clearing, leg, outcome) else {
+            return;
+        };
+        match round.outcome {
+            None if self.may_clear() => self.clear_cold_bits(),
+            None if self.may_settle() => self.is_flushed(),
+            _ => {}
+        }
+    }
+
+    /// The next pages of a leg's bitmap are read.
+    pub(super) fn read_pages(&mut self, leg: u8, first: u32) {
+        let count = PAGES_MAX.min(self.group_end() - first);
+        let ticket = self.ticket(leg, Work::ReadPages(first));
+        let pages = Pages { first, count };
+        self.outputs.push_back(Output::ReadPages(ticket, pages));
+    }
+
+    /// Pages of a leg's bitmap were read, or can't be.
+    pub(super) fn pages_read(
+        &mut self,
+        first: u32,
+        leg: u8,
+        read: Result<(&[u8], crate::Crc32c), Outcome>,
+    ) {
+        let (bytes, crc32c): (&[u8], crate::Crc32c) = match read {
+            Ok(read) => read,
+            // All that they have may be set.
+            Err(Outcome::MediaError) => (&[], |_| 0),
+            Err(outcome) => return self.read_failed(leg, outcome),
+        };
+        let (mirror, all) = (self.state.mirror, self.group_end());
+        let count = PAGES_MAX.min(all - first);
+        let mut pages = bytes.chunks(PAGE_BYTES);
+        for index in (first..first + count).map(|it| it as usize) {
+            let page = pages.next().unwrap_or_default();
+            if index >= self.log.dirty.pages() {
+                continue;
+            }
+            let merged = self.log.dirty.merge_page(index, page, mirror, crc32c);
+            if merged.is_err() {
+                self.log.dirty.suspect(index);
+            }
+            self.mark_late(index);
+        }
+        let next = first + count;
+        self.pages_of(leg, (next < all).then_some(next));
+    }
+
+    /// What is set in a page and not known to be on the legs, a page on its way does not have.
+    fn mark_late(&mut self, page: usize) {
+        let mut from = 0;
+        while let Some(region) = self.log.dirty.next_of_page(page, from) {
+            if !self.log.durable.is_set(region) {
+                self.log.late.set(region);
+            }
+            from = region + 1;
+        }
+    }
+
+    /// A leg's bitmap could not be read for the path's sake.
+    fn read_failed(&mut self, leg: u8, outcome: Outcome) {
+        match self.members.in_sync().has(leg) {
+            true if self.members.in_sync() == Legs::one(leg) => {
+                // Nobody knows what it says: all.
+                (0..self.log.dirty.pages()).for_each(|page| self.log.dirty.suspect(page));
+                self.pages_of(leg, None);
+            }
+            true => {
+                self.lose(leg, outcome);
+                self.pages_of(leg, None);
+            }
+            false if self.reading.has(leg) => self.pages_of(leg, None),
+            false => self.return_failed(leg, outcome),
+        }
+    }
+
+    /// Whether `leg` is stale by what is said now.
+    pub(super) fn is_stale(&self, leg: u8) -> bool {
+        matches!(self.state.state(leg), Some(LegState::Stale(_)))
+    }
+}

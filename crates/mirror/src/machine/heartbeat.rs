@@ -1,0 +1,380 @@
+//! Heartbeats and leases of a mirror that runs: what they mean for its legs and its I/O (T48).
+//!
+//! # Contract
+//! `ownership` decides when heartbeats are due and leases end. Each leg whose superblock is ours
+//! has heartbeats of its own; a leg that doesn't answer keeps no other from its own. A leg without
+//! a lease gets nothing but heartbeats, and leaves if another leg has one; if none has, nothing is
+//! issued and nothing acknowledged, reads included. A record of another owner ends everything,
+//! unless it is an older one that [came late](Mirror::came_late).
+//!
+//! # Limits
+//! I/O that was issued within the lease may be executed later: the next owner waits for that
+//! ([`Terms`](crate::ownership::Terms)), and the engine fences a leg of which
+//! [`News::Lapsed`] was reported. A process that stands still between reading the clock and issuing
+//! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
+//! directly before it is started on a device (T49).
+use super::legs::{Legs, Ticket, Work};
+use super::life::{Life, Stop};
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output};
+use crate::Superblock;
+use crate::copies::{Chosen, NoLeg};
+use crate::ownership::{Heartbeat, Renewal, State, Terms, heartbeat_ns};
+use crate::superblock::Owner;
+use block::Outcome;
+
+impl Mirror {
+    /// Legs whose superblocks are ours.
+    pub(super) fn ours(&self) -> Legs {
+        let run = self.ownership.owner().run;
+        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.committed.owner);
+        let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
+        self.members
+            .in_sync()
+            .with(self.members.rebuilding().iter().filter(ours).collect())
+    }
+
+    /// Begins the leases of a mirror that was acquired on these terms.
+    pub(super) fn begin_leases(&mut self, terms: Terms) {
+        let in_sync = self.members.in_sync();
+        let is_shared = terms.written_ns.is_some() && !has(Bug::NoLease);
+        let interval_ns = match (self.state.beat_interval_ms, is_shared) {
+            (0, false) => u64::MAX,
+            (ms, _) => heartbeat_ns(ms),
+        };
+        let hold_until_ns = match has(Bug::ChangeBeforeBound) {
+            true => 0,
+            false => terms.hold_until_ns,
+        };
+        let ours = Terms {
+            written_ns: terms.written_ns.filter(|_| is_shared),
+            hold_until_ns,
+            ..terms
+        };
+        let leases = &mut self.ownership.leases;
+        leases.begin(ours, interval_ns, in_sync, self.now_ns);
+        for leg in in_sync.iter().filter(|_| terms.hold_until_ns > 0) {
+            if let Some(it) = self.legs[usize::from(leg)].as_deref() {
+                leases.take_over(leg, it.committed.sequence);
+            }
+        }
+    }
+
+    /// Whether legs get nothing any more when their heartbeats don't end.
+    pub fn has_lease(&self) -> bool {
+        self.ownership.leases.is_shared()
+    }
+
+    /// Legs whose lease is over, of those that take part.
+    pub fn lapsed(&self) -> Legs {
+        let lapsed = self.ownership.leases.lapsed();
+        lapsed.both(self.members.writable())
+    }
+
+    /// Whether nothing may be issued, nor acknowledged.
+    pub(super) fn stands_still(&self) -> bool {
+        self.ownership.leases.stands_still(self.members.in_sync())
+    }
+
+    /// Whether changes wait until the legs execute nothing of the owner before us any more (T9).
+    pub(super) fn holds_changes(&self) -> bool {
+        self.ownership.leases.holds(self.now_ns)
+    }
+
+    /// The time before which a change has to start on its leg, ns; `u64::MAX`: at any time (T49).
+    /// Data, pages and superblocks of events: within the leg's lease, also if it has left since; if
+    /// its superblock is not ours yet, within that of any leg. The record of a heartbeat: two
+    /// intervals after the one that it replaces was asked for; by then another owner may have come,
+    /// and the record is read again first. A heartbeat that is written later renews no lease.
+    pub fn start_before_ns(&self, ticket: Ticket) -> u64 {
+        let leases = &self.ownership.leases;
+        if !leases.is_shared() {
+            return u64::MAX;
+        }
+        let until_ns = leases.until_ns(ticket.leg);
+        if ticket.is_heartbeat() {
+            let asked_ns = leases.asked_ns(ticket.leg);
+            return asked_ns.saturating_add(leases.lease_ns());
+        }
+        // It was given that before it left.
+        let has_left = !self.members.writable().has(ticket.leg) && until_ns > 0;
+        if has_left || self.ours().has(ticket.leg) {
+            return until_ns;
+        }
+        self.wipe_before_ns()
+    }
+
+    /// The same for wiping a leg that was removed: within the lease of any leg. Later it may be
+    /// another owner's leg.
+    pub fn wipe_before_ns(&self) -> u64 {
+        let leases = &self.ownership.leases;
+        if !leases.is_shared() {
+            return u64::MAX;
+        }
+        let in_sync = self.members.in_sync().iter();
+        let until_ns = in_sync.map(|leg| leases.until_ns(leg)).max();
+        until_ns.unwrap_or(0)
+    }
+
+    /// Leases have ended by now.
+    #[cold]
+    pub(super) fn expire_leases(&mut self) {
+        let ours = self.ours();
+        let over = self.ownership.leases.expire(ours, self.now_ns);
+        for leg in over.iter() {
+            self.news(News::Lapsed(leg));
+        }
+        self.leave_lapsed();
+        self.abandon_release();
+        self.wake = true;
+    }
+
+    /// Abandons a release when a lease ends: no heartbeat renews it any more. If another leg still
+    /// has a lease the stop is unclean all the same, which costs the next start no more than some
+    /// copying.
+    fn abandon_release(&mut self) {
+        if self.is_releasing() && !self.lapsed().is_empty() {
+            self.ownership.abandon();
+        }
+    }
+
+    /// Goes on with a stop whose release was abandoned. Returns whether it was.
+    pub(super) fn is_abandoned(&mut self) -> bool {
+        self.abandon_release();
+        let is_busy = self.legs.iter().flatten().any(|leg| leg.is_busy());
+        if self.ownership.is_abandoned() && !is_busy {
+            self.stopped(false);
+        }
+        self.ownership.is_abandoned()
+    }
+
+    /// Legs without a lease leave if another leg has one.
+    fn leave_lapsed(&mut self) {
+        if self.ownership.leases.lapsed().is_empty() || self.stands_still() {
+            return; // nothing has lapsed, or all legs have
+        }
+        let now_ns = self.now_ns;
+        for leg in self.lapsed().iter() {
+            if self.ownership.leases.is_out_of_patience(leg, now_ns) {
+                self.lose(leg, Outcome::TimedOut);
+            }
+        }
+    }
+
+    /// Whether the record is cleared, or about to be: a heartbeat would find no owner.
+    fn is_releasing(&self) -> bool {
+        let is_last = matches!(self.stop, Stop::Clearing) && self.log.is_written();
+        is_last || matches!(self.ownership.state(), State::Releasing)
+    }
+
+    /// A leg whose lease has ended and that is to be fenced, before anything else is polled: for an
+    /// engine that has no room for other outputs just then.
+    pub fn poll_lapsed(&mut self) -> Option<u8> {
+        let lapsed = |it: &Output| match it {
+            Output::News(News::Lapsed(leg)) => Some(*leg),
+            _ => None,
+        };
+        let (at, leg) = (0..)
+            .zip(&self.outputs)
+            .find_map(|(at, it)| Some((at, lapsed(it)?)))?;
+        self.outputs.remove(at);
+        Some(leg)
+    }
+
+    /// Legs that get heartbeats.
+    fn heartbeat_legs(&self) -> Legs {
+        let has_heartbeats = self.ownership.has_heartbeats() && !self.is_releasing();
+        match has_heartbeats && self.life != Life::Stopped {
+            true => self.ours(),
+            false => Legs::default(),
+        }
+    }
+
+    /// When a heartbeat is due, or a lease ends, ns.
+    pub(super) fn heartbeats_at(&self) -> u64 {
+        self.ownership.leases.due_at(self.heartbeat_legs())
+    }
+
+    /// Begins heartbeats that are due.
+    pub(super) fn begin_heartbeats(&mut self) {
+        self.leave_lapsed();
+        for leg in self.heartbeat_legs().iter() {
+            if self.ownership.leases.begin_heartbeat(leg, self.now_ns) {
+                let ticket = self.ticket(leg, Work::Heartbeat);
+                self.outputs.push_back(Output::ReadSuperblocks(ticket));
+            }
+        }
+    }
+
+    /// A heartbeat has read a leg's superblocks.
+    pub(super) fn heartbeat_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
+        let Ok(found) = found else {
+            // It has been overwritten; it is no leg any more.
+            return self.heartbeat_failed(leg, Outcome::MediaError);
+        };
+        let mirror = self.state.mirror;
+        let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
+        let is_same = self.leg(leg).map(|it| id(&it.committed)) == Some(id(&found.superblock));
+        let run = self.ownership.owner().run;
+        let other = found.superblock.owner;
+        let is_ours = other.is_some_and(|it| it.run == run);
+        let came_late = self.came_late(leg, &found.superblock);
+        if !(is_ours || came_late) || !is_same {
+            let other = other.filter(|_| found.superblock.mirror == mirror);
+            self.lose_ownership(other);
+        }
+        if is_ours && !self.ownership.is_lost() {
+            self.see_to_put_back(leg, &found.superblock);
+            self.confirm(leg, found);
+        }
+        let is_over = !self.heartbeat_legs().has(leg);
+        self.sequence += 1;
+        let record = (self.sequence, self.owner_now().bound_ms);
+        let leases = &mut self.ownership.leases;
+        if leases.heartbeat_read(leg, is_over, record, self.now_ns) {
+            let copy = 1 - self.leg(leg).map_or(0, |it| it.copy);
+            let ticket = self.ticket(leg, Work::Heartbeat);
+            self.outputs.push_back(Output::Superblock(ticket, copy));
+        }
+        self.wake = true;
+    }
+
+    /// Whether a record on a leg is one that an owner before us had sent.
+    fn came_late(&self, leg: u8, found: &Superblock) -> bool {
+        self.ownership.leases.came_late(leg, found.sequence)
+    }
+
+    /// A heartbeat was written, or has failed.
+    pub(super) fn heartbeat_done(&mut self, leg: u8, outcome: Outcome) {
+        let heartbeat = self.ownership.leases.heartbeat(leg);
+        let Heartbeat::Writing {
+            sequence,
+            since_ns,
+            bound_ms,
+        } = heartbeat
+        else {
+            return self.heartbeat_failed(leg, outcome); // its record could not be read
+        };
+        if !outcome.is_done() {
+            return self.heartbeat_failed(leg, outcome);
+        }
+        self.ownership.leases.end_heartbeat(leg);
+        let owner = self.owner_now();
+        if let Some(it) = self.leg_mut(leg) {
+            it.committed.sequence = sequence;
+            it.is_marked();
+            it.committed.owner = Some(Owner { bound_ms, ..owner });
+            it.copy = 1 - it.copy;
+        }
+        let asked_ns = self.ownership.leases.asked_ns(leg);
+        self.renew(leg, asked_ns, since_ns);
+        self.wake = true;
+    }
+
+    fn heartbeat_failed(&mut self, leg: u8, outcome: Outcome) {
+        self.wake = true;
+        let heartbeat = self.ownership.leases.end_heartbeat(leg);
+        let wrote = matches!(heartbeat, Heartbeat::Writing { .. });
+        let lapsed = self.ownership.leases.lapsed().has(leg);
+        let late_until_ns = self.leg(leg).map_or(0, |it| it.late_until_ns);
+        // It is not written when there is a path again: the record is read first, which waits for
+        // one like all else; soon enough to keep the lease, where there is one. But one that may be
+        // executed late, after the next event, is a failure like any other (T9).
+        let is_over = lapsed || late_until_ns <= self.now_ns;
+        if wrote && is_over && outcome == Outcome::PathError {
+            return self.ownership.leases.repeat_heartbeat(leg);
+        }
+        if !wrote && matches!(outcome, Outcome::Busy { .. }) {
+            return; // a busy leg is asked again at the next heartbeat, and stays (T6)
+        }
+        let lapsed = self.ownership.leases.set_failed(leg, outcome);
+        self.lose(leg, outcome);
+        // An event that waits for the leg fails with all else that waits there.
+        if lapsed && self.update.due().has(leg) {
+            self.update.take_due(leg);
+            self.update_written(leg, outcome);
+        }
+    }
+
+    /// A heartbeat has ended well on a leg: one that began then, and whose record began to be
+    /// written then.
+    fn renew(&mut self, leg: u8, began_ns: u64, written_ns: u64) {
+        let (in_sync, ours) = (self.members.in_sync(), self.ours());
+        let times = (began_ns, written_ns);
+        let leases = &mut self.ownership.leases;
+        match leases.renew(leg, times, in_sync, self.now_ns) {
+            Renewal::Needless | Renewal::First => return,
+            Renewal::Extended => {}
+            // Before what waited for it.
+            Renewal::Renewed => self.outputs.push_front(Output::News(News::Renewed(leg))),
+        }
+        if !self.ownership.is_lost() {
+            self.ownership.leases.find_end(ours);
+        }
+    }
+
+    /// Begins to write the superblock of an event to a leg; the copy that it goes to.
+    pub(super) fn begin_event(&mut self, leg: u8) -> Option<u8> {
+        let sequence = self.sequence + 1;
+        self.ownership.leases.begin_event(leg, self.now_ns);
+        let it = self.leg_mut(leg)?;
+        let later = it.proposed.sequence <= it.committed.sequence;
+        let copy = 1 - it.copy;
+        if later {
+            it.proposed.sequence = sequence;
+            self.sequence = sequence;
+        }
+        Some(copy)
+    }
+
+    /// Whether the superblock of an event need not wait on a leg: for a heartbeat, or a lease.
+    pub(super) fn may_write_event(&self, leg: u8) -> bool {
+        let leases = &self.ownership.leases;
+        !leases.blocks_event(leg, self.members.in_sync())
+    }
+
+    /// The superblock of an event has ended on a leg, which is a heartbeat too.
+    pub(super) fn end_event(&mut self, leg: u8, outcome: Outcome) {
+        let leases = &mut self.ownership.leases;
+        if let Some(began_ns) = leases.end_event(leg, outcome.is_done(), self.now_ns) {
+            self.renew(leg, began_ns, began_ns);
+        }
+    }
+
+    /// Raises the bound of our record: the next heartbeats, which begin at once, write it.
+    pub fn raise_bound(&mut self, bound_ms: u32, now_ns: u64) {
+        self.at(now_ns);
+        if self.ownership.raise_bound(bound_ms) {
+            let ours = self.ours();
+            self.ownership.leases.hasten(ours, now_ns);
+            self.wake = true;
+        }
+    }
+
+    /// The bound that the superblocks of all legs that are ours have for certain, ms.
+    pub fn said_bound_ms(&self) -> u32 {
+        let said = |leg: u8| Some(self.leg(leg)?.committed.owner?.bound_ms);
+        self.ours().iter().filter_map(said).min().unwrap_or(0)
+    }
+
+    /// Until when changes wait for what the legs may execute of the owner before us, or for what
+    /// the last leg may execute late (T9), if they do.
+    pub fn held_until_ns(&self) -> Option<u64> {
+        let hold_until_ns = self.ownership.leases.hold_until_ns();
+        let until_ns = hold_until_ns.max(self.doubt_until_ns);
+        Some(until_ns).filter(|&until_ns| self.now_ns < until_ns)
+    }
+
+    /// Our record as of now.
+    pub(super) fn owner_now(&self) -> Owner {
+        self.ownership.owner_at(self.now_ns)
+    }
+
+    /// Another owner's record is on a leg: all I/O fails from now on.
+    pub(super) fn lose_ownership(&mut self, other: Option<Owner>) {
+        if self.ownership.lose(other) {
+            self.news(News::LostOwnership);
+            self.end_all();
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Reads, writes and flushes of users: when each may go, where, and when it has ended.
+//!
+//! # Contract
+//! A write waits for overlapping ones (T46), then for its intents, then for all legs, then until
+//! who failed it has left (T14). Where a leg refuses one for a reason that isn't its own (another
+//! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
+//! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
+//! is counted, and where another had the data they are rewritten there (T5): see `read`. Nobody
+//! waits for what a leg still has that has left: see `depart`.
+use super::legs::{Legs, Round, Work};
+use super::life::Life;
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output, Request};
+use block::Outcome;
+use block::order::Ticket as Place;
+use block::{Full, Range};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// For an overlapping write, for the first change, for a region to be made alike.
+    Held,
+    Dirtying,
+    /// For who chooses the leg.
+    Choosing,
+    Legs,
+    /// Until who failed it has left; of a read, until it is durable who has left.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub request: Request,
+    /// A change: its place among those that overlap it.
+    place: Option<Place>,
+    pub phase: Phase,
+    pub round: Round,
+    /// A read: what of it is being read, and who could not for the medium's sake.
+    pub piece: Range,
+    pub unreadable: Legs,
+    /// Those that could not read all of it before it was cut.
+    pub bad: Legs,
+    /// A read: it was asked for [briefly](super::Wait::Briefly); who had no answer in that time.
+    pub brief: bool,
+    pub silent: Legs,
+    /// A change: legs that could not write it, and stay when that is recorded.
+    pub recorded: Legs,
+    /// What had been rewritten of bad blocks when it was done, and that a flush has to come first.
+    pub heals: u64,
+    pub flushes: bool,
+    /// It is kept back since then: how often nobody could take an event before.
+    pub tries: u32,
+    /// How often the last leg in sync had told of a loss when it began.
+    pub told: u32,
+    since_ns: u64,
+}
+
+/// The request was wrong, by what all legs say; theirs is no fault.
+pub(super) fn is_wrong(outcome: Option<Outcome>) -> bool {
+    use Outcome::{Invalid, PastEnd, Unsupported};
+    matches!(outcome, Some(Invalid | PastEnd | Unsupported))
+}
+
+impl Mirror {
+    /// Begins an I/O, inside the mirror; its number is free again after [`Output::Done`].
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<u32, Full> {
+        self.at(now_ns);
+        if self.is_stopping() {
+            return Err(Full);
+        }
+        if self.slots.is_full() {
+            return Err(Full);
+        }
+        let slot = Slot {
+            request,
+            place: None,
+            phase: Phase::Held,
+            round: Round::default(),
+            piece: request.reads().unwrap_or(Range::new(0, 0)),
+            unreadable: Legs::default(),
+            bad: Legs::default(),
+            brief: false,
+            silent: Legs::default(),
+            recorded: Legs::default(),
+            heals: 0,
+            flushes: false,
+            tries: 0,
+            told: self.times_given_up(),
+            since_ns: self.now_ns,
+        };
+        let id = self.slots.insert(Some(slot)).index();
+        let without = self.without_legs(request);
+        if self.ownership.is_lost() {
+            self.finish(id, Outcome::Reservation);
+        } else if request.changes().is_some() && self.read_only {
+            self.finish(id, Outcome::ReadOnly);
+        } else if let Some(outcome) = without {
+            self.finish(id, outcome);
+        } else {
+            if let Some(range) = request.changes() {
+                let (place, _) = self.order.admit(id.into(), 0, range);
+                if let Some(slot) = self.io_mut(id) {
+                    slot.place = Some(place);
+                }
+            }
+            self.go_on(id);
+        }
+        Ok(id)
+    }
+
+    /// An I/O that has not ended.
+    pub(super) fn io(&self, id: u32) -> Option<Slot> {
+        self.slots.find(id).and_then(|key| self.slots[key])
+    }
+
+    /// As [`Self::io`], to change it.
+    pub(super) fn io_mut(&mut self, id: u32) -> Option<&mut Slot> {
+        let key = self.slots.find(id)?;
+        self.slots[key].as_mut()
+    }
+
+    /// All I/Os that have not ended.
+    pub(super) fn ios(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter_map(|(_, slot)| slot.as_ref())
+    }
+
+    /// How a request ends that not all legs can do: none of them gets it.
+    fn without_legs(&self, request: Request) -> Option<Outcome> {
+        match request {
+            // It promises nothing.
+            Request::Deallocate(_) if !self.config.deallocate => Some(Outcome::Done),
+            Request::Zero(_) if !self.config.write_zeroes => Some(Outcome::Unsupported),
+            _ => None,
+        }
+    }
+
+    /// Takes an I/O as far as it can go now.
+    pub(super) fn go_on(&mut self, id: u32) {
+        let Some(slot) = self.io(id) else {
+            return;
+        };
+        let range = slot.request.changes().or(slot.request.reads());
+        match (slot.phase, slot.request) {
+            (Phase::Held, _) if range.is_some_and(|range| self.has_lost(range)) => {
+                self.finish(id, Outcome::CutShort);
+            }
+            (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
+                self.offer_read(id);
+            }
+            // Nothing is made alike until the last leg can be written again.
+            (Phase::Held, Request::Read(_)) if self.update.is_broken() => {
+                self.finish(id, Outcome::PathError);
+            }
+            (Phase::Held, Request::Read(_)) => self.wake = true,
+            (Phase::Held, Request::Flush) if has(Bug::FlushOnOne) => {
+                let first = self.members.writable().first();
+                self.send(id, first.into_iter().collect());
+            }
+            (Phase::Held, Request::Flush) if self.holds_changes() => {}
+            (Phase::Held, Request::Flush) => self.send(id, self.members.writable()),
+            (Phase::Held, _) if self.update.is_broken() => self.finish(id, Outcome::PathError),
+            (Phase::Held, _) if self.is_in_doubt() => {}
+            (Phase::Held, _) if self.life != Life::Running => {
+                self.begin = true;
+                self.wake = true;
+            }
+            (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
+                self.phase(id, Phase::Dirtying);
+                self.mark_dirty(request.changes());
+                self.send_if_durable(id);
+            }
+            (Phase::Dirtying, _) => self.send_if_durable(id),
+            (Phase::Leaving, Request::Read(_)) => self.may_be_told(id),
+            (Phase::Leaving, _) => self.has_left(id),
+            _ => {}
+        }
+    }
+
+    /// Whether all legs in sync would say the same.
+    pub(super) fn may_be_read(&self, range: Range) -> bool {
+        if has(Bug::UnalikeRead) {
+            return true;
+        }
+        let unknown = self.unclean && self.life == Life::Reading;
+        // What the owner before us was writing may yet come.
+        let late = |region| self.log.is_dirty(region);
+        let reading = self.life == Life::Reading;
+        if self.holds_changes() && (reading || self.regions(range).any(late)) {
+            return false;
+        }
+        let differs = |region| self.diverged.has(region);
+        !unknown && (self.diverged.is_empty() || !self.regions(range).any(differs))
+    }
+
+    /// The data may go if the intents are on the legs.
+    pub(super) fn send_if_durable(&mut self, id: u32) {
+        if let Some(slot) = self.io(id)
+            && slot.phase == Phase::Dirtying
+            && let Some(range) = slot.request.changes()
+        {
+            let durable = |region| self.log.is_durable(region);
+            if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
+                match self.without_legs(slot.request) {
+                    Some(outcome) => self.finish(id, outcome),
+                    None => self.send(id, self.members.writable()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn phase(&mut self, id: u32, phase: Phase) {
+        if let Some(slot) = self.io_mut(id) {
+            slot.phase = phase;
+        }
+    }
+
+    /// Gives a change or a flush to `legs`.
+    fn send(&mut self, id: u32, legs: Legs) {
+        let Some(slot) = self.io_mut(id) else {
+            return;
+        };
+        slot.phase = Phase::Legs;
+        slot.round = Round::of(legs);
+        let request = slot.request;
+        for leg in legs.iter() {
+            let ticket = self.ticket(leg, Work::Io(id));
+            self.outputs.push_back(Output::Leg(ticket, request));
+        }
+    }
+
+    pub(super) fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
+        let Some(slot) = self.io_mut(id) else {
+            return;
+        };
+        if !slot.round.ends(leg, outcome) {
+            return;
+        }
+        let slot = *slot;
+        if self.ownership.is_lost() {
+            return self.finish(id, Outcome::Reservation);
+        }
+        if let Request::Read(range) = slot.request {
+            return self.read_done(id, leg, range, outcome);
+        }
+        let round = slot.round;
+        let nobody = round.done.is_empty() && is_wrong(round.outcome);
+        if !round.refused.is_empty() || nobody {
+            if let Some(range) = slot.request.changes() {
+                self.differ(range);
+            }
+            if !nobody {
+                self.leave(round);
+            }
+            return self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
+        }
+        let kept = match slot.request.changes() {
+            Some(range) => self.change_done(id, range, round),
+            None => Some(round),
+        };
+        let Some(round) = kept else {
+            return self.all_failed(id, round);
+        };
+        let heals = self.heals();
+        if let (Some(slot), Request::Flush) = (self.io_mut(id), slot.request) {
+            slot.heals = heals;
+        }
+        self.leave(round);
+        self.phase(id, Phase::Leaving);
+        self.has_left(id);
+    }
+
+    /// No leg in sync could write a change for the medium's sake: none is worse than the others, so
+    /// none leaves.
+    fn all_failed(&mut self, id: u32, round: Round) {
+        if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
+            self.differ(range);
+        }
+        self.leave_but_last(Round {
+            failed: round.failed.without(round.media),
+            ..round
+        });
+        self.finish(id, Outcome::MediaError);
+    }
+
+    /// An I/O ends when all legs have it that are in sync by what they say.
+    pub(super) fn has_left(&mut self, id: u32) {
+        let Some(slot) = self.io(id) else {
+            return;
+        };
+        let round = slot.round;
+        let done = match slot.request {
+            // What a leg that has left has flushed is perhaps not all that was acknowledged.
+            Request::Flush => round.done.both(self.members.writable()),
+            _ => round
+                .done
+                .with(self.recorded_on(slot.recorded, slot.request)),
+        };
+        // Who has it must not have left before that was recorded.
+        let alone = !slot.recorded.is_empty() && round.done.both(self.members.in_sync()).is_empty();
+        let missed = match has(Bug::AckBeforeStale) {
+            true => self.members.in_sync().without(done),
+            false => self.required.without(done),
+        };
+        // Who failed it and stays is the last one in sync: its errors go to the caller.
+        if round
+            .failed
+            .iter()
+            .any(|leg| self.members.in_sync().has(leg))
+        {
+            // Who is being rebuilt may have it all the same.
+            if let Some(range) = slot.request.changes() {
+                self.differ(range);
+            }
+            self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
+        } else if alone {
+            self.finish(id, Outcome::MediaError);
+        } else if missed.is_empty() && !self.waits_for_record(&slot)
+            || self.read_only
+            || has(Bug::FlushOnOne) && slot.request == Request::Flush
+        {
+            self.finish(id, Outcome::Done);
+        } else if self.update.is_broken() {
+            self.finish(id, Outcome::PathError);
+        } else {
+            // Who left is to be said, also where nothing was changed yet.
+            self.begin = !self.read_only;
+            self.wake = true;
+        }
+    }
+
+    pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
+        let Some(slot) = self.slots[id].take() else {
+            return;
+        };
+        let outcome = match slot.request {
+            Request::Flush => self.as_told(outcome),
+            _ => outcome,
+        };
+        // Its number is free when that was told: another I/O must not be taken for it.
+        self.outputs.push_back(Output::Done(id, outcome));
+        self.copies.pace.served(self.now_ns - slot.since_ns);
+        self.wake |= self.is_stopping();
+        if let Some(place) = slot.place {
+            self.release(place);
+        }
+    }
+
+    /// Whether no change before it overlaps one.
+    pub(super) fn is_first(&self, place: Option<Place>) -> bool {
+        place.is_none_or(|place| self.order.may_begin(place))
+    }
+
+    /// Gives up a place; what waited for it may go.
+    ///
+    /// What goes may end at once, and release others: the outermost call names these as well, so
+    /// the depth of the stack does not depend on how many wait.
+    pub(super) fn release(&mut self, place: Place) {
+        self.order.withdraw(place);
+        if core::mem::replace(&mut self.is_releasing, true) {
+            return;
+        }
+        while let Some(begun) = self.order.poll_begun() {
+            let other = begun.owner as u32;
+            match (other as usize).checked_sub(self.config.ios) {
+                None => self.go_on(other),
+                Some(job) => self.job_go(job as u8),
+            }
+        }
+        self.is_releasing = false;
+    }
+
+    /// All that waits may look again.
+    pub(super) fn look_again(&mut self) {
+        for id in 0..self.config.ios as u32 {
+            self.go_on(id);
+        }
+    }
+
+    /// Somebody else has the mirror: what is under way ends when its legs have.
+    pub(super) fn end_all(&mut self) {
+        for id in 0..self.config.ios as u32 {
+            if self.io(id).is_some_and(|slot| slot.phase != Phase::Legs) {
+                self.finish(id, Outcome::Reservation);
+            }
+        }
+    }
+
+    /// What waits for what will not come.
+    pub(super) fn end_held(&mut self, outcome: Outcome) {
+        let held = |slot: Slot| match slot.phase {
+            Phase::Leaving => slot.request.reads().is_some(),
+            phase => phase == Phase::Held,
+        };
+        for id in 0..self.config.ios as u32 {
+            if self.io(id).is_some_and(held) {
+                self.finish(id, outcome);
+            }
+        }
+    }
+
+    /// Whoever failed something leaves; of all legs in sync the first one stays.
+    pub(super) fn leave(&mut self, round: Round) {
+        let outcome = round.outcome.unwrap_or(Outcome::PathError);
+        let nobody = round.done.both(self.members.in_sync()).is_empty();
+        let first = round.failed.both(self.members.in_sync()).first();
+        for leg in round.failed.iter() {
+            let stays = nobody && Some(leg) == first;
+            match stays {
+                true => self.stays(leg),
+                false => self.drop_leg(leg, outcome),
+            }
+        }
+        // Of all of them in one event: one more may not call any of the others in sync.
+        if !round.failed.is_empty() {
+            self.propose();
+        }
+    }
+
+    /// The same of a round that only some legs in sync had: that none of these has done it says
+    /// nothing of the others, so whoever failed it leaves, but for the last one in sync.
+    pub(super) fn leave_but_last(&mut self, round: Round) {
+        let outcome = round.outcome.unwrap_or(Outcome::PathError);
+        for leg in round.failed.iter() {
+            self.drop_leg(leg, outcome);
+        }
+        if !round.failed.is_empty() {
+            self.propose();
+        }
+    }
+
+    /// A leg leaves, unless it is the last one in sync.
+    pub(super) fn lose(&mut self, leg: u8, outcome: Outcome) {
+        self.drop_leg(leg, outcome);
+        self.propose();
+    }
+
+    fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
+        if self.members.in_sync() == Legs::one(leg) {
+            return self.stays(leg);
+        }
+        if !self.members.writable().has(leg) {
+            return;
+        }
+        self.begin_missed(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            // Another one is in sync: what it lost as the last one it is to get anew.
+            if it.contents.cut().is_some() {
+                it.contents.lose_all();
+            }
+            it.gave_up = false;
+        }
+        self.forget_rebuild(leg);
+        self.news(News::Left(leg, outcome));
+        self.bad_without(leg);
+        self.without_copies(leg);
+        self.wake = true;
+    }
+}

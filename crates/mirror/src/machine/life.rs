@@ -1,0 +1,497 @@
+//! From an assembly to the first change, and from the last one to the clean stop.
+//!
+//! # Contract
+//! First the bitmaps of all legs in sync are read. Nothing is changed before somebody changes
+//! something, or an unclean stop has to be made good, or a leg returns. Then legs that lag get the
+//! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
+//! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
+//! as they may, an event, no owner.
+use super::accept::Accepting;
+use super::bad::Bad;
+use super::commit::SuperblockUpdate;
+use super::contents::Contents;
+use super::copy::Copies;
+use super::dirty_log::DirtyLog;
+use super::legs::{Legs, Round, Work};
+use super::loss::Loss;
+use super::members::{Member, Members};
+use super::planted;
+use super::resync::Diverged;
+use super::spare::Spare;
+use super::unreadable::Unreadable;
+use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
+use crate::assembly::{Role, Why};
+use crate::copies::Chosen;
+use crate::limits::LEGS_MAX;
+use crate::ownership::Ownership;
+use crate::superblock::LegState;
+use crate::{Name, Properties, Superblock};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use block::Outcome;
+
+use block::SlotMap;
+use block::order::ChangeOrder;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The legs' bitmaps are read.
+    Reading,
+    /// Nothing was changed yet.
+    Looking,
+    /// Legs that lag get the newest state.
+    Lagging,
+    /// The lineage begins.
+    Beginning,
+    /// The union of the bitmaps goes to all legs.
+    Sweeping,
+    Running,
+    Stopped,
+}
+
+/// How far a stop is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    No,
+    /// All that is under way ends.
+    Draining,
+    /// All legs are flushed.
+    Flushing(Round),
+    /// All is flushed; dirty bits are cleared as far as they may be, then the last event is
+    /// written.
+    Clearing,
+}
+
+/// How long a copy that failed for the path's sake waits.
+pub(super) const COPY_PAUSE_NS: u64 = 1_000_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// Of a leg that executes nothing late.
+const NO_FENCE: u64 = 0;
+
+impl Leg {
+    pub(super) fn new(found: &Chosen) -> Box<Self> {
+        Box::new(Self {
+            committed: found.superblock,
+            proposed: found.superblock,
+            copy: found.copy,
+            confirmed: 0,
+            marked_from: 0,
+            in_flight: 0,
+            late_until_ns: 0,
+            gave_up: false,
+            errors: 0,
+            mended: 0,
+            rescued: 0,
+            bad_full: None,
+            fresh: None,
+            discarded: false,
+            contents: Contents::Kept,
+            since_event: found.superblock.event,
+            missed: None,
+            spare: Spare::Away,
+            is_asked: false,
+        })
+    }
+}
+
+impl Mirror {
+    /// Begins to run what was assembled.
+    pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
+        let (assembly, state) = (start.assembly, start.assembly.next);
+        let (jobs, ios) = (config.copies.into(), config.ios);
+        ownership.begin(assembly.read_only, now_ns);
+        Self {
+            config,
+            now_ns,
+            ownership,
+            lineage: start.lineage,
+            life: Life::Reading,
+            reading: Legs::default(),
+            begin: false,
+            begun: false,
+            stop: Stop::No,
+            unclean: assembly.unclean,
+            read_only: assembly.read_only,
+            loss: Loss::default(),
+            wake: true,
+            legs: (0..LEGS_MAX).map(|_| None).collect(),
+            state,
+            committed: Box::new(state),
+            accepting: Accepting::default(),
+            newest: Box::new(state),
+            lagging: Legs::default(),
+            changes: Changes::default(),
+            required: Legs::default(),
+            members: Members::new(),
+            verified: Legs::default(),
+            update: SuperblockUpdate::default(),
+            sequence: state.sequence,
+            doubt_until_ns: 0,
+            log: DirtyLog::new(state.geometry.regions()),
+            slots: SlotMap::new(ios as u32),
+            order: ChangeOrder::new(ios + jobs),
+            is_releasing: false,
+            copies: Copies::new(jobs, config.speed, now_ns),
+            diverged: Diverged::new(state.geometry.regions()),
+            rescue_said_until_ns: 0,
+            bad: Bad::default(),
+            unreadable: Unreadable::new(state.geometry.regions()),
+            check: None,
+            report: CheckReport::default(),
+            errors_halved_ns: now_ns,
+            outputs: VecDeque::new(),
+        }
+        .with_legs(start)
+    }
+
+    fn with_legs(mut self, start: &Start<'_>) -> Self {
+        self.state.owner = Some(*self.ownership.owner());
+        (*self.committed, *self.newest) = (self.state, self.state);
+        let assembly = start.assembly;
+        // What others may be forced to go on with counts until it is durable that we go on without.
+        let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
+        let newest = newest.filter(|_| assembly.unclean);
+        let required = newest.map_or(assembly.next, |it| it.superblock);
+        self.required = required.in_sync().collect();
+        for (at, (given, role)) in start.given.iter().zip(&assembly.roles).enumerate() {
+            let Ok(found) = given else {
+                continue;
+            };
+            let slot = found.superblock.slot;
+            self.sequence = self.sequence.max(found.superblock.sequence);
+            let mut leg = Leg::new(found);
+            let why = Why::Discarded;
+            leg.discarded = matches!(role, Role::Behind { why: it, .. } if *it == why);
+            match role {
+                // Without writing nothing is made alike: one of them speaks for all.
+                Role::InSync if self.read_only && !self.members.in_sync().is_empty() => {}
+                Role::InSync => {
+                    self.members.set(slot, Member::InSync);
+                    leg.since_event = self.state.event;
+                    let cut_at = found.superblock.cut_at;
+                    if cut_at > 0 && !planted::has(planted::Bug::CutForgotten) {
+                        leg.contents.cut_at(cut_at);
+                    }
+                }
+                Role::Behind { .. } if !self.read_only => {
+                    let late_until_ns = start.late_until_ns.get(at).copied();
+                    let late_until_ns = late_until_ns.unwrap_or(NO_FENCE);
+                    self.members.set(slot, Member::Waiting(late_until_ns));
+                }
+                Role::Behind { .. } | Role::Unusable(_) => {}
+            }
+            if at == assembly.newest {
+                *self.newest = found.superblock;
+            }
+            if assembly.lagging.contains(&at) {
+                self.lagging.add(slot);
+            }
+            if let Some(place) = self.legs.get_mut(usize::from(slot)) {
+                *place = Some(leg);
+            }
+        }
+        // A leg that lags is rebuilt, and has the last copies that it had, as one that is away.
+        let lags = |role: &Role| matches!(role, Role::Behind { why: Why::Lags, .. });
+        let given = start.given.iter().zip(&assembly.roles);
+        let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
+        self.begin_with_bad(there.map(|it| it.superblock.slot).collect());
+        self.begin_leases(start.terms);
+        self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
+        // What can be asked of all legs at once.
+        let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
+        let legs = self.state.entries().count();
+        self.log.reserve(ios);
+        self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
+        self.reading = self.members.in_sync();
+        for leg in self.members.in_sync().iter() {
+            self.read_pages(leg, 0);
+        }
+        self
+    }
+
+    /// Pages of a leg's bitmap were read; from `next` on there are more.
+    pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
+        match next {
+            Some(first) if self.members.in_sync().has(leg) || self.life == Life::Running => {
+                self.read_pages(leg, first);
+            }
+            _ if self.life == Life::Reading => {
+                self.reading.remove(leg);
+                if self.reading.is_empty() {
+                    self.all_read();
+                }
+            }
+            _ => self.own_intents_read(leg),
+        }
+    }
+
+    /// What all bitmaps say is known.
+    fn all_read(&mut self) {
+        self.life = Life::Looking;
+        self.wake = true;
+        self.begin_unflushed();
+        if self.unclean && !self.read_only {
+            self.diverged.mark_only(self.log.dirty(), self.now_ns);
+            if self.diverged.is_empty() {
+                self.news(News::Resynced);
+            }
+        }
+        self.look_again();
+    }
+
+    /// Looks for all that is due besides users' I/O.
+    pub(super) fn turn(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.wake = false;
+        self.go_on_without();
+        if self.ownership.is_lost() || self.life == Life::Stopped || self.is_abandoned() {
+            return;
+        }
+        self.leave_cut();
+        if now_ns >= self.errors_halved_ns.saturating_add(HOUR_NS) {
+            self.errors_halved_ns = now_ns;
+            for leg in self.legs.iter_mut().flatten() {
+                leg.errors /= 2;
+            }
+        }
+        self.unreadable.handle_time(now_ns);
+        if self.ownership.leases.end_hold(now_ns) {
+            self.look_again();
+        }
+        self.see_to_doubt();
+        match self.life {
+            // A newer braid has said things of it that this one would not write down again.
+            Life::Looking if self.holds_changes() || self.read_only => {}
+            Life::Looking if self.begin && self.update.is_idle() => self.catch_up(),
+            Life::Sweeping if !self.log.is_writing_all() => {
+                self.life = Life::Running;
+                self.log.clear_at(self.now_ns + self.config.clear_after_ns);
+                self.look_again();
+            }
+            _ => {}
+        }
+        self.alone();
+        self.see_to_acceptance();
+        if self.life == Life::Running {
+            self.see_to_returns();
+            self.see_to_spares();
+            self.see_to_rebuilds();
+        }
+        self.grow_on();
+        self.see_to_heals();
+        self.propose();
+        if self.is_stopping() {
+            self.stop_on();
+        }
+        self.see_to_due();
+        self.begin_heartbeats();
+        if self.life == Life::Running {
+            if !self.is_stopping() && self.log.clears_at().is_some_and(|at| now_ns >= at) {
+                self.clear_cold();
+            }
+            self.give_copies();
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.ownership.is_lost() || self.life == Life::Stopped {
+            return None;
+        }
+        if self.wake {
+            return Some(self.now_ns);
+        }
+        let relax = self.log.clears_at().filter(|_| !self.is_stopping());
+        let retry = match self.update.is_broken() {
+            // Who stops has nothing to say again.
+            true if self.update.is_idle() && self.update.retry_at_ns() > self.now_ns => {
+                self.update.retry_at_ns()
+            }
+            _ => u64::MAX,
+        };
+        // Also when it is over, until a turn has seen that.
+        let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
+        let held = when(self.ownership.leases.hold_until_ns()).min(when(self.doubt_until_ns));
+        let times = [
+            retry,
+            self.unreadable.retries_at(),
+            self.heartbeats_at(),
+            held,
+            relax.unwrap_or(u64::MAX),
+            self.return_at(),
+            self.spares_at(),
+            self.rebuild_at(),
+            self.copies_at(),
+            self.heals_at(),
+            self.accepts_at(),
+        ];
+        times.into_iter().min().filter(|&at| at != u64::MAX)
+    }
+
+    /// Stops: nothing new is taken, and [`News::Stopped`] is the last that is said.
+    pub fn stop(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        if self.stop == Stop::No {
+            self.set_stop(Stop::Draining);
+        }
+        self.wake = true;
+    }
+
+    /// What the mirror is set to, or is about to be.
+    pub fn properties(&self) -> Properties {
+        self.changes.properties.unwrap_or(self.state.properties)
+    }
+
+    /// Whether the legs say what the mirror is set to, durably.
+    pub fn has_kept_properties(&self) -> bool {
+        self.properties() == self.committed.properties
+    }
+
+    /// What all legs can do that are there, or are about to be: see [`Config`]. Called before a leg
+    /// that can do less returns; what waits goes by it too.
+    pub fn set_abilities(&mut self, deallocate: bool, write_zeroes: bool) {
+        (self.config.deallocate, self.config.write_zeroes) = (deallocate, write_zeroes);
+    }
+
+    /// Sets the mirror to `properties`, by an event; not one that can only be read.
+    pub fn set_properties(&mut self, properties: Properties, now_ns: u64) {
+        self.at(now_ns);
+        if self.read_only {
+            return;
+        }
+        self.changes.properties = Some(properties);
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// The mirror is called so from now on, by an event; not one that can only be read.
+    pub fn rename(&mut self, name: Name, now_ns: u64) {
+        self.at(now_ns);
+        if self.read_only {
+            return;
+        }
+        self.changes.name = Some(name);
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// Whether all is on the legs, and a stop may be said to be clean.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_stopping()
+            && self.begun
+            && self.life == Life::Running
+            && matches!(self.stop, Stop::Clearing)
+            && self.log.is_written()
+            && !self.legs.iter().flatten().any(|leg| leg.is_busy())
+            && self.diverged.is_empty()
+    }
+
+    /// The next step of a stop, when all before it is over.
+    fn stop_on(&mut self) {
+        if self.update.is_broken() {
+            self.end_held(Outcome::PathError);
+        }
+        let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
+        let busy = self.ios().next().is_some()
+            || self.copies.jobs.iter().any(Option::is_some)
+            || self.legs.iter().flatten().any(|leg| leg.is_busy())
+            || !self.update.is_idle()
+            || self.is_in_doubt() && !self.update.is_broken()
+            || self.log.is_clearing()
+            || self.diverged.is_flushing()
+            || !self.log.is_written()
+            || self.life == Life::Reading
+            || begins && !self.update.is_broken()
+            || self.returns() && !self.update.is_broken();
+        if busy {
+            return;
+        }
+        if self.read_only {
+            return self.stopped(self.state.clean);
+        }
+        if !self.begun && self.holds_changes() || self.is_in_doubt() {
+            // Who comes next must know that it has to wait.
+            return self.stopped(false);
+        }
+        if !self.begun || self.update.is_broken() {
+            // Who has no lease says nothing, and there is nothing that it would have to wait for.
+            return match self.lapsed().is_empty() {
+                true => self.release_ownership(),
+                false => self.stopped(false),
+            };
+        }
+        match self.stop {
+            Stop::No => unreachable!("it stops"),
+            Stop::Draining => {
+                let round = self.flush_all(self.members.writable(), Work::Stop);
+                self.set_stop(Stop::Flushing(round));
+            }
+            Stop::Flushing(round) if !round.waits.is_empty() => {}
+            Stop::Flushing(_) => {
+                self.set_stop(Stop::Clearing);
+                self.wake = true;
+                if self.may_clear() {
+                    self.clear_all_dirty();
+                }
+            }
+            // Nothing is left to be written.
+            Stop::Clearing if self.state.clean => self.stopped(true),
+            Stop::Clearing => self.release_ownership(),
+        }
+    }
+
+    pub(super) fn stop_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let Stop::Flushing(round) = &mut self.stop else {
+            return; // another leg has failed it, and it is done again
+        };
+        if !round.ends(leg, outcome) {
+            return;
+        }
+        let round = *round;
+        self.wake = true;
+        if round.outcome.is_some() {
+            // Once more, with those that stay; if none can flush the stop is unclean.
+            self.set_stop(Stop::Draining);
+            self.leave(round);
+            if round.done.both(self.members.in_sync()).is_empty() {
+                self.update.set_broken();
+            }
+        } else {
+            self.all_flushed(round.done);
+        }
+    }
+
+    /// Whether it stops, or has.
+    #[inline]
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop != Stop::No
+    }
+
+    fn set_stop(&mut self, next: Stop) {
+        let is_edge = match (self.stop, next) {
+            (Stop::No | Stop::Flushing(_), Stop::Draining) => true,
+            (Stop::Draining, Stop::Flushing(_)) => true,
+            (Stop::Flushing(round), Stop::Clearing) => round.waits.is_empty(),
+            _ => false,
+        };
+        assert!(is_edge, "from {:?} to {next:?}", self.stop);
+        self.stop = next;
+    }
+
+    pub(super) fn stopped(&mut self, clean: bool) {
+        self.life = Life::Stopped;
+        self.ownership.end();
+        self.news(News::Stopped(clean));
+    }
+
+    /// Whether a leg waits to return.
+    fn is_waited_for(&self) -> bool {
+        let waits = |leg: u8| matches!(self.members.get(leg), Member::Waiting(_));
+        self.all_slots().any(waits)
+    }
+}
+
+/// Whether a leg is being rebuilt by what `state` says.
+pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
+    matches!(state.state(leg), Some(LegState::Rebuilding(_)))
+}

@@ -1,0 +1,155 @@
+//! What the last leg in sync has lost with a cache, who hears of it, and what may be read then
+//! (T13).
+//!
+//! # Contract
+//! A leg that has lost what it had acknowledged leaves, and gets it again; the last one in sync
+//! stays, and one flush that fails is all that tells of it. Where that was the mirror's own, or
+//! belonged to somebody who has gone, the next one of a user fails for the same reason, until one
+//! was heard of. What that leg has done of changes that have not ended it does again. Of a change
+//! in several I/Os some may have ended before: who asked for them does them again when
+//! [`Mirror::times_given_up`] has changed meanwhile.
+//!
+//! Legs that left together with that one may have what it has lost, and are in sync again if all
+//! begins anew before it is durable that they are stale. So what the last leg gives where changes
+//! were not flushed is kept back until that is durable, and fails where it can't be: else a reader
+//! would see what was there before, and later what was lost.
+use super::io::Phase;
+use super::legs::{Ticket, Work};
+use super::{Mirror, Output, Request};
+use block::Outcome;
+use block::Range;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Loss {
+    /// How often the last leg in sync has told of one.
+    told_total: u32,
+    /// A flush of a user has failed for it, and nobody has said yet whether that was heard.
+    told: Option<Outcome>,
+    /// The next flush fails for it.
+    untold: Option<Outcome>,
+    /// The last leg in sync may have less than others that have left.
+    poorer: bool,
+    /// How often nobody could take an event.
+    pub tries: u32,
+}
+
+impl Mirror {
+    /// A leg has given up writes that it had acknowledged and not flushed. Said before it is told
+    /// that a flush has failed for that.
+    pub fn gives_up_writes(&mut self, leg: u8, now_ns: u64) {
+        self.at(now_ns);
+        if let Some(it) = self.leg_mut(leg) {
+            it.gave_up = true;
+        }
+    }
+
+    /// How often the mirror has given up unflushed writes: a change that began before that and is
+    /// not done yet is not known to be whole.
+    pub fn times_given_up(&self) -> u32 {
+        self.loss.told_total
+    }
+
+    /// A flush has failed, and whoever asked for it has heard of that, or had gone before.
+    pub fn flush_failed_for(&mut self, heard: bool) {
+        if heard {
+            (self.loss.told, self.loss.untold) = (None, None);
+        } else {
+            self.loss.untold = self.loss.told.or(self.loss.untold);
+        }
+    }
+
+    /// A flush has failed on the last leg in sync.
+    pub(super) fn tells(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.is_poorer();
+        let gave_up = self.leg_mut(ticket.leg).map(|it| &mut it.gave_up);
+        if !gave_up.is_some_and(core::mem::take) && outcome == Outcome::PathError {
+            return; // it could not be asked
+        }
+        self.bad_again(ticket.leg);
+        // Who is being rebuilt may have what that one has not any more.
+        for leg in self.members.rebuilding().iter() {
+            self.lose(leg, outcome);
+        }
+        self.do_again(ticket.leg);
+        self.loss.told_total = self.loss.told_total.wrapping_add(1);
+        match ticket.work {
+            Work::Io(_) => self.loss.told = Some(outcome),
+            _ => self.loss.untold = Some(outcome),
+        }
+    }
+
+    /// What a leg has done of changes that have not ended it does again: it may have lost that too.
+    fn do_again(&mut self, leg: u8) {
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io_mut(id) else {
+                continue;
+            };
+            if slot.request.changes().is_some() && slot.round.done.has(leg) {
+                slot.phase = Phase::Legs;
+                slot.round.done.remove(leg);
+                slot.round.waits.add(leg);
+                let request = slot.request;
+                let ticket = self.ticket(leg, Work::Io(id));
+                self.outputs.push_back(Output::Leg(ticket, request));
+            }
+        }
+    }
+
+    /// How a flush of a user ends.
+    pub(super) fn as_told(&mut self, outcome: Outcome) -> Outcome {
+        // One that fails for another reason tells nothing of it: whoever asked may have gone.
+        match self.loss.untold {
+            Some(loss) if outcome.is_done() => {
+                (self.loss.told, self.loss.untold) = (Some(loss), None);
+                loss
+            }
+            _ => outcome,
+        }
+    }
+
+    /// The last leg in sync may have lost something.
+    pub(super) fn is_poorer(&mut self) {
+        self.loss.poorer = true;
+    }
+
+    /// An event has happened.
+    pub(super) fn see_to_loss(&mut self) {
+        self.loss.poorer &= !self.required.without(self.members.in_sync()).is_empty();
+    }
+
+    /// Whether others than those in sync now may be in sync at the next start, and have more there.
+    fn may_come_back(&self, range: Range) -> bool {
+        let others = !self.required.without(self.members.in_sync()).is_empty() && !self.read_only;
+        self.loss.poorer && others && self.regions(range).any(|it| self.log.is_dirty(it))
+    }
+
+    /// All of a read is there: it ends, or is kept back.
+    pub(super) fn is_read(&mut self, id: u32, range: Range) {
+        if !self.may_come_back(range) {
+            return self.finish(id, Outcome::Done);
+        }
+        let tries = self.loss.tries;
+        if let Some(slot) = self.io_mut(id) {
+            (slot.phase, slot.tries) = (Phase::Leaving, tries);
+        }
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// What was read and kept back ends if it is durable by now who left, or could not be said
+    /// since.
+    pub(super) fn may_be_told(&mut self, id: u32) {
+        let Some(slot) = self.io(id) else {
+            return;
+        };
+        let Request::Read(range) = slot.request else {
+            return;
+        };
+        if !self.may_come_back(range) {
+            self.finish(id, Outcome::Done);
+        } else if self.update.is_broken() && slot.tries != self.loss.tries {
+            self.finish(id, Outcome::PathError);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Regions that a leg which gets no writes lacks: a set for each such leg.
+//!
+//! # Contract
+//! A leg that leaves lacks the regions that were changed since all legs have flushed (it may lose
+//! these with its cache, or be in the middle of a write), those that legs in sync may have
+//! differently, and those that no leg can read; then each one that is changed without it. The set
+//! is kept until the leg is in sync again, also while the leg is being rebuilt: what was copied to
+//! it is only relied on below its position. The bits on the legs are the union of all sets, so
+//! after a restart the union is all that is known.
+//!
+//! A leg without a set lacks the union: one that was away when this engine started, one that left
+//! before all bitmaps were read, and one that shows another superblock than the last one that it
+//! was given. A leg that is being rebuilt is a *spare* for regions that it does not lack: where no
+//! leg in sync can read one, the spare is read; where there is none, a leg that waits (`spare`).
+//!
+//! # Limits
+//! An eighth of a byte per region, and as much once more per leg that is not in sync.
+use super::legs::Legs;
+use super::life::Life;
+use super::members::Rebuild;
+use super::planted::{Bug, has};
+use super::{Mirror, News};
+use crate::Superblock;
+use crate::bitmap::Bitmap;
+use crate::superblock::Lack;
+use block::Range;
+
+/// How long nothing more is said of spares that are read.
+const SAID_NS: u64 = 1_000_000_000;
+
+impl Mirror {
+    /// All bitmaps were read: what they have set may not be flushed.
+    pub(super) fn begin_unflushed(&mut self) {
+        self.log.begin_unflushed();
+    }
+
+    /// Notes a change of `region` for legs that don't get it.
+    pub(super) fn note_missed(&mut self, region: u64) {
+        self.log.note_unflushed(region);
+        let takers = self.members.writable();
+        for (slot, leg) in self.legs.iter_mut().enumerate() {
+            if let Some(leg) = leg
+                && let Some(missed) = &mut leg.missed
+                && !takers.has(slot as u8)
+            {
+                missed.set(region);
+            }
+        }
+    }
+
+    /// A leg that got writes leaves: what it may lack from now on.
+    pub(super) fn begin_missed(&mut self, leg: u8) {
+        let was_in_sync = self.members.in_sync().has(leg);
+        let known = self.life == Life::Running;
+        let regions = self.log.dirty().regions();
+        let before = self.leg_mut(leg).and_then(|it| it.missed.take());
+        // One that was being rebuilt without a set lacks the union.
+        let missed = match before {
+            _ if !known => None,
+            None if was_in_sync => Some(Bitmap::new(regions)),
+            before => before,
+        };
+        let Some(mut missed) = missed else {
+            return;
+        };
+        if !has(Bug::LeftWithoutUnflushed) {
+            missed.merge(self.log.unflushed());
+        }
+        missed.merge(self.diverged.regions());
+        missed.merge(self.unreadable.regions());
+        if let Some(it) = self.leg_mut(leg) {
+            it.missed = Some(missed);
+        }
+    }
+
+    /// Whether what a leg lacks that returns and says `found` is known from its set. Else its own
+    /// bits are read, and it lacks the union.
+    pub(super) fn see_to_missed(&mut self, leg: u8, found: &Superblock) {
+        let run = self.ownership.owner().run;
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        // What is older than what it had acknowledged may have come late over it (T9), or the leg
+        // was put back; another owner may have given it writes.
+        let ours = found.owner.is_some_and(|owner| owner.run == run);
+        if !ours || found.sequence < it.committed.sequence {
+            it.missed = None;
+        }
+    }
+
+    /// Whether the leg has a set.
+    pub(super) fn knows_missed(&self, leg: u8) -> bool {
+        self.leg(leg).is_some_and(|it| it.missed.is_some())
+    }
+
+    /// What a leg is to be given that returns, from when it gets every write.
+    pub(super) fn lacks_when_back(&mut self, leg: u8, lack: &Lack) -> Bitmap {
+        let regions = self.log.dirty().regions();
+        let known = self.leg_mut(leg).and_then(|it| it.missed.take());
+        let missed = known.unwrap_or_else(|| self.log.dirty().clone());
+        let mut todo = missed.clone();
+        if let Some(it) = self.leg_mut(leg) {
+            it.missed = Some(missed);
+        }
+        if lack.position < self.state.geometry.bytes {
+            let first = lack.position >> self.state.geometry.region_shift;
+            for region in first..regions {
+                todo.set(region);
+            }
+        }
+        todo
+    }
+
+    /// Legs that are not in sync and have all of a range, of those besides `but`: those that are
+    /// being rebuilt, and those that wait where each of these has bad blocks in it.
+    pub(super) fn spares(&self, range: Range, but: Legs) -> Legs {
+        let rebuilt = self.rebuilt_spares(range).without(but);
+        if self.bad_on(rebuilt, range) != rebuilt {
+            return rebuilt;
+        }
+        rebuilt.with(self.waiting_spares(range).without(but))
+    }
+
+    /// Legs that are being rebuilt and have all of a range.
+    pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
+        let has_all = |leg: &u8| {
+            let rebuild = self.members.rebuild(*leg);
+            let lacks = |it: &Rebuild| self.regions(range).any(|region| it.lacks(region));
+            rebuild.is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
+        };
+        self.members.rebuilding().iter().filter(has_all).collect()
+    }
+
+    /// A leg gets every write again: what no other could read it may have.
+    pub(super) fn try_skipped_on(&mut self, leg: u8) {
+        let mut next = self.unreadable.next_paused(0);
+        while let Some(region) = next {
+            let rebuild = self.members.rebuild(leg);
+            if rebuild.is_some_and(|it| !it.lacks(region)) {
+                self.unreadable.retry(region);
+            }
+            next = self.unreadable.next_paused(region + 1);
+        }
+    }
+
+    /// A spare was read, since no leg in sync could be.
+    pub(super) fn is_rescued(&mut self, leg: u8, range: Range) {
+        if let Some(it) = self.leg_mut(leg) {
+            it.rescued += 1;
+        }
+        if self.now_ns >= self.rescue_said_until_ns {
+            self.rescue_said_until_ns = self.now_ns.saturating_add(SAID_NS);
+            self.news(News::Rescued(leg, range));
+        }
+    }
+
+    /// What was quiet when all legs were asked to flush is on all of them, for good.
+    pub(super) fn is_flushed(&mut self) {
+        self.log.settle_cold();
+    }
+
+    /// Whether that can be told at all: nothing may be executed late, and no region comes.
+    pub(super) fn may_settle(&self) -> bool {
+        !self.update.is_broken() && !self.is_in_doubt() && !self.is_growing()
+    }
+}

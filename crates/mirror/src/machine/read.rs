@@ -1,0 +1,329 @@
+//! Reads of users: which legs may serve one, and what becomes of it when one could not.
+//!
+//! # Contract
+//! A read goes to a leg that has all of it: one in sync or being rebuilt, and where none of these
+//! can be read one that waits (`spare`). One that fails it is counted, and where another had the
+//! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
+//! Where several could not read all of it for the medium's sake, or one could not and another that
+//! is not in sync has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
+//! read one of these, of a block. Who gave no answer in time, and was not waited for longer since
+//! another one had it too, is asked once more where those others have left meanwhile. It fails when
+//! no leg can read a piece.
+//!
+//! # Limits
+//! The pieces of a read go one after the other. Their failures are not counted again. While a leg
+//! returns, until its superblocks and bitmap are read, it serves no read: one that no other leg can
+//! serve fails then.
+use super::io::{Phase, Slot};
+use super::legs::{Legs, Round, Ticket, Work};
+use super::planted::{Bug, has};
+use super::{Mirror, Output, Request};
+use crate::{Access, LegAttempt, LegDisposition, dispose_leg};
+use block::Outcome;
+use block::Range;
+
+/// What a read is cut into first.
+const PIECE: u64 = 4096;
+
+/// All that is left.
+const WHOLE: u64 = 1 << 62;
+
+/// How long a leg is waited for that was asked for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// No longer than one answer takes: another leg has it too.
+    Briefly,
+    /// As long as it is tried at all.
+    Long,
+}
+
+impl Slot {
+    /// Whether only a part of it is being read.
+    fn is_cut(&self) -> bool {
+        self.request
+            .reads()
+            .is_some_and(|range| range != self.piece)
+    }
+}
+
+impl Mirror {
+    /// Legs that may serve a read which waits for one to be chosen.
+    pub fn readers(&self, io: u32) -> Legs {
+        match self.io(io) {
+            Some(slot) if slot.phase == Phase::Choosing => self
+                .readers_of(&slot)
+                .without(self.ownership.leases.lapsed()),
+            _ => Legs::default(),
+        }
+    }
+
+    /// `leg` was chosen for a read, and is waited for so long; `None` if it may not serve it (any
+    /// more).
+    pub fn take(&mut self, io: u32, leg: u8, wait: Wait) -> Option<Ticket> {
+        if !self.readers(io).has(leg) {
+            return None;
+        }
+        if let Some(slot) = self.io_mut(io) {
+            slot.brief = wait == Wait::Briefly;
+            slot.phase = Phase::Legs;
+            slot.round.waits.add(leg);
+        }
+        Some(self.ticket(leg, Work::Io(io)))
+    }
+
+    /// No leg may serve a read any more that waits for one to be chosen: it ends.
+    pub fn nobody(&mut self, io: u32) {
+        let slot = self.io(io);
+        if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
+            && !self.reads_wait(io, self.readers_of(&slot))
+            && self.readers_of(&slot).is_empty()
+        {
+            let anyone = self.readers_of_any(&slot);
+            let rest = self.fitted(slot.piece, anyone);
+            if self.once_more(io) || !rest.1.is_empty() {
+                return self.offer_read(io);
+            }
+            // Those that have not failed have bad blocks there.
+            let without = match anyone.is_empty() {
+                true => Outcome::PathError,
+                false => Outcome::MediaError,
+            };
+            self.finish(io, slot.round.outcome.unwrap_or(without));
+        }
+    }
+
+    /// Legs that all have to call a range a hole before it may be called one: those in sync, any of
+    /// which may serve a read. None where it is not certain that all of it can be read, or that it
+    /// is alike on them.
+    pub fn hole_witnesses(&self, range: Range) -> Legs {
+        let is_certain = self.may_be_read(range)
+            && !self.ownership.is_lost()
+            && !self.has_lost(range)
+            && !self
+                .regions(range)
+                .any(|region| self.unreadable.has(region))
+            && self
+                .ownership
+                .leases
+                .lapsed()
+                .both(self.members.in_sync())
+                .is_empty()
+            && self.bad_on(self.members.in_sync(), range).is_empty();
+        if is_certain {
+            self.members.in_sync()
+        } else {
+            Legs::default()
+        }
+    }
+
+    pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
+        let anyone = self.readers_of_any(slot);
+        anyone.without(self.bad_on(anyone, slot.piece))
+    }
+
+    /// The same, whatever is bad on them.
+    fn readers_of_any(&self, slot: &Slot) -> Legs {
+        let Request::Read(_) = slot.request else {
+            return Legs::default();
+        };
+        let range = slot.piece;
+        let but = slot.round.failed.with(slot.round.refused);
+        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
+            return self.members.in_sync().without(but);
+        }
+        let spares = match has(Bug::LackingRead) {
+            true => self.members.rebuilding(),
+            false => self.rebuilt_spares(range),
+        };
+        let legs = match self.members.in_sync().without(but) {
+            up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
+            up => up,
+        };
+        // Those that get no writes only where no other can be read.
+        let first = Range::new(range.start, 1);
+        match self.verified.is_empty() || self.bad_on(legs, first) != legs {
+            true => legs,
+            false => legs.with(self.waiting_spares(range).without(but)),
+        }
+    }
+
+    /// Whether a spare was the last resort of what was read.
+    fn is_last_resort(&self, slot: &Slot, leg: u8) -> bool {
+        let but = slot.round.failed.with(slot.round.refused);
+        let in_sync =
+            self.members.in_sync().has(leg) || !self.members.in_sync().without(but).is_empty();
+        !in_sync && (!slot.unreadable.is_empty() || self.is_verified(leg))
+    }
+
+    pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
+        let Some(slot) = self.io(id) else {
+            return;
+        };
+        // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
+        // was there before.
+        let stays = self.may_read(leg) || self.is_verified(leg);
+        if !outcome.is_done() {
+            self.spare_unread(leg, outcome);
+        }
+        if outcome.is_done() && stays {
+            for bad in slot.unreadable.iter() {
+                self.mend(bad, slot.piece);
+            }
+            if self.is_last_resort(&slot, leg) {
+                self.is_rescued(leg, slot.piece);
+            }
+            return self.piece_read(id, range);
+        }
+        let outcome = match outcome {
+            Outcome::Done => Outcome::PathError,
+            other => other,
+        };
+        let attempt = LegAttempt {
+            access: Access::Read,
+            another: true,
+        };
+        let others = !self.readers_of(&slot).is_empty();
+        let bad = outcome == Outcome::MediaError;
+        if let Some(slot) = self.io_mut(id) {
+            if bad {
+                slot.unreadable.add(leg);
+            }
+            if slot.brief && outcome == Outcome::TimedOut {
+                slot.silent.add(leg);
+            }
+        }
+        match dispose_leg(outcome, &attempt) {
+            LegDisposition::Another { .. } if others => {
+                if stays && !slot.is_cut() {
+                    self.count_error(leg, outcome);
+                }
+                // Who was counted once too often has left.
+                self.offer_read(id);
+            }
+            LegDisposition::Another { .. } if self.once_more(id) => self.offer_read(id),
+            LegDisposition::Another { .. } if self.cut(id, range) => self.offer_read(id),
+            _ => self.finish(id, outcome),
+        }
+    }
+
+    /// Whether there is one again that may be asked: who was not waited for, as others were there.
+    fn once_more(&mut self, id: u32) -> bool {
+        let up = self.members.in_sync();
+        let Some(slot) = self.io_mut(id) else {
+            return false;
+        };
+        let again = core::mem::take(&mut slot.silent).both(up);
+        slot.round.failed = slot.round.failed.without(again);
+        !again.is_empty()
+    }
+
+    /// Asks for one of those that may serve what of a read is to be read.
+    pub(super) fn offer_read(&mut self, id: u32) {
+        self.phase(id, Phase::Choosing);
+        let Some(mut slot) = self.io(id) else {
+            return;
+        };
+        let (piece, fit) = self.fitted(slot.piece, self.readers_of_any(&slot));
+        if !fit.is_empty() {
+            slot.piece = piece;
+            self.slots[id] = Some(slot);
+        }
+        let from = self.readers_of(&slot);
+        match from.is_empty() {
+            true => self.nobody(id),
+            false => self.outputs.push_back(Output::Read(id, slot.piece, from)),
+        }
+    }
+
+    /// What of a read was to be read is there: the next piece, or its end.
+    fn piece_read(&mut self, id: u32, range: Range) {
+        let Some(slot) = self.io_mut(id) else {
+            return;
+        };
+        slot.bad = slot.bad.without(slot.unreadable);
+        if slot.piece.end >= range.end {
+            // Somewhere in it; the others have all of it.
+            let bad = slot.bad;
+            bad.iter().for_each(|leg| self.mend(leg, range));
+            return self.is_read(id, range);
+        }
+        // Behind what was bad it goes on with larger ones.
+        let bytes = if slot.bad.is_empty() { WHOLE } else { PIECE };
+        slot.take_piece(slot.piece.end, range, bytes);
+        self.offer_read(id);
+    }
+
+    /// Cuts what none of the legs could read; false: there is nothing to be won.
+    fn cut(&mut self, id: u32, range: Range) -> bool {
+        let block = self.block_bytes();
+        let Some(slot) = self.io(id) else {
+            return false;
+        };
+        let bytes = slot.piece.end - slot.piece.start;
+        let smaller = [PIECE.max(block), block].into_iter().find(|it| *it < bytes);
+        let Some(smaller) = smaller.filter(|_| !slot.unreadable.is_empty()) else {
+            return false;
+        };
+        let mut cut = slot;
+        cut.bad = cut.bad.with(cut.unreadable);
+        cut.take_piece(slot.piece.start, range, smaller);
+        // A leg with bad blocks in this piece may have the others, and so may one that lacks some
+        // regions of it.
+        let several = self.readers_of_any(&cut).count() > 1 || self.has_spares_in(slot.piece);
+        let may = several && !self.readers_of(&cut).is_empty();
+        if may {
+            self.slots[id] = Some(cut);
+        }
+        may
+    }
+
+    /// Whether a leg that is not in sync has some region of a range.
+    fn has_spares_in(&self, range: Range) -> bool {
+        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
+            return false;
+        }
+        self.regions(range).any(|region| {
+            let region = self.bytes_of(region);
+            let part = Range {
+                start: region.start.max(range.start),
+                end: region.end.min(range.end),
+            };
+            let spares = self.rebuilt_spares(part);
+            !spares.with(self.waiting_spares(part)).is_empty()
+        })
+    }
+
+    pub(super) fn block_bytes(&self) -> u64 {
+        1 << self.state.geometry.block_shift
+    }
+
+    /// A read that `leg` failed, and another leg has.
+    pub(super) fn count_error(&mut self, leg: u8, outcome: Outcome) {
+        let most = self.config.errors_max;
+        if matches!(outcome, Outcome::Busy { .. }) {
+            return; // it is no fault of the leg's data, nor of what leads there (T6)
+        }
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        it.errors += 1;
+        if it.errors > most {
+            self.lose(leg, outcome);
+        }
+    }
+}
+
+impl Slot {
+    /// What is read next: from `start` to the next multiple of `bytes`, by whoever has not failed
+    /// for another reason than the medium.
+    fn take_piece(&mut self, start: u64, range: Range, bytes: u64) {
+        let end = (start / bytes + 1).saturating_mul(bytes).min(range.end);
+        self.piece = Range { start, end };
+        let unreadable = core::mem::take(&mut self.unreadable);
+        self.round = Round {
+            failed: self.round.failed.without(unreadable),
+            refused: self.round.refused.without(unreadable),
+            ..Round::default()
+        };
+    }
+}

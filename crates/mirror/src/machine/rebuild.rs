@@ -1,0 +1,169 @@
+//! A leg that is being rebuilt: what it lacks, how far it is, and when it has everything.
+//!
+//! # Contract
+//! A leg lacks the regions that it missed while it was away (`missed`), and all from its position
+//! on. What was copied is not relied on before that leg has flushed it: its position
+//! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
+//! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
+use super::legs::{Round, Work};
+use super::members::Step;
+use super::planted::{Bug, has};
+use super::{Mirror, Output};
+use block::Outcome;
+use block::Range;
+
+impl Mirror {
+    /// Saves positions, and ends rebuilds.
+    pub(super) fn see_to_rebuilds(&mut self) {
+        if self.is_stopping() || self.update.is_broken() {
+            return;
+        }
+        for leg in self.members.rebuilding().iter() {
+            let it = self.members.rebuild(leg);
+            let Some(it) = it.filter(|it| it.step == Step::Copying && !it.flushing) else {
+                continue;
+            };
+            if it.left() == 0 {
+                self.flush_rebuilt(leg, Step::LastFlush, Step::Whole);
+            } else if let Some(to) = self.position_due(leg) {
+                self.flush_rebuilt(leg, Step::Flushing(to), Step::Position(to));
+            }
+        }
+    }
+
+    fn flush_rebuilt(&mut self, leg: u8, flushing: Step, flushed: Step) {
+        let skip = match flushing {
+            Step::LastFlush => has(Bug::JoinedUnflushed),
+            _ => has(Bug::PositionUnflushed),
+        };
+        if skip {
+            return self.set_step(leg, flushed);
+        }
+        self.set_step(leg, flushing);
+        if let Some(it) = self.members.rebuild_mut(leg) {
+            it.flushing = true;
+        }
+        let ticket = self.ticket(leg, Work::Rebuilt);
+        self.outputs.push_back(Output::Flush(ticket));
+    }
+
+    /// The position that is to be saved now, if one is.
+    fn position_due(&self, leg: u8) -> Option<u64> {
+        let (was, it) = (self.position(leg)?, self.members.rebuild(leg)?);
+        let bytes = self.state.geometry.bytes;
+        let shift = self.state.geometry.region_shift;
+        if was >= bytes {
+            return None; // its intents say it all
+        }
+        let next = it.next(was >> shift);
+        let to = next.map_or(bytes, |region| region << shift).min(bytes);
+        let far = to.saturating_sub(was) >= self.config.position_bytes;
+        (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
+    }
+
+    /// When a position is to be saved next.
+    pub(super) fn rebuild_at(&self) -> u64 {
+        let saves = self.members.rebuilding().iter().filter_map(|leg| {
+            let it = self.members.rebuild(leg);
+            let it = it.filter(|it| it.step == Step::Copying)?;
+            (it.save_at_ns > self.now_ns).then_some(it.save_at_ns)
+        });
+        saves.min().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let save_at_ns = self.now_ns + self.config.position_ns;
+        let Some(it) = self.members.rebuild_mut(leg) else {
+            return; // it has left meanwhile
+        };
+        it.flushing = false;
+        let mut round = Round::default();
+        round.end(leg, outcome);
+        if !round.failed.is_empty() {
+            return self.lose(leg, outcome);
+        }
+        it.save_at_ns = save_at_ns;
+        it.step = match it.step {
+            _ if !outcome.is_done() => Step::Copying,
+            Step::Flushing(to) => Step::Position(to),
+            Step::LastFlush => Step::Whole,
+            step => step,
+        };
+        self.wake = true;
+    }
+
+    /// The next region to be copied, and to whom.
+    pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
+        let legs = self.members.rebuilding();
+        let nexts = legs.iter().filter_map(|leg| {
+            let it = self.members.rebuild(leg)?;
+            if !matches!(
+                it.step,
+                Step::Copying | Step::Flushing(_) | Step::Position(_)
+            ) {
+                return None;
+            }
+            let mut region = it.next(it.cursor);
+            while let Some(at) = region
+                && (self.unreadable.is_paused(at) || self.is_copied_now(at))
+            {
+                region = it.next(at + 1);
+            }
+            region
+        });
+        let next = nexts.min();
+        if next.is_none() {
+            // What was passed over is looked at again.
+            for leg in legs.iter() {
+                if let Some(it) = self.members.rebuild_mut(leg) {
+                    it.cursor = 0;
+                }
+            }
+        }
+        next
+    }
+
+    /// How many regions a leg lacks that nobody can give it now.
+    pub(super) fn stuck(&self, leg: u8) -> u64 {
+        let it = self.members.rebuild(leg);
+        let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
+            return 0;
+        };
+        let mut count = 0;
+        let mut next = self.unreadable.next_paused(0);
+        while let Some(region) = next {
+            count += u64::from(it.lacks(region));
+            next = self.unreadable.next_paused(region + 1);
+        }
+        count
+    }
+
+    /// A region was copied to a leg, all of it.
+    pub(super) fn has_region(&mut self, leg: u8, region: u64) {
+        if let Some(it) = self.members.rebuild_mut(leg) {
+            it.has_region(region);
+        }
+        self.wake = true;
+    }
+
+    /// Legs may have these bytes differently, although no crash was between.
+    pub(super) fn differ(&mut self, range: Range) {
+        for region in self.regions(range) {
+            if self.members.in_sync().count() > 1 {
+                self.diverged.mark(region, self.now_ns);
+            }
+            self.diverged.copy_again(region);
+            for leg in self.members.rebuilding().iter() {
+                let it = self.leg_mut(leg);
+                if let Some(missed) = it.and_then(|it| it.missed.as_mut()) {
+                    missed.set(region);
+                }
+                if let Some(it) = self.members.rebuild_mut(leg) {
+                    it.lacks_again(region);
+                }
+            }
+        }
+        self.copies_anew();
+        self.wake = true;
+    }
+}

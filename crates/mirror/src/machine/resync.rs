@@ -1,0 +1,271 @@
+//! Regions that legs in sync may have differently: when they are alike again.
+//!
+//! # Contract
+//! A region is alike when it was copied to all legs in sync and they have flushed it: a copy that a
+//! leg loses with its cache would leave what was there before (T13). A leg alone has nobody to be
+//! like, and flushes what was copied to it all the same. Reads of such regions wait until then.
+use super::copy::{Job, Kind};
+use super::io::Phase;
+use super::legs::{Round, Work};
+use super::life::COPY_PAUSE_NS;
+use super::{Mirror, News, Request, Resync};
+use crate::bitmap::Bitmap;
+use alloc::vec::Vec;
+use block::Outcome;
+
+/// Regions that are flushed together before they count as alike.
+const FLUSH_BATCH: usize = 64;
+
+/// Regions that legs in sync may have differently, and how far these are copied.
+#[derive(Debug)]
+pub(super) struct Diverged {
+    regions: Bitmap,
+    /// How many these are.
+    count: u64,
+    /// Those copied, and those being flushed.
+    copied: Vec<u64>,
+    flushing: Vec<u64>,
+    flush: Option<Round>,
+    /// Something was copied, and no flush has begun since.
+    unflushed: bool,
+    /// How often that flush has failed on end.
+    tries: u8,
+    /// Since when there are some, ns, and how many there were at most.
+    begun: Option<(u64, u64)>,
+}
+
+impl Diverged {
+    /// None, of so many regions.
+    pub fn new(regions: u64) -> Self {
+        Self {
+            regions: Bitmap::new(regions),
+            count: 0,
+            copied: Vec::new(),
+            flushing: Vec::new(),
+            flush: None,
+            unflushed: false,
+            tries: 0,
+            begun: None,
+        }
+    }
+
+    /// Room for so many regions; new ones have not diverged.
+    pub fn resize(&mut self, regions: u64) {
+        self.regions.resize(regions);
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// All of them.
+    pub fn regions(&self) -> &Bitmap {
+        &self.regions
+    }
+
+    /// Whether legs in sync may differ in the region.
+    pub fn has(&self, region: u64) -> bool {
+        self.regions.is_set(region)
+    }
+
+    /// Legs in sync may differ in the region.
+    pub fn mark(&mut self, region: u64, now_ns: u64) {
+        self.count += u64::from(self.regions.set(region));
+        self.note_most(now_ns);
+    }
+
+    /// Legs in sync may differ in these regions, and in no others.
+    pub fn mark_only(&mut self, regions: &Bitmap, now_ns: u64) {
+        self.regions.copy_from(regions);
+        self.count = regions.count();
+        self.note_most(now_ns);
+    }
+
+    fn note_most(&mut self, now_ns: u64) {
+        if self.count > 0 {
+            let (since_ns, most) = self.begun.unwrap_or((now_ns, 0));
+            self.begun = Some((since_ns, most.max(self.count)));
+        }
+    }
+
+    /// The first one from `region` on that was not copied.
+    pub fn next_uncopied(&self, region: u64) -> Option<u64> {
+        let mut next = self.regions.next(region);
+        while let Some(region) = next
+            && self.is_copied(region)
+        {
+            next = self.regions.next(region + 1);
+        }
+        next
+    }
+
+    /// Whether the region was copied, and waits for a flush.
+    pub fn is_copied(&self, region: u64) -> bool {
+        self.copied.contains(&region) || self.flushing.contains(&region)
+    }
+
+    /// The region was copied to all legs in sync.
+    pub fn has_copied(&mut self, region: u64) {
+        self.copied.push(region);
+    }
+
+    /// A part of a region was written to a leg in sync.
+    pub fn note_unflushed(&mut self) {
+        self.unflushed = true;
+    }
+
+    /// The region was changed: it is copied again.
+    pub fn copy_again(&mut self, region: u64) {
+        self.copied.retain(|it| *it != region);
+        self.flushing.retain(|it| *it != region);
+    }
+
+    fn copy_all_again(&mut self) {
+        self.copied.clear();
+        self.flushing.clear();
+    }
+
+    /// Whether legs flush what was copied.
+    pub fn is_flushing(&self) -> bool {
+        self.flush.is_some()
+    }
+
+    /// What was flushed is alike.
+    fn settle(&mut self) {
+        self.tries = 0;
+        for region in core::mem::take(&mut self.flushing) {
+            self.count -= u64::from(self.regions.clear(region));
+        }
+    }
+
+    /// All regions are alike.
+    fn clear(&mut self) {
+        self.regions.clear_all();
+        self.count = 0;
+        self.unflushed = false;
+        self.begun = None;
+        self.copy_all_again();
+    }
+}
+
+impl Mirror {
+    /// How far legs in sync are with being made alike, while they may differ.
+    pub fn resync(&self) -> Option<Resync> {
+        let (since_ns, regions) = self.diverged.begun?;
+        let left = self.diverged.count;
+        (left > 0).then_some(Resync {
+            since_ns,
+            regions,
+            left,
+        })
+    }
+
+    /// A leg alone differs from none, when it is durable that it is alone, nothing is being written
+    /// to it any more, and it has flushed what was copied to it: else a reader would see that, and
+    /// after a loss of its cache what was there before (T13).
+    pub(super) fn alone(&mut self) {
+        if !self.is_alone() {
+            return;
+        }
+        match self.diverged.flush {
+            Some(_) => {}
+            None if !self.diverged.unflushed => self.end_resync(),
+            None if self.now_ns < self.copies.pause_ns => {}
+            None => self.flush_copied(),
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        let alone = self.members.in_sync().count() == 1 && self.required == self.members.in_sync();
+        let writes = |job: &Job| matches!(job.kind, Kind::Resync(_)) && !job.is_over();
+        let writes = self.copies.jobs.iter().flatten().any(writes);
+        !self.diverged.is_empty() && alone && !writes
+    }
+
+    /// Whether it is to flush that when the pause is over.
+    pub(super) fn flushes_alone_later(&self) -> bool {
+        let waits = self.diverged.unflushed && self.diverged.flush.is_none();
+        waits && !self.is_stopping() && self.is_alone()
+    }
+
+    fn flush_copied(&mut self) {
+        self.diverged.unflushed = false;
+        self.diverged.flush = Some(self.flush_all(self.members.in_sync(), Work::Resync));
+    }
+
+    /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and
+    /// the next one ends well; else reads that wait for that fail, and it is tried again later.
+    fn alone_unflushed(&mut self, outcome: Outcome) {
+        self.diverged.unflushed = true;
+        self.diverged.tries = self.diverged.tries.saturating_add(1);
+        if self.members.in_sync().count() > 1 || self.diverged.tries < 2 {
+            return;
+        }
+        self.copies.pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
+        for id in 0..self.config.ios as u32 {
+            let Some(slot) = self.io(id) else {
+                continue;
+            };
+            if let (Phase::Held, Request::Read(range)) = (slot.phase, slot.request)
+                && !self.may_be_read(range)
+            {
+                self.finish(id, outcome);
+            }
+        }
+    }
+
+    /// What is being made alike begins anew: another leg is in sync, or something was written.
+    pub(super) fn copies_anew(&mut self) {
+        for job in self.copies.jobs.iter_mut().flatten() {
+            job.anew = true;
+        }
+        if !self.diverged.is_empty() {
+            self.diverged.copy_all_again();
+        }
+    }
+
+    /// Flushes what was copied, if that is enough or somebody waits.
+    pub(super) fn see_to_resync_flush(&mut self) {
+        if self.diverged.copied.is_empty()
+            || self.diverged.flush.is_some()
+            || self.members.in_sync().count() < 2
+        {
+            return;
+        }
+        let left = self.diverged.count - self.diverged.copied.len() as u64;
+        let waits = |slot: &super::Slot| matches!(slot.request, Request::Read(_));
+        let enough = self.diverged.copied.len() >= FLUSH_BATCH || left == 0;
+        if enough || self.ios().any(waits) {
+            self.diverged.flushing.append(&mut self.diverged.copied);
+            self.flush_copied();
+        }
+    }
+
+    pub(super) fn resync_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let Some(round) = self.flush_ended(|it| &mut it.diverged.flush, leg, outcome) else {
+            return;
+        };
+        if !self.members.in_sync().without(round.done).is_empty() {
+            // Once more; where the last leg can't flush, that is later.
+            self.diverged.copied.append(&mut self.diverged.flushing);
+            return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));
+        }
+        self.diverged.settle();
+        if self.diverged.is_empty() {
+            self.end_resync();
+        }
+        self.look_again();
+    }
+
+    fn end_resync(&mut self) {
+        self.diverged.clear();
+        self.news(News::Resynced);
+        self.look_again();
+    }
+}

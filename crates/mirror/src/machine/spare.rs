@@ -1,0 +1,319 @@
+//! Legs that get no writes and are read all the same, where no other leg can be: legs that wait for
+//! their fence, for their turn or after a failed return, and legs that a user has taken out.
+//!
+//! # Contract
+//! Such a leg is read in regions that were not changed since it left (`missed`): all that it was
+//! given and may yet execute (T9) is of regions that it lacks. First its superblocks are read, when
+//! nothing that it was given is under way, and then once in each heartbeat interval. It must be the
+//! leg that it was, say that it is ours, and show no older record than it has acknowledged (T50);
+//! and its history must lead to ours. Where other hosts reach it that holds for a lease from when
+//! it was read: whoever takes it over lets its own record stand for longer before it changes
+//! anything (T48). A leg that may return gets no more reads, so that it has nothing under way soon;
+//! what it was asked for before counts.
+//!
+//! # Limits
+//! A leg that left before this engine started, or before all bitmaps were read, has no set. While
+//! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
+//! count.
+use super::legs::{Legs, Ticket, Work};
+use super::life::Life;
+use super::members::Member;
+use super::planted::{Bug, has};
+use super::{Leg, Mirror, Output};
+use crate::bitmap::Bitmap;
+use crate::copies::{Chosen, NoLeg};
+use crate::superblock::LegState;
+use block::Outcome;
+use block::Range;
+
+/// When a leg is looked at again that could not be read, or is not what it was.
+const AGAIN_NS: u64 = 10_000_000_000;
+
+/// Whether a leg may be read that gets no writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    /// It can't be reached, or gets writes, or is about to return.
+    Away,
+    /// Its superblocks are read at that time.
+    Due(u64),
+    /// They are being read since.
+    Asked(u64),
+    /// It may be read.
+    Verified(Verified),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verified {
+    /// Until then, and when its superblocks are read again.
+    until_ns: u64,
+    again_ns: u64,
+    /// They are being read again since.
+    asked_ns: Option<u64>,
+    /// It lacks all from this byte on.
+    position: u64,
+}
+
+impl Leg {
+    /// Whether it has something that a stop waits for.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_flight > u32::from(self.is_asked)
+    }
+}
+
+impl Mirror {
+    /// A leg that is away can be reached, whether or not it is to return; whether that is news.
+    pub fn spare_found(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let takes = self.members.writable().has(leg);
+        let now_ns = self.now_ns;
+        if let Some(it) = self.leg_mut(leg).filter(|_| !takes)
+            && it.spare == Spare::Away
+        {
+            it.spare = Spare::Due(now_ns);
+            self.wake = true;
+            return true;
+        }
+        false
+    }
+
+    /// A leg that is away can't be reached: what copies read from it is read from another. Whether
+    /// that is news.
+    pub fn spare_lost(&mut self, leg: u8) -> bool {
+        let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Away);
+        if !is_spare || self.members.writable().has(leg) {
+            return false;
+        }
+        self.close_spare(leg);
+        self.copy_without(leg);
+        true
+    }
+
+    /// A leg is not read as a spare any more.
+    pub(super) fn close_spare(&mut self, leg: u8) {
+        self.verified.remove(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.spare = Spare::Away;
+        }
+    }
+
+    /// Whether a leg returns as soon as it has nothing under way: it gets no more reads, and those
+    /// that it has count.
+    fn is_closing(&self, leg: u8) -> bool {
+        !self.no_leg_may_return() && self.is_due(leg)
+    }
+
+    /// Whether a leg that is about to return, or whose return has begun, lacks nothing of a range:
+    /// it is read there soon.
+    pub(super) fn returns_with(&self, range: Range, but: Legs) -> bool {
+        let is_coming = |leg: u8| {
+            let member = self.members.get(leg);
+            let has_begun = matches!(member, Member::Superblocks | Member::Bitmap(_));
+            has_begun || self.is_closing(leg)
+        };
+        let mut legs = self.all_slots().filter(|&leg| !but.has(leg));
+        legs.any(|leg| is_coming(leg) && self.may_have(leg, range))
+    }
+
+    /// Whether a leg may become a spare: this engine knows what it lacks.
+    fn may_be_verified(&self, leg: u8) -> bool {
+        let runs = self.life == Life::Running && !self.is_stopping() && !self.ownership.is_lost();
+        let Some(it) = self
+            .leg(leg)
+            .filter(|_| runs && !self.members.writable().has(leg))
+        else {
+            return false;
+        };
+        let has_nothing = it.contents.is_void() || it.discarded || it.fresh.is_some();
+        let known = it.missed.is_some() && self.is_stale(leg);
+        known && !has_nothing && !self.changes.removing.has(leg)
+    }
+
+    /// Reads the superblocks of legs that may be spares.
+    pub(super) fn see_to_spares(&mut self) {
+        let now_ns = self.now_ns;
+        for leg in self.all_slots() {
+            let Some(it) = self.leg(leg).filter(|it| it.spare != Spare::Away) else {
+                continue;
+            };
+            let is_quiet = it.in_flight == 0;
+            let due = match it.spare {
+                Spare::Due(at_ns) => at_ns <= now_ns && is_quiet,
+                Spare::Verified(of) => of.again_ns <= now_ns && of.asked_ns.is_none(),
+                Spare::Away | Spare::Asked(_) => false,
+            };
+            if !due || self.is_closing(leg) || !self.may_be_verified(leg) {
+                continue;
+            }
+            if let Some(it) = self.leg_mut(leg) {
+                it.spare = match it.spare {
+                    Spare::Verified(of) => Spare::Verified(Verified {
+                        asked_ns: Some(now_ns),
+                        ..of
+                    }),
+                    _ => Spare::Asked(now_ns),
+                };
+            }
+            if let Some(it) = self.leg_mut(leg) {
+                it.is_asked = true;
+            }
+            let ticket = self.ticket(leg, Work::Verify);
+            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+        }
+    }
+
+    /// When the next superblocks are read.
+    pub(super) fn spares_at(&self) -> u64 {
+        let at_ns = |leg: u8| match self.leg(leg)?.spare {
+            Spare::Due(at_ns) => Some(at_ns),
+            Spare::Verified(of) if of.asked_ns.is_none() => Some(of.again_ns),
+            _ => None,
+        };
+        let times = self.all_slots().filter_map(at_ns);
+        // What is due by now waits for something else.
+        let later = times.filter(|&at_ns| at_ns > self.now_ns);
+        later.min().unwrap_or(u64::MAX)
+    }
+
+    /// What the superblocks of a leg say that may be a spare.
+    pub(super) fn spare_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
+        let asked_ns = match self.leg(leg).map(|it| it.spare) {
+            Some(Spare::Asked(asked_ns)) => asked_ns,
+            Some(Spare::Verified(of)) => of.asked_ns.unwrap_or(0),
+            _ => return, // lost meanwhile, or about to return
+        };
+        let run = self.ownership.owner().run;
+        let said = self.leg(leg).map_or(u64::MAX, |it| it.committed.sequence);
+        let same = |it: &&Chosen| {
+            let found = it.superblock;
+            let is_ours = found.owner.is_some_and(|owner| owner.run == run);
+            is_ours && found.sequence >= said
+        };
+        let found = found.as_ref().ok().filter(same);
+        let lack = found.and_then(|it| self.lack_of(leg, it).ok());
+        let Some(lack) = lack.filter(|_| self.may_be_verified(leg)) else {
+            return self.spare_failed(leg);
+        };
+        let leases = &self.ownership.leases;
+        let lease_ns = match leases.is_shared() {
+            true => leases.lease_ns(),
+            false => u64::MAX,
+        };
+        let of = Verified {
+            until_ns: asked_ns.saturating_add(lease_ns),
+            again_ns: asked_ns.saturating_add(leases.interval_ns()),
+            asked_ns: None,
+            position: lack.position,
+        };
+        let was_verified = self.is_verified(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.spare = Spare::Verified(of);
+        }
+        // Its lease, of when it was in sync, is over; that is no matter any more.
+        self.ownership.leases.forget_lapse(leg);
+        self.verified.add(leg);
+        if !was_verified {
+            self.try_skipped_of(leg);
+        }
+        self.wake = true;
+    }
+
+    /// A leg's superblocks could not be read, or are not what they have to be.
+    pub(super) fn spare_failed(&mut self, leg: u8) {
+        let again_ns = self.now_ns.saturating_add(AGAIN_NS);
+        self.verified.remove(leg);
+        if let Some(it) = self.leg_mut(leg).filter(|it| it.spare != Spare::Away) {
+            it.spare = Spare::Due(again_ns);
+        }
+    }
+
+    /// A read has failed on a leg, which may be a spare: where it has not answered, its superblocks
+    /// are read first before it is asked again.
+    pub(super) fn spare_unread(&mut self, leg: u8, outcome: Outcome) {
+        if self.verified.has(leg) && outcome.is_path_error() {
+            self.spare_failed(leg);
+        }
+    }
+
+    /// Forgets which regions no leg could read, of those that a leg has which may be read from now
+    /// on: they are tried again.
+    fn try_skipped_of(&mut self, leg: u8) {
+        let mut next = self.unreadable.next_paused(0);
+        while let Some(region) = next {
+            if self.waiting_spares(self.bytes_of(region)).has(leg) {
+                self.unreadable.retry(region);
+            }
+            next = self.unreadable.next_paused(region + 1);
+        }
+    }
+
+    /// Whether a leg that gets no writes may be read now, somewhere.
+    pub(super) fn is_verified(&self, leg: u8) -> bool {
+        let until_ns = |leg: u8| match self.leg(leg)?.spare {
+            Spare::Verified(of) => Some(of.until_ns),
+            _ => None,
+        };
+        let has_until = self.verified.has(leg) && until_ns(leg).is_some_and(|it| it > self.now_ns);
+        has_until && self.may_be_verified(leg)
+    }
+
+    /// Legs that get no writes, have all of a range, and may be read.
+    pub(super) fn waiting_spares(&self, range: Range) -> Legs {
+        let legs = self.verified_spares(range);
+        legs.iter().filter(|&leg| !self.is_closing(leg)).collect()
+    }
+
+    /// The same, and those that are about to return: they are not asked any more, and what they
+    /// were asked for counts.
+    pub(super) fn verified_spares(&self, range: Range) -> Legs {
+        let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.contents.cut().is_some());
+        if self.verified.is_empty() || self.members.in_sync().iter().any(is_cut) {
+            return Legs::default();
+        }
+        let has_all = |leg: &u8| self.is_verified(*leg) && self.has_missed_none(*leg, range);
+        self.verified.iter().filter(has_all).collect()
+    }
+
+    /// Whether a leg that gets no writes lacks nothing of a range.
+    fn has_missed_none(&self, leg: u8, range: Range) -> bool {
+        let Some(it) = self.leg(leg) else {
+            return false;
+        };
+        let position = match it.spare {
+            Spare::Verified(of) => of.position,
+            _ => 0,
+        };
+        has(Bug::WaitingLacks) || range.end <= position && self.may_have(leg, range)
+    }
+
+    /// Whether a leg that is away lacks nothing of a range, as far as this engine knows: when it
+    /// can be reached again, it is read there.
+    pub fn may_have(&self, leg: u8, range: Range) -> bool {
+        let said = match self.state.state(leg) {
+            Some(LegState::Stale(lack)) => lack.position,
+            _ => 0,
+        };
+        let lacks = |missed: &Bitmap| self.regions(range).any(|region| missed.is_set(region));
+        let missed = self.leg(leg).and_then(|it| it.missed.as_ref());
+        let has_all = missed.is_some_and(|missed| !lacks(missed));
+        has_all && range.end <= said && self.may_be_verified(leg) && !self.is_bad(leg, range)
+    }
+
+    /// Whether what a ticket is for is of no use any more, since its leg has left: a read of a
+    /// spare is.
+    pub fn is_needless(&self, ticket: Ticket) -> bool {
+        let leg = ticket.leg;
+        let reads = match ticket.work {
+            Work::Io(id) => {
+                let slot = self.io(id);
+                slot.is_some_and(|slot| slot.request.reads().is_some())
+            }
+            Work::Copy(job) => {
+                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
+                job.is_some_and(|job| job.is_read_by(leg))
+            }
+            _ => false,
+        };
+        let may_go = self.may_read(leg) || reads && self.is_verified(leg);
+        self.ownership.is_lost() || !may_go
+    }
+}
