@@ -5,7 +5,7 @@
 //! programs that wrap it to add load or exports. `impl Machine for HostEngine`.
 //!
 //! * `session`: a path is connected, learnt, checked, opened
-//! * `io`: the life of one I/O; `slots`: the table of those in flight, and their states
+//! * `io`: the life of one I/O; `io_table`: those in flight, and their states
 //! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
 //!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
@@ -54,6 +54,7 @@ mod fence;
 mod flush;
 mod hedge;
 mod io;
+mod io_table;
 mod kind;
 mod loss;
 mod losses;
@@ -70,7 +71,6 @@ mod recovery;
 mod report;
 mod session;
 mod shutdown;
-mod slots;
 mod split;
 mod stages;
 mod standstill;
@@ -99,12 +99,12 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::IoLimits;
 use hedge::Hedger;
+use io_table::IoTable;
 use outputs::Outputs;
 use path::{Link, Path, Role};
 use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
-use slots::Slots;
 use split::Splits;
 use standstill::Standstills;
 use timers::Timers;
@@ -118,7 +118,7 @@ pub struct HostEngine {
     volumes: Vec<Volume>,
     /// Of all volumes; a path keeps its place while it lives.
     paths: Vec<Path>,
-    slots: Slots,
+    ios: IoTable,
     splits: Splits,
     /// Buffers of the engine's own.
     scratch: Scratch,
@@ -187,8 +187,8 @@ impl HostEngine {
         let spare = hedge::spare(config.io_max, config.scratch);
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
-            slots: Slots::new(config.io_max, spare),
-            splits: Splits::new(config.io_max, spare, slots::EMPTY),
+            ios: IoTable::new(config.io_max, spare),
+            splits: Splits::new(config.io_max, spare, io_table::EMPTY),
             hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
@@ -214,14 +214,14 @@ impl HostEngine {
     #[inline]
     pub fn poll_event(&mut self) -> Option<HostEvent> {
         if let Some(HostEvent::Removed(_)) = self.events.front()
-            && let Some(done) = self.slots.report()
+            && let Some(done) = self.ios.report()
         {
             return Some(HostEvent::Done(done));
         }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        self.slots.report().map(HostEvent::Done)
+        self.ios.report().map(HostEvent::Done)
     }
 
     /// Bytes of [`HostConfig::scratch`] that are free: all of them, while no payload is under way

@@ -20,8 +20,8 @@
 //! cores together: core 0 keeps the others until those are answered, within the same wait. A
 //! flush before a path
 //! leaves is not aborted.
+use super::io_table::{IoState, IoTable, Kind};
 use super::path::{Path, Role};
-use super::slots::{IoState, Kind, Slots};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, report};
@@ -105,19 +105,19 @@ impl Aborts {
 impl Path {
     /// Whether nothing but its probe is under way on it, here and on the other cores: then it costs
     /// nothing to connect it again.
-    pub(super) fn has_only_probe(&self, volume: &Volume, slots: &Slots) -> bool {
-        let probe = self.probing.probe.and_then(|token| slots.find(token));
+    pub(super) fn has_only_probe(&self, volume: &Volume, ios: &IoTable) -> bool {
+        let probe = self.probing.probe.and_then(|token| ios.find(token));
         let front = self.lane.front();
-        let only = front.is_some_and(|first| slots.next(first).is_none());
+        let only = front.is_some_and(|first| ios.next(first).is_none());
         let is_unused = volume.head.is_unused_elsewhere(self.index) && volume.recovery.enabled;
         front == probe && only && is_unused
     }
 
     /// Whether it is lost because its probe was not answered in an idle time, while no other path
     /// was better: that is no fault of it.
-    pub(super) fn is_renewal(&self, volume: &Volume, slots: &Slots) -> bool {
+    pub(super) fn is_renewal(&self, volume: &Volume, ios: &IoTable) -> bool {
         let well = volume.head.probation(self.index).is_none();
-        self.probing.renewing && self.has_only_probe(volume, slots) && well
+        self.probing.renewing && self.has_only_probe(volume, ios) && well
     }
 
     /// An I/O that was asked back has ended on it, one way or another.
@@ -129,15 +129,15 @@ impl Path {
 
     /// Whether a command ended because it was aborted, as its time was over: that means as much as
     /// no answer, but that it will not be executed.
-    pub(super) fn was_aborted(&mut self, slots: &mut Slots, index: u32, status: Status) -> bool {
-        let slot = slots.get(index);
+    pub(super) fn was_aborted(&mut self, ios: &mut IoTable, index: u32, status: Status) -> bool {
+        let slot = ios.get(index);
         let aborted = status.is(Status::ABORT_REQUESTED) && slot.is_expired();
         let counted = aborted && slot.kind != Kind::Probe;
         self.counters.aborted += u64::from(counted);
         if aborted {
             // It may say so before the Abort is answered.
             let state = IoState::Aborting { is_confirmed: true };
-            slots.set_state(index, state);
+            ios.set_state(index, state);
         }
         aborted
     }
@@ -170,8 +170,8 @@ impl HostEngine {
         let (mut new, mut counted) = (0, 0);
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            let token = self.slots.token(index);
-            let slot = self.slots.get(index);
+            let token = self.ios.token(index);
+            let slot = self.ios.get(index);
             let since_ns = slot.issued_ns.max(paused_ns);
             if since_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
                 break;
@@ -180,10 +180,10 @@ impl HostEngine {
             new += u32::from(first);
             counted += u64::from(first && slot.kind != Kind::Probe);
             if first {
-                self.slots.set_state(index, ASKED_BACK);
+                self.ios.set_state(index, ASKED_BACK);
             }
             late |= aborts.until_ns(token).is_some_and(|at_ns| at_ns <= now_ns);
-            next = self.slots.next(index);
+            next = self.ios.next(index);
         }
         self.paths[number].counters.timed_out += counted;
         if new == 0 || late {
@@ -200,11 +200,11 @@ impl HostEngine {
     pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
         let index = path.probing.probe.filter(|_| tcp && path.is_live());
-        let Some(index) = index.and_then(|token| self.slots.find(token)) else {
+        let Some(index) = index.and_then(|token| self.ios.find(token)) else {
             return u64::MAX; // no probe is under way that could expire
         };
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        if !slot.is_expired() && self.slots.is_waiting(&path.lane, index) {
+        let (slot, token) = (self.ios.get(index), self.ios.token(index));
+        if !slot.is_expired() && self.ios.is_waiting(&path.lane, index) {
             return u64::MAX;
         }
         let head = &self.volumes[usize::from(path.volume)].head;
@@ -243,7 +243,7 @@ impl HostEngine {
         match head.probation(path.index) {
             Some(_) => another.then_some(PROBE_WAIT_NS),
             None if another => Some(idle_ns),
-            None if path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.slots) => {
+            None if path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.ios) => {
                 let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
                 let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
                 // Before it expires as an I/O, which would be the path's fault.
@@ -274,10 +274,10 @@ impl HostEngine {
     /// The probe of a path has had its time; true: the path must be given up.
     pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        let Some(index) = path.probing.probe.and_then(|token| self.slots.find(token)) else {
+        let Some(index) = path.probing.probe.and_then(|token| self.ios.find(token)) else {
             unreachable!("only a probe that is under way has a time");
         };
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         if slot.is_expired() {
             return true; // it was aborted, and did not end
         }
@@ -286,10 +286,10 @@ impl HostEngine {
         let blameless = head.probation(path.index).is_none()
             && !head.another_is_well(path.index, slot.issued_ns);
         let volume = &self.volumes[usize::from(path.volume)];
-        let renewing = blameless && path.has_only_probe(volume, &self.slots);
+        let renewing = blameless && path.has_only_probe(volume, &self.ios);
         self.paths[number].probing.renewing = renewing;
-        self.slots.set_state(index, ASKED_BACK);
-        let token = self.slots.token(index);
+        self.ios.set_state(index, ASKED_BACK);
+        let token = self.ios.token(index);
         !can || !self.ask_one_back(number, token, now_ns)
     }
 
@@ -298,15 +298,15 @@ impl HostEngine {
         let lane = self.paths[number].lane;
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            if !self.slots.get(index).is_expired() {
+            if !self.ios.get(index).is_expired() {
                 break;
             }
-            let token = self.slots.token(index);
+            let token = self.ios.token(index);
             let asked = self.paths[number].aborts.until_ns(token).is_some();
             if !asked && !self.ask_one_back(number, token, now_ns) {
                 return false;
             }
-            next = self.slots.next(index);
+            next = self.ios.next(index);
         }
         true
     }
@@ -323,7 +323,7 @@ impl HostEngine {
         let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
             return false; // the path is lost for it
         };
-        let slot = self.slots.find(token).map(|index| self.slots.get(index));
+        let slot = self.ios.find(token).map(|index| self.ios.get(index));
         let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);
         let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
         *place = Some(Asked {
@@ -458,11 +458,11 @@ impl HostEngine {
         if let Some(queue) = &mut path.queue {
             queue.abort_over(cid);
         }
-        if let Some(index) = token.and_then(|token| self.slots.find(token)) {
+        if let Some(index) = token.and_then(|token| self.ios.find(token)) {
             let state = IoState::Aborting {
                 is_confirmed: aborted,
             };
-            self.slots.set_state(index, state);
+            self.ios.set_state(index, state);
         }
         self.timers.wake_by(soon_ns);
         // There may be room again.
@@ -495,14 +495,14 @@ impl HostEngine {
         let mut first_ns = u64::MAX;
         let mut next = path.lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != path.lane.waiting()) {
-            let slot = self.slots.get(index);
-            let until_ns = path.aborts.until_ns(self.slots.token(index));
+            let slot = self.ios.get(index);
+            let until_ns = path.aborts.until_ns(self.ios.token(index));
             if let Some(until_ns) = until_ns.filter(|_| slot.is_expired()) {
                 // What an aborted probe's time means is decided with the probe.
                 if slot.kind != Kind::Probe {
                     first_ns = first_ns.min(until_ns);
                 }
-                next = self.slots.next(index);
+                next = self.ios.next(index);
                 continue;
             }
             let since_ns = slot.issued_ns.max(path.paused_ns);

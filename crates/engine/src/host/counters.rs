@@ -1,7 +1,7 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
+use super::io_table::{AttemptEnd, Slot};
 use super::path::Path;
-use super::slots::{AttemptEnd, Slot};
 use super::types::{IoOp, PathState};
 use super::volumes::LegRole;
 use super::{HostEngine, VACANT, WriteFailover, report};
@@ -154,7 +154,7 @@ impl HostEngine {
     /// Slots of this core that are neither free nor of an I/O: there should be none, ever. Looks at
     /// all.
     pub fn slots_leaked(&self) -> usize {
-        self.slots.leaked()
+        self.ios.leaked()
     }
 
     /// Counters of a path on this core; zero for one that isn't there.
@@ -207,7 +207,7 @@ impl HostEngine {
         let Some(number) = self.number(volume, path) else {
             return [None; 2];
         };
-        let all = || self.slots.of(&self.paths[number].lane);
+        let all = || self.ios.of(&self.paths[number].lane);
         let is_change = |slot: &&Slot| !matches!(slot.io.op, IoOp::Read | IoOp::Flush);
         [
             all().map(|slot| slot.started_ns).min(),
@@ -305,7 +305,7 @@ pub(super) fn group(op: IoOp) -> Group {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slots::Slots;
+    use super::super::io_table::IoTable;
     use super::super::types::{Hints, Io};
     use super::*;
 
@@ -340,15 +340,15 @@ mod tests {
     fn only_what_moved_counts_as_bytes_and_only_what_succeeded_as_io() {
         let (plain, in_transit) = (AttemptEnd::Answered, AttemptEnd::InTransit);
         let mut counters = PathCounters::default();
-        let mut slots = Slots::new(8, 0);
+        let mut ios = IoTable::new(8, 0);
         let mut count_with = |op, outcome, attempt, replaceable| {
             let hints = Hints {
                 replaceable,
                 ..Hints::default()
             };
-            let index = slots.take(&io(op), hints, 0).unwrap();
-            slots.get_mut(index).history.attempt = attempt;
-            counters.count(slots.get(index), outcome);
+            let index = ios.take(&io(op), hints, 0).unwrap();
+            ios.get_mut(index).history.attempt = attempt;
+            counters.count(ios.get(index), outcome);
         };
         let mut count = |op, outcome, attempt| count_with(op, outcome, attempt, false);
         let zeroes = IoOp::WriteZeroes { deallocate: false };

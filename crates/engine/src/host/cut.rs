@@ -13,7 +13,7 @@
 //! A device is asked to end what it has; what it can't, it goes on with. Nothing is taken back of a
 //! volume with `write_failover = immediate`: that is a part of what this risks.
 
-use super::slots::Lane;
+use super::io_table::Lane;
 use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
@@ -45,18 +45,18 @@ impl HostEngine {
     fn end_waiting(&mut self, volume: usize, lane: fn(&mut Volume) -> &mut Lane, now_ns: u64) {
         loop {
             let first = lane(&mut self.volumes[volume]).front();
-            let mut waiting = core::iter::successors(first, |&it| self.slots.next(it));
+            let mut waiting = core::iter::successors(first, |&it| self.ios.next(it));
             let Some(index) = waiting.find(|&it| !self.goes_on(it)) else {
                 return; // all that is left goes on
             };
-            self.slots.unlink(lane(&mut self.volumes[volume]), index);
+            self.ios.unlink(lane(&mut self.volumes[volume]), index);
             self.end(index, self.without_path(volume), NO_PATH, now_ns);
         }
     }
 
     /// Whether a cut leaves an I/O alone.
     fn goes_on(&self, index: u32) -> bool {
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         slot.hints.past_cut && slot.io.op == IoOp::Read
     }
 
@@ -69,7 +69,7 @@ impl HostEngine {
 
     /// Ends an I/O that would be tried again, if it was taken back.
     pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let cut = self.volumes[volume].is_cut && !self.goes_on(index);
         if cut {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);

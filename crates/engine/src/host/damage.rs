@@ -3,8 +3,8 @@
 //! A data digest that is wrong, here or at the target, ends one command with a transport error; a
 //! header digest ends the connection. Neither says anything of what is behind the path: the command
 //! is repeated, and each failure counts against the path (`io`, [`volume::health`]).
+use super::io_table::AttemptEnd;
 use super::path::Path;
-use super::slots::AttemptEnd;
 use super::types::{HostEvent, IoOp};
 use super::{HostEngine, report};
 use nvme::host::HostError;
@@ -39,7 +39,7 @@ impl HostEngine {
     /// The attempt of an I/O or a probe on path `number` was damaged or failed on the way.
     #[cold]
     pub(super) fn note_damage(&mut self, number: usize, index: u32, now_ns: u64) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.history.attempt = AttemptEnd::InTransit;
         let direction = match slot.io.op {
             IoOp::Write { .. } | IoOp::Deallocate => Direction::Out,

@@ -13,9 +13,9 @@
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
 //! nothing is known.
 use super::HostEngine;
+use super::io_table::AttemptEnd;
 use super::path::Path;
 use super::report;
-use super::slots::AttemptEnd;
 use super::types::HostEvent;
 use super::volumes::LegRole;
 use crate::limits::{
@@ -132,7 +132,7 @@ impl HostEngine {
         failed: bool,
         now_ns: u64,
     ) {
-        let history = &self.slots.get(index).history;
+        let history = &self.ios.get(index).history;
         // Once for each path: who was busy to the end of all repeats is not repeated elsewhere.
         let once = history.retries == 0 || history.refused != 0;
         if matches!(outcome, Outcome::Busy { .. }) && once && history.attempt != AttemptEnd::NoRoom

@@ -14,7 +14,7 @@
 //! turn, which finds the paths emptier than the others. Memory is taken when it begins. A volume
 //! that nobody asks about pays one comparison per I/O.
 use super::counters::group;
-use super::slots::{EMPTY, Slot};
+use super::io_table::{EMPTY, Slot};
 use super::split::carries;
 use super::types::{Io, PathState};
 use super::volumes::Volume;
@@ -315,8 +315,8 @@ impl HostEngine {
 
     /// The path for an I/O among those whose bits are set; it is written down if it is its turn.
     pub(super) fn choose(&mut self, index: u32, able: u64, now_ns: u64) -> Option<PathIndex> {
-        let request = self.slots.get(index).request(now_ns);
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let request = self.ios.get(index).request(now_ns);
+        let (slot, token) = (self.ios.get(index), self.ios.token(index));
         let at = usize::from(slot.io.volume);
         let asked = self.volumes[at].explain.is_some() && self.volumes[at].recovery.enabled;
         let patience_ns = asked.then(|| self.patience_ns(at, now_ns)).flatten();
@@ -358,25 +358,25 @@ impl HostEngine {
             entry.sample.obstacles[usize::from(path)] = obstacle;
         }
         // Its end has consequences.
-        self.slots.get_mut(index).watched = true;
+        self.ios.get_mut(index).watched = true;
         chosen
     }
 
     /// An I/O waits for something else than a path; it is written down if it is its turn.
     #[cold]
     pub(super) fn explain_wait(&mut self, index: u32, wait: Wait, now_ns: u64) {
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let (slot, token) = (self.ios.get(index), self.ios.token(index));
         let explain = &mut self.volumes[usize::from(slot.io.volume)].explain;
         let explain = explain.as_mut();
         if let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) {
             (entry.state, entry.sample.wait) = (State::Over, Some(wait));
-            self.slots.get_mut(index).watched = true;
+            self.ios.get_mut(index).watched = true;
         }
     }
 
     /// An I/O, or a piece, has ended for good: the next in its slot is another.
     pub(super) fn end_explained(&mut self, index: u32) {
-        let (volume, token) = (self.slots.get(index).io.volume, self.slots.token(index));
+        let (volume, token) = (self.ios.get(index).io.volume, self.ios.token(index));
         self.volumes[usize::from(volume)].forget_explained(token);
     }
 
@@ -386,7 +386,7 @@ impl HostEngine {
         let Some(explain) = &mut volume.explain else {
             return; // the usual case: no attempt is written down
         };
-        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let (slot, token) = (self.ios.get(index), self.ios.token(index));
         let flying = |it: &&mut Entry| it.state == State::Flying && it.token == token;
         if let Some(entry) = explain.entries.iter_mut().find(flying) {
             let latency_ns = now_ns.saturating_sub(slot.placed_ns);

@@ -18,8 +18,8 @@
 //! between, be read, and then be undone where no client wrote. (What this engine sent can't: the
 //! caller lets no other change of these bytes be under way, a held one included.)
 use super::explain::Wait;
+use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
 use super::recovery::{HoldReason, HoldStats, Recovery};
-use super::slots::{AttemptEnd, IoState, Kind, Lane, Slot, Slots};
 use super::types::{Io, IoOp};
 use alloc::vec::Vec;
 use block::Range;
@@ -172,45 +172,45 @@ impl WriteFence {
     /// it may be executed now. `for_change`: a read whose bytes are to be written back.
     pub(super) fn admit(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         index: u32,
         for_change: bool,
     ) -> Option<Wait> {
-        let slot = slots.get(index);
+        let slot = ios.get(index);
         let Some(range) = range(&slot.io) else {
             let waits = for_change && self.gated_until_ns > 0 && !canary::has(Bug::EdgeBeforeGate);
-            return waits.then(|| self.gate(slots, index));
+            return waits.then(|| self.gate(ios, index));
         };
         let overlaps = self.order.overlaps(0, range) && !canary::has(Bug::NoBehind);
         if !overlaps && !self.gates(slot) {
             return None;
         }
-        self.register(slots, index, range);
+        self.register(ios, index, range);
         Some(match overlaps {
-            true => self.block(slots, index),
-            false => self.gate(slots, index),
+            true => self.block(ios, index),
+            false => self.gate(ios, index),
         })
     }
 
     /// Registers a change that is about to be cut, so that later ones wait for all of it. Returns
     /// what it waits for itself. `None`: it may be executed now, is no change, or is registered.
-    pub(super) fn admit_whole(&mut self, slots: &mut Slots, index: u32) -> Option<Wait> {
-        let slot = slots.get(index);
+    pub(super) fn admit_whole(&mut self, ios: &mut IoTable, index: u32) -> Option<Wait> {
+        let slot = ios.get(index);
         let range = range(&slot.io).filter(|_| slot.fence.is_none())?;
         let gated = self.gates(slot);
-        if !self.register(slots, index, range) {
-            return Some(self.block(slots, index));
+        if !self.register(ios, index, range) {
+            return Some(self.block(ios, index));
         }
-        gated.then(|| self.gate(slots, index))
+        gated.then(|| self.gate(ios, index))
     }
 
     /// Registers the changes that are in flight on a lost path: later ones that overlap them wait,
     /// even while the transport has not yet returned the commands.
-    pub(super) fn admit_in_flight(&mut self, slots: &mut Slots, lane: &Lane) {
+    pub(super) fn admit_in_flight(&mut self, ios: &mut IoTable, lane: &Lane) {
         let mut next = lane.front();
         while let Some(index) = next {
-            next = slots.next(index);
-            self.register_own(slots, index);
+            next = ios.next(index);
+            self.register_own(ios, index);
         }
     }
 
@@ -221,51 +221,51 @@ impl WriteFence {
     }
 
     /// Puts a registered change among the blocked ones.
-    pub(super) fn block(&mut self, slots: &mut Slots, index: u32) -> Wait {
-        slots.push(&mut self.blocked, index, IoState::Blocked);
+    pub(super) fn block(&mut self, ios: &mut IoTable, index: u32) -> Wait {
+        ios.push(&mut self.blocked, index, IoState::Blocked);
         Wait::Behind
     }
 
     /// Returns whether the change may be executed as far as others are concerned.
-    fn register(&mut self, slots: &mut Slots, index: u32, range: Range) -> bool {
+    fn register(&mut self, ios: &mut IoTable, index: u32, range: Range) -> bool {
         let (place, is_first) = self.order.admit(index.into(), 0, range);
-        let slot = slots.get_mut(index);
+        let slot = ios.get_mut(index);
         slot.fence = Some(place);
         slot.watched = true;
         is_first
     }
 
     /// Registers a change unless it is already. A piece needs no entry: the whole has one.
-    fn register_own(&mut self, slots: &mut Slots, index: u32) {
-        let slot = slots.get(index);
+    fn register_own(&mut self, ios: &mut IoTable, index: u32) {
+        let slot = ios.get(index);
         let own = slot.fence.is_none() && slot.kind != Kind::Helper;
         if let Some(range) = range(&slot.io).filter(|_| own) {
-            self.register(slots, index, range);
+            self.register(ios, index, range);
         }
     }
 
     /// Ends a registered change, and releases those that waited for it alone. Returns whether the
     /// caller has to place what [`Self::next_released`] returns; else a caller further up the stack
     /// does: one that ends at once must not be placed from within another, and so on.
-    pub(super) fn end(&mut self, slots: &mut Slots, place: Place) -> bool {
+    pub(super) fn end(&mut self, ios: &mut IoTable, place: Place) -> bool {
         // Also of one that ended well on its lost path, before its turn to be repeated.
         self.order.withdraw(place);
         while let Some(begun) = self.order.poll_begun() {
             let index = begun.owner as u32;
             // Else it was registered while in flight: it goes on where it is.
-            if slots.get(index).state() == IoState::Blocked {
-                slots.unlink(&mut self.blocked, index);
-                slots.push(&mut self.released, index, IoState::Placing);
+            if ios.get(index).state() == IoState::Blocked {
+                ios.unlink(&mut self.blocked, index);
+                ios.push(&mut self.released, index, IoState::Placing);
             }
         }
         !core::mem::replace(&mut self.is_releasing, true)
     }
 
     /// The next change to place.
-    pub(super) fn next_released(&mut self, slots: &mut Slots) -> Option<u32> {
+    pub(super) fn next_released(&mut self, ios: &mut IoTable) -> Option<u32> {
         let index = self.released.front();
         match index {
-            Some(index) => slots.unlink(&mut self.released, index),
+            Some(index) => ios.unlink(&mut self.released, index),
             None => self.is_releasing = false,
         }
         index
@@ -335,12 +335,12 @@ impl WriteFence {
     /// ns; `u64::MAX`: that is not known yet.
     pub(super) fn hold(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         path: PathIndex,
         index: u32,
         now_ns: u64,
     ) -> u64 {
-        self.register_own(slots, index);
+        self.register_own(ios, index);
         self.totals.held += 1;
         let of = &mut self.controllers[usize::from(path.0)];
         let quiet_ns = match of.evidence {
@@ -354,50 +354,50 @@ impl WriteFence {
             association: of.association,
             is_proof: quiet_ns.is_some(),
         };
-        slots.get_mut(index).placed_ns = now_ns;
-        slots.push(&mut of.held, index, state);
+        ios.get_mut(index).placed_ns = now_ns;
+        ios.push(&mut of.held, index, state);
         until_ns
     }
 
     /// The bound of the present association counts: what it holds is over at `until_ns`, at the
     /// latest. Returns whether anything is held.
-    pub(super) fn bound(&mut self, slots: &mut Slots, path: PathIndex, until_ns: u64) -> bool {
-        self.limit(slots, path, until_ns, false)
+    pub(super) fn bound(&mut self, ios: &mut IoTable, path: PathIndex, until_ns: u64) -> bool {
+        self.limit(ios, path, until_ns, false)
     }
 
     /// The controller of a path answered that it was reset, and is believed from `until_ns` on.
     /// Returns whether anything is held.
     pub(super) fn believe_from(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         path: PathIndex,
         until_ns: u64,
     ) -> bool {
         self.of_mut(path).evidence = Evidence::Quiescing(until_ns);
-        self.limit(slots, path, until_ns, true)
+        self.limit(ios, path, until_ns, true)
     }
 
     /// The controller of a path was reset: what its association holds is due now.
-    pub(super) fn prove(&mut self, slots: &mut Slots, path: PathIndex, now_ns: u64) {
+    pub(super) fn prove(&mut self, ios: &mut IoTable, path: PathIndex, now_ns: u64) {
         self.of_mut(path).evidence = Evidence::Proved;
-        self.limit(slots, path, now_ns, true);
+        self.limit(ios, path, now_ns, true);
     }
 
     /// What the present association of a path holds is over at `until_ns`, at the latest, by proof
     /// or by the bound. What an earlier one had has its own time, or none.
-    fn limit(&mut self, slots: &mut Slots, path: PathIndex, until_ns: u64, is_proof: bool) -> bool {
+    fn limit(&mut self, ios: &mut IoTable, path: PathIndex, until_ns: u64, is_proof: bool) -> bool {
         let of = self.of(path);
         let mut next = of.held.front();
         while let Some(index) = next {
-            next = slots.next(index);
-            let held = Hold::of(slots.get(index));
+            next = ios.next(index);
+            let held = Hold::of(ios.get(index));
             if held.association == of.association && until_ns < held.until_ns {
                 let state = IoState::Held {
                     until_ns,
                     association: of.association,
                     is_proof,
                 };
-                slots.set_state(index, state);
+                ios.set_state(index, state);
             }
         }
         !of.held.is_empty()
@@ -409,11 +409,11 @@ impl WriteFence {
     }
 
     /// Releases a held change whose time has come.
-    pub(super) fn release(&mut self, slots: &mut Slots, path: PathIndex, index: u32, now_ns: u64) {
-        let held = Hold::of(slots.get(index));
+    pub(super) fn release(&mut self, ios: &mut IoTable, path: PathIndex, index: u32, now_ns: u64) {
+        let held = Hold::of(ios.get(index));
         assert!(held.until_ns <= now_ns, "a held change is released early");
-        slots.unlink(&mut self.of_mut(path).held, index);
-        let slot = slots.get_mut(index);
+        ios.unlink(&mut self.of_mut(path).held, index);
+        let slot = ios.get_mut(index);
         slot.history.attempt = AttemptEnd::Fenced;
         let held_ns = now_ns.saturating_sub(slot.placed_ns);
         self.totals.held_ns_max = self.totals.held_ns_max.max(held_ns);
@@ -452,11 +452,11 @@ impl WriteFence {
     }
 
     /// The next gated change to place, once the gate is open.
-    pub(super) fn next_gated(&mut self, slots: &mut Slots, now_ns: u64) -> Option<u32> {
+    pub(super) fn next_gated(&mut self, ios: &mut IoTable, now_ns: u64) -> Option<u32> {
         let index = self.gated.front()?;
-        slots.unlink(&mut self.gated, index);
-        slots.set_state(index, IoState::Placing);
-        let held_ns = now_ns.saturating_sub(slots.get(index).placed_ns);
+        ios.unlink(&mut self.gated, index);
+        ios.set_state(index, IoState::Placing);
+        let held_ns = now_ns.saturating_sub(ios.get(index).placed_ns);
         self.totals.held_ns_max = self.totals.held_ns_max.max(held_ns);
         self.totals.bounded += 1;
         Some(index)
@@ -471,36 +471,36 @@ impl WriteFence {
         is_shut && !passes
     }
 
-    fn gate(&mut self, slots: &mut Slots, index: u32) -> Wait {
+    fn gate(&mut self, ios: &mut IoTable, index: u32) -> Wait {
         self.totals.held += 1;
         self.totals.gated += 1;
-        slots.push(&mut self.gated, index, IoState::Gated);
+        ios.push(&mut self.gated, index, IoState::Gated);
         Wait::UncleanStop(self.gated_until_ns)
     }
 
     // All of them.
 
     /// When the first held or gated change is due, ns; `None`: that is not known of any.
-    pub(super) fn timeout(&self, slots: &Slots) -> Option<u64> {
-        let held = self.controllers.iter().flat_map(|of| slots.of(&of.held));
+    pub(super) fn timeout(&self, ios: &IoTable) -> Option<u64> {
+        let held = self.controllers.iter().flat_map(|of| ios.of(&of.held));
         let gate = Some(self.gated_until_ns).filter(|&until_ns| until_ns > 0);
         let first_ns = held.map(|slot| Hold::of(slot).until_ns).chain(gate).min();
         first_ns.filter(|&at_ns| at_ns < u64::MAX)
     }
 
     /// Takes a held change of a path out, whether or not it is due: the engine stops.
-    pub(super) fn abandon_held(&mut self, slots: &mut Slots, path: PathIndex) -> Option<u32> {
+    pub(super) fn abandon_held(&mut self, ios: &mut IoTable, path: PathIndex) -> Option<u32> {
         let held = &mut self.of_mut(path).held;
         let index = held.front()?;
-        slots.unlink(held, index);
+        ios.unlink(held, index);
         Some(index)
     }
 
     /// Takes a blocked or gated change out: it fails, and with it all that are blocked.
-    pub(super) fn abandon_waiting(&mut self, slots: &mut Slots) -> Option<u32> {
+    pub(super) fn abandon_waiting(&mut self, ios: &mut IoTable) -> Option<u32> {
         for lane in [&mut self.blocked, &mut self.gated] {
             if let Some(index) = lane.front() {
-                slots.unlink(lane, index);
+                ios.unlink(lane, index);
                 return Some(index);
             }
         }
@@ -511,7 +511,7 @@ impl WriteFence {
     /// known.
     pub(super) fn stats(
         &self,
-        slots: &Slots,
+        ios: &IoTable,
         others: HoldStats,
         is_bounded: impl Fn(PathIndex) -> bool,
     ) -> HoldStats {
@@ -520,11 +520,11 @@ impl WriteFence {
                 .map(PathIndex)
                 .zip(&self.controllers)
                 .flat_map(|(path, of)| {
-                    let slots = slots.of(&of.held);
-                    slots.map(move |slot| (path, slot))
+                    let ios = ios.of(&of.held);
+                    ios.map(move |slot| (path, slot))
                 })
         };
-        let gated = || slots.of(&self.gated);
+        let gated = || ios.of(&self.gated);
         let oldest_held = held().min_by_key(|(_, slot)| slot.started_ns);
         let gated_since_ns = gated().map(|slot| slot.started_ns).min();
         let held_since_ns = oldest_held.map(|(_, slot)| slot.started_ns);
@@ -543,7 +543,7 @@ impl WriteFence {
             gated: gated().count() as u32,
             gated_since_ns,
             gate_until_ns: Some(self.gated_until_ns).filter(|&until_ns| until_ns > 0),
-            behind: slots.of(&self.blocked).count() as u32,
+            behind: ios.of(&self.blocked).count() as u32,
             held_total: self.totals.held,
             proved_total: self.totals.proved,
             bounded_total: self.totals.bounded,

@@ -35,8 +35,8 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
+use super::io_table::IoState;
 use super::path::{AdminState, Path, SessionState};
-use super::slots::IoState;
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -128,7 +128,7 @@ impl HostEngine {
         if self.shutdown.is_overdue() {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let volume = slot.io.volume;
         let it = &mut self.volumes[usize::from(volume)];
         if slot.flush.given_up != it.losses.generation() {
@@ -148,13 +148,13 @@ impl HostEngine {
             let path = &self.paths[number];
             let live = path.is_live();
             let all = self.settings.cores > 1 && live && path.has_cache();
-            let asked = self.slots.get(index).flush.asked & 1 << path.index.0 != 0;
+            let asked = self.ios.get(index).flush.asked & 1 << path.index.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
                 false if canary::has(Bug::ForgottenCache) => false,
                 false => self.is_doubtful(number) || self.may_be_live_elsewhere(number),
             };
-            let some = self.slots.get(index).flush.asked != 0;
+            let some = self.ios.get(index).flush.asked != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
             if asked || enough || !needed {
                 continue;
@@ -167,7 +167,7 @@ impl HostEngine {
                 away = Some(number);
             }
         }
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let (some, path) = (slot.flush.asked != 0, slot.path);
         match away {
             Some(number) => self.await_flush(number, index, now_ns),
@@ -195,12 +195,12 @@ impl HostEngine {
 
     /// False: it can't be asked now, or its ANA state forbids it.
     fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
-        let request = self.slots.get(index).request(now_ns);
+        let request = self.ios.get(index).request(now_ns);
         let path = self.paths[number].index;
         if self.head(number).select_only(&request, path).is_none() {
             return false;
         }
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.flush.asked |= 1 << path.0;
         slot.flush.covers = self.paths[number].cache.writes.covered_now();
         self.put(index, path, now_ns);
@@ -209,7 +209,7 @@ impl HostEngine {
 
     /// A flush has done its work on path `number`: on to the next one.
     pub(super) fn flushed(&mut self, number: usize, index: u32, now_ns: u64) {
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let path = &mut self.paths[number];
         let at = path.index;
         if slot.flush.asked & 1 << at.0 == 0 {
@@ -231,9 +231,9 @@ impl HostEngine {
 
     /// A flush must be repeated on path `path`, or wait for it.
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
-        let number = self.number(self.slots.get(index).io.volume, path);
+        let number = self.number(self.ios.get(index).io.volume, path);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.history.moved(lost);
         slot.flush.asked &= !(1 << path.0);
         self.flush(index, now_ns);
@@ -245,7 +245,7 @@ impl HostEngine {
         let recovery = self.volumes[volume].recovery;
         let usable = self.volumes[volume].head.is_usable();
         let out = !usable && self.patience_ns(volume, now_ns).is_none();
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
             self.give_up_writes(volume as u16, now_ns);
@@ -256,7 +256,7 @@ impl HostEngine {
         }
         slot.placed_ns = now_ns;
         let state = IoState::FlushWait { until_ns };
-        self.slots
+        self.ios
             .push(&mut self.volumes[volume].flushes, index, state);
         self.timers.wake_by(until_ns);
     }
@@ -311,7 +311,7 @@ impl HostEngine {
         let it = usize::from(volume);
         self.volumes[it].losses.give_up();
         while let Some(index) = self.volumes[it].flushes.front() {
-            self.slots.unlink(&mut self.volumes[it].flushes, index);
+            self.ios.unlink(&mut self.volumes[it].flushes, index);
             self.fail_flush(index, now_ns);
         }
     }
@@ -417,7 +417,7 @@ impl HostEngine {
     }
 
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         self.volumes[volume].totals.flushes_failed += 1;
         self.end(index, self.without_path(volume), super::NO_PATH, now_ns);
     }
@@ -426,11 +426,11 @@ impl HostEngine {
     /// flushes that wait look again.
     pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
-        for _ in 0..self.slots.of(&self.volumes[it].flushes).count() {
+        for _ in 0..self.ios.of(&self.volumes[it].flushes).count() {
             let Some(index) = self.volumes[it].flushes.front() else {
                 return; // one of them has failed all
             };
-            self.slots.unlink(&mut self.volumes[it].flushes, index);
+            self.ios.unlink(&mut self.volumes[it].flushes, index);
             self.exclude_wait(index, now_ns);
             self.flush(index, now_ns);
         }

@@ -30,8 +30,8 @@ pub use stats::HedgeStats;
 
 use super::HostEngine;
 use super::counters::group;
+use super::io_table::{IoState, IoTable, Kind, Lane};
 use super::path::{Path, Role};
-use super::slots::{IoState, Kind, Lane, Slots};
 use super::split::carries;
 use super::types::{IoOp, PathKind};
 use super::volumes::{VACANT, Volume};
@@ -116,7 +116,7 @@ pub(super) struct Hedger {
 
 /// What is inspected: all I/Os of a core that are on paths.
 pub(super) struct Inspected<'a> {
-    pub slots: &'a mut Slots,
+    pub ios: &'a mut IoTable,
     pub paths: &'a [Path],
     pub volumes: &'a mut [Volume],
     pub scratch: &'a mut Scratch,
@@ -330,9 +330,9 @@ impl Hedger {
 
     /// Whether the copy in this slot is one whose mate was done before.
     #[cold]
-    pub(super) fn is_beaten(&self, slots: &Slots, index: u32) -> bool {
+    pub(super) fn is_beaten(&self, ios: &IoTable, index: u32) -> bool {
         let beaten = |pair: &Pair| matches!(pair.stand, Stand::Beaten(_));
-        slots.get(index).hedged && self.table.get(index as usize).is_some_and(beaten)
+        ios.get(index).hedged && self.table.get(index as usize).is_some_and(beaten)
     }
 
     fn of(&mut self, index: u32) -> &mut Pair {
@@ -352,14 +352,14 @@ impl Hedger {
     #[cold]
     pub(super) fn next_done(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         scratch: &mut Scratch,
         memory: &mut dyn Memory,
     ) -> Option<(u32, PathIndex)> {
         let index = self.done.front()?;
-        slots.unlink(&mut self.done, index);
+        ios.unlink(&mut self.done, index);
         let home = self.of(index).home;
-        let slot = slots.get_mut(index);
+        let slot = ios.get_mut(index);
         let span = core::mem::replace(&mut slot.io.span, home);
         slot.hedged = false;
         memory.copy(span, home);
@@ -420,7 +420,7 @@ impl Hedger {
                     break;
                 }
             }
-            walk.next = on.slots.next(index);
+            walk.next = on.ios.next(index);
             walk.walked += 1;
             let Some((inspect_ns, fresh)) = self.plan_of(walk.number, index, it, on) else {
                 continue; // never worth an inspection
@@ -466,7 +466,7 @@ impl Hedger {
         it: &mut Inspection,
         on: &Inspected<'_>,
     ) -> Option<(u64, bool)> {
-        let (slot, token) = (on.slots.get(index), on.slots.token(index));
+        let (slot, token) = (on.ios.get(index), on.ios.token(index));
         let whole = slot.kind == Kind::Whole && !slot.recut;
         if slot.io.op != IoOp::Read || slot.hedged || !whole || slot.io.length > BUFFER_MAX {
             return None;
@@ -490,7 +490,7 @@ impl Hedger {
         now_ns: u64,
         on: &mut Inspected<'_>,
     ) -> Result<LateRead, u64> {
-        let (slot, token) = (on.slots.get(index), on.slots.token(index));
+        let (slot, token) = (on.ios.get(index), on.ios.token(index));
         let (ticket, length) = (slot.ticket, slot.io.length);
         let age_ns = now_ns.saturating_sub(slot.placed_ns);
         let sure_ns = age_ns.saturating_sub(self.busy_ns);
@@ -510,7 +510,7 @@ impl Hedger {
             return Err(now_ns + FULL_NS);
         }
         let buffers = two_buffers(length, on);
-        let request = on.slots.get(index).request(now_ns);
+        let request = on.ios.get(index).request(now_ns);
         let allow = |path: PathIndex| able >> path.0 & 1 == 1;
         let it = &mut on.volumes[volume];
         let Some(buffers) = buffers else {
@@ -542,10 +542,10 @@ impl Hedger {
 
     /// The read in slot `index` and the copy in slot `copy` are under way; `home` is the caller's
     /// buffer.
-    fn pair_up(&mut self, slots: &Slots, index: u32, copy: u32, home: Span) {
+    fn pair_up(&mut self, ios: &IoTable, index: u32, copy: u32, home: Span) {
         for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
             *self.of(one) = Pair {
-                token: slots.token(one),
+                token: ios.token(one),
                 inspect_ns: u64::MAX,
                 no_room: false,
                 home,
@@ -558,7 +558,7 @@ impl Hedger {
     /// One of two copies of a read of `volume` has ended.
     pub(super) fn end_copy(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         scratch: &mut Scratch,
         volume: &mut Volume,
         index: u32,
@@ -574,7 +574,7 @@ impl Hedger {
         let stats = &mut volume.hedged;
         match (stand, outcome.is_done()) {
             (Stand::Beaten(_), _) if canary::has(Bug::DoubleEnd) => {
-                slots.end(index, outcome, PathIndex(0), now_ns);
+                ios.end(index, outcome, PathIndex(0), now_ns);
                 return CopyEnd::Forgotten;
             }
             (Stand::Beaten(since_ns), _) => {
@@ -585,26 +585,26 @@ impl Hedger {
             (Stand::With(mate), true) => {
                 let (won, lost) = (u64::from(second), u64::from(!second));
                 (stats.won, stats.lost) = (stats.won + won, stats.lost + lost);
-                slots.prefer(index, mate);
+                ios.prefer(index, mate);
                 self.of(mate).stand = Stand::Beaten(now_ns);
-                slots.push(&mut self.done, index, IoState::Copying);
+                ios.push(&mut self.done, index, IoState::Copying);
                 return CopyEnd::Done;
             }
             (Stand::With(mate), false) => {
                 stats.failed += u64::from(second);
-                slots.prefer(mate, index);
+                ios.prefer(mate, index);
                 self.of(mate).stand = Stand::Alone;
-                let history = &mut slots.get_mut(mate).history;
+                let history = &mut ios.get_mut(mate).history;
                 history.hops = history.hops.saturating_add(1);
             }
             (Stand::Alone, true) => {
                 stats.rescued += u64::from(second);
-                slots.push(&mut self.done, index, IoState::Copying);
+                ios.push(&mut self.done, index, IoState::Copying);
                 return CopyEnd::Done;
             }
             (Stand::Alone, false) => {
                 stats.failed += u64::from(second);
-                let slot = slots.get_mut(index);
+                let slot = ios.get_mut(index);
                 slot.hedged = false;
                 let span = core::mem::replace(&mut slot.io.span, home);
                 scratch.give_back(span);
@@ -612,16 +612,16 @@ impl Hedger {
             }
         }
         // Nothing refers to a copy that counts for nothing.
-        volume.forget_explained(slots.token(index));
-        scratch.give_back(slots.get(index).io.span);
-        slots.free_spare(index);
+        volume.forget_explained(ios.token(index));
+        scratch.give_back(ios.get(index).io.span);
+        ios.free_spare(index);
         CopyEnd::Forgotten
     }
 }
 
 /// The paths that could carry a copy of a read at once, as bits.
 fn able_to_copy(index: u32, on: &Inspected<'_>) -> u64 {
-    let io = &on.slots.get(index).io;
+    let io = &on.ios.get(index).io;
     let volume = &on.volumes[usize::from(io.volume)];
     let able = volume.head.among(|limits| carries(limits, io));
     let has_room = |path: &&Path| {
@@ -636,7 +636,7 @@ fn able_to_copy(index: u32, on: &Inspected<'_>) -> u64 {
 
 /// Buffers for both copies, if there is a slot for the second as well.
 fn two_buffers(length: u32, on: &mut Inspected<'_>) -> Option<[Span; 2]> {
-    if !on.slots.has_spare() {
+    if !on.ios.has_spare() {
         return None;
     }
     let first = on.scratch.take(length)?;
@@ -670,7 +670,7 @@ impl HostEngine {
         }
         if self.hedger.is_due(now_ns) {
             self.inspect_reads(now_ns);
-        } else if self.slots.active() == 0 && self.hedger.is_on() {
+        } else if self.ios.active() == 0 && self.hedger.is_on() {
             self.timers.set_inspection(u64::MAX); // nothing is left to inspect
         }
     }
@@ -678,11 +678,11 @@ impl HostEngine {
     #[cold]
     fn end_done_reads(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         let hedger = &mut self.hedger;
-        let mut next = hedger.next_done(&mut self.slots, &mut self.scratch, memory);
+        let mut next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
         while let Some((index, path)) = next {
             self.end(index, Outcome::Done, path, now_ns);
             let hedger = &mut self.hedger;
-            next = hedger.next_done(&mut self.slots, &mut self.scratch, memory);
+            next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
         }
     }
 
@@ -692,7 +692,7 @@ impl HostEngine {
         let mut inspection = Inspection::begin(now_ns);
         loop {
             let on = Inspected {
-                slots: &mut self.slots,
+                ios: &mut self.ios,
                 paths: &self.paths,
                 volumes: &mut self.volumes,
                 scratch: &mut self.scratch,
@@ -703,7 +703,7 @@ impl HostEngine {
             self.send_copy(copy, now_ns);
         }
         let at_ns = self.hedger.end_inspection(&inspection);
-        if self.slots.active() > 0 {
+        if self.ios.active() > 0 {
             // What was given to a path since the last inspection expires after that.
             let left_ns = self.hedger.unseen_ns_left();
             self.timers.expire_by(now_ns + left_ns);
@@ -719,18 +719,18 @@ impl HostEngine {
             other,
             buffers,
         } = late;
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let ticket = self.volumes[volume].head.ticket();
         let number = self.volumes[volume].place(other);
-        let copy = self.slots.take_copy_of(index, now_ns);
+        let copy = self.ios.take_copy_of(index, now_ns);
         let Some(copy) = copy.filter(|&copy| {
-            let slot = self.slots.get_mut(copy);
+            let slot = self.ios.get_mut(copy);
             (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
             slot.hedged = true;
             self.issue(number, copy, now_ns)
         }) else {
             // The queue has just failed: it was never sent.
-            copy.inspect(|&copy| self.slots.free_spare(copy));
+            copy.inspect(|&copy| self.ios.free_spare(copy));
             for buffer in buffers {
                 self.scratch.give_back(buffer);
             }
@@ -739,12 +739,12 @@ impl HostEngine {
             return;
         };
         let lane = &mut self.paths[number].lane;
-        self.slots.push_on_path(lane, copy, false);
-        let slot = self.slots.get_mut(index);
+        self.ios.push_on_path(lane, copy, false);
+        let slot = self.ios.get_mut(index);
         slot.hedged = true;
         slot.watched = true;
         let home = core::mem::replace(&mut slot.io.span, buffers[0]);
-        self.hedger.pair_up(&self.slots, index, copy, home);
+        self.hedger.pair_up(&self.ios, index, copy, home);
         self.volumes[volume].hedged.sent += 1;
         self.paths[number].counters.copies += 1;
         self.touch(number, Role::Io);
@@ -758,11 +758,11 @@ impl HostEngine {
         outcome: Outcome,
         now_ns: u64,
     ) -> CopyEnd {
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let volume = &mut self.volumes[volume];
-        let (slots, scratch) = (&mut self.slots, &mut self.scratch);
+        let (ios, scratch) = (&mut self.ios, &mut self.scratch);
         let hedger = &mut self.hedger;
-        let end = hedger.end_copy(slots, scratch, volume, index, outcome, now_ns);
+        let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
             self.touch(number, Role::Io); // its bytes are copied in the next turn
         }

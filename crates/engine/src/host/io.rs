@@ -6,10 +6,10 @@
 use super::change_steps::is_final_flush;
 use super::counters::group;
 use super::fence::range;
+use super::io_table::{AttemptEnd, FlushProgress, Kind};
 use super::loss::is_let_go;
 use super::path::{Role, SessionState, Target};
 use super::probation::is_timed;
-use super::slots::{AttemptEnd, FlushProgress, Kind};
 use super::split::cut;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
@@ -62,12 +62,12 @@ impl HostEngine {
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
         let plain = volume.fence.is_open() && volume.explain.is_none();
         let given_up = volume.losses.generation();
-        let index = self.slots.take(io, hints, now_ns);
+        let index = self.ios.take(io, hints, now_ns);
         let index = index.ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
-            self.slots.end(index, outcome, NO_PATH, now_ns);
+            self.ios.end(index, outcome, NO_PATH, now_ns);
         } else if matches!(io.op, IoOp::Flush) {
-            let slot = self.slots.get_mut(index);
+            let slot = self.ios.get_mut(index);
             slot.watched = true;
             slot.flush = FlushProgress {
                 given_up,
@@ -100,7 +100,7 @@ impl HostEngine {
             return self.park(index, now_ns);
         };
         let number = volume.place(chosen);
-        self.slots.get_mut(index).ticket = volume.head.ticket();
+        self.ios.get_mut(index).ticket = volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -108,10 +108,10 @@ impl HostEngine {
     #[cold]
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
         self.renew(index, now_ns);
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let volume = &self.volumes[volume];
         let number = volume.place(chosen);
-        self.slots.get_mut(index).ticket = volume.head.ticket();
+        self.ios.get_mut(index).ticket = volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -135,7 +135,7 @@ impl HostEngine {
     /// A new attempt begins.
     fn renew(&mut self, index: u32, now_ns: u64) {
         self.note_cost(index, now_ns);
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.placed_ns = now_ns;
         slot.history.attempt = AttemptEnd::Answered;
         self.hedger.begin_attempt(index);
@@ -146,9 +146,9 @@ impl HostEngine {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.path = chosen;
-        self.slots.push_on_path(&mut path.lane, index, full);
+        self.ios.push_on_path(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
 
@@ -157,8 +157,8 @@ impl HostEngine {
     #[inline(always)]
     pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let path = &mut self.paths[number];
-        let token = self.slots.token(index);
-        let slot = self.slots.get_mut(index);
+        let token = self.ios.token(index);
+        let slot = self.ios.get_mut(index);
         slot.issued_ns = now_ns;
         self.timers
             .inspect_by(now_ns.saturating_add(self.hedger.patience_ns));
@@ -199,13 +199,13 @@ impl HostEngine {
             if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
                 return; // they are taken from a lost path, and wait for room on a full one
             }
-            self.slots.issued(&mut self.paths[number].lane);
+            self.ios.issued(&mut self.paths[number].lane);
         }
     }
 
     /// A command has ended.
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
-        let Some(index) = self.slots.find(completed.token) else {
+        let Some(index) = self.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
             self.final_flush_ended(completed.token, completed.status.is_success());
             return self.refill(number, now_ns); // it had a slot of the queue as well
@@ -226,13 +226,13 @@ impl HostEngine {
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
         if !answered {
-            self.slots.get_mut(index).history.attempt = AttemptEnd::Unanswered;
+            self.ios.get_mut(index).history.attempt = AttemptEnd::Unanswered;
             self.leave_behind(index, now_ns);
         }
-        let outcome = match self.paths[number].was_aborted(&mut self.slots, index, status) {
+        let outcome = match self.paths[number].was_aborted(&mut self.ios, index, status) {
             true => Outcome::PathError,
             false => {
-                let retries = self.slots.get(index).history.retries;
+                let retries = self.ios.get(index).history.retries;
                 status::outcome(status, &self.paths[number].target.crdt, retries)
             }
         };
@@ -251,7 +251,7 @@ impl HostEngine {
     /// The path of an I/O was lost before it answered. Where it is a change, and nobody waits until
     /// it can't be executed any more (T9), that is remembered.
     fn leave_behind(&mut self, index: u32, now_ns: u64) {
-        let io = &self.slots.get(index).io;
+        let io = &self.ios.get(index).io;
         let volume = &mut self.volumes[usize::from(io.volume)];
         let fenced = volume.recovery.write_failover == WriteFailover::Fenced;
         if range(io).is_some() && !fenced {
@@ -261,13 +261,13 @@ impl HostEngine {
 
     /// The cookie of the I/O that a device request is of, or of the one that it is a piece of.
     pub(crate) fn cookie_of(&self, id: u32) -> Option<u64> {
-        let index = self.slots.find(id)?;
-        Some(self.slots.get(index).io.cookie)
+        let index = self.ios.find(id)?;
+        Some(self.ios.get(index).io.cookie)
     }
 
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
-        let Some(index) = self.slots.find(id) else {
+        let Some(index) = self.ios.find(id) else {
             if let Some(number) = self.let_go_of(id) {
                 return self.is_let_go(number, now_ns);
             }
@@ -277,7 +277,7 @@ impl HostEngine {
             }
             return self.abandoned_flush_ended(id, end, now_ns);
         };
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
         let (op, retries) = (slot.io.op, slot.history.retries);
@@ -293,7 +293,7 @@ impl HostEngine {
             self.note_damage(number, index, now_ns);
         }
         if device::is_ours(end) {
-            self.slots.get_mut(index).history.attempt = AttemptEnd::NoRoom;
+            self.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
         }
         if device::is_gone(end) {
             self.vanished(number, now_ns);
@@ -331,14 +331,14 @@ impl HostEngine {
         }
         let mut next = self.paths[number].lane.oldest_issued();
         while let Some(index) = next {
-            next = self.slots.next(index);
-            let slot = self.slots.get(index);
+            next = self.ios.next(index);
+            let slot = self.ios.get(index);
             if slot.io.op != IoOp::Flush {
                 continue;
             }
-            let token = self.slots.token(index);
+            let token = self.ios.token(index);
             self.paths[number].cache.abandoned_flushes.push(token);
-            self.slots.rename(index);
+            self.ios.rename(index);
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
     }
@@ -374,22 +374,22 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let path = &mut self.paths[number];
-        self.slots.unlink(&mut path.lane, index);
-        let slot = self.slots.get(index);
+        self.ios.unlink(&mut path.lane, index);
+        let slot = self.ios.get(index);
         let (watched, expired) = (slot.watched, slot.is_expired());
         let outcome = match outcome {
             Outcome::PathError if expired => Outcome::TimedOut,
             other => other,
         };
         if expired {
-            let token = self.slots.token(index);
+            let token = self.ios.token(index);
             self.paths[number].overdue_ended(token);
         }
-        if watched && self.slots.get(index).kind == Kind::Probe {
+        if watched && self.ios.get(index).kind == Kind::Probe {
             return self.probed(number, index, outcome, now_ns);
         }
         let path = &mut self.paths[number];
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         path.counters.count(slot, outcome);
         if outcome.is_done() && group(slot.io.op) == Group::Write {
@@ -405,7 +405,7 @@ impl HostEngine {
         let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
             && slot.is_aborted()
-            && self.hedger.is_beaten(&self.slots, index)
+            && self.hedger.is_beaten(&self.ios, index)
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
         } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
@@ -425,7 +425,7 @@ impl HostEngine {
             self.on_probation(number, why, now_ns);
         }
         if outcome.is_done() && !watched {
-            self.slots.end(index, outcome, path, now_ns);
+            self.ios.end(index, outcome, path, now_ns);
         } else {
             self.dispose(number, index, outcome, now_ns);
         }
@@ -449,7 +449,7 @@ impl HostEngine {
             return; // it was said of this size; or the volume is leaving
         };
         ready.warned = true;
-        let io = &self.slots.get(index).io;
+        let io = &self.ios.get(index).io;
         let why = report::past_end(io.offset, io.length, ready.info.bytes);
         let line = report::line(&volume.name, path, self.settings.core, &why);
         self.events.push_back(HostEvent::Warning(path.volume, line));
@@ -464,9 +464,9 @@ impl HostEngine {
 
     /// Where `len` bytes at `offset` of a command's data lie in the arena.
     pub(super) fn payload(&self, token: u32, offset: u32, len: u32) -> Span {
-        let index = self.slots.find(token);
+        let index = self.ios.find(token);
         assert!(index.is_some(), "payload of a command that has ended");
-        let io = &self.slots.get(index.unwrap_or(0)).io;
+        let io = &self.ios.get(index.unwrap_or(0)).io;
         let inside = offset <= io.length && len <= io.length - offset;
         assert!(inside, "payload outside its command's buffer");
         Span {

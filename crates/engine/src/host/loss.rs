@@ -18,7 +18,7 @@ impl HostEngine {
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
-        let renewal = path.is_renewal(volume, &self.slots);
+        let renewal = path.is_renewal(volume, &self.ios);
         self.lose_for(number, why, renewal, now_ns);
     }
 
@@ -46,7 +46,7 @@ impl HostEngine {
         path.cache.awaits_reports |= others && !covered && before.has_association();
         if path.admin_state().returns() && was_live {
             let path = &mut self.paths[number];
-            path.suspect(&self.slots);
+            path.suspect(&self.ios);
             if renewal && path.probing.probe.is_some() {
                 path.probing.renewals = path.probing.renewals.saturating_add(1);
             }

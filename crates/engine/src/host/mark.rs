@@ -169,10 +169,7 @@ impl HostEngine {
             if !self.volumes[volume].fence.open_gate(now_ns) {
                 continue;
             }
-            while let Some(index) = self.volumes[volume]
-                .fence
-                .next_gated(&mut self.slots, now_ns)
-            {
+            while let Some(index) = self.volumes[volume].fence.next_gated(&mut self.ios, now_ns) {
                 self.resume_change(index, now_ns);
             }
         }

@@ -18,8 +18,8 @@
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
+use super::io_table::IoState;
 use super::path::{AdminState, SessionState};
-use super::slots::IoState;
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::{HostEngine, report};
 use volume::Outcome;
@@ -159,9 +159,9 @@ impl HostEngine {
         let (outage, patience_ns) = (it.outage, it.recovery.fast_io_fail_ns);
         let mut next = it.queue.front();
         while let Some(index) = next {
-            let until_ns = outage.until_ns(patience_ns, self.slots.get(index).placed_ns);
-            self.slots.set_state(index, IoState::Queued { until_ns });
-            next = self.slots.next(index);
+            let until_ns = outage.until_ns(patience_ns, self.ios.get(index).placed_ns);
+            self.ios.set_state(index, IoState::Queued { until_ns });
+            next = self.ios.next(index);
         }
     }
 
@@ -190,7 +190,7 @@ impl HostEngine {
     /// What waits for a path, or for a lost controller to flush, fails.
     pub(super) fn fail_queued(&mut self, volume: usize, now_ns: u64) {
         while let Some(index) = self.volumes[volume].queue.front() {
-            self.slots.unlink(&mut self.volumes[volume].queue, index);
+            self.ios.unlink(&mut self.volumes[volume].queue, index);
             self.end(index, self.without_path(volume), NO_PATH, now_ns);
         }
         self.fail_waiting_flushes(volume, now_ns);
@@ -199,7 +199,7 @@ impl HostEngine {
     /// What waits for a lost controller to flush, fails.
     pub(super) fn fail_waiting_flushes(&mut self, volume: usize, now_ns: u64) {
         while let Some(index) = self.volumes[volume].flushes.front() {
-            self.slots.unlink(&mut self.volumes[volume].flushes, index);
+            self.ios.unlink(&mut self.volumes[volume].flushes, index);
             self.fail_flush(index, now_ns);
         }
     }

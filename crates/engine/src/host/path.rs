@@ -5,9 +5,9 @@
 use super::abort::Aborts;
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
+use super::io_table::Lane;
 use super::mark::Unmarked;
 use super::recovery::Recovery;
-use super::slots::Lane;
 use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
 use crate::seldom::Seldom;

@@ -22,8 +22,8 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
+use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::path::{AdminState, Path, Role};
-use super::slots::{AttemptEnd, EMPTY, Kind, Slot, Slots};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
@@ -82,27 +82,27 @@ pub(super) fn unseen_ns_max(volumes: &[Volume], io_timeout_ns: u64) -> u64 {
 
 impl Path {
     /// When its oldest I/O was given to its queue, of those whose time says something.
-    fn oldest_timed(&self, slots: &Slots) -> Option<u64> {
+    fn oldest_timed(&self, ios: &IoTable) -> Option<u64> {
         // Those that wait for room were not given to it.
         let issued = |&index: &u32| self.lane.waiting() != Some(index);
-        let next = |&index: &u32| slots.next(index).filter(issued);
+        let next = |&index: &u32| ios.next(index).filter(issued);
         let oldest = core::iter::successors(self.lane.oldest_issued(), next).take(LOOKED_AT);
-        let mut oldest = oldest.map(|index| slots.get(index));
+        let mut oldest = oldest.map(|index| ios.get(index));
         oldest
             .find(|slot| is_timed(slot))
             .map(|slot| slot.issued_ns)
     }
 
     /// Notes what it has not answered, as it does badly: its probes repeat that.
-    pub(super) fn suspect(&mut self, slots: &Slots) {
+    pub(super) fn suspect(&mut self, ios: &IoTable) {
         let waiting = self.lane.waiting();
         let mut next = self.lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != waiting) {
-            let slot = slots.get(index);
+            let slot = ios.get(index);
             if slot.kind != Kind::Probe {
                 self.probing.suspect.note(&slot.io);
             }
-            next = slots.next(index);
+            next = ios.next(index);
         }
     }
 
@@ -140,7 +140,7 @@ impl HostEngine {
             Some(_) => head.probe_due_ns(path.index),
             None if path.lane.is_empty() => self.idle_due_ns(path),
             None => {
-                let issued_ns = path.oldest_timed(&self.slots)?;
+                let issued_ns = path.oldest_timed(&self.ios)?;
                 head.silent_ns(path.index, issued_ns)
                     .max(path.probing.inspect_ns)
             }
@@ -179,7 +179,7 @@ impl HostEngine {
             let head = &self.volumes[usize::from(path.volume)].head;
             let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
             if self.idle_due_ns(path) <= by_ns {
-                if self.slots.has_spares() {
+                if self.ios.has_spares() {
                     self.probe(number, now_ns);
                 }
                 let path = &mut self.paths[number];
@@ -194,7 +194,7 @@ impl HostEngine {
     /// that they would end it. Whether any other was asked since then.
     fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        if !path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.slots) {
+        if !path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.ios) {
             return false;
         }
         let (volume, index) = (path.volume, path.index);
@@ -205,7 +205,7 @@ impl HostEngine {
             };
             let head = &self.volumes[usize::from(volume)].head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
-            let can = self.idle_due_ns(&self.paths[at]) < u64::MAX && self.slots.has_spares();
+            let can = self.idle_due_ns(&self.paths[at]) < u64::MAX && self.ios.has_spares();
             if !known && can {
                 self.probe(at, now_ns);
             }
@@ -230,7 +230,7 @@ impl HostEngine {
             let (volume, index) = (usize::from(path.volume), path.index);
             if self.volumes[volume].head.probation(index).is_some() {
                 self.probe_as_failed(number, memory, now_ns);
-            } else if let Some(issued_ns) = path.oldest_timed(&self.slots) {
+            } else if let Some(issued_ns) = path.oldest_timed(&self.ios) {
                 // Whoever is silent together with all others is looked at again.
                 self.paths[number].probing.inspect_ns =
                     now_ns.saturating_add(self.unseen_ns_max / 4);
@@ -252,7 +252,7 @@ impl HostEngine {
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.suspect(&self.slots);
+        path.suspect(&self.ios);
         path.damages = why == Why::Errors && path.is_damaging(now_ns);
         let core = self.settings.core;
         let path = &self.paths[number];
@@ -281,7 +281,7 @@ impl HostEngine {
     /// fail.
     pub(super) fn blame(&mut self, number: usize, index: u32, now_ns: u64) {
         let done = self.paths[number].index;
-        let history = &mut self.slots.get_mut(index).history;
+        let history = &mut self.ios.get_mut(index).history;
         let refused = core::mem::take(&mut history.refused) & !(1 << done.0);
         if refused == 0 {
             return;
@@ -301,13 +301,13 @@ impl HostEngine {
     /// very controller (T13).
     pub(super) fn move_waiting(&mut self, number: usize, now_ns: u64) {
         let first = self.paths[number].lane.waiting();
-        let waiting = core::iter::successors(first, |&index| self.slots.next(index));
-        let movable = waiting.filter(|&index| self.slots.get(index).io.op != IoOp::Flush);
-        let tokens: Vec<u32> = movable.map(|index| self.slots.token(index)).collect();
+        let waiting = core::iter::successors(first, |&index| self.ios.next(index));
+        let movable = waiting.filter(|&index| self.ios.get(index).io.op != IoOp::Flush);
+        let tokens: Vec<u32> = movable.map(|index| self.ios.token(index)).collect();
         let path = self.paths[number].index;
         for token in tokens {
-            let there = self.slots.find(token);
-            if let Some(index) = there.filter(|&index| self.slots.get(index).path == path) {
+            let there = self.ios.find(token);
+            if let Some(index) = there.filter(|&index| self.ios.get(index).path == path) {
                 self.finish(number, index, Outcome::PathError, false, now_ns);
             }
         }
@@ -362,11 +362,11 @@ impl HostEngine {
             span,
             ..EMPTY
         };
-        let Some(slot) = self.slots.take_spare(&io, Kind::Probe, now_ns) else {
+        let Some(slot) = self.ios.take_spare(&io, Kind::Probe, now_ns) else {
             self.scratch.give_back(span);
             return None;
         };
-        self.paths[number].probing.probe = Some(self.slots.token(slot));
+        self.paths[number].probing.probe = Some(self.ios.token(slot));
         Some(slot)
     }
 
@@ -396,23 +396,23 @@ impl HostEngine {
         memory: &mut dyn Memory,
         now_ns: u64,
     ) -> bool {
-        let span = self.slots.get(slot).io.span;
+        let span = self.ios.get(slot).io.span;
         memory.bytes_mut(span).fill(0);
         let path = &mut self.paths[number];
-        let command = Command::empty_hint(path.target.nsid, self.slots.token(slot));
+        let command = Command::empty_hint(path.target.nsid, self.ios.token(slot));
         let room = path.lane.waiting().is_none();
         let queue = path.queue.as_mut().filter(|_| room);
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if !given {
             path.probing.probe = None;
             self.scratch.give_back(span);
-            self.slots.free_spare(slot);
+            self.ios.free_spare(slot);
             return false;
         }
         self.outputs.transmit(path.conn(Role::Io));
-        let it = self.slots.get_mut(slot);
+        let it = self.ios.get_mut(slot);
         (it.path, it.issued_ns) = (path.index, now_ns);
-        self.slots.push_on_path(&mut path.lane, slot, false);
+        self.ios.push_on_path(&mut path.lane, slot, false);
         self.timers.wake_by(now_ns);
         true
     }
@@ -420,12 +420,12 @@ impl HostEngine {
     /// A probe has ended, and nobody refers to its memory any more.
     #[cold]
     pub(super) fn probed(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let (span, length) = (slot.io.span, slot.io.length);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let failed = outcome.is_path_error() || slot.history.attempt == AttemptEnd::InTransit;
         self.scratch.give_back(span);
-        self.slots.free_spare(index);
+        self.ios.free_spare(index);
         let path = &mut self.paths[number];
         path.probing.probe = None;
         let renewing = core::mem::take(&mut path.probing.renewing);

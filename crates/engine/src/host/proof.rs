@@ -83,11 +83,11 @@ impl HostEngine {
         let fence = &mut self.volumes[usize::from(volume)].fence;
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
-            if fence.believe_from(&mut self.slots, path, until_ns) {
+            if fence.believe_from(&mut self.ios, path, until_ns) {
                 self.timers.wake_by(until_ns);
             }
         } else {
-            fence.prove(&mut self.slots, path, now_ns);
+            fence.prove(&mut self.ios, path, now_ns);
             self.release_due(number, now_ns);
         }
     }

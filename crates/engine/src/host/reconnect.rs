@@ -332,16 +332,16 @@ impl HostEngine {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();
         };
-        let queued = || self.slots.of(&it.queue);
+        let queued = || self.ios.of(&it.queue);
         let others = super::HoldStats {
             queued: queued().count() as u32,
             queued_since_ns: queued().map(|slot| slot.started_ns).min(),
-            flushes: self.slots.of(&it.flushes).count() as u32,
-            delayed: self.slots.of(&it.delayed).count() as u32,
+            flushes: self.ios.of(&it.flushes).count() as u32,
+            delayed: self.ios.of(&it.delayed).count() as u32,
             ..it.totals
         };
         let bound = |path| self.bound_ns(self.number(volume, path)?);
         it.fence
-            .stats(&self.slots, others, |path| bound(path).is_some())
+            .stats(&self.ios, others, |path| bound(path).is_some())
     }
 }

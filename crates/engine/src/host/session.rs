@@ -463,7 +463,7 @@ impl HostEngine {
         self.paths[number].probing.stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
         self.report_opened(number);
-        self.slots.forget_failures(self.paths[number].volume, index);
+        self.ios.forget_failures(self.paths[number].volume, index);
         self.compare_anew(self.paths[number].volume, now_ns);
         self.settle(self.paths[number].volume);
         self.path_up(number, now_ns);

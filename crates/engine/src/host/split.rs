@@ -29,7 +29,7 @@
 //! attempts are bounded per piece (T4), and the pieces are finite.
 use super::HostEngine;
 use super::fence::range;
-use super::slots::{IoState, Kind, NONE, Slots};
+use super::io_table::{IoState, IoTable, Kind, NONE};
 use super::types::{Io, IoOp, NO_PATH};
 use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
@@ -160,19 +160,19 @@ impl Splits {
     /// A piece in slot `index` has ended; the I/O that it belongs to.
     fn piece_over(
         &mut self,
-        slots: &mut Slots,
+        ios: &mut IoTable,
         index: u32,
         outcome: Outcome,
         path: PathIndex,
     ) -> u32 {
-        let slot = slots.get(index);
+        let slot = ios.get(index);
         let (offset, helper) = (slot.io.offset, slot.kind == Kind::Helper);
         let owner = if helper { self.of(index).owner } else { index };
         if helper {
-            slots.free(index);
+            ios.free(index);
             self.helpers -= 1;
         } else {
-            slots.set_state(index, IoState::Pieces);
+            ios.set_state(index, IoState::Pieces);
         }
         let split = self.of(owner);
         if helper {
@@ -207,17 +207,17 @@ impl Splits {
 
     /// The engine stops: an I/O that is in no lane any more has failed, whatever it carries.
     /// The place among changes of the I/O that ended with it, if one did and had one.
-    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) -> Option<Place> {
-        let slot = slots.get(index);
+    pub(super) fn fail(&mut self, ios: &mut IoTable, index: u32, now_ns: u64) -> Option<Place> {
+        let slot = ios.get(index);
         if !slot.kind.is_piece() {
             let place = slot.fence;
-            slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
+            ios.end(index, Outcome::Stopped, NO_PATH, now_ns);
             return place;
         }
-        let owner = self.piece_over(slots, index, Outcome::Stopped, NO_PATH);
+        let owner = self.piece_over(ios, index, Outcome::Stopped, NO_PATH);
         let (outcome, path) = self.result(owner)?;
-        let place = slots.get(owner).fence;
-        slots.end(owner, outcome, path, now_ns);
+        let place = ios.get(owner).fence;
+        ios.end(owner, outcome, path, now_ns);
         place
     }
 }
@@ -226,7 +226,7 @@ impl HostEngine {
     /// Begins an I/O that has to be cut.
     #[cold]
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.kind = Kind::Cut;
         slot.watched = true;
         let io = slot.io;
@@ -254,7 +254,7 @@ impl HostEngine {
         if given_up == it.losses.generation() || range(&whole).is_none() {
             return Some(Outcome::Done);
         }
-        let history = &mut self.slots.get_mut(index).history;
+        let history = &mut self.ios.get_mut(index).history;
         if history.again == AGAIN_MAX {
             return Some(Outcome::PathError);
         }
@@ -266,12 +266,10 @@ impl HostEngine {
 
     /// Registers a change that is cut with the fence; true: it must wait itself, and does.
     fn fence_whole(&mut self, index: u32) -> bool {
-        let volume = usize::from(self.slots.get(index).io.volume);
-        let waits = self.volumes[volume]
-            .fence
-            .admit_whole(&mut self.slots, index);
+        let volume = usize::from(self.ios.get(index).io.volume);
+        let waits = self.volumes[volume].fence.admit_whole(&mut self.ios, index);
         if let Some(wait) = waits {
-            self.explain_wait(index, wait, self.slots.get(index).placed_ns);
+            self.explain_wait(index, wait, self.ios.get(index).placed_ns);
         }
         waits.is_some()
     }
@@ -279,7 +277,7 @@ impl HostEngine {
     /// Places a change that the fence has released: all of it, if it is to be cut.
     pub(super) fn resume_change(&mut self, index: u32, now_ns: u64) {
         self.exclude_wait(index, now_ns);
-        if self.slots.get(index).kind == Kind::Cut {
+        if self.ios.get(index).kind == Kind::Cut {
             self.cut_on(index, now_ns);
         } else {
             self.place_again(index, now_ns);
@@ -309,7 +307,7 @@ impl HostEngine {
             }
             self.splits.of(index).busy = true;
         };
-        self.slots.get_mut(index).kind = Kind::Whole;
+        self.ios.get_mut(index).kind = Kind::Whole;
         self.end(index, outcome, path, now_ns);
     }
 
@@ -333,10 +331,10 @@ impl HostEngine {
         if !carrying {
             self.splits.of(index).carrying = true;
             // The first piece is placed by the caller that placed the whole.
-            if self.slots.get(index).state() == IoState::Pieces {
-                self.slots.set_state(index, IoState::Placing);
+            if self.ios.get(index).state() == IoState::Pieces {
+                self.ios.set_state(index, IoState::Placing);
             }
-            let slot = self.slots.get_mut(index);
+            let slot = self.ios.get_mut(index);
             let spent_ns = now_ns.saturating_sub(slot.started_ns);
             slot.io = piece;
             // Bounds are per piece.
@@ -348,9 +346,9 @@ impl HostEngine {
         if helpers + 1 >= PIECES_MAX || self.splits.helpers == self.splits.helpers_max {
             return None;
         }
-        let hints = self.slots.get(index).hints;
-        let helper = self.slots.take(&piece, hints, now_ns)?;
-        let slot = self.slots.get_mut(helper);
+        let hints = self.ios.get(index).hints;
+        let helper = self.ios.take(&piece, hints, now_ns)?;
+        let slot = self.ios.get_mut(helper);
         slot.kind = Kind::Helper;
         slot.watched = true;
         (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
@@ -374,7 +372,7 @@ impl HostEngine {
         path: PathIndex,
         now_ns: u64,
     ) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let recut = slot.recut;
         if recut {
             let rest = core::mem::take(&mut self.splits.of(index).rest);
@@ -391,21 +389,19 @@ impl HostEngine {
                 false => Some(outcome),
             };
             let Some(outcome) = settled else {
-                self.slots.get_mut(index).io = self.splits.of(index).whole;
+                self.ios.get_mut(index).io = self.splits.of(index).whole;
                 return self.place_again(index, now_ns);
             };
             return self.end(index, outcome, path, now_ns);
         }
-        let owner = self
-            .splits
-            .piece_over(&mut self.slots, index, outcome, path);
+        let owner = self.splits.piece_over(&mut self.ios, index, outcome, path);
         self.cut_on(owner, now_ns);
     }
 
     /// The paths that can carry an I/O, as bits. Where some that are wanted are usable and none of
     /// those can, it is cut so that all can. `None`: it has to wait behind others first, and does.
     pub(super) fn able(&mut self, index: u32, wanted: u64) -> Option<u64> {
-        let io = self.slots.get(index).io;
+        let io = self.ios.get(index).io;
         let head = &self.volumes[usize::from(io.volume)].head;
         let usable = head.usable_among(wanted);
         let able = head.among(|limits| carries(limits, &io));
@@ -417,11 +413,11 @@ impl HostEngine {
 
     /// Cuts what was cut for wider paths, or not at all; true: it must wait behind others first.
     fn recut(&mut self, index: u32) -> bool {
-        let io = self.slots.get(index).io;
+        let io = self.ios.get(index).io;
         let Some(limits) = self.cut_limits(io.volume) else {
             unreachable!("a volume with a usable path has limits");
         };
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let alone = !slot.kind.is_piece();
         let again = slot.recut;
         if alone && !again {
@@ -431,7 +427,7 @@ impl HostEngine {
         let length = cut(&limits, io.op, io.offset, io.length);
         let split = self.splits.of(index);
         split.rest = io.length - length + if again { split.rest } else { 0 };
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.io = part(&io, 0, length);
         slot.recut = true;
         slot.watched = true;

@@ -9,9 +9,9 @@
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::fence::range;
+use super::io_table::{Kind, Slot};
 use super::path::{FinalFlush, Link, Path, Role, SessionState};
 use super::shutdown::Stage;
-use super::slots::{Kind, Slot};
 use super::types::HostEvent;
 use super::{HostEngine, report};
 use crate::machine::Output;
@@ -58,7 +58,7 @@ impl HostEngine {
         if self.shutdown.becomes_overdue(now_ns) {
             self.fail_unfinished(now_ns);
         }
-        let over = self.slots.active() == 0 || self.shutdown.is_overdue();
+        let over = self.ios.active() == 0 || self.shutdown.is_overdue();
         if self.shutdown.stage() == Stage::Serving || !over {
             return;
         }
@@ -92,7 +92,7 @@ impl HostEngine {
         }
         let flushes = |path: &Path| path.cache.final_flush.is_out() && !abort;
         let over = |path: &Path| path.is_disconnected() && !flushes(path);
-        if gone || (self.paths.iter().all(over) && self.slots.active() == 0) {
+        if gone || (self.paths.iter().all(over) && self.ios.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
             self.report_unflushed();
             self.outputs.push(Output::Stop);
@@ -105,7 +105,7 @@ impl HostEngine {
         for volume in (0..).take(self.volumes.len()) {
             let mut counts = [0_u32, 0];
             let whole = |slot: &&Slot| slot.kind != Kind::Helper;
-            for slot in self.slots.active_of(volume).filter(whole) {
+            for slot in self.ios.active_of(volume).filter(whole) {
                 counts[usize::from(range(&slot.io).is_none())] += 1;
             }
             let [changes, others] = counts;
@@ -130,7 +130,7 @@ impl HostEngine {
     fn flush_before_close(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         // Nobody waits for what is left in a lane then: copies of reads that ended.
-        let ended = path.lane.is_empty() || self.slots.active() == 0;
+        let ended = path.lane.is_empty() || self.ios.active() == 0;
         if path.is_live()
             && path.cache.final_flush == FinalFlush::None
             && ended
@@ -184,7 +184,7 @@ impl HostEngine {
         }
         if !path.lane.is_empty() {
             // Nobody waits for what is left: copies of reads that ended.
-            if self.slots.active() == 0 {
+            if self.ios.active() == 0 {
                 self.close(number, Role::Io, true, now_ns);
             }
             return;

@@ -2,11 +2,11 @@
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
+use super::io_table::Lane;
 use super::losses::Losses;
 use super::mark::Marks;
 use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
-use super::slots::Lane;
 use super::types::{PathConfig, VolumeConfig, VolumeInfo};
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;

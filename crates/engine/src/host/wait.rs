@@ -17,7 +17,7 @@ use super::explain::Wait;
 use super::fence::range;
 use super::hedge::CopyEnd;
 
-use super::slots::{AttemptEnd, IoState, Kind, Lane};
+use super::io_table::{AttemptEnd, IoState, Kind, Lane};
 use super::types::{IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover, fence};
 use block::order::Ticket as Place;
@@ -29,7 +29,7 @@ impl HostEngine {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
-        let flush = self.slots.get(index).io.op == IoOp::Flush;
+        let flush = self.ios.get(index).io.op == IoOp::Flush;
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
@@ -38,9 +38,9 @@ impl HostEngine {
             self.paths[number]
                 .probing
                 .suspect
-                .note(&self.slots.get(index).io);
+                .note(&self.ios.get(index).io);
         }
-        if self.slots.get(index).hedged {
+        if self.ios.get(index).hedged {
             match self.copy_ended(number, index, outcome, now_ns) {
                 CopyEnd::Done | CopyEnd::Forgotten => return,
                 CopyEnd::Failed => {}
@@ -49,7 +49,7 @@ impl HostEngine {
         if outcome.is_done() {
             self.blame(number, index, now_ns);
         }
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let lost = outcome.is_path_error() && self.paths[number].admin_state().returns();
         // Once: after a hold this is the end of the same attempt.
         if lost && slot.history.lost_ns == 0 {
@@ -65,7 +65,7 @@ impl HostEngine {
         if !recovery.enabled {
             return self.end(index, outcome, path, now_ns);
         }
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let spent_ns = now_ns
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.history.excused_ms) * 1_000_000);
@@ -87,7 +87,7 @@ impl HostEngine {
             patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;
@@ -99,7 +99,7 @@ impl HostEngine {
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => {
                 if matches!(outcome, Outcome::Busy { .. }) {
-                    let slot = self.slots.get_mut(index);
+                    let slot = self.ios.get_mut(index);
                     slot.history.refused |= 1 << path.0;
                     slot.watched = true;
                 }
@@ -117,7 +117,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let volume = &self.volumes[usize::from(path.volume)];
         let attempts_ns = volume.recovery.attempts_ns;
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let failed = slot.history.failed | 1 << path.index.0;
         let most_ns = match volume.head.usable_among(!failed) {
             0 => attempts_ns,
@@ -129,7 +129,7 @@ impl HostEngine {
 
     /// Whether a read has timed out on all paths that there are, and may be had from elsewhere.
     fn is_elsewhere(&self, number: usize, index: u32, outcome: Outcome) -> bool {
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let path = &self.paths[number];
         let tried = slot.history.failed | 1 << path.index.0;
         let head = &self.volumes[usize::from(path.volume)].head;
@@ -138,7 +138,7 @@ impl HostEngine {
 
     /// An I/O that a path did not do goes on, or ends: until now it was lost there.
     pub(super) fn note_cost(&mut self, index: u32, now_ns: u64) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let begun_ns = core::mem::take(&mut slot.history.lost_ns);
         if begun_ns > 0 {
             let (volume, path) = (usize::from(slot.io.volume), slot.path);
@@ -152,24 +152,24 @@ impl HostEngine {
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         self.note_cost(index, now_ns);
         self.end_explained(index);
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let (volume, place) = (slot.io.volume, slot.fence);
         if slot.kind != Kind::Whole || slot.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
-        self.slots.end(index, outcome, path, now_ns);
+        self.ios.end(index, outcome, path, now_ns);
         if let Some(place) = place {
             self.unfence(volume, place, now_ns);
         }
     }
 
     fn delay(&mut self, index: u32, after_ns: u64, now_ns: u64) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.history.retries = slot.history.retries.saturating_add(1);
         let until_ns = now_ns.saturating_add(after_ns);
         let volume = &mut self.volumes[usize::from(slot.io.volume)];
         let state = IoState::Backoff { until_ns };
-        self.slots.push(&mut volume.delayed, index, state);
+        self.ios.push(&mut volume.delayed, index, state);
         self.timers.wake_by(until_ns);
     }
 
@@ -183,9 +183,9 @@ impl HostEngine {
         }
         // What it waits for from now on is not `from`.
         self.note_cost(index, now_ns);
-        let number = self.number(self.slots.get(index).io.volume, from);
+        let number = self.number(self.ios.get(index).io.volume, from);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.history.moved(lost);
         slot.history.failed |= 1 << from.0;
         let failed = slot.history.failed;
@@ -195,8 +195,8 @@ impl HostEngine {
         *moved_max = moves.max(*moved_max);
         let fence = &mut self.volumes[volume].fence;
         if fence.is_blocked(slot) {
-            let wait = fence.block(&mut self.slots, index);
-            let at_ns = self.slots.get(index).placed_ns;
+            let wait = fence.block(&mut self.ios, index);
+            let at_ns = self.ios.get(index).placed_ns;
             return self.explain_wait(index, wait, at_ns);
         }
         // Also one that is worse in general may do what a better one has failed.
@@ -213,7 +213,7 @@ impl HostEngine {
         // asked.
         let head = &self.volumes[volume].head;
         let best = head.usable_among(able & others);
-        let among = match best & head.proven_since(self.slots.get(index).placed_ns) {
+        let among = match best & head.proven_since(self.ios.get(index).placed_ns) {
             0 => able & others,
             proven => proven,
         };
@@ -231,7 +231,7 @@ impl HostEngine {
         if self.shutdown.fails_now(Outcome::PathError) {
             return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
         }
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let recovery = &self.volumes[volume].recovery;
         if !recovery.enabled {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
@@ -240,13 +240,12 @@ impl HostEngine {
             let outcome = self.without_path(volume);
             return self.end(index, outcome, NO_PATH, now_ns);
         };
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         slot.placed_ns = now_ns;
-        let before = self.slots.last(&self.volumes[volume].queue);
+        let before = self.ios.last(&self.volumes[volume].queue);
         debug_assert!(before.is_none_or(|it| it.state().until_ns() <= Some(until_ns)));
         let state = IoState::Queued { until_ns };
-        self.slots
-            .push(&mut self.volumes[volume].queue, index, state);
+        self.ios.push(&mut self.volumes[volume].queue, index, state);
         self.timers.wake_by(until_ns);
     }
 
@@ -254,12 +253,12 @@ impl HostEngine {
     pub(super) fn release(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         // What finds none goes to the end of the queue; each is tried once.
-        for _ in 0..self.slots.of(&self.volumes[it].queue).count() {
+        for _ in 0..self.ios.of(&self.volumes[it].queue).count() {
             let volume = &mut self.volumes[it];
             let Some(index) = volume.queue.front().filter(|_| volume.head.is_usable()) else {
                 return; // none is usable, or no longer
             };
-            self.slots.unlink(&mut volume.queue, index);
+            self.ios.unlink(&mut volume.queue, index);
             self.exclude_wait(index, now_ns);
             self.place_again(index, now_ns);
         }
@@ -267,7 +266,7 @@ impl HostEngine {
 
     /// Excludes the time since `placed_ns` from the I/O's timeout: it was waiting, not executing.
     pub(super) fn exclude_wait(&mut self, index: u32, now_ns: u64) {
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
         let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
         slot.history.excused_ms = slot.history.excused_ms.saturating_add(waited_ms);
@@ -277,7 +276,7 @@ impl HostEngine {
     fn hold(&mut self, number: usize, index: u32, now_ns: u64) {
         let path = &self.paths[number];
         let fence = &mut self.volumes[usize::from(path.volume)].fence;
-        let until_ns = fence.hold(&mut self.slots, path.index, index, now_ns);
+        let until_ns = fence.hold(&mut self.ios, path.index, index, now_ns);
         self.explain_wait(index, Wait::Held(until_ns), now_ns);
         self.timers.wake_by(until_ns);
     }
@@ -289,7 +288,7 @@ impl HostEngine {
         let waits = volume.recovery.write_failover == WriteFailover::Fenced;
         // A device ends what it had, and only then is it known what became of it.
         if waits && path.kind.device().is_none() {
-            volume.fence.admit_in_flight(&mut self.slots, &path.lane);
+            volume.fence.admit_in_flight(&mut self.ios, &path.lane);
         }
     }
 
@@ -301,7 +300,7 @@ impl HostEngine {
             let until_ns = since_ns.saturating_add(bound_ns);
             let path = &self.paths[number];
             let fence = &mut self.volumes[usize::from(path.volume)].fence;
-            if fence.bound(&mut self.slots, path.index, until_ns) {
+            if fence.bound(&mut self.ios, path.index, until_ns) {
                 self.timers.wake_by(until_ns);
             }
         }
@@ -322,11 +321,11 @@ impl HostEngine {
     /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
     #[cold]
     pub(super) fn waits_at_fence(&mut self, index: u32, for_change: bool) -> bool {
-        let volume = usize::from(self.slots.get(index).io.volume);
+        let volume = usize::from(self.ios.get(index).io.volume);
         let fence = &mut self.volumes[volume].fence;
-        let waits = fence.admit(&mut self.slots, index, for_change);
+        let waits = fence.admit(&mut self.ios, index, for_change);
         if let Some(wait) = waits {
-            self.explain_wait(index, wait, self.slots.get(index).placed_ns);
+            self.explain_wait(index, wait, self.ios.get(index).placed_ns);
         }
         waits.is_some()
     }
@@ -336,10 +335,10 @@ impl HostEngine {
     /// through all that wait.
     fn unfence(&mut self, volume: u16, place: Place, now_ns: u64) {
         let at = usize::from(volume);
-        if !self.volumes[at].fence.end(&mut self.slots, place) {
+        if !self.volumes[at].fence.end(&mut self.ios, place) {
             return; // a caller further up the stack places them
         }
-        while let Some(index) = self.volumes[at].fence.next_released(&mut self.slots) {
+        while let Some(index) = self.volumes[at].fence.next_released(&mut self.ios) {
             self.resume_change(index, now_ns);
         }
     }
@@ -349,13 +348,13 @@ impl HostEngine {
     /// other lanes are looked at whole.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
         let queues = self.volumes.iter().map(|it| &it.queue);
-        let queued = queues.filter_map(|lane| self.slots.get(lane.front()?).state().until_ns());
+        let queued = queues.filter_map(|lane| self.ios.get(lane.front()?).state().until_ns());
         let lanes = self.volumes.iter();
         let others = lanes
             .flat_map(|it| [&it.delayed, &it.flushes])
-            .flat_map(|lane| self.slots.of(lane));
+            .flat_map(|lane| self.ios.of(lane));
         let fences = self.volumes.iter();
-        let fenced = fences.filter_map(|it| it.fence.timeout(&self.slots));
+        let fenced = fences.filter_map(|it| it.fence.timeout(&self.ios));
         let waits = queued.chain(others.filter_map(|slot| slot.state().until_ns()));
         let first = waits.chain(fenced).min();
         first.filter(|&at_ns| at_ns < u64::MAX)
@@ -370,16 +369,16 @@ impl HostEngine {
         }
         for volume in 0..self.volumes.len() {
             while let Some(index) = self.due(&self.volumes[volume].delayed, now_ns) {
-                self.slots.unlink(&mut self.volumes[volume].delayed, index);
+                self.ios.unlink(&mut self.volumes[volume].delayed, index);
                 self.repeat(index, now_ns);
             }
             if self.due(&self.volumes[volume].flushes, now_ns).is_some() {
                 self.give_up_writes(volume as u16, now_ns);
             }
             while let Some(index) = self.volumes[volume].queue.front()
-                && self.slots.get(index).state().is_due(now_ns)
+                && self.ios.get(index).state().is_due(now_ns)
             {
-                self.slots.unlink(&mut self.volumes[volume].queue, index);
+                self.ios.unlink(&mut self.volumes[volume].queue, index);
                 self.end(index, Outcome::PathError, NO_PATH, now_ns);
             }
         }
@@ -387,8 +386,8 @@ impl HostEngine {
 
     /// The first I/O of `lane` whose wait is over.
     fn due(&self, lane: &Lane, now_ns: u64) -> Option<u32> {
-        let mut all = core::iter::successors(lane.front(), |&index| self.slots.next(index));
-        all.find(|&index| self.slots.get(index).state().is_due(now_ns))
+        let mut all = core::iter::successors(lane.front(), |&index| self.ios.next(index));
+        all.find(|&index| self.ios.get(index).state().is_due(now_ns))
     }
 
     /// Goes on with held changes of path `number` that its controller can't execute any more, as
@@ -402,11 +401,11 @@ impl HostEngine {
         let mut next = self.volumes[volume].fence.first_held(path);
         while let Some(index) = next {
             // What goes on is not held again here: its association is over.
-            next = self.slots.next(index);
-            if self.slots.get(index).state().is_due(now_ns) {
+            next = self.ios.next(index);
+            if self.ios.get(index).state().is_due(now_ns) {
                 self.exclude_wait(index, now_ns);
                 let fence = &mut self.volumes[volume].fence;
-                fence.release(&mut self.slots, path, index, now_ns);
+                fence.release(&mut self.ios, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
             }
         }
@@ -414,7 +413,7 @@ impl HostEngine {
 
     /// Gives an I/O to the path that was busy, or to another if that is gone.
     fn repeat(&mut self, index: u32, now_ns: u64) {
-        let slot = self.slots.get(index);
+        let slot = self.ios.get(index);
         let path = slot.path;
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
@@ -434,9 +433,7 @@ impl HostEngine {
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
             for path in self.indexes(volume as u16) {
-                while let Some(index) = self.volumes[volume]
-                    .fence
-                    .abandon_held(&mut self.slots, path)
+                while let Some(index) = self.volumes[volume].fence.abandon_held(&mut self.ios, path)
                 {
                     self.fail_wait(index, now_ns);
                 }
@@ -452,11 +449,11 @@ impl HostEngine {
         for lane in 0..self.volumes[volume].lanes().len() {
             while let Some(index) = self.volumes[volume].lanes()[lane].front() {
                 let lane = &mut *self.volumes[volume].lanes()[lane];
-                self.slots.unlink(lane, index);
+                self.ios.unlink(lane, index);
                 self.fail_wait(index, now_ns);
             }
         }
-        while let Some(index) = self.volumes[volume].fence.abandon_waiting(&mut self.slots) {
+        while let Some(index) = self.volumes[volume].fence.abandon_waiting(&mut self.ios) {
             self.fail_wait(index, now_ns);
         }
     }
@@ -465,9 +462,9 @@ impl HostEngine {
     /// nothing is released; and a write before it that ends later must not find it.
     fn fail_wait(&mut self, index: u32, now_ns: u64) {
         self.end_explained(index);
-        let slot = self.slots.get_mut(index);
+        let slot = self.ios.get_mut(index);
         let volume = usize::from(slot.io.volume);
-        if let Some(place) = self.splits.fail(&mut self.slots, index, now_ns) {
+        if let Some(place) = self.splits.fail(&mut self.ios, index, now_ns) {
             self.volumes[volume].fence.withdraw(place);
         }
     }

@@ -1,5 +1,5 @@
 use super::super::types::{Hints, Io, IoOp, NO_PATH};
-use super::{IoState, Kind, Lane, Slots};
+use super::{IoState, IoTable, Kind, Lane};
 use crate::Span;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,56 +19,56 @@ fn io(cookie: u64) -> Io {
 }
 
 /// The lane's slots, front to back.
-fn order(slots: &Slots, lane: &Lane) -> Vec<u32> {
-    core::iter::successors(super::some(lane.head), |&index| slots.next(index)).collect()
+fn order(ios: &IoTable, lane: &Lane) -> Vec<u32> {
+    core::iter::successors(super::some(lane.head), |&index| ios.next(index)).collect()
 }
 
 #[test]
 fn all_slots_can_be_taken_and_none_more_until_one_is_reported() {
-    let mut slots = Slots::new(3, 0);
+    let mut ios = IoTable::new(3, 0);
     let taken: Vec<_> = (0..3)
-        .map(|i| slots.take(&io(i), Hints::default(), 0).unwrap())
+        .map(|i| ios.take(&io(i), Hints::default(), 0).unwrap())
         .collect();
-    assert_eq!(slots.take(&io(9), Hints::default(), 0), None);
-    slots.end(taken[1], Outcome::Done, NO_PATH, 5);
+    assert_eq!(ios.take(&io(9), Hints::default(), 0), None);
+    ios.end(taken[1], Outcome::Done, NO_PATH, 5);
     assert_eq!(
-        slots.take(&io(9), Hints::default(), 0),
+        ios.take(&io(9), Hints::default(), 0),
         None,
         "ended, not yet reported"
     );
-    let done = slots.report().unwrap();
+    let done = ios.report().unwrap();
     assert_eq!((done.cookie, done.latency_ns), (1, 5));
-    assert_eq!(slots.take(&io(9), Hints::default(), 0), Some(taken[1]));
-    assert_eq!(slots.active(), 3);
+    assert_eq!(ios.take(&io(9), Hints::default(), 0), Some(taken[1]));
+    assert_eq!(ios.active(), 3);
 }
 
 #[test]
 fn t11_a_token_of_an_earlier_use_finds_nothing() {
-    let mut slots = Slots::new(1, 0);
+    let mut ios = IoTable::new(1, 0);
     let mut stale = Vec::new();
     for turn in 0..100_u64 {
-        let index = slots.take(&io(turn), Hints::default(), 0).unwrap();
-        let token = slots.token(index);
-        assert_eq!(slots.find(token), Some(index));
-        assert!(stale.iter().all(|&old| slots.find(old).is_none()));
-        slots.end(index, Outcome::Done, NO_PATH, 0);
-        assert_eq!(slots.find(token), None, "ended");
-        slots.report();
+        let index = ios.take(&io(turn), Hints::default(), 0).unwrap();
+        let token = ios.token(index);
+        assert_eq!(ios.find(token), Some(index));
+        assert!(stale.iter().all(|&old| ios.find(old).is_none()));
+        ios.end(index, Outcome::Done, NO_PATH, 0);
+        assert_eq!(ios.find(token), None, "ended");
+        ios.report();
         stale.push(token);
     }
-    assert_eq!(slots.find(12345), None, "no such slot");
+    assert_eq!(ios.find(12345), None, "no such slot");
 }
 
 #[test]
 fn ended_are_reported_in_order() {
-    let mut slots = Slots::new(4, 0);
+    let mut ios = IoTable::new(4, 0);
     let taken: Vec<_> = (0..4)
-        .map(|i| slots.take(&io(i), Hints::default(), 0).unwrap())
+        .map(|i| ios.take(&io(i), Hints::default(), 0).unwrap())
         .collect();
     for &i in &[2, 0, 3, 1] {
-        slots.end(taken[i], Outcome::Done, NO_PATH, 0);
+        ios.end(taken[i], Outcome::Done, NO_PATH, 0);
     }
-    let cookies: Vec<_> = core::iter::from_fn(|| slots.report())
+    let cookies: Vec<_> = core::iter::from_fn(|| ios.report())
         .map(|d| d.cookie)
         .collect();
     assert_eq!(cookies, [2, 0, 3, 1]);
@@ -92,34 +92,34 @@ fn lanes_agree_with_a_model_in_every_small_history() {
 }
 
 fn run(steps: &[u8]) {
-    let mut slots = Slots::new(8, 0);
+    let mut ios = IoTable::new(8, 0);
     let mut lane = Lane::EMPTY;
     let mut model: VecDeque<(u32, bool)> = VecDeque::new();
     for &step in steps {
         match step {
             // Submit, with and without room; nobody overtakes one that waits.
             0 | 1 => {
-                let index = slots.take(&io(0), Hints::default(), 0).unwrap();
+                let index = ios.take(&io(0), Hints::default(), 0).unwrap();
                 let wait = step == 1 || lane.waiting().is_some();
-                slots.push_on_path(&mut lane, index, wait);
+                ios.push_on_path(&mut lane, index, wait);
                 model.push_back((index, wait));
             }
             2 => {
                 if let Some(first) = model.iter_mut().find(|(_, waits)| *waits) {
                     first.1 = false;
-                    slots.issued(&mut lane);
+                    ios.issued(&mut lane);
                 }
             }
             _ => {
                 if let Some((index, _)) = model.remove(usize::from(step - 3)) {
-                    slots.unlink(&mut lane, index);
-                    slots.end(index, Outcome::Done, NO_PATH, 0);
-                    slots.report();
+                    ios.unlink(&mut lane, index);
+                    ios.end(index, Outcome::Done, NO_PATH, 0);
+                    ios.report();
                 }
             }
         }
         let want: Vec<_> = model.iter().map(|(index, _)| *index).collect();
-        assert_eq!(order(&slots, &lane), want, "{steps:?}");
+        assert_eq!(order(&ios, &lane), want, "{steps:?}");
         let waiting = model
             .iter()
             .find(|(_, waits)| *waits)
@@ -131,30 +131,30 @@ fn run(steps: &[u8]) {
             .map(|(index, _)| *index);
         assert_eq!(lane.oldest_issued(), oldest, "{steps:?}");
         assert_eq!(lane.is_empty(), model.is_empty());
-        assert_eq!(slots.active() as usize, model.len());
+        assert_eq!(ios.active() as usize, model.len());
     }
 }
 
 /// A path is connected anew: what may be read from another volume still asks no path twice.
 #[test]
 fn reads_had_elsewhere_remember_their_failures() {
-    let mut slots = Slots::new(2, 0);
-    let [plain, elsewhere] = [0, 1].map(|n| slots.take(&io(n), Hints::default(), 0).unwrap());
-    slots.get_mut(plain).history.failed = 0b11;
-    slots.get_mut(elsewhere).history.failed = 0b11;
-    slots.get_mut(elsewhere).hints.elsewhere = true;
-    slots.forget_failures(0, policy::PathIndex(0));
-    assert_eq!(slots.get(plain).history.failed, 0b10);
-    assert_eq!(slots.get(elsewhere).history.failed, 0b11);
+    let mut ios = IoTable::new(2, 0);
+    let [plain, elsewhere] = [0, 1].map(|n| ios.take(&io(n), Hints::default(), 0).unwrap());
+    ios.get_mut(plain).history.failed = 0b11;
+    ios.get_mut(elsewhere).history.failed = 0b11;
+    ios.get_mut(elsewhere).hints.elsewhere = true;
+    ios.forget_failures(0, policy::PathIndex(0));
+    assert_eq!(ios.get(plain).history.failed, 0b10);
+    assert_eq!(ios.get(elsewhere).history.failed, 0b11);
 }
 
 #[test]
 fn probes_of_idle_paths_leave_spare_slots() {
     for (spares, left) in [(64, 16), (8, 2), (1, 0), (0, 0)] {
-        let mut slots = Slots::new(1, spares);
+        let mut ios = IoTable::new(1, spares);
         let mut taken = 0;
-        while slots.has_spares() {
-            slots.take_spare(&io(0), Kind::Probe, 0).unwrap();
+        while ios.has_spares() {
+            ios.take_spare(&io(0), Kind::Probe, 0).unwrap();
             taken += 1;
         }
         assert_eq!(spares - taken, left);
@@ -163,21 +163,21 @@ fn probes_of_idle_paths_leave_spare_slots() {
 
 #[test]
 fn waiting_slots_are_those_from_the_first_on() {
-    let mut slots = Slots::new(4, 0);
+    let mut ios = IoTable::new(4, 0);
     let mut lane = Lane::EMPTY;
     let taken: Vec<_> = (0..4)
-        .map(|n| slots.take(&io(n), Hints::default(), 0).unwrap())
+        .map(|n| ios.take(&io(n), Hints::default(), 0).unwrap())
         .collect();
     for (at, &index) in taken.iter().enumerate() {
-        slots.push_on_path(&mut lane, index, at >= 2);
+        ios.push_on_path(&mut lane, index, at >= 2);
     }
-    let waiting = |slots: &Slots, lane: &Lane| {
-        let waits = |&&index: &&u32| slots.is_waiting(lane, index);
+    let waiting = |ios: &IoTable, lane: &Lane| {
+        let waits = |&&index: &&u32| ios.is_waiting(lane, index);
         taken.iter().filter(waits).count()
     };
-    assert_eq!(waiting(&slots, &lane), 2);
-    slots.issued(&mut lane);
-    assert_eq!(waiting(&slots, &lane), 1);
+    assert_eq!(waiting(&ios, &lane), 2);
+    ios.issued(&mut lane);
+    assert_eq!(waiting(&ios, &lane), 1);
 }
 
 /// Every edge that there is: a state, and those that lead to it.
@@ -241,8 +241,8 @@ fn states_are_reached_from_these_only() {
 #[test]
 #[should_panic(expected = "can't become")]
 fn io_ends_once() {
-    let mut slots = Slots::new(1, 0);
-    let index = slots.take(&io(0), Hints::default(), 0).unwrap();
-    slots.end(index, Outcome::Done, NO_PATH, 0);
-    slots.end(index, Outcome::Done, NO_PATH, 0);
+    let mut ios = IoTable::new(1, 0);
+    let index = ios.take(&io(0), Hints::default(), 0).unwrap();
+    ios.end(index, Outcome::Done, NO_PATH, 0);
+    ios.end(index, Outcome::Done, NO_PATH, 0);
 }

@@ -80,7 +80,7 @@ pub(super) struct Slot {
     next: u32,
 }
 
-/// Where an I/O is. Changed by [`Slots::push`] and [`Slots::set_state`] alone; a slot that was
+/// Where an I/O is. Changed by [`IoTable::push`] and [`IoTable::set_state`] alone; a slot that was
 /// taken out of its lane keeps its state until the next one is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -279,7 +279,7 @@ impl IoHistory {
 }
 
 /// All slots of one core.
-pub(super) struct Slots {
+pub(super) struct IoTable {
     table: Vec<Slot>,
     free: u32,
     /// Free ones for copies.
@@ -395,7 +395,7 @@ fn some(index: u32) -> Option<u32> {
     (index != NONE).then_some(index)
 }
 
-impl Slots {
+impl IoTable {
     /// So many slots, and so many spare ones.
     pub(super) fn new(count: u32, spare: u32) -> Self {
         let done = IoDone {
