@@ -105,7 +105,6 @@ use path::{Link, Path, Role};
 use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
-use split::Splits;
 use standstill::Standstills;
 use timers::Timers;
 use volume::Head;
@@ -119,7 +118,6 @@ pub struct HostEngine {
     /// Of all volumes; a path keeps its place while it lives.
     paths: Vec<Path>,
     ios: IoTable,
-    splits: Splits,
     /// Buffers of the engine's own.
     scratch: Scratch,
     /// Second copies of reads.
@@ -188,7 +186,6 @@ impl HostEngine {
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
             ios: IoTable::new(config.io_max, spare),
-            splits: Splits::new(config.io_max, spare, io_table::EMPTY),
             hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
@@ -272,9 +269,7 @@ impl HostEngine {
 
     /// The paths of a volume, in order.
     fn paths_of(&self, volume: u16) -> impl Iterator<Item = &Path> {
-        let places = self.volumes[usize::from(volume)].places.iter();
-        let numbers = places.filter(|&&number| number != VACANT);
-        numbers.map(|&number| &self.paths[number])
+        self.volumes[usize::from(volume)].paths(&self.paths)
     }
 
     /// The indexes that paths of a volume have, or had.

@@ -52,7 +52,7 @@ impl HostEngine {
                 it.leave();
             }
             What::ForgetVolume => {
-                self.fail_waits_of(volume.into(), now_ns);
+                self.volumes[usize::from(volume)].fail_waits(&mut self.ios, now_ns);
                 let step = Some((ChangeStep::Forget, serial));
                 self.changes.set_step(Changing::Volume(volume), step);
             }

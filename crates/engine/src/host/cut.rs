@@ -13,8 +13,7 @@
 //! A device is asked to end what it has; what it can't, it goes on with. Nothing is taken back of a
 //! volume with `write_failover = immediate`: that is a part of what this risks.
 
-use super::io_table::Lane;
-use super::types::{IoOp, NO_PATH};
+use super::types::NO_PATH;
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
 use volume::Outcome;
@@ -36,28 +35,10 @@ impl HostEngine {
                 self.lose(number, Some(why), now_ns);
             }
         }
-        self.end_waiting(at, |it| &mut it.queue, now_ns);
-        self.end_waiting(at, |it| &mut it.delayed, now_ns);
-        self.fail_waiting_flushes(at, now_ns);
-    }
-
-    /// Ends what waits in a lane of a volume and is taken back.
-    fn end_waiting(&mut self, volume: usize, lane: fn(&mut Volume) -> &mut Lane, now_ns: u64) {
-        loop {
-            let first = lane(&mut self.volumes[volume]).front();
-            let mut waiting = core::iter::successors(first, |&it| self.ios.next(it));
-            let Some(index) = waiting.find(|&it| !self.goes_on(it)) else {
-                return; // all that is left goes on
-            };
-            self.ios.unlink(lane(&mut self.volumes[volume]), index);
-            self.end(index, self.without_path(volume), NO_PATH, now_ns);
+        while let Some(index) = self.volumes[at].waits.pop_cut(&mut self.ios) {
+            self.end(index, self.volumes[at].without_path(), NO_PATH, now_ns);
         }
-    }
-
-    /// Whether a cut leaves an I/O alone.
-    fn goes_on(&self, index: u32) -> bool {
-        let slot = self.ios.get(index);
-        slot.hints.past_cut && slot.io.op == IoOp::Read
+        self.fail_waiting_flushes(at, now_ns);
     }
 
     /// What fails may be tried again.
@@ -70,7 +51,7 @@ impl HostEngine {
     /// Ends an I/O that would be tried again, if it was taken back.
     pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
         let volume = usize::from(self.ios.get(index).io.volume);
-        let cut = self.volumes[volume].is_cut && !self.goes_on(index);
+        let cut = self.volumes[volume].is_cut && !self.ios.get(index).survives_cut();
         if cut {
             self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
@@ -86,9 +67,10 @@ impl HostEngine {
     /// connections on; `None`: nothing bounds that, or none was seen yet.
     pub fn leaves_behind_ns(&self, volume: u16) -> Option<u64> {
         let mut longest_ns = None;
-        for (number, path) in self.paths.iter().enumerate() {
+        for path in &self.paths {
             if path.volume == volume && path.facts.is_some() {
-                longest_ns = longest_ns.max(Some(self.bound_ns(number)?));
+                let it = &self.volumes[usize::from(volume)];
+                longest_ns = longest_ns.max(Some(it.bound_of(self.settings.kato_ms, path)?));
             }
         }
         longest_ns

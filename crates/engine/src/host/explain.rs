@@ -14,8 +14,8 @@
 //! turn, which finds the paths emptier than the others. Memory is taken when it begins. A volume
 //! that nobody asks about pays one comparison per I/O.
 use super::counters::group;
-use super::io_table::{EMPTY, Slot};
-use super::split::carries;
+use super::io_table::{EMPTY, IoTable, Slot, carries};
+use super::path::Path;
 use super::types::{Io, PathState};
 use super::volumes::Volume;
 use super::{HostEngine, report};
@@ -273,6 +273,100 @@ impl Volume {
         let those = open.filter(|it| it.is_some_and(|(of, _)| of == token));
         those.for_each(|it| *it = None);
     }
+
+    /// The path for an I/O among those whose bits are set; it is written down if it is its turn.
+    /// `paths`: of the engine.
+    pub(super) fn choose(
+        &mut self,
+        ios: &mut IoTable,
+        paths: &[Path],
+        index: u32,
+        able: u64,
+        now_ns: u64,
+    ) -> Option<PathIndex> {
+        let (slot, token) = (ios.get(index), ios.token(index));
+        let request = slot.request(now_ns);
+        let asked = self.explain.is_some() && self.recovery.enabled;
+        let patience_ns = asked.then(|| self.patience_ns(paths, now_ns)).flatten();
+        let allow = |path: PathIndex| able >> path.0 & 1 == 1;
+        let explain = self.explain.as_mut();
+        let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) else {
+            return match able {
+                u64::MAX => self.head.select(&request),
+                _ => self.head.select_among(&request, allow, None),
+            };
+        };
+        let why = Some(&mut entry.sample.choice);
+        let chosen = self.head.select_among(&request, allow, why);
+        match chosen {
+            Some(_) => {
+                entry.state = State::Flying;
+                entry.sample.wait = None;
+            }
+            None => {
+                entry.state = State::Over;
+                entry.sample.wait = patience_ns.map(Wait::Path);
+            }
+        }
+        let carried = self.head.among(|limits| carries(limits, &slot.io));
+        let looks = entry.sample.choice.looks().iter().zip(0_u8..);
+        for (look, path) in looks {
+            let number = self.places[usize::from(path)];
+            let place = paths.get(number); // None: VACANT
+            let state = place.map(|it| it.state(&self.recovery, &self.head));
+            let hindrance = self.head.hindrance(PathIndex(path));
+            let obstacle = match (state, hindrance) {
+                (None, _) => Obstacle::Gone,
+                (Some(PathState::Live), Some(why)) => Obstacle::Hindered(why),
+                (Some(state), Some(_)) => Obstacle::State(state),
+                (Some(_), None) if carried >> path & 1 == 0 => Obstacle::Narrow,
+                (Some(state), None) if self.head.sits_out(PathIndex(path)) => {
+                    Obstacle::State(state)
+                }
+                (Some(_), None) if allow(PathIndex(path)) => Obstacle::StandsBy,
+                (Some(_), None) if slot.path == PathIndex(path) => Obstacle::Left,
+                (Some(_), None) => Obstacle::Elsewhere,
+            };
+            let obstacle = (!look.usable).then_some(obstacle);
+            entry.sample.obstacles[usize::from(path)] = obstacle;
+        }
+        // Its end has consequences.
+        ios.get_mut(index).watched = true;
+        chosen
+    }
+
+    /// An I/O waits for something else than a path; it is written down if it is its turn.
+    #[cold]
+    pub(super) fn explain_wait(&mut self, ios: &mut IoTable, index: u32, wait: Wait, now_ns: u64) {
+        let (slot, token) = (ios.get(index), ios.token(index));
+        let explain = self.explain.as_mut();
+        if let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) {
+            entry.state = State::Over;
+            entry.sample.wait = Some(wait);
+            ios.get_mut(index).watched = true;
+        }
+    }
+
+    /// An attempt has ended; it may have been written down.
+    pub(super) fn explain_end(&mut self, ios: &IoTable, index: u32, outcome: Outcome, now_ns: u64) {
+        let Some(explain) = &mut self.explain else {
+            return; // the usual case: no attempt is written down
+        };
+        let (slot, token) = (ios.get(index), ios.token(index));
+        let flying = |it: &&mut Entry| it.state == State::Flying && it.token == token;
+        if let Some(entry) = explain.entries.iter_mut().find(flying) {
+            let latency_ns = now_ns.saturating_sub(slot.placed_ns);
+            // Else it was never given to the path.
+            let issued = slot.issued_ns >= slot.placed_ns;
+            let queued_ns = slot.issued_ns.saturating_sub(slot.placed_ns);
+            entry.state = State::Over;
+            entry.sample.came = Some(Came {
+                outcome,
+                latency_ns,
+                queued_ns: if issued { queued_ns } else { latency_ns },
+            });
+        }
+    }
 }
 
 impl HostEngine {
@@ -307,98 +401,10 @@ impl HostEngine {
     /// Places an I/O that was just submitted to a volume that is asked about, or holds others.
     #[cold]
     pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
-        match self.choose(index, u64::MAX, now_ns) {
+        let volume = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
+        match volume.choose(&mut self.ios, &self.paths, index, u64::MAX, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
-        }
-    }
-
-    /// The path for an I/O among those whose bits are set; it is written down if it is its turn.
-    pub(super) fn choose(&mut self, index: u32, able: u64, now_ns: u64) -> Option<PathIndex> {
-        let request = self.ios.get(index).request(now_ns);
-        let (slot, token) = (self.ios.get(index), self.ios.token(index));
-        let at = usize::from(slot.io.volume);
-        let asked = self.volumes[at].explain.is_some() && self.volumes[at].recovery.enabled;
-        let patience_ns = asked.then(|| self.patience_ns(at, now_ns)).flatten();
-        let volume = &mut self.volumes[at];
-        let allow = |path: PathIndex| able >> path.0 & 1 == 1;
-        let explain = volume.explain.as_mut();
-        let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) else {
-            return match able {
-                u64::MAX => volume.head.select(&request),
-                _ => volume.head.select_among(&request, allow, None),
-            };
-        };
-        let why = Some(&mut entry.sample.choice);
-        let chosen = volume.head.select_among(&request, allow, why);
-        (entry.state, entry.sample.wait) = match chosen {
-            Some(_) => (State::Flying, None),
-            None => (State::Over, patience_ns.map(Wait::Path)),
-        };
-        let carried = volume.head.among(|limits| carries(limits, &slot.io));
-        let looks = entry.sample.choice.looks().iter().zip(0_u8..);
-        for (look, path) in looks {
-            let number = volume.places[usize::from(path)];
-            let place = self.paths.get(number); // None: VACANT
-            let state = place.map(|it| it.state(&volume.recovery, &volume.head));
-            let hindrance = volume.head.hindrance(PathIndex(path));
-            let obstacle = match (state, hindrance) {
-                (None, _) => Obstacle::Gone,
-                (Some(PathState::Live), Some(why)) => Obstacle::Hindered(why),
-                (Some(state), Some(_)) => Obstacle::State(state),
-                (Some(_), None) if carried >> path & 1 == 0 => Obstacle::Narrow,
-                (Some(state), None) if volume.head.sits_out(PathIndex(path)) => {
-                    Obstacle::State(state)
-                }
-                (Some(_), None) if allow(PathIndex(path)) => Obstacle::StandsBy,
-                (Some(_), None) if slot.path == PathIndex(path) => Obstacle::Left,
-                (Some(_), None) => Obstacle::Elsewhere,
-            };
-            let obstacle = (!look.usable).then_some(obstacle);
-            entry.sample.obstacles[usize::from(path)] = obstacle;
-        }
-        // Its end has consequences.
-        self.ios.get_mut(index).watched = true;
-        chosen
-    }
-
-    /// An I/O waits for something else than a path; it is written down if it is its turn.
-    #[cold]
-    pub(super) fn explain_wait(&mut self, index: u32, wait: Wait, now_ns: u64) {
-        let (slot, token) = (self.ios.get(index), self.ios.token(index));
-        let explain = &mut self.volumes[usize::from(slot.io.volume)].explain;
-        let explain = explain.as_mut();
-        if let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) {
-            (entry.state, entry.sample.wait) = (State::Over, Some(wait));
-            self.ios.get_mut(index).watched = true;
-        }
-    }
-
-    /// An I/O, or a piece, has ended for good: the next in its slot is another.
-    pub(super) fn end_explained(&mut self, index: u32) {
-        let (volume, token) = (self.ios.get(index).io.volume, self.ios.token(index));
-        self.volumes[usize::from(volume)].forget_explained(token);
-    }
-
-    /// An attempt has ended; it may have been written down.
-    pub(super) fn explain_end(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
-        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
-        let Some(explain) = &mut volume.explain else {
-            return; // the usual case: no attempt is written down
-        };
-        let (slot, token) = (self.ios.get(index), self.ios.token(index));
-        let flying = |it: &&mut Entry| it.state == State::Flying && it.token == token;
-        if let Some(entry) = explain.entries.iter_mut().find(flying) {
-            let latency_ns = now_ns.saturating_sub(slot.placed_ns);
-            // Else it was never given to the path.
-            let issued = slot.issued_ns >= slot.placed_ns;
-            let queued_ns = slot.issued_ns.saturating_sub(slot.placed_ns);
-            entry.state = State::Over;
-            entry.sample.came = Some(Came {
-                outcome,
-                latency_ns,
-                queued_ns: if issued { queued_ns } else { latency_ns },
-            });
         }
     }
 }

@@ -35,7 +35,6 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
-use super::io_table::IoState;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
@@ -244,7 +243,10 @@ impl HostEngine {
         let volume = usize::from(self.paths[number].volume);
         let recovery = self.volumes[volume].recovery;
         let usable = self.volumes[volume].head.is_usable();
-        let out = !usable && self.patience_ns(volume, now_ns).is_none();
+        let out = !usable
+            && self.volumes[volume]
+                .patience_ns(&self.paths, now_ns)
+                .is_none();
         let slot = self.ios.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
@@ -255,9 +257,8 @@ impl HostEngine {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
-        let state = IoState::FlushWait { until_ns };
-        self.ios
-            .push(&mut self.volumes[volume].flushes, index, state);
+        let waits = &mut self.volumes[volume].waits;
+        waits.await_flush(&mut self.ios, index, until_ns);
         self.timers.wake_by(until_ns);
     }
 
@@ -310,8 +311,7 @@ impl HostEngine {
     fn fail_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         self.volumes[it].losses.give_up();
-        while let Some(index) = self.volumes[it].flushes.front() {
-            self.ios.unlink(&mut self.volumes[it].flushes, index);
+        while let Some(index) = self.volumes[it].waits.pop_flush(&mut self.ios) {
             self.fail_flush(index, now_ns);
         }
     }
@@ -419,19 +419,19 @@ impl HostEngine {
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
         let volume = usize::from(self.ios.get(index).io.volume);
         self.volumes[volume].totals.flushes_failed += 1;
-        self.end(index, self.without_path(volume), super::NO_PATH, now_ns);
+        let outcome = self.volumes[volume].without_path();
+        self.end(index, outcome, super::NO_PATH, now_ns);
     }
 
     /// A path is live, its ANA state was read, or it is known to have had nothing unflushed:
     /// flushes that wait look again.
     pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
-        for _ in 0..self.ios.of(&self.volumes[it].flushes).count() {
-            let Some(index) = self.volumes[it].flushes.front() else {
+        for _ in 0..self.volumes[it].waits.flushes(&self.ios) {
+            let Some(index) = self.volumes[it].waits.pop_flush(&mut self.ios) else {
                 return; // one of them has failed all
             };
-            self.ios.unlink(&mut self.volumes[it].flushes, index);
-            self.exclude_wait(index, now_ns);
+            self.ios.exclude_wait(index, now_ns);
             self.flush(index, now_ns);
         }
     }

@@ -30,9 +30,8 @@ pub use stats::HedgeStats;
 
 use super::HostEngine;
 use super::counters::group;
-use super::io_table::{IoState, IoTable, Kind, Lane};
+use super::io_table::{IoState, IoTable, Kind, Lane, carries};
 use super::path::{Path, Role};
-use super::split::carries;
 use super::types::{IoOp, PathKind};
 use super::volumes::{VACANT, Volume};
 use crate::limits::{BUFFER_MAX, HEDGES_MAX};

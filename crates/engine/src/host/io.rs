@@ -6,11 +6,10 @@
 use super::change_steps::is_final_flush;
 use super::counters::group;
 use super::fence::range;
-use super::io_table::{AttemptEnd, FlushProgress, Kind};
+use super::io_table::{AttemptEnd, FlushProgress, Kind, cut};
 use super::loss::is_let_go;
 use super::path::{Role, SessionState, Target};
 use super::probation::is_timed;
-use super::split::cut;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
@@ -78,8 +77,11 @@ impl HostEngine {
             self.split(index, now_ns);
         } else if plain {
             self.place(index, io, hints.on, now_ns);
-        } else if !self.waits_at_fence(index, hints.for_change) {
-            self.place_oddly(index, now_ns);
+        } else {
+            let volume = &mut self.volumes[usize::from(io.volume)];
+            if !volume.waits_at_fence(&mut self.ios, index, hints.for_change) {
+                self.place_oddly(index, now_ns);
+            }
         }
         Ok(())
     }
@@ -123,10 +125,11 @@ impl HostEngine {
             return;
         }
         self.renew(index, now_ns);
-        let Some(able) = self.able(index, u64::MAX) else {
+        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
+        let Some(able) = it.able(&mut self.ios, index, u64::MAX) else {
             return; // cut for narrower paths, it waits at the fence
         };
-        match self.choose(index, able, now_ns) {
+        match it.choose(&mut self.ios, &self.paths, index, able, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }
@@ -134,7 +137,8 @@ impl HostEngine {
 
     /// A new attempt begins.
     fn renew(&mut self, index: u32, now_ns: u64) {
-        self.note_cost(index, now_ns);
+        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
+        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
         let slot = self.ios.get_mut(index);
         slot.placed_ns = now_ns;
         slot.history.attempt = AttemptEnd::Answered;

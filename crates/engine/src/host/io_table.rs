@@ -15,12 +15,17 @@
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
+mod pieces;
+
+pub(super) use pieces::{carries, cut, whole_max};
+
 use super::counters::group;
 use super::types::{Hints, Io, IoDone, IoOp, NO_PATH};
 use crate::machine::Span;
 use alloc::vec::Vec;
 use block::Covered;
 use block::order::Ticket as Place;
+use pieces::Splits;
 use policy::{PathIndex, Request, Ticket};
 use volume::Outcome;
 
@@ -289,6 +294,8 @@ pub(super) struct IoTable {
     active: u32,
     /// Spare slots, free or not.
     spares: u32,
+    /// What slots of I/Os carry that are cut.
+    splits: Splits,
 }
 
 /// A first-in first-out list.
@@ -356,6 +363,11 @@ impl Slot {
     /// Whether its command was aborted, and so is not executed (T9).
     pub(super) fn is_aborted(&self) -> bool {
         matches!(self.state, IoState::Aborting { is_confirmed: true })
+    }
+
+    /// Whether it goes on where its volume is taken back from its mirror.
+    pub(super) fn survives_cut(&self) -> bool {
+        self.hints.past_cut && self.io.op == IoOp::Read
     }
 
     /// The one place where a state changes.
@@ -436,6 +448,7 @@ impl IoTable {
             ended: Queue::EMPTY,
             active: 0,
             spares: spare,
+            splits: Splits::new(count, spare),
         }
     }
 
@@ -650,6 +663,20 @@ impl IoTable {
     /// The I/O behind `index` in its lane.
     pub(super) fn next(&self, index: u32) -> Option<u32> {
         some(self.table[index as usize].next)
+    }
+
+    /// The first I/O of `lane` whose wait is over.
+    pub(super) fn first_due(&self, lane: &Lane, now_ns: u64) -> Option<u32> {
+        let mut all = core::iter::successors(lane.front(), |&index| self.next(index));
+        all.find(|&index| self.get(index).state().is_due(now_ns))
+    }
+
+    /// Excludes the time since `placed_ns` from the I/O's timeout: it was waiting, not executing.
+    pub(super) fn exclude_wait(&mut self, index: u32, now_ns: u64) {
+        let slot = self.get_mut(index);
+        let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
+        let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
+        slot.history.excused_ms = slot.history.excused_ms.saturating_add(waited_ms);
     }
 
     /// An I/O that is in no lane has ended; it is kept to be reported.

@@ -72,7 +72,8 @@ impl HostEngine {
         }
         self.report_loss(number, why.is_some(), renewal);
         self.fail_waiting(number, now_ns);
-        self.fence_in_flight(number);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.fence_in_flight(&mut self.ios, &self.paths[number]);
         self.abandon_flushes(number, now_ns);
         if was_live {
             self.take_back_device(number);

@@ -240,7 +240,7 @@ impl HostEngine {
         let facts = &waits.facts;
         let it = &self.volumes[usize::from(facts.volume)];
         let serial = it.recovery.marks.filter(|_| it.recovery.enabled)?;
-        let bound_ns = self.bound_of(facts.volume, &facts.controller);
+        let bound_ns = it.bound_ns(self.settings.kato_ms, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
         let covered = it.marks.covers(bound_ns, &waits.namespace());
         (!covered).then_some((serial, bound_ns))

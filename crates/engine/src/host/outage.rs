@@ -18,9 +18,10 @@
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
-use super::io_table::IoState;
-use super::path::{AdminState, SessionState};
+use super::io_table::IoTable;
+use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, NO_PATH, PathNews};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use volume::Outcome;
 
@@ -115,6 +116,55 @@ impl Outage {
     }
 }
 
+impl Volume {
+    /// Until when an I/O that finds no path may wait; `None`: it fails now. `paths`: of the engine.
+    pub(super) fn patience_ns(&self, paths: &[Path], now_ns: u64) -> Option<u64> {
+        let fast_io_fail_ns = self.recovery.fast_io_fail_ns;
+        let until_ns = self.outage.until_ns(fast_io_fail_ns, now_ns);
+        (until_ns > now_ns && !self.has_lost_all(paths)).then_some(until_ns)
+    }
+
+    /// `fast_io_fail_tmo` is another: what waits for a path waits so long, and so does what comes.
+    pub(super) fn renew_patience(&mut self, ios: &mut IoTable) {
+        self.outage.renew();
+        let fast_io_fail_ns = self.recovery.fast_io_fail_ns;
+        let outage = self.outage;
+        let until_ns = |since_ns| outage.until_ns(fast_io_fail_ns, since_ns);
+        self.waits.renew_queued(ios, until_ns);
+    }
+
+    /// When I/O of the volume is to fail, ns.
+    fn outage_timeout(&self) -> Option<u64> {
+        let patience_ns = self.recovery.fast_io_fail_ns;
+        self.outage
+            .timeout(patience_ns)
+            .filter(|_| self.recovery.enabled)
+    }
+
+    /// How I/O ends that no path can be waited for.
+    pub(super) fn without_path(&self) -> Outcome {
+        if self.is_leaving() {
+            Outcome::Stopped
+        } else {
+            Outcome::PathError
+        }
+    }
+
+    /// No path of the volume is usable or will be, unless somebody restores one that was given up;
+    /// all of one that leaves will not. `paths`: of the engine.
+    fn has_lost_all(&self, paths: &[Path]) -> bool {
+        let states = || self.paths(paths).map(Path::admin_state);
+        let is_gone = |state| {
+            matches!(
+                state,
+                AdminState::GivenUp | AdminState::Failed | AdminState::Removing
+            )
+        };
+        let given_up = states().any(|state| state == AdminState::GivenUp);
+        (given_up || self.is_leaving()) && states().all(is_gone)
+    }
+}
+
 impl HostEngine {
     /// Notes which volumes have lost their last usable path, or have one again; once a turn.
     #[inline]
@@ -145,31 +195,9 @@ impl HostEngine {
         }
     }
 
-    /// Until when an I/O that finds no path may wait; `None`: it fails now.
-    pub(super) fn patience_ns(&self, volume: usize, now_ns: u64) -> Option<u64> {
-        let it = &self.volumes[volume];
-        let until_ns = it.outage.until_ns(it.recovery.fast_io_fail_ns, now_ns);
-        (until_ns > now_ns && !self.none_returns(volume)).then_some(until_ns)
-    }
-
-    /// `fast_io_fail_tmo` is another: what waits for a path waits so long, and so does what comes.
-    pub(super) fn renew_patience(&mut self, volume: usize) {
-        let it = &mut self.volumes[volume];
-        it.outage.renew();
-        let (outage, patience_ns) = (it.outage, it.recovery.fast_io_fail_ns);
-        let mut next = it.queue.front();
-        while let Some(index) = next {
-            let until_ns = outage.until_ns(patience_ns, self.ios.get(index).placed_ns);
-            self.ios.set_state(index, IoState::Queued { until_ns });
-            next = self.ios.next(index);
-        }
-    }
-
-    /// When the first volume's I/O is to fail.
+    /// When the first volume's I/O is to fail, ns.
     pub(super) fn outages_timeout(&self) -> Option<u64> {
-        let waits = self.volumes.iter().filter(|it| it.recovery.enabled);
-        let times = waits.filter_map(|it| it.outage.timeout(it.recovery.fast_io_fail_ns));
-        times.min()
+        self.volumes.iter().filter_map(Volume::outage_timeout).min()
     }
 
     /// Fails what waits in volumes whose time is over.
@@ -189,42 +217,17 @@ impl HostEngine {
 
     /// What waits for a path, or for a lost controller to flush, fails.
     pub(super) fn fail_queued(&mut self, volume: usize, now_ns: u64) {
-        while let Some(index) = self.volumes[volume].queue.front() {
-            self.ios.unlink(&mut self.volumes[volume].queue, index);
-            self.end(index, self.without_path(volume), NO_PATH, now_ns);
+        while let Some(index) = self.volumes[volume].waits.pop_queued(&mut self.ios) {
+            self.end(index, self.volumes[volume].without_path(), NO_PATH, now_ns);
         }
         self.fail_waiting_flushes(volume, now_ns);
     }
 
     /// What waits for a lost controller to flush, fails.
     pub(super) fn fail_waiting_flushes(&mut self, volume: usize, now_ns: u64) {
-        while let Some(index) = self.volumes[volume].flushes.front() {
-            self.ios.unlink(&mut self.volumes[volume].flushes, index);
+        while let Some(index) = self.volumes[volume].waits.pop_flush(&mut self.ios) {
             self.fail_flush(index, now_ns);
         }
-    }
-
-    /// How I/O ends that no path can be waited for.
-    pub(super) fn without_path(&self, volume: usize) -> Outcome {
-        match self.volumes[volume].is_leaving() {
-            true => Outcome::Stopped,
-            false => Outcome::PathError,
-        }
-    }
-
-    /// No path of a volume is usable or will be, unless somebody restores one that was given up;
-    /// all of one that leaves will not.
-    fn none_returns(&self, volume: usize) -> bool {
-        let paths = || self.paths_of(volume as u16);
-        let gone = |state| {
-            matches!(
-                state,
-                AdminState::GivenUp | AdminState::Failed | AdminState::Removing
-            )
-        };
-        let given_up = paths().any(|path| path.admin_state() == AdminState::GivenUp);
-        (given_up || self.volumes[volume].is_leaving())
-            && paths().all(|path| gone(path.admin_state()))
     }
 
     /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
@@ -232,7 +235,7 @@ impl HostEngine {
     /// removes it any more, for the end of the time to drain.
     pub(super) fn path_leaves(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
-        if self.volumes[it].is_leaving() && self.none_returns(it) {
+        if self.volumes[it].is_leaving() && self.volumes[it].has_lost_all(&self.paths) {
             self.fail_queued(it, now_ns);
         }
     }
@@ -271,8 +274,9 @@ impl HostEngine {
         }
         path.set_admin_state(AdminState::GivenUp);
         let volume = path.volume;
-        if self.none_returns(volume.into()) {
-            let line = report::none_returns(&self.volumes[usize::from(volume)].name);
+        let it = &self.volumes[usize::from(volume)];
+        if it.has_lost_all(&self.paths) {
+            let line = report::none_returns(&it.name);
             self.events.push_back(HostEvent::Warning(volume, line));
             self.fail_queued(volume.into(), now_ns);
         }

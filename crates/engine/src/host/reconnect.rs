@@ -220,6 +220,20 @@ impl HostEngine {
         self.begin_bound(number, now_ns);
     }
 
+    /// The bound of what lost path `number` had counts from `since_ns` on: every connection of its
+    /// controller is over.
+    fn begin_bound(&mut self, number: usize, since_ns: u64) {
+        let path = &self.paths[number];
+        let it = &mut self.volumes[usize::from(path.volume)];
+        // Without a bound only proof ends a hold.
+        if let Some(bound_ns) = it.bound_of(self.settings.kato_ms, path) {
+            let until_ns = since_ns.saturating_add(bound_ns);
+            if it.fence.bound(&mut self.ios, path.index, until_ns) {
+                self.timers.wake_by(until_ns);
+            }
+        }
+    }
+
     /// Core 0: how long a lost path still waits before it is connected again; `None`: it does not
     /// wait.
     pub fn reconnect_wait(
@@ -332,15 +346,8 @@ impl HostEngine {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();
         };
-        let queued = || self.ios.of(&it.queue);
-        let others = super::HoldStats {
-            queued: queued().count() as u32,
-            queued_since_ns: queued().map(|slot| slot.started_ns).min(),
-            flushes: self.ios.of(&it.flushes).count() as u32,
-            delayed: self.ios.of(&it.delayed).count() as u32,
-            ..it.totals
-        };
-        let bound = |path| self.bound_ns(self.number(volume, path)?);
+        let others = it.waits.stats(&self.ios, it.totals);
+        let bound = |path| it.bound_of(self.settings.kato_ms, &self.paths[it.number(path)?]);
         it.fence
             .stats(&self.ios, others, |path| bound(path).is_some())
     }

@@ -135,7 +135,7 @@ impl HostEngine {
         };
         it.head.set_health(it.recovery.health);
         if it.recovery.fast_io_fail_ns != before.fast_io_fail_ns {
-            self.renew_patience(volume.into());
+            it.renew_patience(&mut self.ios);
         }
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
         self.hedger.set_unseen_max(self.unseen_ns_max);

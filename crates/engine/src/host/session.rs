@@ -4,10 +4,10 @@
 //! other paths and published. Every core then opens its own I/O queue, as far as there are
 //! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
 //! come to the same result.
+use super::io_table::whole_max;
 use super::mark::Unmarked;
 use super::path::{Link, Role, SessionState, Target};
 use super::recovery::WriteFailover;
-use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::{HostEngine, Ready, device, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
@@ -219,7 +219,8 @@ impl HostEngine {
         let path = &self.paths[number];
         let volume = path.volume;
         let granted_ms = u32::from(controller.kas) * 100;
-        let Some(bound_ns) = self.bound_of(volume, controller) else {
+        let Some(bound_ns) = self.volumes[usize::from(volume)].bound_ns(wanted_ms, controller)
+        else {
             return; // no keep-alive: `check` and `stat` show that risk
         };
         let recovery = &self.volumes[usize::from(volume)].recovery;

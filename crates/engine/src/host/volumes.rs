@@ -2,12 +2,13 @@
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
-use super::io_table::Lane;
 use super::losses::Losses;
 use super::mark::Marks;
 use super::outage::Outage;
+use super::path::Path;
 use super::recovery::{HoldStats, Recovery};
 use super::types::{PathConfig, VolumeConfig, VolumeInfo};
+use super::wait::Waits;
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -69,12 +70,8 @@ pub(super) struct Volume {
     pub(super) is_cut: bool,
     /// While no path is usable.
     pub(super) outage: Outage,
-    /// I/Os that wait for a usable path, oldest wait first.
-    pub(super) queue: Lane,
-    /// I/Os that wait for a busy path.
-    pub(super) delayed: Lane,
-    /// Flushes that wait for a lost controller.
-    pub(super) flushes: Lane,
+    /// I/Os that are on no path.
+    pub(super) waits: Waits,
     /// Changes of data that may not be executed yet (T9).
     pub(super) fence: WriteFence,
     /// Core 0: what is kept durably of it for the next engine.
@@ -113,9 +110,7 @@ impl Volume {
             recovery: config.recovery,
             is_cut: false,
             outage: Outage::default(),
-            queue: Lane::EMPTY,
-            delayed: Lane::EMPTY,
-            flushes: Lane::EMPTY,
+            waits: Waits::EMPTY,
             marks: Marks::default(),
             fence: WriteFence::new(CHANGES_READY.min(io_max as usize)),
             totals: HoldStats::default(),
@@ -186,9 +181,10 @@ impl Volume {
         }
     }
 
-    /// All lanes of I/Os that are on no path, but those of the fence.
-    pub(super) fn lanes(&mut self) -> [&mut Lane; 3] {
-        [&mut self.queue, &mut self.delayed, &mut self.flushes]
+    /// The paths that are there, in order, of all that the engine has.
+    pub(super) fn paths<'a>(&self, all: &'a [Path]) -> impl Iterator<Item = &'a Path> {
+        let numbers = self.places.iter().filter(|&&number| number != VACANT);
+        numbers.map(|&number| &all[number])
     }
 
     /// Number in the engine's table of a path that is there.

@@ -1,7 +1,6 @@
 //! I/Os that are on no path: what becomes of one after a failed attempt, and what it waits for.
 //!
-//! * a usable path: the volume's queue, first come first served
-//! * a busy path: `delayed`
+//! * [`Waits`]: a usable path, first come first served; a busy path; a lost controller's flush
 //! * what the write fence says (`fence`): a lost controller, the engine before this one, or an
 //!   overlapping change
 //!
@@ -16,14 +15,276 @@
 use super::explain::Wait;
 use super::fence::range;
 use super::hedge::CopyEnd;
-
-use super::io_table::{AttemptEnd, IoState, Kind, Lane};
+use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
+use super::path::Path;
+use super::recovery::HoldStats;
+use super::standstill::Standstills;
 use super::types::{IoOp, NO_PATH};
+use super::volumes::Volume;
 use super::{HostEngine, WriteFailover, fence};
 use block::order::Ticket as Place;
 use nvme::host::ControllerInfo;
 use policy::PathIndex;
 use volume::{Attempt, Disposition, Outcome};
+
+/// The I/Os of one volume that are on no path, nor at its fence, by what they wait for.
+pub(super) struct Waits {
+    /// A usable path; oldest wait first.
+    queued: Lane,
+    /// The path that was busy.
+    delayed: Lane,
+    /// Flushes: a lost controller with unflushed writes.
+    flushes: Lane,
+}
+
+impl Waits {
+    pub(super) const EMPTY: Self = Self {
+        queued: Lane::EMPTY,
+        delayed: Lane::EMPTY,
+        flushes: Lane::EMPTY,
+    };
+
+    /// An I/O waits for a usable path, until `until_ns` at most. Those before it wait no longer:
+    /// all have the same patience.
+    fn queue(&mut self, ios: &mut IoTable, index: u32, until_ns: u64) {
+        let last_ns = ios.last(&self.queued).and_then(|it| it.state().until_ns());
+        assert!(last_ns <= Some(until_ns), "a wait for a path ends early");
+        ios.push(&mut self.queued, index, IoState::Queued { until_ns });
+    }
+
+    /// An I/O waits to be repeated on the path that was busy.
+    fn delay(&mut self, ios: &mut IoTable, index: u32, until_ns: u64) {
+        ios.push(&mut self.delayed, index, IoState::Backoff { until_ns });
+    }
+
+    /// A flush waits for a lost controller, until `until_ns` at most.
+    pub(super) fn await_flush(&mut self, ios: &mut IoTable, index: u32, until_ns: u64) {
+        ios.push(&mut self.flushes, index, IoState::FlushWait { until_ns });
+    }
+
+    /// Takes out the I/O that waits longest for a path.
+    pub(super) fn pop_queued(&mut self, ios: &mut IoTable) -> Option<u32> {
+        pop(&mut self.queued, ios)
+    }
+
+    /// Takes out an I/O whose wait for a path is over.
+    fn pop_queued_due(&mut self, ios: &mut IoTable, now_ns: u64) -> Option<u32> {
+        let first = self.queued.front()?;
+        let is_due = ios.get(first).state().is_due(now_ns);
+        is_due.then(|| self.pop_queued(ios)).flatten()
+    }
+
+    /// Takes out an I/O that is to be repeated now.
+    fn pop_delayed_due(&mut self, ios: &mut IoTable, now_ns: u64) -> Option<u32> {
+        let index = ios.first_due(&self.delayed, now_ns)?;
+        ios.unlink(&mut self.delayed, index);
+        Some(index)
+    }
+
+    /// Takes out the flush that waits longest.
+    pub(super) fn pop_flush(&mut self, ios: &mut IoTable) -> Option<u32> {
+        pop(&mut self.flushes, ios)
+    }
+
+    /// Takes out any.
+    fn pop(&mut self, ios: &mut IoTable) -> Option<u32> {
+        let mut lanes = [&mut self.queued, &mut self.delayed, &mut self.flushes].into_iter();
+        lanes.find_map(|lane| pop(lane, ios))
+    }
+
+    /// Takes out an I/O, no flush, that a mirror takes back.
+    pub(super) fn pop_cut(&mut self, ios: &mut IoTable) -> Option<u32> {
+        for lane in [&mut self.queued, &mut self.delayed] {
+            let mut all = core::iter::successors(lane.front(), |&it| ios.next(it));
+            if let Some(index) = all.find(|&it| !ios.get(it).survives_cut()) {
+                ios.unlink(lane, index);
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// I/Os that wait for a path.
+    fn queued(&self, ios: &IoTable) -> usize {
+        ios.of(&self.queued).count()
+    }
+
+    /// Flushes that wait.
+    pub(super) fn flushes(&self, ios: &IoTable) -> usize {
+        ios.of(&self.flushes).count()
+    }
+
+    /// Whether a flush has waited for too long.
+    fn is_flush_due(&self, ios: &IoTable, now_ns: u64) -> bool {
+        ios.first_due(&self.flushes, now_ns).is_some()
+    }
+
+    /// The patience is another: what waits for a path since `since_ns` does so until
+    /// `until_ns(since_ns)`.
+    pub(super) fn renew_queued(&mut self, ios: &mut IoTable, until_ns: impl Fn(u64) -> u64) {
+        let mut next = self.queued.front();
+        while let Some(index) = next {
+            let until_ns = until_ns(ios.get(index).placed_ns);
+            ios.set_state(index, IoState::Queued { until_ns });
+            next = ios.next(index);
+        }
+    }
+
+    /// When the first wait is over, ns. Of those for a path the first one's ends first; the other
+    /// lanes are looked at whole.
+    fn timeout(&self, ios: &IoTable) -> Option<u64> {
+        let queued = ios.of(&self.queued).take(1);
+        let others = ios.of(&self.delayed).chain(ios.of(&self.flushes));
+        let all = queued.chain(others);
+        all.filter_map(|slot| slot.state().until_ns()).min()
+    }
+
+    /// Fills in what waits here.
+    pub(super) fn stats(&self, ios: &IoTable, totals: HoldStats) -> HoldStats {
+        let queued = ios.of(&self.queued).map(|slot| slot.started_ns);
+        HoldStats {
+            queued: self.queued(ios) as u32,
+            queued_since_ns: queued.min(),
+            flushes: self.flushes(ios) as u32,
+            delayed: ios.of(&self.delayed).count() as u32,
+            ..totals
+        }
+    }
+}
+
+/// Takes out the first I/O of a lane.
+fn pop(lane: &mut Lane, ios: &mut IoTable) -> Option<u32> {
+    let index = lane.front()?;
+    ios.unlink(lane, index);
+    Some(index)
+}
+
+impl Volume {
+    /// Time that an I/O which `path` did not do, and which has spent `spent_ns` in attempts, has
+    /// left for further ones. While there is a usable path that has not failed it since it was last
+    /// known to be well, it may take twice `attempts_timeout`: paths that are silent one after the
+    /// other are no reason for an error. Not a read that another volume can do as well.
+    fn attempts_left_ns(
+        &self,
+        slot: &Slot,
+        path: PathIndex,
+        outcome: Outcome,
+        spent_ns: u64,
+    ) -> u64 {
+        let attempts_ns = self.recovery.attempts_ns;
+        let failed = slot.history.failed | 1 << path.0;
+        let is_left = self.head.usable_among(!failed) != 0;
+        let most_ns = match (is_left, slot.hints.elsewhere) {
+            // It has timed out on all paths that there are, and may be had from elsewhere.
+            (false, true) if outcome == Outcome::TimedOut => return 0,
+            (true, false) => attempts_ns.saturating_mul(2),
+            _ => attempts_ns,
+        };
+        most_ns.saturating_sub(spent_ns)
+    }
+
+    /// An I/O that a path did not do goes on, or ends: until now it was lost there.
+    pub(super) fn note_cost(
+        &mut self,
+        ios: &mut IoTable,
+        standstills: &Standstills,
+        index: u32,
+        now_ns: u64,
+    ) {
+        let slot = ios.get_mut(index);
+        let begun_ns = core::mem::take(&mut slot.history.lost_ns);
+        if begun_ns > 0 {
+            let still_ns = standstills.within(begun_ns, now_ns);
+            self.head.cost(slot.path, begun_ns, still_ns, now_ns);
+        }
+    }
+
+    /// Repeats an I/O on the path that was busy, after a pause. Returns when that is, ns.
+    fn delay(&mut self, ios: &mut IoTable, index: u32, after_ns: u64, now_ns: u64) -> u64 {
+        let history = &mut ios.get_mut(index).history;
+        history.retries = history.retries.saturating_add(1);
+        let until_ns = now_ns.saturating_add(after_ns);
+        self.waits.delay(ios, index, until_ns);
+        until_ns
+    }
+
+    /// Holds a change of data that the lost controller of a path may still execute. Returns until
+    /// when, ns; `u64::MAX`: that is not known yet.
+    fn hold(&mut self, ios: &mut IoTable, path: PathIndex, index: u32, now_ns: u64) -> u64 {
+        let until_ns = self.fence.hold(ios, path, index, now_ns);
+        self.explain_wait(ios, index, Wait::Held(until_ns), now_ns);
+        until_ns
+    }
+
+    /// Fences what is in flight on a lost path.
+    pub(super) fn fence_in_flight(&mut self, ios: &mut IoTable, path: &Path) {
+        let waits = self.recovery.write_failover == WriteFailover::Fenced;
+        // A device ends what it had, and only then is it known what became of it.
+        if waits && path.kind.device().is_none() {
+            self.fence.admit_in_flight(ios, &path.lane);
+        }
+    }
+
+    /// How long a controller of this volume may execute what it had, from the end of its
+    /// connections, ns; `None`: nothing bounds it.
+    pub(super) fn bound_ns(&self, kato_ms: u32, controller: &ControllerInfo) -> Option<u64> {
+        fence::bound_ns(&self.recovery, kato_ms, controller)
+    }
+
+    /// The same of a path's; `None` as well if its controller was never seen.
+    pub(super) fn bound_of(&self, kato_ms: u32, path: &Path) -> Option<u64> {
+        self.bound_ns(kato_ms, &path.facts.as_ref()?.controller)
+    }
+
+    /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
+    #[cold]
+    pub(super) fn waits_at_fence(
+        &mut self,
+        ios: &mut IoTable,
+        index: u32,
+        for_change: bool,
+    ) -> bool {
+        let waits = self.fence.admit(ios, index, for_change);
+        if let Some(wait) = waits {
+            self.explain_wait(ios, index, wait, ios.get(index).placed_ns);
+        }
+        waits.is_some()
+    }
+
+    /// When the first wait of any I/O is over, ns.
+    fn waits_timeout(&self, ios: &IoTable) -> Option<u64> {
+        let times = [self.waits.timeout(ios), self.fence.timeout(ios)];
+        times.into_iter().flatten().min()
+    }
+
+    /// Ends all held changes, not well: the engine stops.
+    fn fail_held(&mut self, ios: &mut IoTable, now_ns: u64) {
+        for path in (0..self.places.len() as u8).map(PathIndex) {
+            while let Some(index) = self.fence.abandon_held(ios, path) {
+                self.fail_wait(ios, index, now_ns);
+            }
+        }
+    }
+
+    /// Ends all other waits, not well; not those on paths.
+    pub(super) fn fail_waits(&mut self, ios: &mut IoTable, now_ns: u64) {
+        while let Some(index) = self.waits.pop(ios) {
+            self.fail_wait(ios, index, now_ns);
+        }
+        while let Some(index) = self.fence.abandon_waiting(ios) {
+            self.fail_wait(ios, index, now_ns);
+        }
+    }
+
+    /// Ends an I/O that is in no lane any more, not well. What is blocked by it fails as well, so
+    /// nothing is released; and a write before it that ends later must not find it.
+    fn fail_wait(&mut self, ios: &mut IoTable, index: u32, now_ns: u64) {
+        self.forget_explained(ios.token(index));
+        if let Some(place) = ios.fail(index, now_ns) {
+            self.fence.withdraw(place);
+        }
+    }
+}
 
 impl HostEngine {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
@@ -33,7 +294,8 @@ impl HostEngine {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
-        self.explain_end(number, index, outcome, now_ns);
+        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
+        volume.explain_end(&self.ios, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number]
                 .probing
@@ -59,7 +321,7 @@ impl HostEngine {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
         }
-        let volume = &self.volumes[usize::from(self.paths[number].volume)];
+        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
         let recovery = &volume.recovery;
         let path = self.paths[number].index;
         if !recovery.enabled {
@@ -72,7 +334,7 @@ impl HostEngine {
         let fenced = recovery.write_failover == WriteFailover::Fenced;
         let proved = volume.fence.is_proved(path) || slot.is_aborted();
         let unanswered = slot.history.attempt == AttemptEnd::Unanswered;
-        let paths = self.paths_of(self.paths[number].volume).count() as u8;
+        let paths = volume.paths(&self.paths).count() as u8;
         let attempt = Attempt {
             uncertain: unanswered && range(&slot.io).is_some() && fenced && !proved,
             hops: slot.history.hops.saturating_sub(slot.history.losses),
@@ -80,22 +342,22 @@ impl HostEngine {
             paths,
             retries: slot.history.retries,
             retries_max: recovery.retries_max,
-            left_ns: match self.is_elsewhere(number, index, outcome) {
-                true => 0,
-                false => self.attempts_left_ns(number, index, spent_ns),
-            },
+            left_ns: volume.attempts_left_ns(slot, path, outcome, spent_ns),
             patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
         let disposition = volume::dispose(outcome, &attempt);
-        let slot = self.ios.get(index);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;
             self.device_error(number, index, outcome, failed, now_ns);
         }
+        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
-            Disposition::Retry { after_ns } => self.delay(index, after_ns, now_ns),
+            Disposition::Retry { after_ns } => {
+                let until_ns = volume.delay(&mut self.ios, index, after_ns, now_ns);
+                self.timers.wake_by(until_ns);
+            }
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => {
                 if matches!(outcome, Outcome::Busy { .. }) {
@@ -105,55 +367,20 @@ impl HostEngine {
                 }
                 self.fail_over(index, path, now_ns);
             }
-            Disposition::Hold => self.hold(number, index, now_ns),
-        }
-    }
-
-    /// Time that an I/O which path `number` did not do has left for further attempts. While there
-    /// is a usable path that has not failed it since it was last known to be well, it may take
-    /// twice `attempts_timeout`: paths that are silent one after the other are no reason for an
-    /// error. Not a read that another volume can do as well.
-    fn attempts_left_ns(&self, number: usize, index: u32, spent_ns: u64) -> u64 {
-        let path = &self.paths[number];
-        let volume = &self.volumes[usize::from(path.volume)];
-        let attempts_ns = volume.recovery.attempts_ns;
-        let slot = self.ios.get(index);
-        let failed = slot.history.failed | 1 << path.index.0;
-        let most_ns = match volume.head.usable_among(!failed) {
-            0 => attempts_ns,
-            _ if slot.hints.elsewhere => attempts_ns,
-            _ => attempts_ns.saturating_mul(2),
-        };
-        most_ns.saturating_sub(spent_ns)
-    }
-
-    /// Whether a read has timed out on all paths that there are, and may be had from elsewhere.
-    fn is_elsewhere(&self, number: usize, index: u32, outcome: Outcome) -> bool {
-        let slot = self.ios.get(index);
-        let path = &self.paths[number];
-        let tried = slot.history.failed | 1 << path.index.0;
-        let head = &self.volumes[usize::from(path.volume)].head;
-        slot.hints.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
-    }
-
-    /// An I/O that a path did not do goes on, or ends: until now it was lost there.
-    pub(super) fn note_cost(&mut self, index: u32, now_ns: u64) {
-        let slot = self.ios.get_mut(index);
-        let begun_ns = core::mem::take(&mut slot.history.lost_ns);
-        if begun_ns > 0 {
-            let (volume, path) = (usize::from(slot.io.volume), slot.path);
-            let still_ns = self.standstills.within(begun_ns, now_ns);
-            let head = &mut self.volumes[volume].head;
-            head.cost(path, begun_ns, still_ns, now_ns);
+            Disposition::Hold => {
+                let until_ns = volume.hold(&mut self.ios, path, index, now_ns);
+                self.timers.wake_by(until_ns);
+            }
         }
     }
 
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
-        self.note_cost(index, now_ns);
-        self.end_explained(index);
+        let (volume, place) = (self.ios.get(index).io.volume, self.ios.get(index).fence);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
+        it.forget_explained(self.ios.token(index));
         let slot = self.ios.get(index);
-        let (volume, place) = (slot.io.volume, slot.fence);
         if slot.kind != Kind::Whole || slot.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
@@ -161,16 +388,6 @@ impl HostEngine {
         if let Some(place) = place {
             self.unfence(volume, place, now_ns);
         }
-    }
-
-    fn delay(&mut self, index: u32, after_ns: u64, now_ns: u64) {
-        let slot = self.ios.get_mut(index);
-        slot.history.retries = slot.history.retries.saturating_add(1);
-        let until_ns = now_ns.saturating_add(after_ns);
-        let volume = &mut self.volumes[usize::from(slot.io.volume)];
-        let state = IoState::Backoff { until_ns };
-        self.ios.push(&mut volume.delayed, index, state);
-        self.timers.wake_by(until_ns);
     }
 
     /// Gives an I/O to a path that has not failed it yet; if all have, to another than `from`; to
@@ -181,47 +398,42 @@ impl HostEngine {
         if self.is_taken_back(index, now_ns) {
             return;
         }
+        let volume = usize::from(self.ios.get(index).io.volume);
         // What it waits for from now on is not `from`.
-        self.note_cost(index, now_ns);
-        let number = self.number(self.ios.get(index).io.volume, from);
+        let it = &mut self.volumes[volume];
+        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
+        let number = it.number(from);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
         let slot = self.ios.get_mut(index);
         slot.history.moved(lost);
         slot.history.failed |= 1 << from.0;
         let failed = slot.history.failed;
         let moves = slot.history.hops.saturating_sub(slot.history.losses);
-        let volume = usize::from(slot.io.volume);
-        let moved_max = &mut self.volumes[volume].totals.moved_max;
-        *moved_max = moves.max(*moved_max);
-        let fence = &mut self.volumes[volume].fence;
-        if fence.is_blocked(slot) {
-            let wait = fence.block(&mut self.ios, index);
+        it.totals.moved_max = it.totals.moved_max.max(moves);
+        if it.fence.is_blocked(slot) {
+            let wait = it.fence.block(&mut self.ios, index);
             let at_ns = self.ios.get(index).placed_ns;
-            return self.explain_wait(index, wait, at_ns);
+            return it.explain_wait(&mut self.ios, index, wait, at_ns);
         }
         // Also one that is worse in general may do what a better one has failed.
-        let head = &self.volumes[volume].head;
-        let others = match head.usable_among(!failed) {
+        let others = match it.head.usable_among(!failed) {
             0 => !(1 << from.0),
             _ => !failed,
         };
-        let Some(able) = self.able(index, others) else {
+        let Some(able) = it.able(&mut self.ios, index, others) else {
             return; // as in `place_again`
         };
-        self.volumes[volume].totals.moved_total += 1;
+        it.totals.moved_total += 1;
         // Of the best ones, a path that has answered meanwhile counts before one that was not
         // asked.
-        let head = &self.volumes[volume].head;
-        let best = head.usable_among(able & others);
-        let among = match best & head.proven_since(self.ios.get(index).placed_ns) {
+        let best = it.head.usable_among(able & others);
+        let among = match best & it.head.proven_since(self.ios.get(index).placed_ns) {
             0 => able & others,
             proven => proven,
         };
-        match self.choose(index, among, now_ns) {
+        match it.choose(&mut self.ios, &self.paths, index, among, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
-            None => {
-                self.place_again(index, now_ns);
-            }
+            None => self.place_again(index, now_ns),
         }
     }
 
@@ -231,21 +443,16 @@ impl HostEngine {
         if self.shutdown.fails_now(Outcome::PathError) {
             return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
         }
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let recovery = &self.volumes[volume].recovery;
-        if !recovery.enabled {
+        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
+        if !it.recovery.enabled {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
-        let Some(until_ns) = self.patience_ns(volume, now_ns) else {
-            let outcome = self.without_path(volume);
+        let Some(until_ns) = it.patience_ns(&self.paths, now_ns) else {
+            let outcome = it.without_path();
             return self.end(index, outcome, NO_PATH, now_ns);
         };
-        let slot = self.ios.get_mut(index);
-        slot.placed_ns = now_ns;
-        let before = self.ios.last(&self.volumes[volume].queue);
-        debug_assert!(before.is_none_or(|it| it.state().until_ns() <= Some(until_ns)));
-        let state = IoState::Queued { until_ns };
-        self.ios.push(&mut self.volumes[volume].queue, index, state);
+        self.ios.get_mut(index).placed_ns = now_ns;
+        it.waits.queue(&mut self.ios, index, until_ns);
         self.timers.wake_by(until_ns);
     }
 
@@ -253,81 +460,17 @@ impl HostEngine {
     pub(super) fn release(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         // What finds none goes to the end of the queue; each is tried once.
-        for _ in 0..self.ios.of(&self.volumes[it].queue).count() {
+        for _ in 0..self.volumes[it].waits.queued(&self.ios) {
             let volume = &mut self.volumes[it];
-            let Some(index) = volume.queue.front().filter(|_| volume.head.is_usable()) else {
+            if !volume.head.is_usable() {
                 return; // none is usable, or no longer
+            }
+            let Some(index) = volume.waits.pop_queued(&mut self.ios) else {
+                return; // one of them has failed all
             };
-            self.ios.unlink(&mut volume.queue, index);
-            self.exclude_wait(index, now_ns);
+            self.ios.exclude_wait(index, now_ns);
             self.place_again(index, now_ns);
         }
-    }
-
-    /// Excludes the time since `placed_ns` from the I/O's timeout: it was waiting, not executing.
-    pub(super) fn exclude_wait(&mut self, index: u32, now_ns: u64) {
-        let slot = self.ios.get_mut(index);
-        let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
-        let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
-        slot.history.excused_ms = slot.history.excused_ms.saturating_add(waited_ms);
-    }
-
-    /// Holds a change of data that the lost controller of path `number` may still execute.
-    fn hold(&mut self, number: usize, index: u32, now_ns: u64) {
-        let path = &self.paths[number];
-        let fence = &mut self.volumes[usize::from(path.volume)].fence;
-        let until_ns = fence.hold(&mut self.ios, path.index, index, now_ns);
-        self.explain_wait(index, Wait::Held(until_ns), now_ns);
-        self.timers.wake_by(until_ns);
-    }
-
-    /// Fences what is in flight on lost path `number`.
-    pub(super) fn fence_in_flight(&mut self, number: usize) {
-        let path = &self.paths[number];
-        let volume = &mut self.volumes[usize::from(path.volume)];
-        let waits = volume.recovery.write_failover == WriteFailover::Fenced;
-        // A device ends what it had, and only then is it known what became of it.
-        if waits && path.kind.device().is_none() {
-            volume.fence.admit_in_flight(&mut self.ios, &path.lane);
-        }
-    }
-
-    /// The bound of what lost path `number` had counts from `since_ns` on: every connection of its
-    /// controller is over.
-    pub(super) fn begin_bound(&mut self, number: usize, since_ns: u64) {
-        // Without a bound only proof ends a hold.
-        if let Some(bound_ns) = self.bound_ns(number) {
-            let until_ns = since_ns.saturating_add(bound_ns);
-            let path = &self.paths[number];
-            let fence = &mut self.volumes[usize::from(path.volume)].fence;
-            if fence.bound(&mut self.ios, path.index, until_ns) {
-                self.timers.wake_by(until_ns);
-            }
-        }
-    }
-
-    /// How long the controller of a path may execute what it had, from the end of its connections.
-    pub(super) fn bound_ns(&self, number: usize) -> Option<u64> {
-        let path = &self.paths[number];
-        self.bound_of(path.volume, &path.facts.as_ref()?.controller)
-    }
-
-    /// The same of a controller of a volume.
-    pub(super) fn bound_of(&self, volume: u16, controller: &ControllerInfo) -> Option<u64> {
-        let recovery = &self.volumes[usize::from(volume)].recovery;
-        fence::bound_ns(recovery, self.settings.kato_ms, controller)
-    }
-
-    /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
-    #[cold]
-    pub(super) fn waits_at_fence(&mut self, index: u32, for_change: bool) -> bool {
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let fence = &mut self.volumes[volume].fence;
-        let waits = fence.admit(&mut self.ios, index, for_change);
-        if let Some(wait) = waits {
-            self.explain_wait(index, wait, self.ios.get(index).placed_ns);
-        }
-        waits.is_some()
     }
 
     /// A change that others may have waited for has ended: places those that may go now. Each goes
@@ -343,21 +486,13 @@ impl HostEngine {
         }
     }
 
-    /// When the first wait of any I/O is over. An I/O that is put into a queue comes last there and
-    /// has the same patience as those before, counted from now: so the first one's ends first. The
-    /// other lanes are looked at whole.
+    /// When the first wait of any I/O is over, ns.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
-        let queues = self.volumes.iter().map(|it| &it.queue);
-        let queued = queues.filter_map(|lane| self.ios.get(lane.front()?).state().until_ns());
-        let lanes = self.volumes.iter();
-        let others = lanes
-            .flat_map(|it| [&it.delayed, &it.flushes])
-            .flat_map(|lane| self.ios.of(lane));
-        let fences = self.volumes.iter();
-        let fenced = fences.filter_map(|it| it.fence.timeout(&self.ios));
-        let waits = queued.chain(others.filter_map(|slot| slot.state().until_ns()));
-        let first = waits.chain(fenced).min();
-        first.filter(|&at_ns| at_ns < u64::MAX)
+        let times = self
+            .volumes
+            .iter()
+            .filter_map(|it| it.waits_timeout(&self.ios));
+        times.min().filter(|&at_ns| at_ns < u64::MAX)
     }
 
     /// Ends the waits whose time is over.
@@ -368,26 +503,22 @@ impl HostEngine {
             self.release_due(number, now_ns);
         }
         for volume in 0..self.volumes.len() {
-            while let Some(index) = self.due(&self.volumes[volume].delayed, now_ns) {
-                self.ios.unlink(&mut self.volumes[volume].delayed, index);
+            while let Some(index) = self.volumes[volume]
+                .waits
+                .pop_delayed_due(&mut self.ios, now_ns)
+            {
                 self.repeat(index, now_ns);
             }
-            if self.due(&self.volumes[volume].flushes, now_ns).is_some() {
+            if self.volumes[volume].waits.is_flush_due(&self.ios, now_ns) {
                 self.give_up_writes(volume as u16, now_ns);
             }
-            while let Some(index) = self.volumes[volume].queue.front()
-                && self.ios.get(index).state().is_due(now_ns)
+            while let Some(index) = self.volumes[volume]
+                .waits
+                .pop_queued_due(&mut self.ios, now_ns)
             {
-                self.ios.unlink(&mut self.volumes[volume].queue, index);
                 self.end(index, Outcome::PathError, NO_PATH, now_ns);
             }
         }
-    }
-
-    /// The first I/O of `lane` whose wait is over.
-    fn due(&self, lane: &Lane, now_ns: u64) -> Option<u32> {
-        let mut all = core::iter::successors(lane.front(), |&index| self.ios.next(index));
-        all.find(|&index| self.ios.get(index).state().is_due(now_ns))
     }
 
     /// Goes on with held changes of path `number` that its controller can't execute any more, as
@@ -403,7 +534,7 @@ impl HostEngine {
             // What goes on is not held again here: its association is over.
             next = self.ios.next(index);
             if self.ios.get(index).state().is_due(now_ns) {
-                self.exclude_wait(index, now_ns);
+                self.ios.exclude_wait(index, now_ns);
                 let fence = &mut self.volumes[volume].fence;
                 fence.release(&mut self.ios, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
@@ -418,54 +549,29 @@ impl HostEngine {
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
-        let Some(able) = self.able(index, 1 << path.0) else {
+        let it = &mut self.volumes[usize::from(slot.io.volume)];
+        let Some(able) = it.able(&mut self.ios, index, 1 << path.0) else {
             return; // as in `place_again`
         };
-        match self.choose(index, able & 1 << path.0, now_ns) {
+        match it.choose(
+            &mut self.ios,
+            &self.paths,
+            index,
+            able & 1 << path.0,
+            now_ns,
+        ) {
             Some(chosen) => self.put(index, chosen, now_ns),
-            None => {
-                self.place_again(index, now_ns);
-            }
+            None => self.place_again(index, now_ns),
         }
     }
 
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
-        for volume in 0..self.volumes.len() {
-            for path in self.indexes(volume as u16) {
-                while let Some(index) = self.volumes[volume].fence.abandon_held(&mut self.ios, path)
-                {
-                    self.fail_wait(index, now_ns);
-                }
-            }
+        for it in &mut self.volumes {
+            it.fail_held(&mut self.ios, now_ns);
         }
-        for volume in 0..self.volumes.len() {
-            self.fail_waits_of(volume, now_ns);
-        }
-    }
-
-    /// Ends all waits in a volume, not well; not those on its paths.
-    pub(super) fn fail_waits_of(&mut self, volume: usize, now_ns: u64) {
-        for lane in 0..self.volumes[volume].lanes().len() {
-            while let Some(index) = self.volumes[volume].lanes()[lane].front() {
-                let lane = &mut *self.volumes[volume].lanes()[lane];
-                self.ios.unlink(lane, index);
-                self.fail_wait(index, now_ns);
-            }
-        }
-        while let Some(index) = self.volumes[volume].fence.abandon_waiting(&mut self.ios) {
-            self.fail_wait(index, now_ns);
-        }
-    }
-
-    /// Ends an I/O that is in no lane any more, not well. What is blocked by it fails as well, so
-    /// nothing is released; and a write before it that ends later must not find it.
-    fn fail_wait(&mut self, index: u32, now_ns: u64) {
-        self.end_explained(index);
-        let slot = self.ios.get_mut(index);
-        let volume = usize::from(slot.io.volume);
-        if let Some(place) = self.splits.fail(&mut self.ios, index, now_ns) {
-            self.volumes[volume].fence.withdraw(place);
+        for it in &mut self.volumes {
+            it.fail_waits(&mut self.ios, now_ns);
         }
     }
 }
