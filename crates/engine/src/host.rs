@@ -108,7 +108,7 @@ use shutdown::Shutdown;
 use standstill::Standstills;
 use timers::Timers;
 use volume::Head;
-use volumes::{Ready, VACANT, Volume};
+use volumes::{PathInVolume, Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
@@ -265,6 +265,25 @@ impl HostEngine {
     /// The head over path `number`.
     fn head(&mut self, number: usize) -> &mut Head {
         &mut self.volumes[usize::from(self.paths[number].volume)].head
+    }
+
+    /// Path `number` in its volume.
+    ///
+    /// # Panics
+    /// If the place is vacant.
+    fn at(&self, number: usize) -> PathInVolume<'_> {
+        let path = &self.paths[number];
+        PathInVolume {
+            path,
+            volume: &self.volumes[usize::from(path.volume)],
+            paths: &self.paths,
+        }
+    }
+
+    /// The paths of all volumes.
+    fn paths_there(&self) -> impl Iterator<Item = PathInVolume<'_>> {
+        let numbers = (0..self.paths.len()).filter(|&it| !self.paths[it].is_vacant());
+        numbers.map(|number| self.at(number))
     }
 
     /// The paths of a volume, in order.
@@ -480,13 +499,17 @@ impl Machine for HostEngine {
         }
         self.waits_over(now_ns);
         self.advance_stop(now_ns);
-        let looks = self.paths.iter();
-        let looks = looks.filter_map(|path| self.probation_timeout(path));
+        let is_stopping = self.shutdown.has_begun();
+        let looks = self.paths_there();
+        let looks = looks.filter_map(|it| it.probation_timeout(&self.ios, is_stopping));
         let look_ns = looks.min();
         self.is_inspection_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let look_ns = look_ns.filter(|_| !self.is_inspection_due);
-        let paths = self.paths.iter();
-        let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
+        let paths = self.paths_there();
+        let times = paths.flat_map(|it| {
+            let expiry_ns = it.expiry_ns(&self.ios, &self.settings);
+            [it.path.timeout_ns(), expiry_ns]
+        });
         let first = times
             .chain([look_ns])
             .chain([self.shutdown.timeout(), self.waits_timeout()])

@@ -22,8 +22,8 @@
 //! leaves is not aborted.
 use super::io_table::{IoState, IoTable, Kind};
 use super::path::{Path, Role};
-use super::types::{HostEvent, PathKind, PathNews};
-use super::volumes::Volume;
+use super::types::{HostConfig, HostEvent, PathKind, PathNews};
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use crate::limits::{
     ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
@@ -143,6 +143,115 @@ impl Path {
     }
 }
 
+impl PathInVolume<'_> {
+    /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted;
+    /// `None`: as long as any I/O.
+    ///
+    /// While another path is well, that is short. Else all may suffer together, and only a path
+    /// with nothing but the probe is given up before `io_timeout`: it is connected anew before it
+    /// is needed. A first block that takes long is no reason to do that again and again: each
+    /// renewal doubles the wait until a probe is answered, and then it is twice what that took.
+    fn probe_wait_ns(&self, ios: &IoTable, settings: &HostConfig, issued_ns: u64) -> Option<u64> {
+        let path = self.path;
+        let head = &self.volume.head;
+        let another = head.another_is_well(path.index, issued_ns);
+        let idle_ns = match settings.kato_ms {
+            0 => IDLE_PROBE_WAIT_NS,
+            kato_ms => u64::from(kato_ms) * 1_000_000,
+        };
+        match head.probation(path.index) {
+            Some(_) => another.then_some(PROBE_WAIT_NS),
+            None if another => Some(idle_ns),
+            None if path.has_only_probe(self.volume, ios) => {
+                let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
+                let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
+                // Before it expires as an I/O, which would be the path's fault.
+                let io_timeout_ns = settings.io_timeout_ns;
+                Some(wait_ns.min(io_timeout_ns - io_timeout_ns / 8))
+            }
+            None => None,
+        }
+    }
+
+    /// From when on a path may be connected anew while no other path was better: those of a volume
+    /// take turns, and one that was just lost has the time of a reset to come back.
+    fn renewal_turn_ns(&self, settings: &HostConfig) -> u64 {
+        if !self.path.probing.renewing {
+            return 0;
+        }
+        let others = self.others();
+        let others = others.filter(|it| !it.is_live() && it.admin_state().returns());
+        let lost_ns = others.filter_map(|it| it.comeback.lost_ns).max();
+        let back_ns = settings.connect_timeout_ns.saturating_add(ABORT_WAIT_NS);
+        lost_ns.map_or(0, |at_ns| at_ns.saturating_add(back_ns))
+    }
+
+    /// When the probe of a path is to be aborted, or the path to be given up after that;
+    /// `u64::MAX`: never. A path that ends other I/O meanwhile is not silent: its probe has as long
+    /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
+    pub(super) fn probe_expiry_ns(&self, ios: &IoTable, settings: &HostConfig) -> u64 {
+        let path = self.path;
+        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
+        let index = path.probing.probe.filter(|_| tcp && path.is_live());
+        let Some(index) = index.and_then(|token| ios.find(token)) else {
+            return u64::MAX; // no probe is under way that could expire
+        };
+        let (slot, token) = (ios.get(index), ios.token(index));
+        if !slot.is_expired() && ios.is_waiting(&path.lane, index) {
+            return u64::MAX;
+        }
+        let head = &self.volume.head;
+        let answered_ns = head.answered_ns(path.index);
+        let io_timeout_ns = settings.io_timeout_ns;
+        let early_ns = self.probe_wait_ns(ios, settings, slot.issued_ns);
+        if !slot.is_expired() {
+            let wait_ns = early_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns));
+            let last_ns = slot.issued_ns.max(answered_ns);
+            return last_ns.max(path.paused_ns).saturating_add(wait_ns);
+        }
+        let Some(until_ns) = path.aborts.until_ns(token) else {
+            return u64::MAX; // no Abort could be sent: the path is given up for that
+        };
+        if early_ns.is_some() && answered_ns < path.aborts.since_ns(token) {
+            return until_ns.max(self.renewal_turn_ns(settings));
+        }
+        let since_ns = slot.issued_ns.max(path.paused_ns);
+        until_ns.max(since_ns.saturating_add(io_timeout_ns))
+    }
+
+    /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
+    /// final flush.
+    pub(super) fn expiry_ns(&self, ios: &IoTable, settings: &HostConfig) -> Option<u64> {
+        let path = self.path;
+        if !path.is_live() {
+            return None;
+        }
+        let mut first_ns = u64::MAX;
+        let mut next = path.lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != path.lane.waiting()) {
+            let slot = ios.get(index);
+            let until_ns = path.aborts.until_ns(ios.token(index));
+            if let Some(until_ns) = until_ns.filter(|_| slot.is_expired()) {
+                // What an aborted probe's time means is decided with the probe.
+                if slot.kind != Kind::Probe {
+                    first_ns = first_ns.min(until_ns);
+                }
+                next = ios.next(index);
+                continue;
+            }
+            let since_ns = slot.issued_ns.max(path.paused_ns);
+            let expires_ns = since_ns.saturating_add(settings.io_timeout_ns);
+            first_ns = first_ns.min(expires_ns);
+            break;
+        }
+        if path.cache.final_flush.is_out() {
+            first_ns = first_ns.min(path.cache.final_flush_ns.max(path.paused_ns));
+        }
+        first_ns = first_ns.min(self.probe_expiry_ns(ios, settings));
+        Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
+    }
+}
+
 impl HostEngine {
     /// The controller of a path answers nothing until then: what it has is not late before it has
     /// had its time from there on (T30). Core 0 tells the others.
@@ -190,85 +299,8 @@ impl HostEngine {
             return late;
         }
         let tcp = matches!(self.paths[number].kind, PathKind::NvmeTcp { .. });
-        let can = tcp && self.recovers(number) && new as usize <= aborts.room();
+        let can = tcp && self.at(number).recovers() && new as usize <= aborts.room();
         !can || !self.ask_back(number, now_ns)
-    }
-
-    /// When the probe of a path is to be aborted, or the path to be given up after that;
-    /// `u64::MAX`: never. A path that ends other I/O meanwhile is not silent: its probe has as long
-    /// as any I/O, also once it was aborted. A probe that is never issued does not expire (T6).
-    pub(super) fn probe_expiry_ns(&self, path: &Path) -> u64 {
-        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-        let index = path.probing.probe.filter(|_| tcp && path.is_live());
-        let Some(index) = index.and_then(|token| self.ios.find(token)) else {
-            return u64::MAX; // no probe is under way that could expire
-        };
-        let (slot, token) = (self.ios.get(index), self.ios.token(index));
-        if !slot.is_expired() && self.ios.is_waiting(&path.lane, index) {
-            return u64::MAX;
-        }
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let answered_ns = head.answered_ns(path.index);
-        let io_timeout_ns = self.settings.io_timeout_ns;
-        let early_ns = self.probe_wait_ns(path, slot.issued_ns);
-        if !slot.is_expired() {
-            let wait_ns = early_ns.map_or(io_timeout_ns, |ns| ns.min(io_timeout_ns));
-            let last_ns = slot.issued_ns.max(answered_ns);
-            return last_ns.max(path.paused_ns).saturating_add(wait_ns);
-        }
-        let Some(until_ns) = path.aborts.until_ns(token) else {
-            return u64::MAX; // no Abort could be sent: the path is given up for that
-        };
-        if early_ns.is_some() && answered_ns < path.aborts.since_ns(token) {
-            return until_ns.max(self.renewal_turn_ns(path));
-        }
-        let since_ns = slot.issued_ns.max(path.paused_ns);
-        until_ns.max(since_ns.saturating_add(io_timeout_ns))
-    }
-
-    /// How long the probe of a silent path, issued at `issued_ns`, has before it is aborted;
-    /// `None`: as long as any I/O.
-    ///
-    /// While another path is well, that is short. Else all may suffer together, and only a path
-    /// with nothing but the probe is given up before `io_timeout`: it is connected anew before it
-    /// is needed. A first block that takes long is no reason to do that again and again: each
-    /// renewal doubles the wait until a probe is answered, and then it is twice what that took.
-    fn probe_wait_ns(&self, path: &Path, issued_ns: u64) -> Option<u64> {
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let another = head.another_is_well(path.index, issued_ns);
-        let idle_ns = match self.settings.kato_ms {
-            0 => IDLE_PROBE_WAIT_NS,
-            kato_ms => u64::from(kato_ms) * 1_000_000,
-        };
-        match head.probation(path.index) {
-            Some(_) => another.then_some(PROBE_WAIT_NS),
-            None if another => Some(idle_ns),
-            None if path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.ios) => {
-                let least_ns = idle_ns.max(path.probing.probe_took_ns.saturating_mul(2));
-                let wait_ns = least_ns.saturating_mul(1 << path.probing.renewals.min(RENEWALS_MAX));
-                // Before it expires as an I/O, which would be the path's fault.
-                let io_timeout_ns = self.settings.io_timeout_ns;
-                Some(wait_ns.min(io_timeout_ns - io_timeout_ns / 8))
-            }
-            None => None,
-        }
-    }
-
-    /// From when on a path may be connected anew while no other path was better: those of a volume
-    /// take turns, and one that was just lost has the time of a reset to come back.
-    fn renewal_turn_ns(&self, path: &Path) -> u64 {
-        if !path.probing.renewing {
-            return 0;
-        }
-        let others = self
-            .paths_of(path.volume)
-            .filter(|it| it.index != path.index && !it.is_live() && it.admin_state().returns());
-        let lost_ns = others.filter_map(|it| it.comeback.lost_ns).max();
-        let back_ns = self
-            .settings
-            .connect_timeout_ns
-            .saturating_add(ABORT_WAIT_NS);
-        lost_ns.map_or(0, |at_ns| at_ns.saturating_add(back_ns))
     }
 
     /// The probe of a path has had its time; true: the path must be given up.
@@ -281,7 +313,7 @@ impl HostEngine {
         if slot.is_expired() {
             return true; // it was aborted, and did not end
         }
-        let can = self.recovers(number) && path.aborts.room() > 0;
+        let can = self.at(number).recovers() && path.aborts.room() > 0;
         let head = &self.volumes[usize::from(path.volume)].head;
         let blameless = head.probation(path.index).is_none()
             && !head.another_is_well(path.index, slot.issued_ns);
@@ -354,7 +386,7 @@ impl HostEngine {
 
     /// Core 0: sends an Abort; false: it can't.
     fn send_abort(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) -> bool {
-        let resetting = self.is_resetting(number);
+        let resetting = self.at(number).is_resetting();
         let path = &mut self.paths[number];
         let used = path.has_association();
         let open = used && path.is_open(Role::Admin);
@@ -484,36 +516,5 @@ impl HostEngine {
         let why = report::aborted(count, self.settings.io_timeout_ns);
         let line = report::line(name, path, self.settings.core, &why);
         self.events.push_back(HostEvent::Warning(path.volume, line));
-    }
-
-    /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
-    /// final flush.
-    pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
-        if !path.is_live() {
-            return None;
-        }
-        let mut first_ns = u64::MAX;
-        let mut next = path.lane.oldest_issued();
-        while let Some(index) = next.filter(|_| next != path.lane.waiting()) {
-            let slot = self.ios.get(index);
-            let until_ns = path.aborts.until_ns(self.ios.token(index));
-            if let Some(until_ns) = until_ns.filter(|_| slot.is_expired()) {
-                // What an aborted probe's time means is decided with the probe.
-                if slot.kind != Kind::Probe {
-                    first_ns = first_ns.min(until_ns);
-                }
-                next = self.ios.next(index);
-                continue;
-            }
-            let since_ns = slot.issued_ns.max(path.paused_ns);
-            let expires_ns = since_ns.saturating_add(self.settings.io_timeout_ns);
-            first_ns = first_ns.min(expires_ns);
-            break;
-        }
-        if path.cache.final_flush.is_out() {
-            first_ns = first_ns.min(path.cache.final_flush_ns.max(path.paused_ns));
-        }
-        first_ns = first_ns.min(self.probe_expiry_ns(path));
-        Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
     }
 }

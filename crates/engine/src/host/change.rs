@@ -28,6 +28,7 @@
 use super::path::AdminState;
 use super::pending_change::{ChangeStage, PendingChange};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
+use super::volumes::PathInVolume;
 use super::{HostEngine, VACANT};
 use crate::limits::VOLUMES_MAX;
 use alloc::boxed::Box;
@@ -117,6 +118,24 @@ pub enum What {
     ForgetVolume,
 }
 
+impl PathInVolume<'_> {
+    /// Refuses to take the last usable path of a volume from it.
+    fn spare_last(&self, force: bool) -> Result<(), String> {
+        let path = self.path;
+        if force
+            || !path.is_live()
+            || self.volume.head.is_usable_beside(path.index)
+            || self.is_served_elsewhere_beside()
+        {
+            return Ok(());
+        }
+        Err(format!(
+            "{} is the last usable path of its volume: its I/O would wait; force it if you mean it",
+            path.uri
+        ))
+    }
+}
+
 impl HostEngine {
     /// Core 0: a change is asked for; `wait_ns` bounds how long it may take.
     pub(super) fn change(&mut self, ticket: u64, change: Change, wait_ns: u64, now_ns: u64) {
@@ -190,8 +209,8 @@ impl HostEngine {
         now_ns: u64,
     ) -> Result<PendingChange, String> {
         let number = self.idle_path(volume, path)?;
-        self.spare_last(number, force)?;
-        if let Some(why) = self.loses_by_leaving(number).filter(|_| !force) {
+        self.at(number).spare_last(force)?;
+        if let Some(why) = self.at(number).loses_by_leaving().filter(|_| !force) {
             return Err(why);
         }
         let drained = self.paths[number].admin_state() == AdminState::Draining;
@@ -199,23 +218,6 @@ impl HostEngine {
         change.force = force;
         change.was_draining = drained;
         Ok(change)
-    }
-
-    /// Refuses to take the last usable path of a volume from it.
-    fn spare_last(&self, number: usize, force: bool) -> Result<(), String> {
-        let path = &self.paths[number];
-        let head = &self.volumes[usize::from(path.volume)].head;
-        if force
-            || !path.is_live()
-            || head.is_usable_beside(path.index)
-            || self.is_served_elsewhere_beside(number)
-        {
-            return Ok(());
-        }
-        Err(format!(
-            "{} is the last usable path of its volume: its I/O would wait; force it if you mean it",
-            path.uri
-        ))
     }
 
     fn fail_path(
@@ -227,7 +229,7 @@ impl HostEngine {
     ) -> Result<PendingChange, String> {
         self.running(volume)?;
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
-        self.spare_last(number, force)?;
+        self.at(number).spare_last(force)?;
         // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
         let mut change = self.begin_change(volume, path, ChangeStage::Drain, What::Fail, now_ns);
         change.wait_for_no_core();
@@ -259,7 +261,7 @@ impl HostEngine {
             let uri = &self.paths[number].uri;
             return Err(format!("{uri} was given up; restore it first"));
         }
-        self.spare_last(number, force)?;
+        self.at(number).spare_last(force)?;
         Ok(self.begin_change(volume, path, ChangeStage::Drain, What::Drain, now_ns))
     }
 

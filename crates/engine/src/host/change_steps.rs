@@ -10,6 +10,7 @@ use super::change::{Order, What, is_device};
 use super::path::{AdminState, FinalFlush, Path, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
 use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
+use super::volumes::PathInVolume;
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
@@ -21,6 +22,34 @@ const FINAL_FLUSH: u32 = 0xffff;
 /// Whether a command or request is a flush that no slot belongs to.
 pub(super) fn is_final_flush(token: u32) -> bool {
     token & FINAL_FLUSH == FINAL_FLUSH
+}
+
+impl Path {
+    /// If it waits to be connected again, it doesn't before a user asks for it.
+    fn bar(&mut self) {
+        if self.retry_ns().is_some() {
+            self.set_session(SessionState::Backoff { at_ns: u64::MAX });
+        }
+    }
+
+    fn is_barred(&self) -> bool {
+        self.retry_ns() == Some(u64::MAX)
+    }
+}
+
+impl PathInVolume<'_> {
+    /// Whether this core may forget it; core 0 not before all others have.
+    fn is_forgettable(&self, core: u16) -> bool {
+        let path = self.path;
+        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
+        let known = is_device(&path.kind)
+            || path.session() == SessionState::Closed
+            || core != 0
+            || path.retry_ns().is_some();
+        let ended = !path.cache.final_flush.is_out() && path.cache.abandoned_flushes.is_empty();
+        let holds = self.volume.fence.first_held(path.index).is_some();
+        over && known && ended && path.lane.is_empty() && !holds
+    }
 }
 
 impl HostEngine {
@@ -105,14 +134,14 @@ impl HostEngine {
                 self.resume(number, now_ns);
             }
             // It was to leave, was lost meanwhile, and stays.
-            What::Drain if self.is_barred(number) => self.resume(number, now_ns),
+            What::Drain if self.paths[number].is_barred() => self.resume(number, now_ns),
             What::Fail if self.settings.core == 0 => {
-                self.bar(number);
+                self.paths[number].bar();
                 self.lose(number, Some("failed by hand; restore it"), now_ns);
             }
             What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
             What::Leave => {
-                self.bar(number);
+                self.paths[number].bar();
                 self.path_leaves(volume, now_ns);
             }
             What::CloseQueue(flushed) => {
@@ -134,18 +163,6 @@ impl HostEngine {
         path.cache.awaits_reports = false;
         let volume = path.volume;
         self.release_flushes(volume, now_ns);
-    }
-
-    /// A lost path that waits to be connected again doesn't.
-    fn bar(&mut self, number: usize) {
-        let path = &mut self.paths[number];
-        if path.retry_ns().is_some() {
-            path.set_session(SessionState::Backoff { at_ns: u64::MAX });
-        }
-    }
-
-    fn is_barred(&self, number: usize) -> bool {
-        self.paths[number].retry_ns() == Some(u64::MAX)
     }
 
     /// A path may be used again.
@@ -268,12 +285,12 @@ impl HostEngine {
             ChangeStep::Reach => path.is_live(),
             ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
             ChangeStep::CloseQueue => path.is_over() && path.queue.is_none(),
-            ChangeStep::Forget => self.is_forgettable(number),
+            ChangeStep::Forget => self.at(number).is_forgettable(self.settings.core),
         };
         if !done {
             return None;
         }
-        let unflushed = path.is_unflushed() || self.leaves_early(number);
+        let unflushed = path.is_unflushed() || self.at(number).leaves_early();
         self.changes.set_step(Changing::Path(number), None);
         if step == ChangeStep::Forget {
             self.forget(number, now_ns);
@@ -317,26 +334,13 @@ impl HostEngine {
         }
     }
 
-    fn is_forgettable(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
-        let known = is_device(&path.kind)
-            || path.session() == SessionState::Closed
-            || self.settings.core != 0
-            || path.retry_ns().is_some();
-        let ended = !path.cache.final_flush.is_out() && path.cache.abandoned_flushes.is_empty();
-        let fence = &self.volumes[usize::from(path.volume)].fence;
-        let holds = fence.first_held(path.index).is_some();
-        over && known && ended && path.lane.is_empty() && !holds
-    }
-
     /// Nothing refers to a path any more: its place is free on this core.
     fn forget(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         // Where nobody has said yet whether there were any, there may have been.
-        let lost = self.is_doubtful(number);
-        let early = self.leaves_early(number);
+        let lost = self.at(number).is_doubtful();
+        let early = self.at(number).leaves_early();
         let it = &mut self.volumes[usize::from(volume)];
         let line = |why| report::line(&it.name, path, self.settings.core, why);
         if lost {

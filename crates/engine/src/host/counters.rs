@@ -3,7 +3,7 @@
 use super::io_table::{AttemptEnd, Slot};
 use super::path::Path;
 use super::types::{IoOp, PathState};
-use super::volumes::LegRole;
+use super::volumes::{LegRole, PathInVolume};
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
 use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
@@ -60,7 +60,52 @@ impl PathCounters {
     }
 }
 
+impl PathInVolume<'_> {
+    /// Why it takes no I/O of this core; `None`: it does, or would if no better one was there.
+    fn hindrance(&self, cores: u16) -> Option<String> {
+        let it = self.path;
+        // Worlds ask after every turn: what nobody shows is not searched for.
+        let last = || report::last_reported(it);
+        if it.admin_state() == super::path::AdminState::GivenUp {
+            if super::change::is_device(&it.kind) {
+                return Some(last().into());
+            }
+            let of = self.volume;
+            return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
+        }
+        let by_hand = it.admin_state() == super::path::AdminState::Failed;
+        match it.state(&self.volume.recovery, &self.volume.head) {
+            PathState::Reconnecting if !last().is_empty() && !it.is_over() => {
+                Some(alloc::format!("it is being connected again: {}", last()))
+            }
+            PathState::Reconnecting | PathState::Failed if !last().is_empty() && !by_hand => {
+                Some(last().into())
+            }
+            state @ (PathState::Connecting
+            | PathState::Failed
+            | PathState::Reconnecting
+            | PathState::Removed) => Some(report::out_of_use(state).into()),
+            _ if it.is_live() && !it.has_queue() => self.lacks_queue(cores),
+            PathState::Draining | PathState::Live | PathState::Probation => {
+                let head = &self.volume.head;
+                let why = head.probation(it.index).filter(|_| head.sits_out(it.index));
+                let why = why.map(|of| report::on_probation(it, of.why));
+                let hindrance = head.hindrance(it.index).map(report::hindered);
+                hindrance.or(why).map(String::from)
+            }
+        }
+    }
+}
+
 impl HostEngine {
+    /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
+    pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
+        let Some(number) = self.number(volume, path) else {
+            return Some("it is gone".into());
+        };
+        self.at(number).hindrance(self.settings.cores)
+    }
+
     /// Whether any path of a volume can take I/O now, and whether one can that is not on probation.
     pub fn usability(&self, volume: u16) -> (bool, bool) {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
@@ -226,44 +271,6 @@ impl HostEngine {
     pub(super) fn set_throughput(&mut self, volume: u16, path: PathIndex, throughput: u8) {
         if let Some(number) = self.number(volume, path) {
             self.head(number).set_throughput(path, throughput);
-        }
-    }
-
-    /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
-    pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
-        let Some(number) = self.number(volume, path) else {
-            return Some("it is gone".into());
-        };
-        let it = &self.paths[number];
-        // Worlds ask after every turn: what nobody shows is not searched for.
-        let last = || report::last_reported(it);
-        if it.admin_state() == super::path::AdminState::GivenUp {
-            if super::change::is_device(&it.kind) {
-                return Some(last().into());
-            }
-            let of = &self.volumes[usize::from(volume)];
-            return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
-        }
-        let by_hand = it.admin_state() == super::path::AdminState::Failed;
-        match self.path_state(volume, path) {
-            PathState::Reconnecting if !last().is_empty() && !it.is_over() => {
-                Some(alloc::format!("it is being connected again: {}", last()))
-            }
-            PathState::Reconnecting | PathState::Failed if !last().is_empty() && !by_hand => {
-                Some(last().into())
-            }
-            state @ (PathState::Connecting
-            | PathState::Failed
-            | PathState::Reconnecting
-            | PathState::Removed) => Some(report::out_of_use(state).into()),
-            _ if it.is_live() && !self.has_queue(number) => self.lacks_queue(number),
-            PathState::Draining | PathState::Live | PathState::Probation => {
-                let head = &self.volumes[usize::from(volume)].head;
-                let why = head.probation(path).filter(|_| head.sits_out(path));
-                let why = why.map(|it| report::on_probation(&self.paths[number], it.why));
-                let hindrance = head.hindrance(path).map(report::hindered);
-                hindrance.or(why).map(String::from)
-            }
         }
     }
 

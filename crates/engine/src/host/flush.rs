@@ -37,6 +37,7 @@
 use super::change::is_device;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, PathKind, PathNews};
+use super::volumes::PathInVolume;
 use super::{HostEngine, report};
 use alloc::string::String;
 use canary::Bug;
@@ -76,51 +77,62 @@ impl Path {
     }
 }
 
-impl HostEngine {
-    /// Whether writes that a path had, on any core, may not be durable once it has left: not where
-    /// the others flush for it.
-    pub(super) fn is_doubtful(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let unknown =
-            path.cache.awaits_reports && !self.volumes[usize::from(path.volume)].leg.is_here();
-        (path.is_unflushed() || unknown) && self.may_take_along(number)
+impl PathInVolume<'_> {
+    /// Whether writes that it had, on any core, may not be durable once it has left: not where the
+    /// others flush for it.
+    pub(super) fn is_doubtful(&self) -> bool {
+        let unknown = self.path.cache.awaits_reports && !self.volume.leg.is_here();
+        (self.path.is_unflushed() || unknown) && self.may_take_along()
     }
 
-    /// Whether what a path's controller has in its cache may be lost with it: not where the others
-    /// flush for it.
-    fn may_take_along(&self, number: usize) -> bool {
-        let path = &self.paths[number];
+    /// Whether what its controller has in its cache may be lost with it: not where the others flush
+    /// for it.
+    fn may_take_along(&self) -> bool {
         // One that was never seen is taken to be like those that were.
-        let seen = self.paths_of(path.volume).filter(|it| it.was_seen());
+        let seen = self.volume.paths(self.paths).filter(|it| it.was_seen());
         let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
-        let recovery = self.volumes[usize::from(path.volume)].recovery;
-        !recovery.shared_write_cache && (path.was_seen() || caches != Some(false))
+        let shared = self.volume.recovery.shared_write_cache;
+        !shared && (self.path.was_seen() || caches != Some(false))
     }
 
     /// Whether a leg's path leaves before its mirror knows what another owner has left, and its
     /// controller has not flushed.
-    pub(super) fn leaves_early(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let it = &self.volumes[usize::from(path.volume)];
-        let unknown = it.leg.is_unclaimed() && !path.cache.flushed_to_leave;
-        unknown && path.has_cache() && self.may_take_along(number)
+    pub(super) fn leaves_early(&self) -> bool {
+        let unknown = self.volume.leg.is_unclaimed() && !self.path.cache.flushed_to_leave;
+        unknown && self.path.has_cache() && self.may_take_along()
     }
 
-    /// Whether that is so of a path, and it is lost.
-    pub(super) fn is_in_doubt(&self, number: usize) -> bool {
-        !self.paths[number].is_live() && self.is_doubtful(number)
+    /// Whether it is lost, and [`Self::is_doubtful`].
+    pub(super) fn is_in_doubt(&self) -> bool {
+        !self.path.is_live() && self.is_doubtful()
     }
 
-    /// Why a path can't leave now but by force: what its controller has in its cache would be lost.
-    pub(super) fn loses_by_leaving(&self, number: usize) -> Option<String> {
-        let path = &self.paths[number];
-        let early = !path.is_live() && self.leaves_early(number);
-        match self.is_in_doubt(number) {
-            true => Some(report::in_doubt(path)),
-            false => early.then(|| report::too_early(path)),
+    /// Why it can't leave now but by force: what its controller has in its cache would be lost.
+    pub(super) fn loses_by_leaving(&self) -> Option<String> {
+        let early = !self.path.is_live() && self.leaves_early();
+        if self.is_in_doubt() {
+            return Some(report::in_doubt(self.path));
         }
+        early.then(|| report::too_early(self.path))
     }
 
+    /// Whether this core's queue is not open yet, while others of so many may use theirs, and have
+    /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
+    fn may_be_live_elsewhere(&self, cores: u16) -> bool {
+        let connects = self.path.session() == SessionState::Connecting;
+        let joins = self.path.admin_state() == AdminState::Joining;
+        connects && !joins && self.others_may_cache(cores)
+    }
+
+    /// Whether other cores, of so many, may have unflushed writes on it, and say so when it is
+    /// lost.
+    pub(super) fn others_may_cache(&self, cores: u16) -> bool {
+        let known = self.path.facts.is_some() && self.path.has_cache();
+        cores > 1 && known && self.recovers()
+    }
+}
+
+impl HostEngine {
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
@@ -151,7 +163,10 @@ impl HostEngine {
             let needed = match live {
                 true => path.is_unflushed() || all,
                 false if canary::has(Bug::ForgottenCache) => false,
-                false => self.is_doubtful(number) || self.may_be_live_elsewhere(number),
+                false => {
+                    self.at(number).is_doubtful()
+                        || self.at(number).may_be_live_elsewhere(self.settings.cores)
+                }
             };
             let some = self.ios.get(index).flush.asked != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
@@ -174,22 +189,6 @@ impl HostEngine {
             // Nothing is known to be cached: any path may say so.
             None => self.place_again(index, now_ns),
         }
-    }
-
-    /// Whether this core's queue of a path is not open yet, while others may use theirs, and have
-    /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
-    fn may_be_live_elsewhere(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let opens =
-            path.session() == SessionState::Connecting && path.admin_state() != AdminState::Joining;
-        opens && self.others_may_cache(number)
-    }
-
-    /// Whether other cores may have unflushed writes on a path, and say so when it is lost.
-    pub(super) fn others_may_cache(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let known = path.facts.is_some() && path.has_cache();
-        self.settings.cores > 1 && known && self.recovers(number)
     }
 
     /// False: it can't be asked now, or its ANA state forbids it.
@@ -268,7 +267,7 @@ impl HostEngine {
         let there = usize::from(volume) < self.volumes.len();
         let paths = there.then(|| self.paths_of(volume));
         let paths = paths.into_iter().flatten();
-        let lost = paths.filter(|path| self.is_in_doubt(path.number));
+        let lost = paths.filter(|path| self.at(path.number).is_in_doubt());
         lost.fold(0, |all, path| all | 1 << path.index.0)
     }
 
@@ -277,7 +276,7 @@ impl HostEngine {
     pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
             let number = self.number(volume, path);
-            if let Some(number) = number.filter(|&number| self.is_in_doubt(number)) {
+            if let Some(number) = number.filter(|&number| self.at(number).is_in_doubt()) {
                 self.paths[number].all_flushed();
                 self.paths[number].cache.awaits_reports = false;
             }
@@ -292,7 +291,7 @@ impl HostEngine {
             let Some(number) = self.number(volume, path) else {
                 continue; // a place without a path
             };
-            if self.is_in_doubt(number) {
+            if self.at(number).is_in_doubt() {
                 let path = &mut self.paths[number];
                 path.all_flushed();
                 path.cache.awaits_reports = false;

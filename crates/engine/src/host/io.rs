@@ -193,7 +193,7 @@ impl HostEngine {
     fn retire(&mut self, number: usize, now_ns: u64) {
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, false);
-        let abort = self.must_abort(number, Role::Io);
+        let abort = self.at(number).must_abort(Role::Io);
         self.close(number, Role::Io, abort, now_ns);
     }
 
@@ -319,7 +319,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
-        if returns && self.recovers(number) {
+        if returns && self.at(number).recovers() {
             self.paths[number].set_session(SessionState::Idle);
             self.live(number, now_ns);
         }
@@ -330,7 +330,7 @@ impl HostEngine {
     /// Only the path does.
     #[cold]
     pub(super) fn abandon_flushes(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].kind.device().is_none() || !self.recovers(number) {
+        if self.paths[number].kind.device().is_none() || !self.at(number).recovers() {
             return;
         }
         let mut next = self.paths[number].lane.oldest_issued();

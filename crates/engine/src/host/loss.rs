@@ -7,10 +7,24 @@
 use super::path::{AdminState, Link, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
 use super::types::{HostEvent, PathKind};
+use super::volumes::PathInVolume;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
 use volume::health::Why;
+
+impl PathInVolume<'_> {
+    /// Whether what a connection has not sent must not go out any more: the bound of held writes
+    /// counts from its end (T9).
+    pub(super) fn must_abort(&self, role: Role) -> bool {
+        let has_io = !self.path.lane.is_empty();
+        let doubt = match role {
+            Role::Io => has_io,
+            Role::Admin => has_io || self.is_resetting(),
+        };
+        doubt && self.recovers()
+    }
+}
 
 impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
@@ -28,7 +42,7 @@ impl HostEngine {
     }
 
     fn lose_for(&mut self, number: usize, why: Option<&str>, renewal: bool, now_ns: u64) {
-        let others = self.others_may_cache(number);
+        let others = self.at(number).others_may_cache(self.settings.cores);
         let volume = usize::from(self.paths[number].volume);
         let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
         let path = &mut self.paths[number];
@@ -194,6 +208,9 @@ impl HostEngine {
 
     /// The time-outs of one path.
     pub(super) fn path_timeout(&mut self, number: usize, now_ns: u64) {
+        if self.paths[number].is_vacant() {
+            return; // a place without a path has no time-outs
+        }
         self.retry(number, now_ns);
         for role in [Role::Admin, Role::Io] {
             match self.paths[number].link(role) {
@@ -208,12 +225,13 @@ impl HostEngine {
                 _ => {}
             }
         }
-        let expiry_ns = self.expiry_ns(&self.paths[number]);
+        let expiry_ns = self.at(number).expiry_ns(&self.ios, &self.settings);
         if expiry_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.expire(number, now_ns) {
             let why = report::io_timed_out(self.settings.io_timeout_ns);
             self.lose(number, Some(&why), now_ns);
         }
-        if self.probe_expiry_ns(&self.paths[number]) <= now_ns && self.expire_probe(number, now_ns)
+        if self.at(number).probe_expiry_ns(&self.ios, &self.settings) <= now_ns
+            && self.expire_probe(number, now_ns)
         {
             self.lose(number, Some(report::PROBE_UNANSWERED), now_ns);
         }
@@ -244,24 +262,13 @@ impl HostEngine {
 
     /// A machine gave up its connection; it may have a last word to send.
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
-        let abort = self.must_abort(number, role);
+        let abort = self.at(number).must_abort(role);
         self.count_damage(number, error, now_ns);
         self.close(number, role, abort, now_ns);
         if !self.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session(), role, error);
             self.lose(number, Some(&why), now_ns);
         }
-    }
-
-    /// Whether what a connection has not sent must not go out any more: the bound of held writes
-    /// counts from its end (T9).
-    pub(super) fn must_abort(&self, number: usize, role: Role) -> bool {
-        let path = &self.paths[number];
-        let doubt = match role {
-            Role::Io => !path.lane.is_empty(),
-            Role::Admin => self.is_resetting(number) || !path.lane.is_empty(),
-        };
-        doubt && self.recovers(number)
     }
 }
 

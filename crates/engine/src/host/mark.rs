@@ -24,7 +24,7 @@
 use super::path::{Path, Role, SessionState};
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
-use super::volumes::{LegRole, Volume};
+use super::volumes::{LegRole, PathInVolume, Volume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::boxed::Box;
 use alloc::format;
@@ -116,6 +116,50 @@ impl Volume {
         let unclean = self.recovery.unclean_stop_ns.is_some() || self.left_unflushed;
         self.recovery.enabled && unclean && !canary::has(Bug::FlushOfOneLife)
     }
+
+    /// Its serial, and the bound that must be marked before a controller is used, if it isn't yet
+    /// for the namespace that it shows.
+    fn unmarked_ns(&self, kato_ms: u32, waits: &Unmarked) -> Option<(u64, u64)> {
+        let serial = self.recovery.marks.filter(|_| self.recovery.enabled)?;
+        let bound_ns = self.bound_ns(kato_ms, &waits.facts.controller);
+        let bound_ns = bound_ns.unwrap_or(u64::MAX);
+        let covered = self.marks.covers(bound_ns, &waits.namespace());
+        (!covered).then_some((serial, bound_ns))
+    }
+
+    /// Why it is not opened before a user does something: no path of it is left that was not tried,
+    /// and one of them waits for a user. `paths`: of the engine.
+    fn why_refused(&self, paths: &[Path]) -> Option<String> {
+        let mut foreign = None;
+        for path in self.paths(paths) {
+            let bar = path.unmarked.as_ref().and_then(|it| it.bar.as_ref());
+            let used = path.has_association();
+            match bar {
+                Some(Bar::Unmarked(why)) => return Some(why.clone()),
+                Some(Bar::Foreign(why) | Bar::Refused(why)) => {
+                    foreign.get_or_insert(why);
+                }
+                None if path.comeback.tried && !used => {}
+                None => return None,
+            }
+        }
+        foreign.cloned()
+    }
+}
+
+impl PathInVolume<'_> {
+    /// Whether it must wait for those before it: at the start the first of a volume's paths that
+    /// can be had says what it is (T31), not the one that was the fastest this time. The volume
+    /// isn't ready before all were tried anyway.
+    fn awaits_turn(&self) -> bool {
+        let undecided = |it: &Path| {
+            let early = !it.is_over() && !it.has_association();
+            let foreign = it.unmarked.as_ref().is_some_and(Unmarked::is_foreign);
+            it.index < self.path.index && early && !it.comeback.tried && !foreign
+        };
+        let decides = self.volume.ready.is_none() && !self.path.comeback.tried;
+        decides && self.volume.paths(self.paths).any(undecided)
+    }
 }
 
 impl HostEngine {
@@ -178,10 +222,14 @@ impl HostEngine {
     /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
     /// is marked.
     pub(super) fn find_or_ask(&mut self, number: usize, mut it: Unmarked, now_ns: u64) {
-        if self.awaits_turn(number) {
+        if self.at(number).awaits_turn() {
             return self.paths[number].check_others(it);
         }
-        let Some((serial, bound_ns)) = self.unmarked_ns(&it) else {
+        let Some((serial, bound_ns)) = self
+            .at(number)
+            .volume
+            .unmarked_ns(self.settings.kato_ms, &it)
+        else {
             if it.asked {
                 self.end_mark(number);
             }
@@ -234,32 +282,6 @@ impl HostEngine {
         self.events.push_back(opened);
     }
 
-    /// The volume's serial, and the bound that must be marked before a controller is used, if it
-    /// isn't yet for the namespace that it shows.
-    fn unmarked_ns(&self, waits: &Unmarked) -> Option<(u64, u64)> {
-        let facts = &waits.facts;
-        let it = &self.volumes[usize::from(facts.volume)];
-        let serial = it.recovery.marks.filter(|_| it.recovery.enabled)?;
-        let bound_ns = it.bound_ns(self.settings.kato_ms, &facts.controller);
-        let bound_ns = bound_ns.unwrap_or(u64::MAX);
-        let covered = it.marks.covers(bound_ns, &waits.namespace());
-        (!covered).then_some((serial, bound_ns))
-    }
-
-    /// Whether a path must wait for those before it: at the start the first of a volume's paths
-    /// that can be had says what it is (T31), not the one that was the fastest this time. The
-    /// volume isn't ready before all were tried anyway.
-    fn awaits_turn(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let undecided = |it: &Path| {
-            let early = !it.is_over() && !it.has_association();
-            let foreign = it.unmarked.as_ref().is_some_and(Unmarked::is_foreign);
-            it.index < path.index && early && !it.comeback.tried && !foreign
-        };
-        let ready = self.volumes[usize::from(path.volume)].ready.is_some();
-        !ready && !path.comeback.tried && self.paths_of(path.volume).any(undecided)
-    }
-
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
     /// turn.
     pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
@@ -273,7 +295,7 @@ impl HostEngine {
 
     /// Core 0: says why clients of a volume are refused, where that has changed.
     fn report_refusal(&mut self, volume: u16) {
-        let why = self.why_refused(volume);
+        let why = self.volumes[usize::from(volume)].why_refused(&self.paths);
         let it = &mut self.volumes[usize::from(volume)];
         let is_news = it.marks.refusal != why;
         if is_news && it.ready.is_none() && !it.is_leaving() {
@@ -281,25 +303,6 @@ impl HostEngine {
             let why = why.map(|why| format!("{}: not opened: {why}", it.name));
             self.events.push_back(HostEvent::Refused(volume, why));
         }
-    }
-
-    /// Why a volume is not opened before a user does something: no path of it is left that was not
-    /// tried, and one of them waits for a user.
-    fn why_refused(&self, volume: u16) -> Option<String> {
-        let mut foreign = None;
-        for path in self.paths_of(volume) {
-            let bar = path.unmarked.as_ref().and_then(|it| it.bar.as_ref());
-            let used = path.has_association();
-            match bar {
-                Some(Bar::Unmarked(why)) => return Some(why.clone()),
-                Some(Bar::Foreign(why) | Bar::Refused(why)) => {
-                    foreign.get_or_insert(why);
-                }
-                None if path.comeback.tried && !used => {}
-                None => return None,
-            }
-        }
-        foreign.cloned()
     }
 
     /// Core 0: the volume that a mark is of, if it is still there.

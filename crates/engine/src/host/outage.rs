@@ -21,7 +21,7 @@
 use super::io_table::IoTable;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, NO_PATH, PathNews};
-use super::volumes::Volume;
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use volume::Outcome;
 
@@ -165,6 +165,16 @@ impl Volume {
     }
 }
 
+impl PathInVolume<'_> {
+    /// Core 0: when it is given up if it is not live before, ns.
+    pub(super) fn gives_up_ns(&self) -> u64 {
+        let since_ns = self.path.comeback.lost_ns;
+        let since_ns = since_ns.filter(|_| self.volume.ready.is_some());
+        let ctrl_loss_ns = self.volume.recovery.ctrl_loss_ns;
+        since_ns.map_or(u64::MAX, |at_ns| at_ns.saturating_add(ctrl_loss_ns))
+    }
+}
+
 impl HostEngine {
     /// Notes which volumes have lost their last usable path, or have one again; once a turn.
     #[inline]
@@ -172,7 +182,7 @@ impl HostEngine {
         for at in 0..self.volumes.len() {
             let it = &self.volumes[at];
             let out =
-                it.ready.is_some() && !it.head.is_usable() && !self.is_served_elsewhere(at as u16);
+                it.ready.is_some() && !it.head.is_usable() && !it.is_served_elsewhere(&self.paths);
             if out != it.outage.is_on() {
                 self.outage_changed(at, out, now_ns);
             }
@@ -238,16 +248,6 @@ impl HostEngine {
         if self.volumes[it].is_leaving() && self.volumes[it].has_lost_all(&self.paths) {
             self.fail_queued(it, now_ns);
         }
-    }
-
-    /// Core 0: when a lost path is given up.
-    pub(super) fn gives_up_ns(&self, number: usize) -> u64 {
-        let path = &self.paths[number];
-        let it = &self.volumes[usize::from(path.volume)];
-        let lost_ns = path.comeback.lost_ns.filter(|_| it.ready.is_some());
-        lost_ns.map_or(u64::MAX, |at_ns| {
-            at_ns.saturating_add(it.recovery.ctrl_loss_ns)
-        })
     }
 
     /// Core 0: a lost path was tried for long enough.

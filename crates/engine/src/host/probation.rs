@@ -25,7 +25,7 @@
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::path::{AdminState, Path, Role};
 use super::types::{HostEvent, Io, IoOp, PathNews};
-use super::volumes::Volume;
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, hedge, report};
 use crate::machine::{Memory, Span};
 use alloc::vec::Vec;
@@ -116,6 +116,48 @@ impl Path {
     }
 }
 
+impl PathInVolume<'_> {
+    /// When a path is to be looked at, or probed.
+    pub(super) fn probation_timeout(&self, ios: &IoTable, is_stopping: bool) -> Option<u64> {
+        let path = self.path;
+        if !path.is_live() {
+            return None;
+        }
+        let head = &self.volume.head;
+        let due_ns = match head.probation(path.index) {
+            Some(_) if path.probing.probe.is_some() => return None, // its end asks for the next
+            Some(_) => head.probe_due_ns(path.index),
+            None if path.lane.is_empty() => self.idle_due_ns(is_stopping),
+            None => {
+                let issued_ns = path.oldest_timed(ios)?;
+                head.silent_ns(path.index, issued_ns)
+                    .max(path.probing.inspect_ns)
+            }
+        };
+        Some(due_ns).filter(|&at_ns| at_ns < u64::MAX)
+    }
+
+    /// When a path without I/O is to be probed.
+    fn idle_due_ns(&self, is_stopping: bool) -> u64 {
+        let path = self.path;
+        let probed = path.is_live() && path.address().is_some();
+        if !probed
+            || path.admin_state() != AdminState::Enabled
+            || !path.lane.is_empty()
+            || is_stopping
+        {
+            return u64::MAX;
+        }
+        if canary::has(Bug::UnprobedIdle) {
+            return u64::MAX;
+        }
+        self.volume
+            .head
+            .idle_due_ns(path.index)
+            .max(path.probing.inspect_ns)
+    }
+}
+
 impl HostEngine {
     /// How well a path is on this core.
     pub fn path_health(&self, volume: u16, path: policy::PathIndex) -> PathHealth {
@@ -129,46 +171,13 @@ impl HostEngine {
         })
     }
 
-    /// When a path is to be looked at, or probed.
-    pub(super) fn probation_timeout(&self, path: &Path) -> Option<u64> {
-        if !path.is_live() {
-            return None;
-        }
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let due_ns = match head.probation(path.index) {
-            Some(_) if path.probing.probe.is_some() => return None, // its end asks for the next
-            Some(_) => head.probe_due_ns(path.index),
-            None if path.lane.is_empty() => self.idle_due_ns(path),
-            None => {
-                let issued_ns = path.oldest_timed(&self.ios)?;
-                head.silent_ns(path.index, issued_ns)
-                    .max(path.probing.inspect_ns)
-            }
-        };
-        Some(due_ns).filter(|&at_ns| at_ns < u64::MAX)
-    }
-
-    /// When a path without I/O is to be probed.
-    fn idle_due_ns(&self, path: &Path) -> u64 {
-        let probed = path.is_live() && path.address().is_some();
-        if !probed
-            || path.admin_state() != AdminState::Enabled
-            || !path.lane.is_empty()
-            || self.shutdown.has_begun()
-        {
-            return u64::MAX;
-        }
-        if canary::has(Bug::UnprobedIdle) {
-            return u64::MAX;
-        }
-        let head = &self.volumes[usize::from(path.volume)].head;
-        head.idle_due_ns(path.index).max(path.probing.inspect_ns)
-    }
-
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
     fn probe_idle(&mut self, now_ns: u64) {
-        let due = |path: &Path, by_ns: u64| self.idle_due_ns(path) <= by_ns;
-        if !self.paths.iter().any(|path| due(path, now_ns)) {
+        let is_stopping = self.shutdown.has_begun();
+        if !self
+            .paths_there()
+            .any(|path| path.idle_due_ns(is_stopping) <= now_ns)
+        {
             return;
         }
         for number in 0..self.paths.len() {
@@ -178,7 +187,7 @@ impl HostEngine {
             }
             let head = &self.volumes[usize::from(path.volume)].head;
             let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
-            if self.idle_due_ns(path) <= by_ns {
+            if self.at(number).idle_due_ns(is_stopping) <= by_ns {
                 if self.ios.has_spares() {
                     self.probe(number, now_ns);
                 }
@@ -205,7 +214,8 @@ impl HostEngine {
             };
             let head = &self.volumes[usize::from(volume)].head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
-            let can = self.idle_due_ns(&self.paths[at]) < u64::MAX && self.ios.has_spares();
+            let rests = self.at(at).idle_due_ns(self.shutdown.has_begun()) < u64::MAX;
+            let can = rests && self.ios.has_spares();
             if !known && can {
                 self.probe(at, now_ns);
             }
@@ -221,10 +231,13 @@ impl HostEngine {
         self.probe_idle(now_ns);
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
-            if self
-                .probation_timeout(path)
-                .is_none_or(|at_ns| at_ns > now_ns)
-            {
+            if path.is_vacant() {
+                continue;
+            }
+            let due_ns = self
+                .at(number)
+                .probation_timeout(&self.ios, self.shutdown.has_begun());
+            if due_ns.is_none_or(|at_ns| at_ns > now_ns) {
                 continue;
             }
             let (volume, index) = (usize::from(path.volume), path.index);
@@ -320,7 +333,7 @@ impl HostEngine {
         if !live {
             return;
         }
-        if !self.has_queue(number) {
+        if !self.paths[number].has_queue() {
             return self.pass_on_sick(number, why);
         }
         match self.head(number).adopt_verdict(index, why, now_ns) {
@@ -466,10 +479,15 @@ impl HostEngine {
                 self.settings.core,
                 &report::well_again(took_ns),
             );
-            self.events.push_back(match self.judges_for_core_0(number) {
-                true => HostEvent::Trouble(volume, line),
-                false => HostEvent::Warning(volume, line),
-            });
+            self.events.push_back(
+                match self
+                    .at(number)
+                    .judges_for_core_0(self.settings.core, self.settings.cores)
+                {
+                    true => HostEvent::Trouble(volume, line),
+                    false => HostEvent::Warning(volume, line),
+                },
+            );
             self.release(volume, now_ns);
         }
         self.timers.wake_by(now_ns);

@@ -21,8 +21,25 @@
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
 use super::path::{Link, Role, SessionState};
-use super::types::{HostEvent, PathFacts, PathKind, PathNews};
+use super::types::{HostEvent, PathKind, PathNews};
+use super::volumes::PathInVolume;
 use super::{HostEngine, WriteFailover};
+
+impl PathInVolume<'_> {
+    /// Whether core 0 resets its controller.
+    pub(super) fn is_resetting(&self) -> bool {
+        self.volume.fence.is_resetting(self.path.index)
+    }
+
+    /// How long its controller, which says that it was reset, may yet execute what it had, ns.
+    fn disbelief_ns(&self) -> u64 {
+        let facts = self.path.facts.as_deref();
+        if facts.is_some_and(|it| it.controller.cqt_ms > 0) {
+            return 0; // it knows how long it takes to quiesce
+        }
+        self.volume.recovery.quiesce_ns
+    }
+}
 
 impl HostEngine {
     /// Begins to reset the controller of a path that was in state `before` when it was lost; false:
@@ -78,7 +95,7 @@ impl HostEngine {
         // over.
         let path = &self.paths[number];
         assert!(path.is_over(), "{}: reset while it is in use", path.uri);
-        let disbelief_ns = self.disbelief_ns(number);
+        let disbelief_ns = self.at(number).disbelief_ns();
         let (volume, path) = (self.paths[number].volume, self.paths[number].index);
         let fence = &mut self.volumes[usize::from(volume)].fence;
         if disbelief_ns > 0 {
@@ -89,23 +106,6 @@ impl HostEngine {
         } else {
             fence.prove(&mut self.ios, path, now_ns);
             self.release_due(number, now_ns);
-        }
-    }
-
-    /// Whether core 0 resets the controller of a path.
-    pub(super) fn is_resetting(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        let fence = &self.volumes[usize::from(path.volume)].fence;
-        fence.is_resetting(path.index)
-    }
-
-    /// How long a controller that says it was reset may yet execute what it had.
-    fn disbelief_ns(&self, number: usize) -> u64 {
-        let path = &self.paths[number];
-        let reports = |it: &PathFacts| it.controller.cqt_ms > 0;
-        match path.facts.as_deref().is_some_and(reports) {
-            true => 0,
-            false => self.volumes[usize::from(path.volume)].recovery.quiesce_ns,
         }
     }
 }

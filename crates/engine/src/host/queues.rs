@@ -10,8 +10,9 @@
 //!
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
-use super::path::{AdminState, FinalFlush};
+use super::path::{AdminState, FinalFlush, Path};
 use super::types::{HostEvent, PathNews};
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
 use volume::health::Why;
@@ -30,55 +31,62 @@ fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {
     (rank < granted).then_some(rank + 1)
 }
 
-impl HostEngine {
-    /// Number of the I/O queue that a core has on a path whose facts are known.
-    fn queue_of(&self, number: usize, core: u16) -> Option<u16> {
-        let path = &self.paths[number];
-        let granted = path.facts.as_ref()?.controller.io_queues;
-        let cores = self.settings.cores;
-        let recovery = &self.volumes[usize::from(path.volume)].recovery;
-        let home = recovery.home.unwrap_or(path.volume) % cores.max(1);
+impl Path {
+    /// Whether this core can give I/O to it while it is live.
+    pub(super) fn has_queue(&self) -> bool {
+        self.kind.device().is_some() || self.qid > 0
+    }
+}
+
+impl Volume {
+    /// Whether a live path that ANA leaves open is used by other cores alone. `paths`: of the
+    /// engine.
+    pub(super) fn is_served_elsewhere(&self, paths: &[Path]) -> bool {
+        let mut paths = self.paths(paths);
+        paths.any(|path| path.is_live() && !path.has_queue() && self.head.is_open(path.index))
+    }
+}
+
+impl PathInVolume<'_> {
+    /// Number of the I/O queue that one of so many cores has on it; `None`: it has none, or the
+    /// controller is not known.
+    pub(super) fn queue_of(&self, core: u16, cores: u16) -> Option<u16> {
+        let granted = self.path.facts.as_ref()?.controller.io_queues;
+        let home = self.volume.recovery.home.unwrap_or(self.path.volume) % cores.max(1);
         queue_id(core, cores, home, granted)
     }
 
-    /// Number of this core's I/O queue on such a path.
-    pub(super) fn own_queue(&self, number: usize) -> Option<u16> {
-        self.queue_of(number, self.settings.core)
+    /// Whether another path is live, left open by ANA and in use by other cores alone, as far as
+    /// this core knows.
+    pub(super) fn is_served_elsewhere_beside(&self) -> bool {
+        let mut others = self.others();
+        others.any(|path| {
+            let serves = path.is_live() && path.admin_state() == AdminState::Enabled;
+            serves && !path.has_queue() && self.volume.head.is_open(path.index)
+        })
     }
 
-    /// Whether this core can give I/O to a live path.
-    pub(super) fn has_queue(&self, number: usize) -> bool {
-        let path = &self.paths[number];
-        path.kind.device().is_some() || path.qid > 0
+    /// Whether this core has a queue on it, and core 0, whose lines about probation are the ones
+    /// that are heard, has none.
+    pub(super) fn judges_for_core_0(&self, core: u16, cores: u16) -> bool {
+        let device = self.path.kind.device().is_some();
+        !device && core != 0 && self.queue_of(0, cores).is_none()
     }
 
+    /// Why a mirror on this core can't use its leg's path: other cores have its queues.
+    pub(super) fn lacks_queue(&self, cores: u16) -> Option<String> {
+        let granted = self.path.facts.as_ref()?.controller.io_queues;
+        let needed = self.volume.leg.is_here();
+        needed.then(|| report::no_queue(granted, cores))
+    }
+}
+
+impl HostEngine {
     /// A path is live whose queues are other cores'. What this core had acknowledged there is known
     /// to them since the path was lost, and their flushes cover it.
     pub(super) fn live_without_queue(&mut self, number: usize, now_ns: u64) {
         self.paths[number].all_flushed();
         self.live(number, now_ns);
-    }
-
-    /// Whether a volume has a live path that other cores alone use, and that ANA leaves open.
-    pub(super) fn is_served_elsewhere(&self, volume: u16) -> bool {
-        let head = &self.volumes[usize::from(volume)].head;
-        let mut paths = self.paths_of(volume);
-        paths.any(|path| {
-            let elsewhere = path.is_live() && !self.has_queue(path.number);
-            elsewhere && head.is_open(path.index)
-        })
-    }
-
-    /// Whether that is so of another path than this one, as far as this core knows.
-    pub(super) fn is_served_elsewhere_beside(&self, number: usize) -> bool {
-        let own = &self.paths[number];
-        let head = &self.volumes[usize::from(own.volume)].head;
-        let mut paths = self.paths_of(own.volume);
-        paths.any(|path| {
-            let serves = path.is_live() && path.admin_state() == AdminState::Enabled;
-            let elsewhere = serves && !self.has_queue(path.number);
-            elsewhere && path.index != own.index && head.is_open(path.index)
-        })
     }
 
     /// Another core has put a path on probation on which this one has no queue: it passes that on,
@@ -100,13 +108,6 @@ impl HostEngine {
         self.events.push_back(HostEvent::Warning(volume, line));
     }
 
-    /// Whether this core has a queue on a path, and core 0, whose lines about probation are the
-    /// ones that are heard, has none.
-    pub(super) fn judges_for_core_0(&self, number: usize) -> bool {
-        let device = self.paths[number].kind.device().is_some();
-        !device && self.settings.core != 0 && self.queue_of(number, 0).is_none()
-    }
-
     /// Core 0: says once that a controller grants fewer queues than there are cores.
     pub(super) fn warn_of_few_queues(&mut self, number: usize, granted: u16) {
         let cores = self.settings.cores;
@@ -121,24 +122,19 @@ impl HostEngine {
         self.events.push_back(HostEvent::Warning(path.volume, line));
     }
 
-    /// Why a mirror on this core can't use its leg's path: other cores have its queues.
-    pub(super) fn lacks_queue(&self, number: usize) -> Option<String> {
-        let path = &self.paths[number];
-        let needed = self.volumes[usize::from(path.volume)].leg.is_here();
-        let granted = path.facts.as_ref()?.controller.io_queues;
-        needed.then(|| report::no_queue(granted, self.settings.cores))
-    }
-
     /// Flushes a path that leaves and on which core 0, which does that else, has no queue. Whether
     /// that is under way.
     pub(super) fn flushes_for_core_0(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let leaves = path.admin_state() == AdminState::Removing && path.is_live();
         let ended = leaves && path.lane.is_empty() && path.queue.is_some();
-        if !ended || self.settings.core == 0 || self.queue_of(number, 0).is_some() {
+        if !ended
+            || self.settings.core == 0
+            || self.at(number).queue_of(0, self.settings.cores).is_some()
+        {
             return false;
         }
-        let has_more = self.paths[number].is_unflushed() || self.leaves_early(number);
+        let has_more = self.paths[number].is_unflushed() || self.at(number).leaves_early();
         match self.paths[number].cache.final_flush {
             FinalFlush::Out | FinalFlush::Late => true,
             FinalFlush::None if has_more => {

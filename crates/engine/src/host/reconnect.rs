@@ -35,12 +35,6 @@ impl Comeback {
 }
 
 impl HostEngine {
-    /// Whether paths like this one come back.
-    pub(super) fn recovers(&self, number: usize) -> bool {
-        let volume = self.paths[number].volume;
-        self.volumes[usize::from(volume)].recovery.enabled
-    }
-
     /// News of a path, from another core.
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
         let Some(news) = self.ordered(news, now_ns) else {
@@ -146,7 +140,7 @@ impl HostEngine {
                 renewal,
             };
             self.events.push_back(HostEvent::Publish(news));
-        } else if own && self.recovers(number) {
+        } else if own && self.at(number).recovers() {
             let path = index;
             let news = PathNews::Broken {
                 volume,
@@ -201,13 +195,13 @@ impl HostEngine {
                 path,
                 address,
                 failures,
-                in_doubt: seen && self.is_in_doubt(number),
+                in_doubt: seen && self.at(number).is_in_doubt(),
             }));
         }
         let at_ns = match returns {
             true => now_ns
                 .saturating_add(wait_ns)
-                .min(self.gives_up_ns(number).max(now_ns)),
+                .min(self.at(number).gives_up_ns().max(now_ns)),
             false => u64::MAX,
         };
         self.paths[number].set_session(SessionState::Backoff { at_ns });
@@ -248,7 +242,7 @@ impl HostEngine {
         Some(ReconnectWait {
             left_ns: at_ns.saturating_sub(now_ns),
             failures: path.comeback.failures.saturating_sub(1),
-            in_doubt: path.was_seen() && self.is_in_doubt(number),
+            in_doubt: path.was_seen() && self.at(number).is_in_doubt(),
         })
     }
 
@@ -268,7 +262,7 @@ impl HostEngine {
         if self.shutdown.is_closing() {
             // No connection is opened any more.
             self.paths[number].set_session(SessionState::Backoff { at_ns: u64::MAX });
-        } else if self.gives_up_ns(number) <= now_ns {
+        } else if self.at(number).gives_up_ns() <= now_ns {
             self.give_up_path(number, now_ns);
         } else {
             self.learn(number, now_ns);
@@ -284,7 +278,7 @@ impl HostEngine {
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         // Another core may be live, and ask, while our own queue is still being opened.
         let used = path.has_association();
-        if !used || !known || !self.recovers(number) {
+        if !used || !known || !self.at(number).recovers() {
             return; // nothing is read again of a path that is lost, or never will be
         }
         self.head(number).set_pending(index, true);

@@ -6,7 +6,7 @@
 //! come to the same result.
 use super::io_table::whole_max;
 use super::mark::Unmarked;
-use super::path::{Link, Role, SessionState, Target};
+use super::path::{Link, Path, Role, SessionState, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::{HostEngine, Ready, device, report};
@@ -31,6 +31,20 @@ const KAS_WARNED_MS: u32 = 60_000;
 /// ONCS bits (Base 2.0, 5.17.2.1).
 const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
 const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+
+impl Path {
+    /// Why the namespace that is asked for can't be used; or, where none was and none can be used,
+    /// the first one of those with small numbers.
+    fn refusal(&self, nsid: Option<u32>, listed: &[NamespaceInfo]) -> Option<String> {
+        let admin = self.admin.as_ref()?;
+        let refused = match nsid {
+            Some(nsid) => admin.refused(nsid),
+            None if listed.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
+            None => None,
+        };
+        refused.map(|why| why.to_string())
+    }
+}
 
 impl HostEngine {
     /// Begins with all paths; once.
@@ -185,8 +199,8 @@ impl HostEngine {
         let unasked = path.admin.as_ref().map_or(0, |admin| admin.unasked());
         let picked = match report::pick(nsid, namespaces, unasked) {
             // One that is there but can't be used says why.
-            Err(why) => Err(self.refusal(number, nsid, namespaces).unwrap_or(why)),
-            Ok(_) if controller.io_queues < cores && !self.recovers(number) => {
+            Err(why) => Err(self.paths[number].refusal(nsid, namespaces).unwrap_or(why)),
+            Ok(_) if controller.io_queues < cores && !self.at(number).recovers() => {
                 Err(report::few_queues(controller.io_queues, cores))
             }
             other => other,
@@ -237,23 +251,6 @@ impl HostEngine {
         let line = report::line(name, path, self.settings.core, &why);
         self.events.push_back(HostEvent::Warning(volume, line));
         self.paths[number].warned_of_hold = true;
-    }
-
-    /// Why the namespace that is asked for can't be used; or, where none was and none can be used,
-    /// the first one of those with small numbers.
-    fn refusal(
-        &self,
-        number: usize,
-        nsid: Option<u32>,
-        listed: &[NamespaceInfo],
-    ) -> Option<String> {
-        let admin = self.paths[number].admin.as_ref()?;
-        let refused = match nsid {
-            Some(nsid) => admin.refused(nsid),
-            None if listed.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
-            None => None,
-        };
-        refused.map(|why| why.to_string())
     }
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
@@ -406,7 +403,9 @@ impl HostEngine {
 
     /// Opens this core's I/O queue on a path whose facts are known, if it has one.
     fn connect(&mut self, number: usize, now_ns: u64) {
-        let qid = self.own_queue(number);
+        let qid = self
+            .at(number)
+            .queue_of(self.settings.core, self.settings.cores);
         let settings = &self.settings;
         let path = &mut self.paths[number];
         let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&path.facts, &path.kind) else {
@@ -453,7 +452,7 @@ impl HostEngine {
         self.paths[number].set_session(SessionState::Live);
         self.paths[number].cache.owes_report = true;
         let index = self.paths[number].index;
-        let has_queue = self.has_queue(number);
+        let has_queue = self.paths[number].has_queue();
         self.head(number).set_enabled(index, has_queue);
         // A core that does not use it does not judge it.
         let sick = if has_queue {
@@ -533,7 +532,7 @@ impl HostEngine {
             if !self.head(number).is_stale(index) {
                 continue;
             }
-            if self.recovers(number) {
+            if self.at(number).recovers() {
                 self.move_waiting(number, now_ns);
             }
             let path = &mut self.paths[number];

@@ -61,8 +61,8 @@ impl HostEngine {
         let view = PathView {
             path,
             volume: &self.volumes[usize::from(path.volume)],
-            doubt: minds.then(|| self.loses_by_leaving(number)).flatten(),
-            needs_flush: path.is_unflushed() || self.leaves_early(number),
+            doubt: minds.then(|| self.at(number).loses_by_leaving()).flatten(),
+            needs_flush: path.is_unflushed() || self.at(number).leaves_early(),
         };
         match change.next_of_path(&view, now_ns) {
             Next::Wait => {}
@@ -128,7 +128,7 @@ impl HostEngine {
         change.kind = Some(path.kind.clone());
         // Another core's flush may have covered what one core still counts as unflushed: it would
         // fail a flush for it.
-        let heard = !path.cache.awaits_reports && !self.is_doubtful(number);
+        let heard = !path.cache.awaits_reports && !self.at(number).is_doubtful();
         let covered = !change.unflushed && heard;
         self.order(change, What::Forget(covered), now_ns);
     }

@@ -135,7 +135,7 @@ impl HostEngine {
             && path.cache.final_flush == FinalFlush::None
             && ended
             && path.is_unflushed()
-            && self.recovers(number)
+            && self.at(number).recovers()
         {
             self.send_final_flush(number, now_ns);
         }
@@ -158,7 +158,7 @@ impl HostEngine {
         }
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
-            if path.is_vacant() || !self.recovers(number) || !self.is_doubtful(number) {
+            if path.is_vacant() || !self.at(number).recovers() || !self.at(number).is_doubtful() {
                 continue;
             }
             let volume = path.volume;
@@ -172,7 +172,7 @@ impl HostEngine {
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
         let leaves = !abort && self.flush_before_close(number, now_ns);
         let path = &self.paths[number];
-        let resetting = !path.is_vacant() && self.is_resetting(number);
+        let resetting = !path.is_vacant() && self.at(number).is_resetting();
         let path = &mut self.paths[number];
         if leaves || path.kind.device().is_some() {
             return;

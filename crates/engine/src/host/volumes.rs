@@ -86,6 +86,31 @@ pub(super) struct Volume {
     pub(super) explain: Option<Box<Explain>>,
 }
 
+/// One path of the engine, as a part of its volume: what is asked of both, or of the volume's other
+/// paths as well.
+#[derive(Clone, Copy)]
+pub(super) struct PathInVolume<'a> {
+    pub(super) path: &'a Path,
+    pub(super) volume: &'a Volume,
+    /// All that the engine has.
+    pub(super) paths: &'a [Path],
+}
+
+impl<'a> PathInVolume<'a> {
+    /// The volume's other paths, in order.
+    pub(super) fn others(&self) -> impl Iterator<Item = &'a Path> {
+        let own = self.path.index;
+        self.volume
+            .paths(self.paths)
+            .filter(move |it| it.index != own)
+    }
+
+    /// Whether paths like this one come back.
+    pub(super) fn recovers(&self) -> bool {
+        self.volume.recovery.enabled
+    }
+}
+
 /// What holds of a volume that is ready, now.
 pub(super) struct Ready {
     pub(super) info: VolumeInfo,
