@@ -14,7 +14,8 @@
 //! * `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `probation`: a path that does badly gets probes instead of I/O
-//! * `stop`: the engine stops, by the stages of `shutdown`; `timers`: when it is called
+//! * `stop`: the engine stops, by the stages of `shutdown`; `timers`: when it is called;
+//!   `outbox`: what it hands out
 //! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `extents`: which bytes are holes
@@ -60,6 +61,7 @@ mod loss;
 mod losses;
 mod mark;
 mod outage;
+mod outbox;
 mod outputs;
 mod path;
 mod pending_change;
@@ -95,18 +97,17 @@ pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use block::IoLimits;
 use hedge::Hedger;
 use io_table::IoTable;
+use outbox::Outbox;
 use outputs::Outputs;
 use path::{Link, Path, Role};
 use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
 use standstill::Standstills;
-use timers::Timers;
 use volume::Head;
 use volumes::{PathInVolume, Ready, VACANT, Volume};
 
@@ -123,13 +124,8 @@ pub struct HostEngine {
     /// Second copies of reads.
     hedger: Hedger,
     standstills: Standstills,
-    outputs: Outputs,
-    /// All but the ends of I/Os.
-    events: VecDeque<HostEvent>,
-    /// Connections whose machines were called since the last turn.
-    touched: Vec<ConnId>,
+    out: Outbox,
     started: bool,
-    timers: Timers,
     shutdown: Shutdown,
     /// Longest time that an I/O may go without an answer before its path is looked at.
     unseen_ns_max: u64,
@@ -189,15 +185,17 @@ impl HostEngine {
             hedger: Hedger::new(config.io_max + spare, spare, unseen_ns_max),
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
-            outputs: Outputs::new(room * 2, requests),
-            events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
-            touched: Vec::with_capacity(room * 2),
+            out: Outbox::new(
+                (config.core, config.cores),
+                Outputs::new(room * 2, requests),
+                paths.len() * 2 + volumes.len(),
+                room * 2,
+            ),
             settings: config,
             volumes,
             paths,
             room,
             started: false,
-            timers: Timers::new(),
             shutdown: Shutdown::new(),
             unseen_ns_max,
             is_inspection_due: false,
@@ -210,12 +208,12 @@ impl HostEngine {
     /// word that their volume is removed.
     #[inline]
     pub fn poll_event(&mut self) -> Option<HostEvent> {
-        if let Some(HostEvent::Removed(_)) = self.events.front()
+        if let Some(HostEvent::Removed(_)) = self.out.peek_event()
             && let Some(done) = self.ios.report()
         {
             return Some(HostEvent::Done(done));
         }
-        if let Some(event) = self.events.pop_front() {
+        if let Some(event) = self.out.poll_event() {
             return Some(event);
         }
         self.ios.report().map(HostEvent::Done)
@@ -303,7 +301,7 @@ impl HostEngine {
         };
         if let Err(why) = it.head.set_policy(policy, knobs) {
             let line = alloc::format!("{}: policy not changed: {why}", it.name);
-            self.events.push_back(HostEvent::Warning(volume, line));
+            self.out.report(HostEvent::Warning(volume, line));
         }
     }
 }
@@ -332,7 +330,7 @@ impl Machine for HostEngine {
             (Role::Io, _, Some(queue)) => queue.handle_connected(now_ns),
             _ => unreachable!("a connection is opened for a machine"),
         }
-        self.touch(number, role);
+        self.out.touch(&mut self.paths[number], role);
     }
 
     fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
@@ -348,12 +346,12 @@ impl Machine for HostEngine {
         match (role, &mut path.admin, &mut path.queue) {
             (Role::Io, _, Some(queue)) => {
                 let taken = queue.handle_bytes(bytes, now_ns);
-                self.touch(number, role);
+                self.out.touch(&mut self.paths[number], role);
                 taken
             }
             (Role::Admin, Some(admin), _) => {
                 let taken = admin.handle_bytes(bytes, now_ns);
-                self.touch(number, role);
+                self.out.touch(&mut self.paths[number], role);
                 taken
             }
             _ => unreachable!("an open connection has its machine"),
@@ -385,7 +383,7 @@ impl Machine for HostEngine {
             unreachable!("only an I/O queue has placed payload");
         };
         queue.handle_payload(len, crc, now_ns);
-        self.touch(number, role);
+        self.out.touch(&mut self.paths[number], role);
     }
 
     fn poll_transmit(
@@ -416,7 +414,7 @@ impl Machine for HostEngine {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
             if self.drain_queue(number, now_ns) {
-                self.touch(number, role);
+                self.out.touch(&mut self.paths[number], role);
             }
         }
     }
@@ -454,7 +452,7 @@ impl Machine for HostEngine {
             self.started = true;
             self.start(now_ns);
         }
-        if !self.touched.is_empty() {
+        if self.out.has_touched() {
             self.drain(now_ns);
             self.hedge(memory, now_ns);
         }
@@ -475,23 +473,23 @@ impl Machine for HostEngine {
 
     #[inline]
     fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop()
+        self.out.outputs.pop()
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        match self.timers.wake_ns() {
-            _ if !self.started || !self.touched.is_empty() => Some(0),
+        match self.out.timers.wake_ns() {
+            _ if !self.started || self.out.has_touched() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),
         }
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
-        if now_ns < self.timers.wake_ns() || !self.started {
+        if now_ns < self.out.timers.wake_ns() || !self.started {
             return; // for the turn's sake
         }
-        if self.hedger.is_on() && !self.timers.is_due(now_ns) {
+        if self.hedger.is_on() && !self.out.timers.is_due(now_ns) {
             return self.inspect_reads(now_ns);
         }
         for number in 0..self.paths.len() {
@@ -516,7 +514,7 @@ impl Machine for HostEngine {
             .chain([self.changes.timeout(), self.outages_timeout()])
             .flatten()
             .min();
-        self.timers.set_deadline(first);
+        self.out.timers.set_deadline(first);
         if self.hedger.is_on() {
             self.inspect_reads(now_ns);
         }
@@ -524,20 +522,10 @@ impl Machine for HostEngine {
 }
 
 impl HostEngine {
-    /// The machine behind a connection was called: the next turn takes its events and lets it send.
-    #[inline]
-    fn touch(&mut self, number: usize, role: Role) {
-        let path = &mut self.paths[number];
-        if !path.touched[role as usize] {
-            path.touched[role as usize] = true;
-            self.touched.push(path.conn(role));
-        }
-    }
-
     /// Takes the events of all machines that were called since the last turn.
     #[inline(never)]
     fn drain(&mut self, now_ns: u64) {
-        while let Some(conn) = self.touched.pop() {
+        while let Some(conn) = self.out.pop_touched() {
             let (number, role) = path::of(conn);
             self.paths[number].touched[role as usize] = false;
             match role {
@@ -548,14 +536,14 @@ impl HostEngine {
             }
             let path = &self.paths[number];
             if path.is_open(role) {
-                self.outputs.transmit(conn);
+                self.out.transmit(conn);
             }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || !path.is_live() {
                 let timeout_ns = path.timeout_ns();
                 timeout_ns
                     .into_iter()
-                    .for_each(|at_ns| self.timers.wake_by(at_ns));
+                    .for_each(|at_ns| self.out.wake_by(at_ns));
             }
         }
     }

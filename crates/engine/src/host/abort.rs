@@ -265,7 +265,7 @@ impl HostEngine {
                 path,
                 until_ns,
             };
-            self.events.push_back(HostEvent::Publish(news));
+            self.out.publish(news);
         }
     }
 
@@ -366,7 +366,7 @@ impl HostEngine {
             ended: false,
             answered: false,
         });
-        self.timers.wake_by(until_ns);
+        self.out.wake_by(until_ns);
         if core == 0 {
             if probe {
                 let qid = self.paths[number].qid;
@@ -374,13 +374,13 @@ impl HostEngine {
             }
             return self.send_abort(number, self.paths[number].qid, cid, now_ns);
         }
-        self.events.push_back(HostEvent::Report(PathNews::Abort {
+        self.out.tell_core_0(PathNews::Abort {
             volume,
             path: index,
             sqid: self.paths[number].qid,
             cid,
             probe,
-        }));
+        });
         true
     }
 
@@ -393,7 +393,7 @@ impl HostEngine {
         let admin = path.admin.as_mut().filter(|_| open);
         let sent = admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns));
         if sent {
-            self.touch(number, Role::Admin);
+            self.out.touch(&mut self.paths[number], Role::Admin);
             return true;
         }
         // The controller takes no more at a time, for all cores: the next answer makes room.
@@ -458,13 +458,13 @@ impl HostEngine {
         }
         let path = &self.paths[number];
         let (volume, path) = (path.volume, path.index);
-        self.events.push_back(HostEvent::Publish(PathNews::Aborted {
+        self.out.publish(PathNews::Aborted {
             volume,
             path,
             sqid,
             cid,
             aborted,
-        }));
+        });
     }
 
     /// An Abort of this core's is over. The command ends by itself.
@@ -496,7 +496,7 @@ impl HostEngine {
             };
             self.ios.set_state(index, state);
         }
-        self.timers.wake_by(soon_ns);
+        self.out.wake_by(soon_ns);
         // There may be room again.
         self.refill(number, now_ns);
     }
@@ -515,6 +515,6 @@ impl HostEngine {
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::aborted(count, self.settings.io_timeout_ns);
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
+        self.out.report(HostEvent::Warning(path.volume, line));
     }
 }

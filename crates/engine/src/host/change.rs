@@ -158,15 +158,16 @@ impl HostEngine {
         };
         match begun {
             Err(why) => {
-                self.events.push_back(HostEvent::Changed(ticket, Err(why)));
-                self.events
-                    .extend(named.into_iter().map(HostEvent::Released));
+                self.out.report(HostEvent::Changed(ticket, Err(why)));
+                for kind in named {
+                    self.out.report(HostEvent::Released(kind));
+                }
             }
             Ok(mut change) => {
                 change.ticket = Some(ticket);
                 change.until_ns = until_ns;
                 self.changes.push(change);
-                self.timers.wake_by(until_ns);
+                self.out.wake_by(until_ns);
             }
         }
     }
@@ -328,7 +329,7 @@ impl HostEngine {
             let mut change =
                 self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
             (change.force, change.until_ns) = (true, until_ns);
-            self.timers.wake_by(until_ns);
+            self.out.wake_by(until_ns);
             self.changes.push(change);
         }
     }
@@ -407,7 +408,7 @@ impl HostEngine {
         };
         if self.settings.cores > 1 {
             let news = PathNews::Order(Box::new(order.clone()));
-            self.events.push_back(HostEvent::Publish(news));
+            self.out.publish(news);
         }
         self.obey(order, now_ns);
     }
@@ -419,7 +420,7 @@ impl HostEngine {
         let path = (!change.stage().is_of_volume()).then_some(change.path);
         let volume = change.volume;
         let result = result.map(|()| Changed { volume, path });
-        self.events.push_back(HostEvent::Changed(ticket, result));
+        self.out.report(HostEvent::Changed(ticket, result));
     }
 }
 

@@ -180,7 +180,7 @@ impl HostEngine {
             }
         } else if path.retry_ns().is_some() {
             path.set_session(SessionState::Backoff { at_ns: now_ns });
-            self.timers.wake_by(now_ns);
+            self.out.wake_by(now_ns);
         }
     }
 
@@ -196,7 +196,9 @@ impl HostEngine {
     /// Puts a path into its place of the table.
     fn settle_in(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
         if is_device(&config.kind) {
-            self.outputs.expect_requests(self.settings.io_max as usize);
+            self.out
+                .outputs
+                .expect_requests(self.settings.io_max as usize);
         }
         for number in self.paths.len()..=place {
             self.paths.push(Path::vacant(number));
@@ -265,7 +267,7 @@ impl HostEngine {
             self.changes.set_step(Changing::Volume(volume), None);
             if step == ChangeStep::Forget {
                 self.volumes[at] = Volume::vacant();
-                self.events.push_back(HostEvent::Removed(volume));
+                self.out.report(HostEvent::Removed(volume));
             }
         }
         done
@@ -303,7 +305,7 @@ impl HostEngine {
             return self.changes.step_done(serial, unflushed);
         }
         let news = PathNews::Done { serial, unflushed };
-        self.events.push_back(HostEvent::Report(news));
+        self.out.tell_core_0(news);
     }
 
     /// Closes a drained path. This is not a path loss, so no event is reported.
@@ -346,7 +348,7 @@ impl HostEngine {
         if lost {
             if it.is_leaving() {
                 let left = line(report::left_unflushed(path));
-                self.events.push_back(HostEvent::Unflushed(volume, left));
+                self.out.report(HostEvent::Unflushed(volume, left));
             }
             let line = line(report::unflushed(path));
             self.loses(volume, line);
@@ -370,7 +372,7 @@ impl HostEngine {
         (path.cache.final_flush, path.cache.final_flush_ns) = (FinalFlush::Out, u64::MAX);
         if let Some(device) = path.kind.device() {
             let request = device::flush(device, token);
-            return self.outputs.push(Output::Device(request));
+            return self.out.push(Output::Device(request));
         }
         let command = Command::flush(path.target.nsid, token);
         let queue = path.queue.as_mut();
@@ -379,8 +381,8 @@ impl HostEngine {
         if given {
             path.cache.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
             let until_ns = path.cache.final_flush_ns;
-            self.outputs.transmit(conn);
-            self.timers.wake_by(until_ns);
+            self.out.transmit(conn);
+            self.out.wake_by(until_ns);
         } else {
             path.cache.final_flush = FinalFlush::Ended(false);
         }

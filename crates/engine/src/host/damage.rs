@@ -54,7 +54,7 @@ impl HostEngine {
         let why = report::damaged(&path.kind, direction, count);
         let name = &self.volumes[usize::from(path.volume)].name;
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Trouble(path.volume, line));
+        self.out.report(HostEvent::Trouble(path.volume, line));
     }
 
     /// Counts a connection that ended because of a damaged header. The path is lost for it, which

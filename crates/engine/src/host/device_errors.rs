@@ -152,7 +152,7 @@ impl HostEngine {
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::device_error(&path.kind, outcome, count, failed);
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Trouble(path.volume, line));
+        self.out.report(HostEvent::Trouble(path.volume, line));
     }
 
     /// Puts a path on probation that answers with passing errors while another one of its volume

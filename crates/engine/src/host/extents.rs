@@ -103,7 +103,7 @@ impl HostEngine {
             slba,
             blocks,
         };
-        self.events.push_back(HostEvent::Report(news));
+        self.out.tell_core_0(news);
     }
 
     /// Core 0: asks the controller of a path, for whichever core.
@@ -120,7 +120,7 @@ impl HostEngine {
         let admin = path.admin.as_mut().filter(|_| open);
         if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
             path.questions.push(token);
-            return self.touch(number, Role::Admin);
+            return self.out.touch(&mut self.paths[number], Role::Admin);
         }
         self.answer_extent(number, token, None);
     }
@@ -153,12 +153,12 @@ impl HostEngine {
         }
         let path = &self.paths[number];
         let (volume, path) = (path.volume, path.index);
-        self.events.push_back(HostEvent::Publish(PathNews::Extent {
+        self.out.publish(PathNews::Extent {
             volume,
             path,
             token,
             found,
-        }));
+        });
     }
 
     /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
@@ -184,6 +184,6 @@ impl HostEngine {
     }
 
     fn report_extent(&mut self, id: u32, extent: DeviceExtent) {
-        self.events.push_back(HostEvent::Extent(id, extent));
+        self.out.report(HostEvent::Extent(id, extent));
     }
 }

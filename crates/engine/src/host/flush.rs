@@ -146,8 +146,8 @@ impl HostEngine {
             return self.fail_flush(index, now_ns);
         }
         if let Some(line) = it.losses.fail_flush() {
-            self.events.push_back(HostEvent::Warning(volume, line));
-            self.events.push_back(HostEvent::Loss(volume, false));
+            self.out.report(HostEvent::Warning(volume, line));
+            self.out.report(HostEvent::Loss(volume, false));
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
@@ -258,7 +258,7 @@ impl HostEngine {
         slot.placed_ns = now_ns;
         let waits = &mut self.volumes[volume].waits;
         waits.await_flush(&mut self.ios, index, until_ns);
-        self.timers.wake_by(until_ns);
+        self.out.wake_by(until_ns);
     }
 
     /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that
@@ -300,7 +300,7 @@ impl HostEngine {
                 let why = report::unflushed(path);
                 let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
                 it.losses.report(line.clone());
-                self.events.push_back(HostEvent::Warning(volume, line));
+                self.out.report(HostEvent::Warning(volume, line));
             }
         }
         self.fail_flushes(volume, now_ns);
@@ -338,7 +338,8 @@ impl HostEngine {
 
     fn report_failed_flush(&mut self, number: usize, core: u16) {
         let (volume, path) = (self.paths[number].volume, self.paths[number].index);
-        self.report_to_cores(PathNews::FlushFailed { volume, path, core });
+        self.out
+            .tell_cores(PathNews::FlushFailed { volume, path, core });
     }
 
     /// A core's flush of a controller covers what an engine before this one had there, for all
@@ -347,7 +348,7 @@ impl HostEngine {
         let path = &self.paths[number];
         if path.address().is_some() {
             let (volume, path) = (path.volume, path.index);
-            self.report_to_cores(PathNews::Flushed { volume, path });
+            self.out.tell_cores(PathNews::Flushed { volume, path });
         }
     }
 
@@ -358,16 +359,6 @@ impl HostEngine {
         }
         if core::mem::take(&mut self.paths[number].cache.unflushed_from_previous_run) {
             self.release_flushes(self.paths[number].volume, now_ns);
-        }
-    }
-
-    /// To all other cores, by way of core 0.
-    fn report_to_cores(&mut self, news: PathNews) {
-        if self.settings.cores > 1 {
-            self.events.push_back(match self.settings.core {
-                0 => HostEvent::Publish(news),
-                _ => HostEvent::Report(news),
-            });
         }
     }
 
@@ -392,7 +383,7 @@ impl HostEngine {
     /// if there is none before.
     pub(super) fn loses(&mut self, volume: u16, line: String) {
         self.volumes[usize::from(volume)].losses.fail_next(line);
-        self.events.push_back(HostEvent::Loss(volume, true));
+        self.out.report(HostEvent::Loss(volume, true));
     }
 
     /// How often a volume has given up unflushed writes: a change that began before that and is not
@@ -410,7 +401,7 @@ impl HostEngine {
             if heard {
                 it.losses.acknowledge();
             } else if it.losses.repeat() {
-                self.events.push_back(HostEvent::Loss(volume, true));
+                self.out.report(HostEvent::Loss(volume, true));
             }
         }
     }

@@ -656,7 +656,7 @@ impl HostEngine {
     /// Policies, paths or limits have changed.
     pub(super) fn rouse_hedger(&mut self) {
         if self.hedger.rouse() {
-            self.timers.wake_by(0);
+            self.out.wake_by(0);
         }
     }
 
@@ -670,7 +670,7 @@ impl HostEngine {
         if self.hedger.is_due(now_ns) {
             self.inspect_reads(now_ns);
         } else if self.ios.active() == 0 && self.hedger.is_on() {
-            self.timers.set_inspection(u64::MAX); // nothing is left to inspect
+            self.out.timers.set_inspection(u64::MAX); // nothing is left to inspect
         }
     }
 
@@ -705,10 +705,10 @@ impl HostEngine {
         if self.ios.active() > 0 {
             // What was given to a path since the last inspection expires after that.
             let left_ns = self.hedger.unseen_ns_left();
-            self.timers.expire_by(now_ns + left_ns);
+            self.out.timers.expire_by(now_ns + left_ns);
         }
         // Reads that are given to a path from now on see to it themselves.
-        self.timers.set_inspection(at_ns);
+        self.out.timers.set_inspection(at_ns);
     }
 
     /// Sends the copy of a late read.
@@ -746,7 +746,7 @@ impl HostEngine {
         self.hedger.pair_up(&self.ios, index, copy, home);
         self.volumes[volume].hedged.sent += 1;
         self.paths[number].counters.copies += 1;
-        self.touch(number, Role::Io);
+        self.out.touch(&mut self.paths[number], Role::Io);
     }
 
     /// One of two copies, which was on path `number`, has ended.
@@ -763,7 +763,7 @@ impl HostEngine {
         let hedger = &mut self.hedger;
         let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
-            self.touch(number, Role::Io); // its bytes are copied in the next turn
+            self.out.touch(&mut self.paths[number], Role::Io); // its bytes are copied in the next turn
         }
         end
     }

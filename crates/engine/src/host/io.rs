@@ -164,19 +164,20 @@ impl HostEngine {
         let token = self.ios.token(index);
         let slot = self.ios.get_mut(index);
         slot.issued_ns = now_ns;
-        self.timers
+        self.out
+            .timers
             .inspect_by(now_ns.saturating_add(self.hedger.patience_ns));
         let Some(queue) = &mut path.queue else {
             if let Some(device) = path.kind.device() {
                 let request = device::request(&slot.io, device, token);
-                self.outputs.push(Output::Device(request));
+                self.out.push(Output::Device(request));
                 return true;
             }
             return false;
         };
         match queue.submit(&command(&slot.io, &path.target, token), now_ns) {
             Ok(()) => {
-                self.outputs.transmit(path.conn(Role::Io));
+                self.out.transmit(path.conn(Role::Io));
                 true
             }
             Err(QueueFull::Full) => false,
@@ -441,7 +442,7 @@ impl HostEngine {
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::stall(latency_ns);
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
+        self.out.report(HostEvent::Warning(path.volume, line));
     }
 
     /// An I/O was under way when its namespace shrank; said once of each size.
@@ -456,7 +457,7 @@ impl HostEngine {
         let io = &self.ios.get(index).io;
         let why = report::past_end(io.offset, io.length, ready.info.bytes);
         let line = report::line(&volume.name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
+        self.out.report(HostEvent::Warning(path.volume, line));
     }
 
     /// Takes from a path the I/Os that were not given to its queue.

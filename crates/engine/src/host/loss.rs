@@ -81,7 +81,7 @@ impl HostEngine {
                 self.settings.core == 0 && self.paths[number].admin_state() == AdminState::Joining;
             let known = self.stays_out(number, why);
             if self.paths[number].comeback.is_news(&line) && !answered && !known {
-                self.events.push_back(HostEvent::Failed(volume, line));
+                self.out.report(HostEvent::Failed(volume, line));
             }
         }
         self.report_loss(number, why.is_some(), renewal);
@@ -136,7 +136,7 @@ impl HostEngine {
         if let Some(device) = path.kind.device() {
             path.letting_go = true;
             let id = let_go_id(number);
-            self.outputs.push(Output::LetGo { device, id });
+            self.out.push(Output::LetGo { device, id });
         }
     }
 
@@ -170,10 +170,10 @@ impl HostEngine {
         } else {
             let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
             path.set_link(role, Link::Closing { until_ns });
-            self.outputs.transmit(conn);
-            self.timers.wake_by(until_ns);
+            self.out.transmit(conn);
+            self.out.wake_by(until_ns);
         }
-        self.outputs.push(Output::Close { conn, abort });
+        self.out.push(Output::Close { conn, abort });
     }
 
     /// A connection is over.
@@ -257,7 +257,7 @@ impl HostEngine {
                 self.drain_queue(number, now_ns);
             }
         }
-        self.outputs.transmit(conn);
+        self.out.transmit(conn);
     }
 
     /// A machine gave up its connection; it may have a last word to send.

@@ -203,7 +203,7 @@ impl HostEngine {
         if recovery.enabled && fenced && marked {
             let until_ns = now_ns.saturating_add(bound_ns);
             it.fence.gate_until(until_ns);
-            self.timers.wake_by(until_ns);
+            self.out.wake_by(until_ns);
         }
     }
 
@@ -238,7 +238,7 @@ impl HostEngine {
         if !it.asked {
             it.asked = true;
             let path = &self.paths[number];
-            self.events.push_back(HostEvent::Mark(Mark {
+            self.out.report(HostEvent::Mark(Mark {
                 volume: path.volume,
                 serial,
                 path: path.index,
@@ -263,7 +263,7 @@ impl HostEngine {
         let volume = path.volume;
         if let Some(serial) = self.volumes[usize::from(volume)].recovery.marks {
             let ended = HostEvent::MarkEnded(volume, serial, path.index);
-            self.events.push_back(ended);
+            self.out.report(ended);
         }
     }
 
@@ -279,7 +279,7 @@ impl HostEngine {
         }
         let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
         let opened = HostEvent::Opened(path.volume, serial, namespace);
-        self.events.push_back(opened);
+        self.out.report(opened);
     }
 
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
@@ -301,7 +301,7 @@ impl HostEngine {
         if is_news && it.ready.is_none() && !it.is_leaving() {
             it.marks.set_refusal(why.as_ref());
             let why = why.map(|why| format!("{}: not opened: {why}", it.name));
-            self.events.push_back(HostEvent::Refused(volume, why));
+            self.out.report(HostEvent::Refused(volume, why));
         }
     }
 

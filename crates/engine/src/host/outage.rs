@@ -198,9 +198,9 @@ impl HostEngine {
         it.outage.begin(now_ns);
         if it.recovery.enabled {
             let until_ns = now_ns.saturating_add(it.recovery.fast_io_fail_ns);
-            self.timers.wake_by(until_ns);
+            self.out.wake_by(until_ns);
             if !self.shutdown.is_closing() && self.volumes[volume].outage.report() {
-                self.events.push_back(HostEvent::NoPath(volume as u16));
+                self.out.report(HostEvent::NoPath(volume as u16));
             }
         }
     }
@@ -219,8 +219,7 @@ impl HostEngine {
                 continue;
             }
             let line = report::fails_fast(&it.name, patience_ns);
-            self.events
-                .push_back(HostEvent::Warning(volume as u16, line));
+            self.out.report(HostEvent::Warning(volume as u16, line));
             self.fail_queued(volume, now_ns);
         }
     }
@@ -258,11 +257,11 @@ impl HostEngine {
         let it = &self.volumes[usize::from(volume)];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
         let line = report::line(&it.name, path, 0, &why);
-        self.events.push_back(HostEvent::Failed(volume, line));
-        self.events.push_back(HostEvent::Publish(PathNews::GivenUp {
+        self.out.report(HostEvent::Failed(volume, line));
+        self.out.publish(PathNews::GivenUp {
             volume,
             path: index,
-        }));
+        });
         self.given_up(number, now_ns);
     }
 
@@ -277,7 +276,7 @@ impl HostEngine {
         let it = &self.volumes[usize::from(volume)];
         if it.has_lost_all(&self.paths) {
             let line = report::none_returns(&it.name);
-            self.events.push_back(HostEvent::Warning(volume, line));
+            self.out.report(HostEvent::Warning(volume, line));
             self.fail_queued(volume.into(), now_ns);
         }
     }

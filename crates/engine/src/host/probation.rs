@@ -258,7 +258,7 @@ impl HostEngine {
                 }
             }
         }
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
     }
 
     /// The head has put a path on probation.
@@ -273,18 +273,14 @@ impl HostEngine {
         let it = &self.volumes[usize::from(volume)];
         if !path.probing.stays_out {
             let line = report::line(&it.name, path, core, report::on_probation(path, why));
-            self.events.push_back(HostEvent::Warning(volume, line));
+            self.out.report(HostEvent::Warning(volume, line));
         }
         let sits_out = it.head.sits_out(index);
-        if self.settings.cores > 1 && path.address().is_some() {
+        if path.address().is_some() {
             let path = index;
-            let news = PathNews::Sick { volume, path, why };
-            self.events.push_back(match core {
-                0 => HostEvent::Publish(news),
-                _ => HostEvent::Report(news),
-            });
+            self.out.tell_cores(PathNews::Sick { volume, path, why });
         }
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
         if sits_out {
             self.move_waiting(number, now_ns);
         }
@@ -341,7 +337,7 @@ impl HostEngine {
             None if self.settings.core == 0 => {
                 let path = index;
                 let news = PathNews::Sick { volume, path, why };
-                self.events.push_back(HostEvent::Publish(news));
+                self.out.publish(news);
             }
             None => {}
         }
@@ -422,11 +418,11 @@ impl HostEngine {
             self.ios.free_spare(slot);
             return false;
         }
-        self.outputs.transmit(path.conn(Role::Io));
+        self.out.transmit(path.conn(Role::Io));
         let it = self.ios.get_mut(slot);
         (it.path, it.issued_ns) = (path.index, now_ns);
         self.ios.push_on_path(&mut path.lane, slot, false);
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
         true
     }
 
@@ -479,7 +475,7 @@ impl HostEngine {
                 self.settings.core,
                 &report::well_again(took_ns),
             );
-            self.events.push_back(
+            self.out.report(
                 match self
                     .at(number)
                     .judges_for_core_0(self.settings.core, self.settings.cores)
@@ -490,6 +486,6 @@ impl HostEngine {
             );
             self.release(volume, now_ns);
         }
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
     }
 }

@@ -21,7 +21,7 @@
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
 use super::path::{Link, Role, SessionState};
-use super::types::{HostEvent, PathKind, PathNews};
+use super::types::{PathKind, PathNews};
 use super::volumes::PathInVolume;
 use super::{HostEngine, WriteFailover};
 
@@ -58,7 +58,7 @@ impl HostEngine {
         let until_ns = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
         if until_ns.is_some() {
             self.set_resetting(number, until_ns);
-            self.touch(number, Role::Admin);
+            self.out.touch(&mut self.paths[number], Role::Admin);
         }
         until_ns.is_some()
     }
@@ -74,7 +74,7 @@ impl HostEngine {
                 path,
                 until_ns,
             };
-            self.events.push_back(HostEvent::Publish(news));
+            self.out.publish(news);
         }
     }
 
@@ -83,7 +83,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let (volume, path) = (path.volume, path.index);
         let news = PathNews::Reset { volume, path };
-        self.events.push_back(HostEvent::Publish(news));
+        self.out.publish(news);
         self.proved(number, now_ns);
         // Nothing that it could still say is of interest.
         self.close(number, Role::Admin, true, now_ns);
@@ -101,7 +101,7 @@ impl HostEngine {
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
             if fence.believe_from(&mut self.ios, path, until_ns) {
-                self.timers.wake_by(until_ns);
+                self.out.wake_by(until_ns);
             }
         } else {
             fence.prove(&mut self.ios, path, now_ns);

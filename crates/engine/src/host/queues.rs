@@ -104,8 +104,8 @@ impl HostEngine {
         };
         let name = &self.volumes[usize::from(volume)].name;
         let line = report::line(name, path, 0, report::on_probation(path, why));
-        self.events.push_back(HostEvent::Publish(news));
-        self.events.push_back(HostEvent::Warning(volume, line));
+        self.out.publish(news);
+        self.out.report(HostEvent::Warning(volume, line));
     }
 
     /// Core 0: says once that a controller grants fewer queues than there are cores.
@@ -119,7 +119,7 @@ impl HostEngine {
         let why = report::shared_queues(granted, cores);
         let name = &self.volumes[usize::from(path.volume)].name;
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(path.volume, line));
+        self.out.report(HostEvent::Warning(path.volume, line));
     }
 
     /// Flushes a path that leaves and on which core 0, which does that else, has no queue. Whether

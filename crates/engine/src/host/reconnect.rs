@@ -8,7 +8,7 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
-use super::path::{Comeback, Path, SessionState};
+use super::path::{Comeback, Path, Role, SessionState};
 use super::types::{Disconnected, Doubt, HostEvent, PathNews, ReconnectWait};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
@@ -139,7 +139,7 @@ impl HostEngine {
                 path,
                 renewal,
             };
-            self.events.push_back(HostEvent::Publish(news));
+            self.out.publish(news);
         } else if own && self.at(number).recovers() {
             let path = index;
             let news = PathNews::Broken {
@@ -147,7 +147,7 @@ impl HostEngine {
                 path,
                 renewal,
             };
-            self.events.push_back(HostEvent::Report(news));
+            self.out.tell_core_0(news);
         }
     }
 
@@ -172,7 +172,7 @@ impl HostEngine {
         if core != 0 {
             if core::mem::take(&mut comeback.owes) {
                 comeback.allowed = true;
-                self.events.push_back(HostEvent::Report(closed(path)));
+                self.out.tell_core_0(closed(path));
             }
             return;
         }
@@ -190,7 +190,7 @@ impl HostEngine {
         let (volume, path, address) = (path.volume, path.index, path.address());
         if let Some(address) = address.filter(|_| returns) {
             let seen = self.paths[number].was_seen();
-            self.events.push_back(HostEvent::Disconnected(Disconnected {
+            self.out.report(HostEvent::Disconnected(Disconnected {
                 volume,
                 path,
                 address,
@@ -205,10 +205,10 @@ impl HostEngine {
             false => u64::MAX,
         };
         self.paths[number].set_session(SessionState::Backoff { at_ns });
-        self.timers.wake_by(at_ns);
+        self.out.wake_by(at_ns);
         if cores > 1 {
             let closed = closed(&mut self.paths[number]);
-            self.events.push_back(HostEvent::Publish(closed));
+            self.out.publish(closed);
         }
         self.reports_complete(number, now_ns);
         self.begin_bound(number, now_ns);
@@ -223,7 +223,7 @@ impl HostEngine {
         if let Some(bound_ns) = it.bound_of(self.settings.kato_ms, path) {
             let until_ns = since_ns.saturating_add(bound_ns);
             if it.fence.bound(&mut self.ios, path.index, until_ns) {
-                self.timers.wake_by(until_ns);
+                self.out.wake_by(until_ns);
             }
         }
     }
@@ -293,11 +293,11 @@ impl HostEngine {
                     Doubt::Namespace => admin.request_namespaces(now_ns),
                 }
             }
-            self.touch(number, super::path::Role::Admin);
+            self.out.touch(&mut self.paths[number], Role::Admin);
         } else {
             let path = index;
             let news = PathNews::Doubt { volume, path, what };
-            self.events.push_back(HostEvent::Report(news));
+            self.out.tell_core_0(news);
         }
     }
 
@@ -317,7 +317,7 @@ impl HostEngine {
         let was_reported = !core::mem::take(&mut comeback.line).is_empty();
         if was_reported && !self.paths[number].probing.stays_out {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
-            self.events.push_back(HostEvent::Returned(volume, line));
+            self.out.report(HostEvent::Returned(volume, line));
         }
         self.release(volume, now_ns);
         self.release_flushes(volume, now_ns);
@@ -331,7 +331,7 @@ impl HostEngine {
         let ending = self.shutdown.is_closing();
         let it = &mut self.volumes[usize::from(volume)];
         if none && it.recovery.enabled && !ending && it.outage.report() {
-            self.events.push_back(HostEvent::NoPath(volume));
+            self.out.report(HostEvent::NoPath(volume));
         }
     }
 

@@ -119,7 +119,7 @@ impl HostEngine {
         };
         if !to.is_possible() {
             let line = alloc::format!("{}: times not changed: they can't be together", it.name);
-            return self.events.push_back(HostEvent::Warning(volume, line));
+            return self.out.report(HostEvent::Warning(volume, line));
         }
         let before = it.recovery;
         it.recovery = Recovery {
@@ -139,7 +139,7 @@ impl HostEngine {
         }
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
         self.hedger.set_unseen_max(self.unseen_ns_max);
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
     }
 }
 

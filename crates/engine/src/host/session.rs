@@ -122,8 +122,8 @@ impl HostEngine {
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         path.set_link(role, Link::Opening { until_ns });
         let conn = path.conn(role);
-        self.timers.wake_by(until_ns);
-        self.outputs.push(Output::Open { conn, address });
+        self.out.wake_by(until_ns);
+        self.out.push(Output::Open { conn, address });
     }
 
     /// Takes what the admin machine of a path has to tell.
@@ -249,7 +249,7 @@ impl HostEngine {
         let why = report::long_keep_alive(wanted_ms, granted_ms, bound_ns);
         let name = &self.volumes[usize::from(volume)].name;
         let line = report::line(name, path, self.settings.core, &why);
-        self.events.push_back(HostEvent::Warning(volume, line));
+        self.out.report(HostEvent::Warning(volume, line));
         self.paths[number].warned_of_hold = true;
     }
 
@@ -319,7 +319,7 @@ impl HostEngine {
         path.target = target(&facts.controller, namespace);
         if self.settings.core == 0 {
             let news = PathNews::Found(facts.clone());
-            self.events.push_back(HostEvent::Publish(news));
+            self.out.publish(news);
         }
         path.comeback.doubted = false;
         let volume = path.volume;
@@ -470,7 +470,7 @@ impl HostEngine {
         if let Some(why) = sick {
             self.on_probation(number, why, now_ns);
         }
-        self.timers.wake_by(now_ns); // a probe will be due
+        self.out.wake_by(now_ns); // a probe will be due
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
@@ -497,7 +497,7 @@ impl HostEngine {
             whole_max: whole_max(&limits),
             warned: false,
         });
-        self.events.push_back(HostEvent::Ready(volume, info));
+        self.out.report(HostEvent::Ready(volume, info));
     }
 
     /// What the paths of a volume show together may have changed.
@@ -516,8 +516,7 @@ impl HostEngine {
         if size.bytes() != ready.info.bytes {
             ready.info.bytes = size.bytes();
             ready.warned = false;
-            self.events
-                .push_back(HostEvent::Resized(volume, ready.info));
+            self.out.report(HostEvent::Resized(volume, ready.info));
         }
     }
 
@@ -539,7 +538,7 @@ impl HostEngine {
             if let Some(admin) = &mut path.admin {
                 path.comeback.doubted = true;
                 admin.request_namespaces(now_ns);
-                self.touch(number, Role::Admin);
+                self.out.touch(&mut self.paths[number], Role::Admin);
             }
         }
     }

@@ -104,10 +104,10 @@ impl HostEngine {
             (Link::Open, Some(admin)) => {
                 path.shutting_down = true;
                 admin.shutdown(now_ns);
-                self.outputs.transmit(conn);
+                self.out.transmit(conn);
                 self.drain_admin(number, now_ns);
                 let timeout_ns = self.paths[number].timeout_ns();
-                self.timers.wake_by(timeout_ns.unwrap_or(u64::MAX));
+                self.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
             }
             _ => self.close(number, Role::Admin, true, now_ns),
         }
@@ -140,9 +140,11 @@ impl HostEngine {
             "a path is freed that was never forgotten"
         );
         let freed = HostEvent::Freed(change.volume, Some(change.path));
-        self.events.push_back(freed);
+        self.out.report(freed);
         let kind = change.kind.take();
-        self.events.extend(kind.map(HostEvent::Released));
+        if let Some(kind) = kind {
+            self.out.report(HostEvent::Released(kind));
+        }
         true
     }
 
@@ -164,7 +166,7 @@ impl HostEngine {
             Next::VolumeFreed(result) => {
                 self.answer(change, result);
                 let freed = HostEvent::Freed(change.volume, None);
-                self.events.push_back(freed);
+                self.out.report(freed);
                 return true;
             }
             next => unreachable!("{next:?} is of a path"),

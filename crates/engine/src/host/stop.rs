@@ -21,14 +21,14 @@ impl HostEngine {
     pub(super) fn begin_drain(&mut self, drain_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(drain_ns);
         self.shutdown.begin_drain(until_ns);
-        self.timers.wake_by(until_ns);
+        self.out.wake_by(until_ns);
     }
 
     /// Begins to stop.
     pub(super) fn stop(&mut self, now_ns: u64) {
         self.begin_stopping(now_ns);
         self.shutdown.refuse_io();
-        self.timers.wake_by(now_ns);
+        self.out.wake_by(now_ns);
     }
 
     /// The time to drain counts from now on, if it doesn't yet; I/O is taken as before.
@@ -76,7 +76,7 @@ impl HostEngine {
     fn enter(&mut self, stage: Stage, now_ns: u64) {
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         self.shutdown.enter(stage, until_ns);
-        self.timers.wake_by(until_ns);
+        self.out.wake_by(until_ns);
     }
 
     /// Queues are closed, controllers shut down; what takes too long is aborted.
@@ -95,7 +95,7 @@ impl HostEngine {
         if gone || (self.paths.iter().all(over) && self.ios.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
             self.report_unflushed();
-            self.outputs.push(Output::Stop);
+            self.out.push(Output::Stop);
         }
     }
 
@@ -110,7 +110,7 @@ impl HostEngine {
             }
             let [changes, others] = counts;
             if changes + others > 0 {
-                self.events.push_back(HostEvent::Unfinished {
+                self.out.report(HostEvent::Unfinished {
                     volume,
                     changes,
                     others,
@@ -153,7 +153,7 @@ impl HostEngine {
         for (volume, it) in (0..).zip(&mut self.volumes) {
             let line = it.losses.take_pending();
             if let Some(line) = line.filter(|_| it.recovery.enabled) {
-                self.events.push_back(HostEvent::Unflushed(volume, line));
+                self.out.report(HostEvent::Unflushed(volume, line));
             }
         }
         for number in 0..self.paths.len() {
@@ -165,7 +165,7 @@ impl HostEngine {
             let it = &self.volumes[usize::from(volume)];
             let why = report::left_unflushed(path);
             let line = report::line(&it.name, path, self.settings.core, why);
-            self.events.push_back(HostEvent::Unflushed(volume, line));
+            self.out.report(HostEvent::Unflushed(volume, line));
         }
     }
 
@@ -205,7 +205,7 @@ impl HostEngine {
                 if let Some(admin) = &mut path.admin {
                     admin.shutdown(now_ns);
                 }
-                self.outputs.transmit(conn);
+                self.out.transmit(conn);
                 self.drain_admin(number, now_ns);
             }
             _ => {}

@@ -356,7 +356,7 @@ impl HostEngine {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
             Disposition::Retry { after_ns } => {
                 let until_ns = volume.delay(&mut self.ios, index, after_ns, now_ns);
-                self.timers.wake_by(until_ns);
+                self.out.wake_by(until_ns);
             }
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => {
@@ -369,7 +369,7 @@ impl HostEngine {
             }
             Disposition::Hold => {
                 let until_ns = volume.hold(&mut self.ios, path, index, now_ns);
-                self.timers.wake_by(until_ns);
+                self.out.wake_by(until_ns);
             }
         }
     }
@@ -453,7 +453,7 @@ impl HostEngine {
         };
         self.ios.get_mut(index).placed_ns = now_ns;
         it.waits.queue(&mut self.ios, index, until_ns);
-        self.timers.wake_by(until_ns);
+        self.out.wake_by(until_ns);
     }
 
     /// Places what waits for a usable path, as far as there is one.

@@ -1,0 +1,113 @@
+//! What the engine hands out: events for its owner, outputs and times for its reactor.
+use super::outputs::Outputs;
+use super::path::{Path, Role};
+use super::timers::Timers;
+use super::types::{HostEvent, PathNews};
+use crate::machine::{ConnId, Output};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// See the module.
+pub(super) struct Outbox {
+    core: u16,
+    cores: u16,
+    pub(super) outputs: Outputs,
+    pub(super) timers: Timers,
+    /// All but the ends of I/Os.
+    events: VecDeque<HostEvent>,
+    /// Connections whose machines were called since the last turn.
+    touched: Vec<ConnId>,
+}
+
+impl Outbox {
+    /// Of `core`, one of `cores`; with room for so many `events` and `connections` before it takes
+    /// more memory.
+    pub(super) fn new(
+        (core, cores): (u16, u16),
+        outputs: Outputs,
+        events: usize,
+        connections: usize,
+    ) -> Self {
+        Self {
+            core,
+            cores,
+            outputs,
+            timers: Timers::new(),
+            events: VecDeque::with_capacity(events),
+            touched: Vec::with_capacity(connections),
+        }
+    }
+
+    /// Tells the owner.
+    pub(super) fn report(&mut self, event: HostEvent) {
+        self.events.push_back(event);
+    }
+
+    /// Core 0: tells the other cores, also where there are none.
+    pub(super) fn publish(&mut self, news: PathNews) {
+        self.events.push_back(HostEvent::Publish(news));
+    }
+
+    /// Not core 0: tells core 0.
+    pub(super) fn tell_core_0(&mut self, news: PathNews) {
+        self.events.push_back(HostEvent::Report(news));
+    }
+
+    /// Tells all other cores, by way of core 0.
+    pub(super) fn tell_cores(&mut self, news: PathNews) {
+        match self.core {
+            _ if self.cores == 1 => {}
+            0 => self.publish(news),
+            _ => self.tell_core_0(news),
+        }
+    }
+
+    /// The next event; it stays.
+    pub(super) fn peek_event(&self) -> Option<&HostEvent> {
+        self.events.front()
+    }
+
+    /// The next event.
+    pub(super) fn poll_event(&mut self) -> Option<HostEvent> {
+        self.events.pop_front()
+    }
+
+    /// The reactor is to do something.
+    #[inline]
+    pub(super) fn push(&mut self, output: Output) {
+        self.outputs.push(output);
+    }
+
+    /// `conn` may have something to send.
+    #[inline]
+    pub(super) fn transmit(&mut self, conn: ConnId) {
+        self.outputs.transmit(conn);
+    }
+
+    /// Something expires or is due at `at_ns`.
+    #[inline]
+    pub(super) fn wake_by(&mut self, at_ns: u64) {
+        self.timers.wake_by(at_ns);
+    }
+
+    /// The machine behind a connection was called: the next turn takes its events and lets it send.
+    #[inline]
+    pub(super) fn touch(&mut self, path: &mut Path, role: Role) {
+        if !path.touched[role as usize] {
+            path.touched[role as usize] = true;
+            self.touched.push(path.conn(role));
+        }
+    }
+
+    /// Whether any machine was called since the last turn.
+    #[inline]
+    pub(super) fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// A connection whose machine was called since the last turn.
+    #[inline]
+    pub(super) fn pop_touched(&mut self) -> Option<ConnId> {
+        self.touched.pop()
+    }
+}
