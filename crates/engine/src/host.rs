@@ -163,7 +163,7 @@ impl HostEngine {
             let configs = core::mem::take(&mut volume.paths);
             let health = &mut volume.recovery.health;
             *health = probation::limits(*health, config.io_max, config.scratch);
-            let mut it = Volume::new(volume, config.io_max);
+            let mut it = Volume::new(number, volume, config.io_max);
             for (index, path) in numbers.into_iter().zip(configs) {
                 it.make_room(index, &path);
                 it.places[usize::from(index.0)] = paths.len();

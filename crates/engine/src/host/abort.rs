@@ -21,6 +21,7 @@
 //! flush before a path
 //! leaves is not aborted.
 use super::io_table::{IoState, IoTable, Kind};
+use super::outbox::Outbox;
 use super::path::{Path, Role};
 use super::types::{HostConfig, HostEvent, PathKind, PathNews};
 use super::volumes::{PathInVolume, Volume};
@@ -141,6 +142,19 @@ impl Path {
         }
         aborted
     }
+
+    /// Its controller answers nothing until then: what it has is not late before it has had its
+    /// time from there on (T30). Core 0 tells the others.
+    pub(super) fn pause(&mut self, until_ns: u64, out: &mut Outbox) {
+        self.paused_ns = until_ns;
+        if out.core() == 0 {
+            out.publish(PathNews::Paused {
+                volume: self.volume,
+                path: self.index,
+                until_ns,
+            });
+        }
+    }
 }
 
 impl PathInVolume<'_> {
@@ -253,22 +267,6 @@ impl PathInVolume<'_> {
 }
 
 impl HostEngine {
-    /// The controller of a path answers nothing until then: what it has is not late before it has
-    /// had its time from there on (T30). Core 0 tells the others.
-    pub(super) fn paused(&mut self, number: usize, until_ns: u64) {
-        let path = &mut self.paths[number];
-        path.paused_ns = until_ns;
-        if self.settings.core == 0 {
-            let (volume, path) = (path.volume, path.index);
-            let news = PathNews::Paused {
-                volume,
-                path,
-                until_ns,
-            };
-            self.out.publish(news);
-        }
-    }
-
     /// The I/Os of a path whose time is over are asked back; true: the path must be given up.
     pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];

@@ -7,9 +7,10 @@
 //! its writes is held (T9), its connections are over, and, on core 0, those of all other cores are;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
+use super::outbox::Outbox;
 use super::path::{AdminState, FinalFlush, Path, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
-use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
+use super::types::{Doubt, HostConfig, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::volumes::PathInVolume;
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
@@ -34,6 +35,34 @@ impl Path {
 
     fn is_barred(&self) -> bool {
         self.retry_ns() == Some(u64::MAX)
+    }
+
+    /// Sends a flush that belongs to no I/O; its end is noted here. A controller has the time of an
+    /// I/O for it (T12), whoever still waits for it.
+    pub(super) fn send_final_flush(
+        &mut self,
+        settings: &HostConfig,
+        out: &mut Outbox,
+        now_ns: u64,
+    ) {
+        let token = (self.number as u32) << 16 | FINAL_FLUSH;
+        self.cache.final_flush = FinalFlush::Out;
+        self.cache.final_flush_ns = u64::MAX;
+        if let Some(device) = self.kind.device() {
+            let request = device::flush(device, token);
+            return out.push(Output::Device(request));
+        }
+        let command = Command::flush(self.target.nsid, token);
+        let queue = self.queue.as_mut();
+        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
+        if given {
+            let until_ns = now_ns.saturating_add(settings.io_timeout_ns);
+            self.cache.final_flush_ns = until_ns;
+            out.transmit(self.conn(Role::Io));
+            out.wake_by(until_ns);
+        } else {
+            self.cache.final_flush = FinalFlush::Ended(false);
+        }
     }
 }
 
@@ -213,7 +242,7 @@ impl HostEngine {
         let paths = core::mem::take(&mut config.paths);
         let health = &mut config.recovery.health;
         *health = probation::limits(*health, self.settings.io_max, self.settings.scratch);
-        let mut it = Volume::new(config, self.settings.io_max);
+        let mut it = Volume::new(volume, config, self.settings.io_max);
         for (index, path) in numbers.iter().zip(&paths) {
             it.make_room(*index, path);
         }
@@ -226,7 +255,7 @@ impl HostEngine {
         self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
         self.hedger.set_unseen_max(self.unseen_ns_max);
         if self.started {
-            self.shut_gate(volume, now_ns);
+            self.volumes[at].shut_gate(&mut self.out, now_ns);
         }
         self.rouse_hedger();
         for ((index, path), &place) in numbers.into_iter().zip(paths).zip(places) {
@@ -266,7 +295,7 @@ impl HostEngine {
         if done {
             self.changes.set_step(Changing::Volume(volume), None);
             if step == ChangeStep::Forget {
-                self.volumes[at] = Volume::vacant();
+                self.volumes[at] = Volume::vacant(volume);
                 self.out.report(HostEvent::Removed(volume));
             }
         }
@@ -314,9 +343,9 @@ impl HostEngine {
         path.set_session(SessionState::Closed);
         path.comeback.allowed = false;
         let (volume, index) = (path.volume, path.index);
-        self.stop_asking(number);
+        self.volumes[usize::from(volume)].stop_asking(&mut self.paths[number], &mut self.out);
         self.head(number).lose(index);
-        self.close(number, Role::Io, false, now_ns);
+        self.paths[number].close(Role::Io, false, &self.settings, &mut self.out, now_ns);
         self.reconsider(volume, now_ns);
     }
 
@@ -351,7 +380,7 @@ impl HostEngine {
                 self.out.report(HostEvent::Unflushed(volume, left));
             }
             let line = line(report::unflushed(path));
-            self.loses(volume, line);
+            it.fail_next_flush(line, &mut self.out);
         } else if early {
             it.losses.note_before_claim(line(report::LEFT_EARLY));
         }
@@ -359,51 +388,11 @@ impl HostEngine {
         it.head.forget(index);
         it.places[usize::from(index.0)] = VACANT;
         self.paths[number] = Path::vacant(number);
-        self.settle(volume);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.settle(&self.paths, &mut self.out);
         self.release_flushes(volume, now_ns);
-        self.report_all_paths_down(volume);
-    }
-
-    /// Sends a flush that belongs to no I/O; its end is noted in the path. A controller has the
-    /// time of an I/O for it (T12), whoever still waits for it.
-    pub(super) fn send_final_flush(&mut self, number: usize, now_ns: u64) {
-        let token = (number as u32) << 16 | FINAL_FLUSH;
-        let path = &mut self.paths[number];
-        (path.cache.final_flush, path.cache.final_flush_ns) = (FinalFlush::Out, u64::MAX);
-        if let Some(device) = path.kind.device() {
-            let request = device::flush(device, token);
-            return self.out.push(Output::Device(request));
-        }
-        let command = Command::flush(path.target.nsid, token);
-        let queue = path.queue.as_mut();
-        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
-        let conn = path.conn(Role::Io);
-        if given {
-            path.cache.final_flush_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
-            let until_ns = path.cache.final_flush_ns;
-            self.out.transmit(conn);
-            self.out.wake_by(until_ns);
-        } else {
-            path.cache.final_flush = FinalFlush::Ended(false);
-        }
-    }
-
-    /// A final flush has ended.
-    ///
-    /// # Panics
-    /// If none is under way under this name.
-    #[cold]
-    pub(super) fn final_flush_ended(&mut self, token: u32, done: bool) {
-        let path = self.paths.get_mut((token >> 16) as usize);
-        let Some(path) = path.filter(|_| is_final_flush(token)) else {
-            unreachable!("a flush ended of no path: {token:#x}");
-        };
-        path.cache.final_flush = match path.cache.final_flush {
-            FinalFlush::Out => FinalFlush::Ended(done),
-            // It was not for the one that waits now.
-            FinalFlush::Late => FinalFlush::None,
-            it => unreachable!("{}: a final flush ended that is {it:?}", path.uri),
-        };
+        let it = &mut self.volumes[usize::from(volume)];
+        it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
     }
 
     /// News of orders; anything else comes back.
@@ -415,4 +404,22 @@ impl HostEngine {
         }
         None
     }
+}
+
+/// A final flush has ended.
+///
+/// # Panics
+/// If none is under way under this name.
+#[cold]
+pub(super) fn final_flush_ended(paths: &mut [Path], token: u32, done: bool) {
+    let path = paths.get_mut((token >> 16) as usize);
+    let Some(path) = path.filter(|_| is_final_flush(token)) else {
+        unreachable!("a flush ended of no path: {token:#x}");
+    };
+    path.cache.final_flush = match path.cache.final_flush {
+        FinalFlush::Out => FinalFlush::Ended(done),
+        // It was not for the one that waits now.
+        FinalFlush::Late => FinalFlush::None,
+        it => unreachable!("{}: a final flush ended that is {it:?}", path.uri),
+    };
 }

@@ -17,7 +17,7 @@ use super::io_table::AttemptEnd;
 use super::path::Path;
 use super::report;
 use super::types::HostEvent;
-use super::volumes::LegRole;
+use super::volumes::{LegRole, VACANT, Volume};
 use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
 };
@@ -111,6 +111,17 @@ fn compared(path: &Path) -> Share {
     }
 }
 
+/// What the paths of a volume answered so far is not compared any more: also where one has come
+/// back, for the others had I/O meanwhile that it could not have. `paths`: of the engine.
+pub(super) fn compare_anew(volume: &Volume, paths: &mut [Path], now_ns: u64) {
+    for &number in volume.places.iter().filter(|&&number| number != VACANT) {
+        let path = &mut paths[number];
+        path.device_errors.passing = 0;
+        path.device_errors.done_before = path.counters.ios.iter().sum();
+        path.device_errors.from_ns = now_ns.max(1);
+    }
+}
+
 impl HostEngine {
     /// I/Os that a path answered on this core with errors of what is behind it, of late: that were
     /// repeated, and that failed. Not of legs of mirrors, which judge those themselves.
@@ -161,7 +172,7 @@ impl HostEngine {
         let (volume, index) = (self.paths[number].volume, self.paths[number].index);
         let from_ns = self.paths[number].device_errors.from_ns;
         if now_ns.saturating_sub(from_ns) >= DEVICE_ERRORS_COMPARED_NS || from_ns == 0 {
-            self.compare_anew(volume, now_ns);
+            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
         }
         self.paths[number].device_errors.passing += 1;
         let share = compared(&self.paths[number]);
@@ -176,22 +187,8 @@ impl HostEngine {
         let better = others.filter(|path| share.is_worse_than(compared(path)));
         let better = better.fold(0, |bits, path| bits | 1_u64 << path.index.0);
         if let Some(why) = self.head(number).does_worse(index, better, now_ns) {
-            self.compare_anew(volume, now_ns);
+            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
             self.on_probation(number, why, now_ns);
-        }
-    }
-
-    /// What the paths of a volume answered so far is not compared any more: also where one has come
-    /// back, for the others had I/O meanwhile that it could not have.
-    pub(super) fn compare_anew(&mut self, volume: u16, now_ns: u64) {
-        for path in self.indexes(volume) {
-            let Some(number) = self.number(volume, path) else {
-                continue; // a place without a path
-            };
-            let path = &mut self.paths[number];
-            path.device_errors.passing = 0;
-            path.device_errors.done_before = path.counters.ios.iter().sum();
-            path.device_errors.from_ns = now_ns.max(1);
         }
     }
 }

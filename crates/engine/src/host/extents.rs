@@ -9,7 +9,8 @@
 //!
 //! Core 0 has the admin connections; the other cores ask it to.
 use super::HostEngine;
-use super::path::Role;
+use super::outbox::Outbox;
+use super::path::{Path, Role};
 use super::types::{HostEvent, PathNews};
 use crate::machine::{DeviceExtent, DeviceId};
 use policy::PathIndex;
@@ -47,6 +48,78 @@ impl Token {
     }
 }
 
+impl Path {
+    /// Core 0: asks its controller, for whichever core.
+    pub(super) fn ask_controller(
+        &mut self,
+        token: u64,
+        (slba, blocks): (u64, u64),
+        out: &mut Outbox,
+        now_ns: u64,
+    ) {
+        let open = self.is_live() && self.is_open(Role::Admin);
+        let about = (self.target.nsid, slba, blocks);
+        let admin = self.admin.as_mut().filter(|_| open);
+        if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
+            self.questions.push(token);
+            return out.touch(self, Role::Admin);
+        }
+        self.answer_extent(token, None, out);
+    }
+
+    /// Core 0: its controller has answered a question, or did not.
+    pub(super) fn allocation_answered(
+        &mut self,
+        token: u64,
+        found: Option<(u32, bool)>,
+        out: &mut Outbox,
+    ) {
+        let place = self.questions.iter().position(|&it| it == token);
+        // Else it was answered when the path was lost.
+        if let Some(place) = place {
+            self.questions.swap_remove(place);
+            self.answer_extent(token, found, out);
+        }
+    }
+
+    /// Core 0: it is lost, and with it the answers of its controller.
+    pub(super) fn drop_questions(&mut self, out: &mut Outbox) {
+        while let Some(token) = self.questions.pop() {
+            self.answer_extent(token, None, out);
+        }
+    }
+
+    /// Core 0: passes an answer on.
+    fn answer_extent(&self, token: u64, found: Option<(u32, bool)>, out: &mut Outbox) {
+        if Token::parse(token).core == out.core() {
+            return self.extent_answered(token, found, out);
+        }
+        out.publish(PathNews::Extent {
+            volume: self.volume,
+            path: self.index,
+            token,
+            found,
+        });
+    }
+
+    /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
+    pub(super) fn extent_answered(&self, token: u64, found: Option<(u32, bool)>, out: &mut Outbox) {
+        let Token { core, lead, id } = Token::parse(token);
+        if core != out.core() {
+            return; // another core has asked
+        }
+        let shift = self.target.block_shift;
+        let extent = found.map_or(DeviceExtent::UNKNOWN, |(blocks, is_allocated)| {
+            let bytes = (u64::from(blocks) << shift).saturating_sub(lead.into());
+            DeviceExtent {
+                length: bytes.min(u32::MAX.into()) as u32,
+                is_zero: !is_allocated && bytes > 0,
+            }
+        });
+        out.report(HostEvent::Extent(id, extent));
+    }
+}
+
 impl HostEngine {
     /// What can be asked for holes of a volume; `None`: nothing.
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
@@ -80,9 +153,10 @@ impl HostEngine {
     ) {
         let path = self.lister(volume);
         let Some(number) = path.and_then(|path| self.number(volume, path)) else {
-            return self.report_extent(id, DeviceExtent::UNKNOWN);
+            let unknown = HostEvent::Extent(id, DeviceExtent::UNKNOWN);
+            return self.out.report(unknown);
         };
-        let path = &self.paths[number];
+        let path = &mut self.paths[number];
         let shift = path.target.block_shift;
         let slba = offset >> shift;
         let end = (offset + u64::from(length)).next_multiple_of(1 << shift) >> shift;
@@ -93,7 +167,7 @@ impl HostEngine {
         };
         let (token, blocks) = (token.emit(), end - slba);
         if self.settings.core == 0 {
-            return self.ask_controller(number, token, (slba, blocks), now_ns);
+            return path.ask_controller(token, (slba, blocks), &mut self.out, now_ns);
         }
         let (volume, path) = (path.volume, path.index);
         let news = PathNews::AskExtent {
@@ -104,86 +178,5 @@ impl HostEngine {
             blocks,
         };
         self.out.tell_core_0(news);
-    }
-
-    /// Core 0: asks the controller of a path, for whichever core.
-    pub(super) fn ask_controller(
-        &mut self,
-        number: usize,
-        token: u64,
-        (slba, blocks): (u64, u64),
-        now_ns: u64,
-    ) {
-        let path = &mut self.paths[number];
-        let open = path.is_live() && path.is_open(Role::Admin);
-        let about = (path.target.nsid, slba, blocks);
-        let admin = path.admin.as_mut().filter(|_| open);
-        if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
-            path.questions.push(token);
-            return self.out.touch(&mut self.paths[number], Role::Admin);
-        }
-        self.answer_extent(number, token, None);
-    }
-
-    /// Core 0: the controller of a path has answered a question, or did not.
-    pub(super) fn allocation_answered(
-        &mut self,
-        number: usize,
-        token: u64,
-        found: Option<(u32, bool)>,
-    ) {
-        let questions = &mut self.paths[number].questions;
-        if let Some(place) = questions.iter().position(|&it| it == token) {
-            questions.swap_remove(place);
-            self.answer_extent(number, token, found);
-        }
-    }
-
-    /// Core 0: a path is lost, and with it the answers of its controller.
-    pub(super) fn drop_questions(&mut self, number: usize) {
-        while let Some(token) = self.paths[number].questions.pop() {
-            self.answer_extent(number, token, None);
-        }
-    }
-
-    /// Core 0: passes an answer on.
-    fn answer_extent(&mut self, number: usize, token: u64, found: Option<(u32, bool)>) {
-        if Token::parse(token).core == self.settings.core {
-            return self.extent_answered(number, token, found);
-        }
-        let path = &self.paths[number];
-        let (volume, path) = (path.volume, path.index);
-        self.out.publish(PathNews::Extent {
-            volume,
-            path,
-            token,
-            found,
-        });
-    }
-
-    /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
-    pub(super) fn extent_answered(
-        &mut self,
-        number: usize,
-        token: u64,
-        found: Option<(u32, bool)>,
-    ) {
-        let Token { core, lead, id } = Token::parse(token);
-        if core != self.settings.core {
-            return;
-        }
-        let shift = self.paths[number].target.block_shift;
-        let extent = found.map_or(DeviceExtent::UNKNOWN, |(blocks, is_allocated)| {
-            let bytes = (u64::from(blocks) << shift).saturating_sub(lead.into());
-            DeviceExtent {
-                length: bytes.min(u32::MAX.into()) as u32,
-                is_zero: !is_allocated && bytes > 0,
-            }
-        });
-        self.report_extent(id, extent);
-    }
-
-    fn report_extent(&mut self, id: u32, extent: DeviceExtent) {
-        self.out.report(HostEvent::Extent(id, extent));
     }
 }

@@ -35,9 +35,10 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
+use super::outbox::Outbox;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, PathKind, PathNews};
-use super::volumes::PathInVolume;
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
 use canary::Bug;
@@ -74,6 +75,26 @@ impl Path {
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
     pub(super) fn has_unflushed(&self) -> bool {
         self.has_cache() && (!self.cache.writes.is_flushed() || self.cache.unflushed_elsewhere)
+    }
+
+    /// This core's flush of its controller covers what an engine before this one had there, for all
+    /// cores.
+    fn report_flush(&self, out: &mut Outbox) {
+        if self.address().is_some() {
+            out.tell_cores(PathNews::Flushed {
+                volume: self.volume,
+                path: self.index,
+            });
+        }
+    }
+
+    /// A core has seen a flush of it fail that nobody waits for.
+    fn report_failed_flush(&self, core: u16, out: &mut Outbox) {
+        out.tell_cores(PathNews::FlushFailed {
+            volume: self.volume,
+            path: self.index,
+            core,
+        });
     }
 }
 
@@ -129,6 +150,15 @@ impl PathInVolume<'_> {
     pub(super) fn others_may_cache(&self, cores: u16) -> bool {
         let known = self.path.facts.is_some() && self.path.has_cache();
         cores > 1 && known && self.recovers()
+    }
+}
+
+impl Volume {
+    /// The next flush fails, for this reason; also that of the engine after this one, if there is
+    /// none before.
+    pub(super) fn fail_next_flush(&mut self, line: String, out: &mut Outbox) {
+        self.losses.fail_next(line);
+        out.report(HostEvent::Loss(self.number, true));
     }
 }
 
@@ -222,7 +252,7 @@ impl HostEngine {
         path.cache.writes.flushed(slot.flush.covers);
         path.cache.unflushed_elsewhere = false;
         if core::mem::take(&mut path.cache.unflushed_from_previous_run) {
-            self.report_flush(number);
+            path.report_flush(&mut self.out);
         }
         self.flush(index, now_ns);
     }
@@ -320,7 +350,7 @@ impl HostEngine {
     /// say so.
     #[cold]
     pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
-        self.report_failed_flush(number, self.settings.core);
+        self.paths[number].report_failed_flush(self.settings.core, &mut self.out);
         self.fail_next_flush(number, now_ns);
     }
 
@@ -331,31 +361,15 @@ impl HostEngine {
             return;
         }
         if self.settings.core == 0 {
-            self.report_failed_flush(number, core);
+            self.paths[number].report_failed_flush(core, &mut self.out);
         }
         self.fail_next_flush(number, now_ns);
-    }
-
-    fn report_failed_flush(&mut self, number: usize, core: u16) {
-        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
-        self.out
-            .tell_cores(PathNews::FlushFailed { volume, path, core });
-    }
-
-    /// A core's flush of a controller covers what an engine before this one had there, for all
-    /// cores.
-    fn report_flush(&mut self, number: usize) {
-        let path = &self.paths[number];
-        if path.address().is_some() {
-            let (volume, path) = (path.volume, path.index);
-            self.out.tell_cores(PathNews::Flushed { volume, path });
-        }
     }
 
     /// The same, from another core.
     pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
         if self.settings.core == 0 {
-            self.report_flush(number);
+            self.paths[number].report_flush(&mut self.out);
         }
         if core::mem::take(&mut self.paths[number].cache.unflushed_from_previous_run) {
             self.release_flushes(self.paths[number].volume, now_ns);
@@ -375,15 +389,8 @@ impl HostEngine {
             self.settings.core,
             report::FLUSH_FAILED_LATE,
         );
-        self.loses(volume, line);
+        it.fail_next_flush(line, &mut self.out);
         self.release_flushes(volume, now_ns);
-    }
-
-    /// The next flush of a volume fails, for this reason; also that of the engine after this one,
-    /// if there is none before.
-    pub(super) fn loses(&mut self, volume: u16, line: String) {
-        self.volumes[usize::from(volume)].losses.fail_next(line);
-        self.out.report(HostEvent::Loss(volume, true));
     }
 
     /// How often a volume has given up unflushed writes: a change that began before that and is not

@@ -3,14 +3,15 @@
 //! The policy's choice is final while the path lives: an I/O whose path is full waits for that
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
-use super::change_steps::is_final_flush;
+use super::change_steps::{final_flush_ended, is_final_flush};
 use super::counters::group;
 use super::fence::range;
 use super::io_table::{AttemptEnd, FlushProgress, Kind, cut};
-use super::loss::is_let_go;
+use super::loss::{is_let_go, let_go_of};
 use super::path::{Role, SessionState, Target};
 use super::probation::is_timed;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
+use super::volumes::Volume;
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
@@ -20,6 +21,17 @@ use nvme::wire::Status;
 use nvme::wire::status::Class;
 use policy::{Group, PathIndex, Request};
 use volume::Outcome;
+
+impl Volume {
+    /// The path of an I/O was lost before it answered. Where it is a change, and nobody waits until
+    /// it can't be executed any more (T9), that is remembered.
+    fn leave_behind(&mut self, io: &Io, now_ns: u64) {
+        let fenced = self.recovery.write_failover == WriteFailover::Fenced;
+        if range(io).is_some() && !fenced {
+            self.fence.note_unfenced_loss(now_ns);
+        }
+    }
+}
 
 impl HostEngine {
     /// Takes one I/O. Its end is a [`HostEvent::Done`], also when it fails at once; until then the
@@ -195,7 +207,7 @@ impl HostEngine {
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, false);
         let abort = self.at(number).must_abort(Role::Io);
-        self.close(number, Role::Io, abort, now_ns);
+        self.paths[number].close(Role::Io, abort, &self.settings, &mut self.out, now_ns);
     }
 
     /// Gives the queue of a path what waits for it.
@@ -212,7 +224,8 @@ impl HostEngine {
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.ios.find(completed.token) else {
             assert!(is_final_flush(completed.token), "a command ended of no I/O");
-            self.final_flush_ended(completed.token, completed.status.is_success());
+            let done = completed.status.is_success();
+            final_flush_ended(&mut self.paths, completed.token, done);
             return self.refill(number, now_ns); // it had a slot of the queue as well
         };
         if completed.status.is_success() {
@@ -231,8 +244,10 @@ impl HostEngine {
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
         if !answered {
-            self.ios.get_mut(index).history.attempt = AttemptEnd::Unanswered;
-            self.leave_behind(index, now_ns);
+            let volume = &mut self.volumes[usize::from(path.volume)];
+            let slot = self.ios.get_mut(index);
+            slot.history.attempt = AttemptEnd::Unanswered;
+            volume.leave_behind(&slot.io, now_ns);
         }
         let outcome = match self.paths[number].was_aborted(&mut self.ios, index, status) {
             true => Outcome::PathError,
@@ -253,17 +268,6 @@ impl HostEngine {
         self.finish(number, index, outcome, answered, now_ns);
     }
 
-    /// The path of an I/O was lost before it answered. Where it is a change, and nobody waits until
-    /// it can't be executed any more (T9), that is remembered.
-    fn leave_behind(&mut self, index: u32, now_ns: u64) {
-        let io = &self.ios.get(index).io;
-        let volume = &mut self.volumes[usize::from(io.volume)];
-        let fenced = volume.recovery.write_failover == WriteFailover::Fenced;
-        if range(io).is_some() && !fenced {
-            volume.fence.note_unfenced_loss(now_ns);
-        }
-    }
-
     /// The cookie of the I/O that a device request is of, or of the one that it is a piece of.
     pub(crate) fn cookie_of(&self, id: u32) -> Option<u64> {
         let index = self.ios.find(id)?;
@@ -273,11 +277,11 @@ impl HostEngine {
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.ios.find(id) else {
-            if let Some(number) = self.let_go_of(id) {
+            if let Some(number) = let_go_of(&self.paths, id) {
                 return self.is_let_go(number, now_ns);
             }
             if is_final_flush(id) && !is_let_go(id) {
-                self.final_flush_ended(id, end.is_ok());
+                final_flush_ended(&mut self.paths, id, end.is_ok());
                 return;
             }
             return self.abandoned_flush_ended(id, end, now_ns);

@@ -4,13 +4,15 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
-use super::path::{AdminState, Link, Role, SessionState};
+use super::outbox::Outbox;
+use super::path::{AdminState, Link, Path, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
-use super::types::{HostEvent, PathKind};
+use super::types::{HostConfig, HostEvent, PathKind};
 use super::volumes::PathInVolume;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
+use volume::Head;
 use volume::health::Why;
 
 impl PathInVolume<'_> {
@@ -23,6 +25,53 @@ impl PathInVolume<'_> {
             Role::Admin => has_io || self.is_resetting(),
         };
         doubt && self.recovers()
+    }
+}
+
+impl Path {
+    /// Closes a connection, if there is one; `abort`: without sending what is left.
+    pub(super) fn close(
+        &mut self,
+        role: Role,
+        abort: bool,
+        settings: &HostConfig,
+        out: &mut Outbox,
+        now_ns: u64,
+    ) {
+        let conn = self.conn(role);
+        let abort = match self.link(role) {
+            Link::Closed | Link::Aborting => return,
+            Link::Closing { .. } if !abort => return,
+            Link::Opening { .. } => true,
+            Link::Open | Link::Closing { .. } => abort,
+        };
+        if abort {
+            self.set_link(role, Link::Aborting);
+        } else {
+            let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
+            self.set_link(role, Link::Closing { until_ns });
+            out.transmit(conn);
+            out.wake_by(until_ns);
+        }
+        out.push(Output::Close { conn, abort });
+    }
+
+    /// Its device is to end what it can be kept from doing. The path is used again when the device
+    /// may be asked again, and has ended all.
+    fn take_back_device(&mut self, out: &mut Outbox) {
+        if let Some(device) = self.kind.device() {
+            self.letting_go = true;
+            let id = let_go_id(self.number);
+            out.push(Output::LetGo { device, id });
+        }
+    }
+
+    /// Whether it is lost for a reason that was reported since its probation began: it is on
+    /// probation because it was lost before, and another probe was not answered.
+    fn stays_out(&mut self, head: &Head, why: &str) -> bool {
+        let again = head.probation(self.index).map(|it| it.why) == Some(Why::Flaps);
+        let again = again && why == report::PROBE_UNANSWERED;
+        again && core::mem::replace(&mut self.probing.stays_out, true)
     }
 }
 
@@ -71,26 +120,29 @@ impl HostEngine {
             }
         }
         self.head(number).lose(index);
-        self.stop_asking(number);
-        self.drop_questions(number);
+        let it = &self.volumes[usize::from(volume)];
+        it.stop_asking(&mut self.paths[number], &mut self.out);
+        self.paths[number].drop_questions(&mut self.out);
         if let Some(why) = why.filter(|_| !self.shutdown.is_closing()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
             // Who adds a path is answered with the line.
             let answered =
                 self.settings.core == 0 && self.paths[number].admin_state() == AdminState::Joining;
-            let known = self.stays_out(number, why);
+            let head = &self.volumes[usize::from(volume)].head;
+            let known = self.paths[number].stays_out(head, why);
             if self.paths[number].comeback.is_news(&line) && !answered && !known {
                 self.out.report(HostEvent::Failed(volume, line));
             }
         }
-        self.report_loss(number, why.is_some(), renewal);
+        let own = why.is_some() && self.at(number).recovers();
+        self.paths[number].report_loss(own, renewal, &self.settings, &mut self.out);
         self.fail_waiting(number, now_ns);
         let it = &mut self.volumes[usize::from(volume)];
         it.fence_in_flight(&mut self.ios, &self.paths[number]);
         self.abandon_flushes(number, now_ns);
         if was_live {
-            self.take_back_device(number);
+            self.paths[number].take_back_device(&mut self.out);
         }
         let resets = self.reset(number, before, now_ns);
         for role in [Role::Admin, Role::Io] {
@@ -99,24 +151,16 @@ impl HostEngine {
             }
             // A link that is being closed in order has a last word to say.
             if !matches!(self.paths[number].link(role), Link::Closing { .. }) {
-                self.close(number, role, true, now_ns);
+                self.paths[number].close(role, true, &self.settings, &mut self.out, now_ns);
             }
         }
-        self.settle(volume);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.settle(&self.paths, &mut self.out);
         self.read_again(volume, now_ns);
-        self.report_all_paths_down(volume);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
         self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
-    }
-
-    /// Whether a path is lost for a reason that was reported since its probation began: it is on
-    /// probation because it was lost before, and another probe was not answered.
-    fn stays_out(&mut self, number: usize, why: &str) -> bool {
-        let path = &mut self.paths[number];
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let again = head.probation(path.index).map(|it| it.why) == Some(Why::Flaps);
-        let again = again && why == report::PROBE_UNANSWERED;
-        again && core::mem::replace(&mut path.probing.stays_out, true)
     }
 
     /// The device of a path is no more. Asking it again helps nothing: whatever comes back under
@@ -129,51 +173,11 @@ impl HostEngine {
         }
     }
 
-    /// A device is to end what it can be kept from doing. The path is used again when that may be
-    /// asked again, and has ended all.
-    fn take_back_device(&mut self, number: usize) {
-        let path = &mut self.paths[number];
-        if let Some(device) = path.kind.device() {
-            path.letting_go = true;
-            let id = let_go_id(number);
-            self.out.push(Output::LetGo { device, id });
-        }
-    }
-
     /// The device of a path may be asked again.
     #[cold]
     pub(super) fn is_let_go(&mut self, number: usize, now_ns: u64) {
         self.paths[number].letting_go = false;
         self.revive(number, now_ns);
-    }
-
-    /// The path whose device has answered under `id` that it may be asked again; `None`: that is a
-    /// request's.
-    pub(super) fn let_go_of(&self, id: u32) -> Option<usize> {
-        let number = (id >> 16 & !LET_GO) as usize;
-        let path = self.paths.get(number)?;
-        (path.letting_go && id == let_go_id(number)).then_some(number)
-    }
-
-    /// Closes a connection of a path, if there is one.
-    pub(super) fn close(&mut self, number: usize, role: Role, abort: bool, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let conn = path.conn(role);
-        let abort = match path.link(role) {
-            Link::Closed | Link::Aborting => return,
-            Link::Closing { .. } if !abort => return,
-            Link::Opening { .. } => true,
-            Link::Open | Link::Closing { .. } => abort,
-        };
-        if abort {
-            path.set_link(role, Link::Aborting);
-        } else {
-            let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-            path.set_link(role, Link::Closing { until_ns });
-            self.out.transmit(conn);
-            self.out.wake_by(until_ns);
-        }
-        self.out.push(Output::Close { conn, abort });
     }
 
     /// A connection is over.
@@ -192,7 +196,9 @@ impl HostEngine {
         match role {
             Role::Admin => {
                 self.paths[number].admin = None;
-                self.set_resetting(number, None);
+                let path = &self.paths[number];
+                let volume = &mut self.volumes[usize::from(path.volume)];
+                volume.set_resetting(path.index, None, &mut self.out);
             }
             Role::Io => {
                 if let Some(queue) = &mut self.paths[number].queue {
@@ -219,7 +225,7 @@ impl HostEngine {
                     self.lose(number, Some(&why), now_ns);
                 }
                 Link::Closing { until_ns } if until_ns <= now_ns => {
-                    self.close(number, role, true, now_ns);
+                    self.paths[number].close(role, true, &self.settings, &mut self.out, now_ns);
                 }
                 Link::Open => self.machine_timeout(number, role, now_ns),
                 _ => {}
@@ -264,12 +270,20 @@ impl HostEngine {
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
         let abort = self.at(number).must_abort(role);
         self.count_damage(number, error, now_ns);
-        self.close(number, role, abort, now_ns);
+        self.paths[number].close(role, abort, &self.settings, &mut self.out, now_ns);
         if !self.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session(), role, error);
             self.lose(number, Some(&why), now_ns);
         }
     }
+}
+
+/// The path whose device has answered under `id` that it may be asked again; `None`: that is a
+/// request's.
+pub(super) fn let_go_of(paths: &[Path], id: u32) -> Option<usize> {
+    let number = (id >> 16 & !LET_GO) as usize;
+    let path = paths.get(number)?;
+    (path.letting_go && id == let_go_id(number)).then_some(number)
 }
 
 /// Of no slot, and of no final flush: there are fewer paths.

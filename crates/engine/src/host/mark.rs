@@ -21,6 +21,7 @@
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
 //! [`Hints::past_gate`]: super::Hints::past_gate
+use super::outbox::Outbox;
 use super::path::{Path, Role, SessionState};
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
@@ -31,6 +32,7 @@ use alloc::format;
 use alloc::string::String;
 use canary::Bug;
 use nvme::host::NamespaceInfo;
+use policy::PathIndex;
 use volume::Namespace;
 
 /// A controller that is known and not used yet.
@@ -145,6 +147,61 @@ impl Volume {
         }
         foreign.cloned()
     }
+
+    /// It begins: after an unclean stop its changes of data wait; what the engine before has lost,
+    /// and told nobody, the first flush tells.
+    pub(super) fn shut_gate(&mut self, out: &mut Outbox, now_ns: u64) {
+        let recovery = self.recovery;
+        if recovery.unreported_loss && !canary::has(Bug::FlushOfOneLife) {
+            let line = format!("{}: {}", self.name, report::LOST_BEFORE);
+            self.fail_next_flush(line, out);
+        }
+        let fenced = recovery.write_failover == WriteFailover::Fenced;
+        let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();
+        let marked = bound_ns > 0 && !canary::has(Bug::IgnoredMark);
+        if recovery.enabled && fenced && marked {
+            let until_ns = now_ns.saturating_add(bound_ns);
+            self.fence.gate_until(until_ns);
+            out.wake_by(until_ns);
+        }
+    }
+
+    /// Core 0: a path that asked for a mark waits for none any more.
+    pub(super) fn end_mark(&self, path: PathIndex, out: &mut Outbox) {
+        if let Some(serial) = self.recovery.marks {
+            out.report(HostEvent::MarkEnded(self.number, serial, path));
+        }
+    }
+
+    /// A path that ends waits for no mark any more.
+    pub(super) fn stop_asking(&self, path: &mut Path, out: &mut Outbox) {
+        if path.unmarked.take().is_some_and(|it| it.asked) {
+            self.end_mark(path.index, out);
+        }
+    }
+
+    /// Core 0: a path can take I/O; the first one says what the volume is.
+    pub(super) fn report_opened(&mut self, path: &Path, out: &mut Outbox) {
+        let (Some(serial), Some(facts)) = (self.recovery.marks, &path.facts) else {
+            return; // no marks are kept of it, or a device has none
+        };
+        if out.core() != 0 || !self.marks.open() {
+            return; // core 0 reports it, once
+        }
+        let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
+        out.report(HostEvent::Opened(self.number, serial, namespace));
+    }
+
+    /// Core 0: says why clients are refused, where that has changed. `paths`: of the engine.
+    fn report_refusal(&mut self, paths: &[Path], out: &mut Outbox) {
+        let why = self.why_refused(paths);
+        let is_news = self.marks.refusal != why;
+        if is_news && self.ready.is_none() && !self.is_leaving() {
+            self.marks.set_refusal(why.as_ref());
+            let why = why.map(|why| format!("{}: not opened: {why}", self.name));
+            out.report(HostEvent::Refused(self.number, why));
+        }
+    }
 }
 
 impl PathInVolume<'_> {
@@ -187,26 +244,6 @@ impl HostEngine {
         }
     }
 
-    /// A volume begins: after an unclean stop its changes of data wait; what the engine before has
-    /// lost, and told nobody, the first flush tells.
-    pub(super) fn shut_gate(&mut self, volume: u16, now_ns: u64) {
-        let it = &mut self.volumes[usize::from(volume)];
-        let recovery = it.recovery;
-        if recovery.unreported_loss && !canary::has(Bug::FlushOfOneLife) {
-            let line = format!("{}: {}", it.name, report::LOST_BEFORE);
-            self.loses(volume, line);
-        }
-        let it = &mut self.volumes[usize::from(volume)];
-        let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();
-        let marked = bound_ns > 0 && !canary::has(Bug::IgnoredMark);
-        if recovery.enabled && fenced && marked {
-            let until_ns = now_ns.saturating_add(bound_ns);
-            it.fence.gate_until(until_ns);
-            self.out.wake_by(until_ns);
-        }
-    }
-
     /// Places the changes that wait for a time that has come.
     pub(super) fn open_gates(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
@@ -231,7 +268,8 @@ impl HostEngine {
             .unmarked_ns(self.settings.kato_ms, &it)
         else {
             if it.asked {
-                self.end_mark(number);
+                let volume = &self.volumes[usize::from(it.facts.volume)];
+                volume.end_mark(it.facts.path, &mut self.out);
             }
             return self.found(it.facts, now_ns);
         };
@@ -249,39 +287,6 @@ impl HostEngine {
         self.paths[number].check_others(it);
     }
 
-    /// A path that ends waits for no mark any more.
-    pub(super) fn stop_asking(&mut self, number: usize) {
-        let waits = self.paths[number].unmarked.take();
-        if waits.is_some_and(|it| it.asked) {
-            self.end_mark(number);
-        }
-    }
-
-    /// Core 0: a path that asked for a mark waits for none any more.
-    pub(super) fn end_mark(&mut self, number: usize) {
-        let path = &self.paths[number];
-        let volume = path.volume;
-        if let Some(serial) = self.volumes[usize::from(volume)].recovery.marks {
-            let ended = HostEvent::MarkEnded(volume, serial, path.index);
-            self.out.report(ended);
-        }
-    }
-
-    /// Core 0: a path can take I/O; the first one of a volume says what that is.
-    pub(super) fn report_opened(&mut self, number: usize) {
-        let path = &self.paths[number];
-        let it = &mut self.volumes[usize::from(path.volume)];
-        let (Some(serial), Some(facts)) = (it.recovery.marks, &path.facts) else {
-            return; // no marks are kept of it, or a device has none
-        };
-        if self.settings.core != 0 || !it.marks.open() {
-            return; // core 0 reports it, once
-        }
-        let namespace = Box::new(namespace(&facts.controller, &facts.namespace));
-        let opened = HostEvent::Opened(path.volume, serial, namespace);
-        self.out.report(opened);
-    }
-
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
     /// turn.
     pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
@@ -290,19 +295,8 @@ impl HostEngine {
                 self.find_marked(number, now_ns);
             }
         }
-        self.report_refusal(volume);
-    }
-
-    /// Core 0: says why clients of a volume are refused, where that has changed.
-    fn report_refusal(&mut self, volume: u16) {
-        let why = self.volumes[usize::from(volume)].why_refused(&self.paths);
         let it = &mut self.volumes[usize::from(volume)];
-        let is_news = it.marks.refusal != why;
-        if is_news && it.ready.is_none() && !it.is_leaving() {
-            it.marks.set_refusal(why.as_ref());
-            let why = why.map(|why| format!("{}: not opened: {why}", it.name));
-            self.out.report(HostEvent::Refused(volume, why));
-        }
+        it.report_refusal(&self.paths, &mut self.out);
     }
 
     /// Core 0: the volume that a mark is of, if it is still there.

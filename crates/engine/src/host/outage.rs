@@ -19,6 +19,7 @@
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
 use super::io_table::IoTable;
+use super::outbox::Outbox;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::volumes::{PathInVolume, Volume};
@@ -163,6 +164,21 @@ impl Volume {
         let given_up = states().any(|state| state == AdminState::GivenUp);
         (given_up || self.is_leaving()) && states().all(is_gone)
     }
+
+    /// It has lost its last usable path, or has one again.
+    #[cold]
+    fn set_outage(&mut self, is_out: bool, is_closing: bool, out: &mut Outbox, now_ns: u64) {
+        if !is_out {
+            return self.outage.end();
+        }
+        self.outage.begin(now_ns);
+        if self.recovery.enabled {
+            out.wake_by(now_ns.saturating_add(self.recovery.fast_io_fail_ns));
+            if !is_closing && self.outage.report() {
+                out.report(HostEvent::NoPath(self.number));
+            }
+        }
+    }
 }
 
 impl PathInVolume<'_> {
@@ -179,28 +195,11 @@ impl HostEngine {
     /// Notes which volumes have lost their last usable path, or have one again; once a turn.
     #[inline]
     pub(super) fn watch_outages(&mut self, now_ns: u64) {
-        for at in 0..self.volumes.len() {
-            let it = &self.volumes[at];
-            let out =
-                it.ready.is_some() && !it.head.is_usable() && !it.is_served_elsewhere(&self.paths);
-            if out != it.outage.is_on() {
-                self.outage_changed(at, out, now_ns);
-            }
-        }
-    }
-
-    #[cold]
-    fn outage_changed(&mut self, volume: usize, out: bool, now_ns: u64) {
-        let it = &mut self.volumes[volume];
-        if !out {
-            return it.outage.end();
-        }
-        it.outage.begin(now_ns);
-        if it.recovery.enabled {
-            let until_ns = now_ns.saturating_add(it.recovery.fast_io_fail_ns);
-            self.out.wake_by(until_ns);
-            if !self.shutdown.is_closing() && self.volumes[volume].outage.report() {
-                self.out.report(HostEvent::NoPath(volume as u16));
+        for it in &mut self.volumes {
+            let no_path = it.ready.is_some() && !it.head.is_usable();
+            let is_out = no_path && !it.is_served_elsewhere(&self.paths);
+            if is_out != it.outage.is_on() {
+                it.set_outage(is_out, self.shutdown.is_closing(), &mut self.out, now_ns);
             }
         }
     }

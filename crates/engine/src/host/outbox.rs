@@ -38,6 +38,11 @@ impl Outbox {
         }
     }
 
+    /// The core that it is of.
+    pub(super) fn core(&self) -> u16 {
+        self.core
+    }
+
     /// Tells the owner.
     pub(super) fn report(&mut self, event: HostEvent) {
         self.events.push_back(event);

@@ -22,6 +22,7 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
+use super::device_errors::compare_anew;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::path::{AdminState, Path, Role};
 use super::types::{HostEvent, Io, IoOp, PathNews};
@@ -465,7 +466,7 @@ impl HostEngine {
             let suspect = core::mem::take(&mut self.paths[number].probing.suspect);
             let reads = suspect.read > 0;
             self.head(number).try_first(at, reads, suspect.write);
-            self.compare_anew(volume, now_ns);
+            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
             self.paths[number].probing.stays_out = false;
             let it = &self.volumes[usize::from(volume)];
             let path = &self.paths[number];

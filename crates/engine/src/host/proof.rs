@@ -20,10 +20,12 @@
 //! # Limits
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
+use super::outbox::Outbox;
 use super::path::{Link, Role, SessionState};
 use super::types::{PathKind, PathNews};
-use super::volumes::PathInVolume;
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, WriteFailover};
+use policy::PathIndex;
 
 impl PathInVolume<'_> {
     /// Whether core 0 resets its controller.
@@ -38,6 +40,25 @@ impl PathInVolume<'_> {
             return 0; // it knows how long it takes to quiesce
         }
         self.volume.recovery.quiesce_ns
+    }
+}
+
+impl Volume {
+    /// Core 0: the controller of a path is being reset until then, ns, or is no longer; all cores
+    /// say the same of what they hold.
+    pub(super) fn set_resetting(
+        &mut self,
+        path: PathIndex,
+        until_ns: Option<u64>,
+        out: &mut Outbox,
+    ) {
+        if self.fence.set_resetting(path, until_ns) {
+            out.publish(PathNews::Resetting {
+                volume: self.number,
+                path,
+                until_ns,
+            });
+        }
     }
 }
 
@@ -57,25 +78,11 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let until_ns = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
         if until_ns.is_some() {
-            self.set_resetting(number, until_ns);
+            let volume = &mut self.volumes[usize::from(path.volume)];
+            volume.set_resetting(path.index, until_ns, &mut self.out);
             self.out.touch(&mut self.paths[number], Role::Admin);
         }
         until_ns.is_some()
-    }
-
-    /// Core 0: the controller of a path is being reset until then, or is no longer; all cores say
-    /// the same of what they hold.
-    pub(super) fn set_resetting(&mut self, number: usize, until_ns: Option<u64>) {
-        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
-        let fence = &mut self.volumes[usize::from(volume)].fence;
-        if fence.set_resetting(path, until_ns) {
-            let news = PathNews::Resetting {
-                volume,
-                path,
-                until_ns,
-            };
-            self.out.publish(news);
-        }
     }
 
     /// Core 0: the controller of a path has been reset.
@@ -86,7 +93,7 @@ impl HostEngine {
         self.out.publish(news);
         self.proved(number, now_ns);
         // Nothing that it could still say is of interest.
-        self.close(number, Role::Admin, true, now_ns);
+        self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
     }
 
     /// The lost controller of a path executes nothing any more.

@@ -138,7 +138,7 @@ impl HostEngine {
         match self.paths[number].cache.final_flush {
             FinalFlush::Out | FinalFlush::Late => true,
             FinalFlush::None if has_more => {
-                self.send_final_flush(number, now_ns);
+                self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns);
                 self.paths[number].cache.final_flush.is_out()
             }
             FinalFlush::None => false,

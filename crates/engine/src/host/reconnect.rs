@@ -8,8 +8,10 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
+use super::outbox::Outbox;
 use super::path::{Comeback, Path, Role, SessionState};
-use super::types::{Disconnected, Doubt, HostEvent, PathNews, ReconnectWait};
+use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
 use policy::PathIndex;
@@ -31,6 +33,53 @@ impl Comeback {
         }
         let before = core::mem::replace(&mut self.line, line.to_owned());
         core::mem::replace(&mut self.line_before, before) != line
+    }
+}
+
+impl Path {
+    /// Tells the other cores that it was lost; `own`: this core saw it, and the path recovers;
+    /// `renewal`: only to connect it anew.
+    pub(super) fn report_loss(
+        &mut self,
+        own: bool,
+        renewal: bool,
+        settings: &HostConfig,
+        out: &mut Outbox,
+    ) {
+        let (volume, path) = (self.volume, self.index);
+        if self.address().is_none() {
+            return; // each core sees by itself what becomes of a device
+        }
+        if settings.core == 0 {
+            self.comeback.others = settings.cores - 1;
+            out.publish(PathNews::Lost {
+                volume,
+                path,
+                renewal,
+            });
+        } else if own {
+            out.tell_core_0(PathNews::Broken {
+                volume,
+                path,
+                renewal,
+            });
+        }
+    }
+}
+
+impl Volume {
+    /// Says that no path is live, once until one is. `paths`: of the engine.
+    pub(super) fn report_all_paths_down(
+        &mut self,
+        paths: &[Path],
+        is_closing: bool,
+        out: &mut Outbox,
+    ) {
+        let is_down = |path: &Path| path.comeback.tried && !path.is_live();
+        let none = self.paths(paths).all(is_down);
+        if none && self.recovery.enabled && !is_closing && self.outage.report() {
+            out.report(HostEvent::NoPath(self.number));
+        }
     }
 }
 
@@ -95,10 +144,12 @@ impl HostEngine {
                 slba,
                 blocks,
                 ..
-            } => self.ask_controller(number, token, (slba, blocks), now_ns),
-            PathNews::Extent { token, found, .. } => self.extent_answered(number, token, found),
+            } => self.paths[number].ask_controller(token, (slba, blocks), &mut self.out, now_ns),
+            PathNews::Extent { token, found, .. } => {
+                self.paths[number].extent_answered(token, found, &mut self.out)
+            }
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
-            PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
+            PathNews::Paused { until_ns, .. } => self.paths[number].pause(until_ns, &mut self.out),
             PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),
             PathNews::FlushFailed { core, .. } => self.flush_failed_elsewhere(number, core, now_ns),
             PathNews::Resetting { until_ns, .. } => {
@@ -120,34 +171,6 @@ impl HostEngine {
                 self.reports_complete(number, now_ns);
                 self.begin_bound(number, since_ns);
             }
-        }
-    }
-
-    /// The others must know that a path was lost; `own`: this core saw it; `renewal`: only to
-    /// connect it anew.
-    pub(super) fn report_loss(&mut self, number: usize, own: bool, renewal: bool) {
-        let path = &mut self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        if path.address().is_none() {
-            return; // each core sees by itself what becomes of a device
-        }
-        if self.settings.core == 0 {
-            path.comeback.others = self.settings.cores - 1;
-            let path = index;
-            let news = PathNews::Lost {
-                volume,
-                path,
-                renewal,
-            };
-            self.out.publish(news);
-        } else if own && self.at(number).recovers() {
-            let path = index;
-            let news = PathNews::Broken {
-                volume,
-                path,
-                renewal,
-            };
-            self.out.tell_core_0(news);
         }
     }
 
@@ -265,7 +288,7 @@ impl HostEngine {
         } else if self.at(number).gives_up_ns() <= now_ns {
             self.give_up_path(number, now_ns);
         } else {
-            self.learn(number, now_ns);
+            self.paths[number].learn(&self.settings, &mut self.out, now_ns);
         }
     }
 
@@ -321,18 +344,6 @@ impl HostEngine {
         }
         self.release(volume, now_ns);
         self.release_flushes(volume, now_ns);
-    }
-
-    /// Says that no path is live, once until one is.
-    pub(super) fn report_all_paths_down(&mut self, volume: u16) {
-        let none = self
-            .paths_of(volume)
-            .all(|path| path.comeback.tried && !path.is_live());
-        let ending = self.shutdown.is_closing();
-        let it = &mut self.volumes[usize::from(volume)];
-        if none && it.recovery.enabled && !ending && it.outage.report() {
-            self.out.report(HostEvent::NoPath(volume));
-        }
     }
 
     /// What waits in a volume, and why.

@@ -4,11 +4,14 @@
 //! other paths and published. Every core then opens its own I/O queue, as far as there are
 //! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
 //! come to the same result.
+use super::device_errors::compare_anew;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
+use super::outbox::Outbox;
 use super::path::{Link, Path, Role, SessionState, Target};
 use super::recovery::WriteFailover;
-use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
+use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
+use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, Ready, device, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
@@ -44,6 +47,143 @@ impl Path {
         };
         refused.map(|why| why.to_string())
     }
+
+    /// Core 0: opens its admin connection, to learn what it is.
+    pub(super) fn learn(&mut self, settings: &HostConfig, out: &mut Outbox, now_ns: u64) {
+        let PathKind::NvmeTcp {
+            subsystem, nsid, ..
+        } = &self.kind
+        else {
+            unreachable!("a device has no admin connection");
+        };
+        self.admin = Some(Box::new(Admin::new(AdminConfig {
+            host: settings.identity.clone(),
+            subsystem: subsystem.clone(),
+            digests: settings.digests,
+            kato_ms: settings.kato_ms,
+            io_queues: settings.cores,
+            timeout_ns: settings.connect_timeout_ns,
+            nsid: *nsid,
+        })));
+        self.set_session(SessionState::Identifying);
+        self.shutting_down = false;
+        self.unmarked = None;
+        self.open(Role::Admin, settings, out, now_ns);
+    }
+
+    /// Makes the machine of this core's I/O queue, which has this number; `None`: it has none.
+    fn begin_queue(&mut self, qid: Option<u16>, settings: &HostConfig) {
+        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&self.facts, &self.kind) else {
+            unreachable!("a queue is opened on a path of which the controller is known");
+        };
+        let controller = &facts.controller;
+        // One entry more than commands; as deep as all that can be outstanding, where allowed.
+        let entries = (settings.io_max + 1)
+            .min(controller.entries_max.into())
+            .max(2);
+        let queue = |qid| {
+            Box::new(IoQueue::new(IoQueueConfig {
+                host: settings.identity.clone(),
+                subsystem: subsystem.clone(),
+                cntlid: controller.cntlid,
+                qid,
+                entries: entries as u16,
+                digests: settings.digests,
+                disable_sq_flow_control: true,
+                in_capsule_max: controller.in_capsule_max,
+                timeout_ns: settings.connect_timeout_ns,
+            }))
+        };
+        self.queue = qid.map(queue);
+        self.qid = qid.unwrap_or(0);
+        self.set_session(SessionState::Connecting);
+        self.aborts.clear();
+        self.aborts_due.clear();
+        self.probes_aborted.clear();
+        self.paused_ns = 0;
+    }
+
+    /// Opens a connection for its machine.
+    fn open(&mut self, role: Role, settings: &HostConfig, out: &mut Outbox, now_ns: u64) {
+        let Some(address) = self.address() else {
+            unreachable!("a device has no connections");
+        };
+        let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
+        self.set_link(role, Link::Opening { until_ns });
+        out.wake_by(until_ns);
+        let conn = self.conn(role);
+        out.push(Output::Open { conn, address });
+    }
+}
+
+impl Volume {
+    /// Says that it is ready, once, when nothing more is to come of its paths and one is live.
+    /// `paths`: of the engine.
+    pub(super) fn settle(&mut self, paths: &[Path], out: &mut Outbox) {
+        self.refresh(out);
+        let settled = self.paths(paths).all(|path| path.comeback.tried);
+        let any = self.paths(paths).any(Path::is_live);
+        let (Some(size), Some(limits)) = (self.head.size(), self.head.limits()) else {
+            return; // no path was admitted yet
+        };
+        if !settled || !any || self.ready.is_some() || self.is_leaving() {
+            return;
+        }
+        let info = VolumeInfo {
+            bytes: size.bytes(),
+            block_shift: size.block_shift,
+            transfer_max: IO_BYTES_MAX,
+        };
+        self.ready = Some(Ready {
+            info,
+            limits,
+            whole_max: whole_max(&limits),
+            warned: false,
+        });
+        out.report(HostEvent::Ready(self.number, info));
+    }
+
+    /// What its paths show together may have changed.
+    fn refresh(&mut self, out: &mut Outbox) {
+        let Some(ready) = &mut self.ready else {
+            return; // `settle` takes what they show then
+        };
+        if let Some(limits) = self.head.limits() {
+            ready.limits = limits;
+            ready.whole_max = whole_max(&limits);
+        }
+        let Some(size) = self.head.size() else {
+            return; // all are lost, and what they showed holds until one is back
+        };
+        if size.bytes() != ready.info.bytes {
+            ready.info.bytes = size.bytes();
+            ready.warned = false;
+            out.report(HostEvent::Resized(self.number, ready.info));
+        }
+    }
+}
+
+impl PathInVolume<'_> {
+    /// Why what it shows can't be beside another volume's paths (T31).
+    fn foreign(&self, volumes: &[Volume], shown: &Shown) -> Option<String> {
+        let own = self.path.volume;
+        let is_driven = |path: usize| self.paths[path].kind.device().is_some();
+        for it in volumes.iter().filter(|it| it.number != own) {
+            for (there, other) in it.head.admitted() {
+                // The number of a controller that is gone may be in use again.
+                let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
+                let beside = it.place(there);
+                // A driver has one controller for all its namespaces; an association is one path.
+                let can_share = self.path.kind.device().is_some() && is_driven(beside);
+                if let Err(why) = shown.identity.coexists(&other.identity, can_share)
+                    && !(it.head.is_lost(there) && gone(&why))
+                {
+                    return Some(report::refused(&self.paths[beside].uri, why));
+                }
+            }
+        }
+        None
+    }
 }
 
 impl HostEngine {
@@ -53,8 +193,8 @@ impl HostEngine {
         if self.shutdown.is_closing() {
             return;
         }
-        for volume in (0..).take(self.volumes.len()) {
-            self.shut_gate(volume, now_ns);
+        for volume in &mut self.volumes {
+            volume.shut_gate(&mut self.out, now_ns);
         }
         for number in 0..self.paths.len() {
             if !self.paths[number].is_vacant() {
@@ -84,46 +224,11 @@ impl HostEngine {
                     self.live(number, now_ns);
                 }
             }
-            PathKind::NvmeTcp { .. } if self.settings.core == 0 => self.learn(number, now_ns),
+            PathKind::NvmeTcp { .. } if self.settings.core == 0 => {
+                self.paths[number].learn(&self.settings, &mut self.out, now_ns);
+            }
             PathKind::NvmeTcp { .. } => {}
         }
-    }
-
-    /// Opens the admin connection of a path.
-    pub(super) fn learn(&mut self, number: usize, now_ns: u64) {
-        let settings = &self.settings;
-        let path = &mut self.paths[number];
-        let PathKind::NvmeTcp {
-            subsystem, nsid, ..
-        } = &path.kind
-        else {
-            unreachable!("a device has no admin connection");
-        };
-        path.admin = Some(Box::new(Admin::new(AdminConfig {
-            host: settings.identity.clone(),
-            subsystem: subsystem.clone(),
-            digests: settings.digests,
-            kato_ms: settings.kato_ms,
-            io_queues: settings.cores,
-            timeout_ns: settings.connect_timeout_ns,
-            nsid: *nsid,
-        })));
-        path.set_session(SessionState::Identifying);
-        path.shutting_down = false;
-        path.unmarked = None;
-        self.open(number, Role::Admin, now_ns);
-    }
-
-    fn open(&mut self, number: usize, role: Role, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let Some(address) = path.address() else {
-            unreachable!("a device has no connections");
-        };
-        let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-        path.set_link(role, Link::Opening { until_ns });
-        let conn = path.conn(role);
-        self.out.wake_by(until_ns);
-        self.out.push(Output::Open { conn, address });
     }
 
     /// Takes what the admin machine of a path has to tell.
@@ -144,13 +249,15 @@ impl HostEngine {
                 }
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
-                Some(AdminEvent::Paused(until_ns)) => self.paused(number, until_ns),
+                Some(AdminEvent::Paused(until_ns)) => {
+                    self.paths[number].pause(until_ns, &mut self.out);
+                }
                 Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
                     self.abort_answered(number, sqid, cid, aborted, now_ns);
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
-                    self.allocation_answered(number, token, found);
+                    self.paths[number].allocation_answered(token, found, &mut self.out);
                 }
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
@@ -261,7 +368,8 @@ impl HostEngine {
             return match found {
                 Some(namespace) => {
                     if it.show(namespace) {
-                        self.end_mark(number);
+                        let volume = &self.volumes[usize::from(it.facts.volume)];
+                        volume.end_mark(it.facts.path, &mut self.out);
                     }
                     self.find_or_ask(number, it, now_ns);
                 }
@@ -339,11 +447,12 @@ impl HostEngine {
     /// Checks a path against the other ones (T31, T33); false: it was refused.
     fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let refused = match self.foreign(number, &shown) {
+        let refused = match self.at(number).foreign(&self.volumes, &shown) {
             Some(line) => line,
             None => match self.head(number).admit(index, shown) {
                 Ok(()) => {
-                    self.refresh(self.paths[number].volume);
+                    let volume = self.paths[number].volume;
+                    self.volumes[usize::from(volume)].refresh(&mut self.out);
                     return true;
                 }
                 Err(refused) if refused.other == index => report::not_the_same(refused.why),
@@ -359,37 +468,13 @@ impl HostEngine {
         false
     }
 
-    /// Why what a path shows can't be beside another volume's paths (T31).
-    fn foreign(&self, number: usize, shown: &Shown) -> Option<String> {
-        let own = self.paths[number].volume;
-        let is_driven = |path: usize| self.paths[path].kind.device().is_some();
-        for (_, it) in (0_u16..)
-            .zip(&self.volumes)
-            .filter(|(volume, _)| *volume != own)
-        {
-            for (there, other) in it.head.admitted() {
-                // The number of a controller that is gone may be in use again.
-                let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
-                let beside = it.place(there);
-                // A driver has one controller for all its namespaces; an association is one path.
-                let can_share = is_driven(number) && is_driven(beside);
-                if let Err(why) = shown.identity.coexists(&other.identity, can_share)
-                    && !(it.head.is_lost(there) && gone(&why))
-                {
-                    return Some(report::refused(&self.paths[beside].uri, why));
-                }
-            }
-        }
-        None
-    }
-
     /// What a path shows has changed; false: it is no longer the same namespace.
     pub(super) fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
         let volume = self.paths[number].volume;
         let refused = match self.head(number).changed(index, shown) {
             Ok(resized) => {
-                self.refresh(volume);
+                self.volumes[usize::from(volume)].refresh(&mut self.out);
                 if resized {
                     self.read_again(volume, now_ns);
                 }
@@ -406,40 +491,12 @@ impl HostEngine {
         let qid = self
             .at(number)
             .queue_of(self.settings.core, self.settings.cores);
-        let settings = &self.settings;
         let path = &mut self.paths[number];
-        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&path.facts, &path.kind) else {
-            unreachable!("a queue is opened on a path of which the controller is known");
-        };
-        let controller = &facts.controller;
-        // One entry more than commands; as deep as all that can be outstanding, where allowed.
-        let entries = (settings.io_max + 1)
-            .min(controller.entries_max.into())
-            .max(2);
-        let queue = |qid| {
-            Box::new(IoQueue::new(IoQueueConfig {
-                host: settings.identity.clone(),
-                subsystem: subsystem.clone(),
-                cntlid: controller.cntlid,
-                qid,
-                entries: entries as u16,
-                digests: settings.digests,
-                disable_sq_flow_control: true,
-                in_capsule_max: controller.in_capsule_max,
-                timeout_ns: settings.connect_timeout_ns,
-            }))
-        };
-        path.queue = qid.map(queue);
-        path.qid = qid.unwrap_or(0);
-        path.set_session(SessionState::Connecting);
-        path.aborts.clear();
-        path.aborts_due.clear();
-        path.probes_aborted.clear();
-        path.paused_ns = 0;
+        path.begin_queue(qid, &self.settings);
         let (volume, index) = (usize::from(path.volume), path.index);
         self.volumes[volume].fence.begin_association(index);
         match qid {
-            Some(_) => self.open(number, Role::Io, now_ns),
+            Some(_) => path.open(Role::Io, &self.settings, &mut self.out, now_ns),
             None => self.live_without_queue(number, now_ns),
         }
     }
@@ -462,62 +519,17 @@ impl HostEngine {
         };
         self.paths[number].probing.stays_out &= sick.is_some();
         self.paths[number].comeback.tried = true;
-        self.report_opened(number);
-        self.ios.forget_failures(self.paths[number].volume, index);
-        self.compare_anew(self.paths[number].volume, now_ns);
-        self.settle(self.paths[number].volume);
+        let path = &self.paths[number];
+        let it = &mut self.volumes[usize::from(path.volume)];
+        it.report_opened(path, &mut self.out);
+        self.ios.forget_failures(path.volume, index);
+        compare_anew(it, &mut self.paths, now_ns);
+        it.settle(&self.paths, &mut self.out);
         self.path_up(number, now_ns);
         if let Some(why) = sick {
             self.on_probation(number, why, now_ns);
         }
         self.out.wake_by(now_ns); // a probe will be due
-    }
-
-    /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
-    /// live.
-    pub(super) fn settle(&mut self, volume: u16) {
-        self.refresh(volume);
-        let settled = self.paths_of(volume).all(|path| path.comeback.tried);
-        let any = self.paths_of(volume).any(|path| path.is_live());
-        let it = &mut self.volumes[usize::from(volume)];
-        let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
-            return; // no path was admitted yet
-        };
-        if !settled || !any || it.ready.is_some() || it.is_leaving() {
-            return;
-        }
-        let info = VolumeInfo {
-            bytes: size.bytes(),
-            block_shift: size.block_shift,
-            transfer_max: IO_BYTES_MAX,
-        };
-        it.ready = Some(Ready {
-            info,
-            limits,
-            whole_max: whole_max(&limits),
-            warned: false,
-        });
-        self.out.report(HostEvent::Ready(volume, info));
-    }
-
-    /// What the paths of a volume show together may have changed.
-    fn refresh(&mut self, volume: u16) {
-        let it = &mut self.volumes[usize::from(volume)];
-        let Some(ready) = &mut it.ready else {
-            return; // `settle` takes what they show then
-        };
-        if let Some(limits) = it.head.limits() {
-            ready.limits = limits;
-            ready.whole_max = whole_max(&limits);
-        }
-        let Some(size) = it.head.size() else {
-            return; // all are lost, and what they showed holds until one is back
-        };
-        if size.bytes() != ready.info.bytes {
-            ready.info.bytes = size.bytes();
-            ready.warned = false;
-            self.out.report(HostEvent::Resized(volume, ready.info));
-        }
     }
 
     /// Paths that may show something else by now (T33) give back what their queues have no room

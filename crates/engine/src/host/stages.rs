@@ -78,7 +78,7 @@ impl HostEngine {
             Next::Lose(why) => self.lose(number, Some(why), now_ns),
             Next::Flush => match &mut self.paths[number].cache.final_flush {
                 out if out.is_out() => *out = FinalFlush::Late,
-                _ => self.send_final_flush(number, now_ns),
+                _ => self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns),
             },
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
             Next::ShutDown => self.shut_down(number, now_ns),
@@ -109,7 +109,7 @@ impl HostEngine {
                 let timeout_ns = self.paths[number].timeout_ns();
                 self.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
             }
-            _ => self.close(number, Role::Admin, true, now_ns),
+            _ => self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns),
         }
     }
 

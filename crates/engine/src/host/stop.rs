@@ -121,7 +121,7 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             self.fail_waiting(number, now_ns);
             if !self.paths[number].lane.is_empty() {
-                self.close(number, Role::Io, true, now_ns);
+                self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
             }
         }
     }
@@ -137,7 +137,7 @@ impl HostEngine {
             && path.is_unflushed()
             && self.at(number).recovers()
         {
-            self.send_final_flush(number, now_ns);
+            self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns);
         }
         let path = &mut self.paths[number];
         if path.cache.final_flush == FinalFlush::Ended(true) {
@@ -178,26 +178,34 @@ impl HostEngine {
             return;
         }
         if abort {
-            self.close(number, Role::Io, true, now_ns);
-            self.close(number, Role::Admin, true, now_ns);
+            self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
+            self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
             return;
         }
         if !path.lane.is_empty() {
             // Nobody waits for what is left: copies of reads that ended.
             if self.ios.active() == 0 {
-                self.close(number, Role::Io, true, now_ns);
+                self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
             }
             return;
         }
         if resetting && path.admin.is_some() {
-            return self.close(number, Role::Admin, true, now_ns);
+            return self.paths[number].close(
+                Role::Admin,
+                true,
+                &self.settings,
+                &mut self.out,
+                now_ns,
+            );
         }
         match (path.session(), path.link(Role::Admin)) {
-            (_, Link::Closed) => self.close(number, Role::Io, false, now_ns),
+            (_, Link::Closed) => {
+                self.paths[number].close(Role::Io, false, &self.settings, &mut self.out, now_ns)
+            }
             // Nothing to shut down before the controller is ready.
             (_, Link::Opening { .. })
             | (SessionState::Identifying | SessionState::CheckingOthers, _) => {
-                self.close(number, Role::Admin, true, now_ns);
+                self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
             }
             (_, Link::Open) if !path.shutting_down => {
                 path.shutting_down = true;

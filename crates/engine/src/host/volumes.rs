@@ -55,6 +55,8 @@ impl LegRole {
 }
 
 pub(super) struct Volume {
+    /// Its place in the engine's table.
+    pub(super) number: u16,
     pub(super) name: String,
     pub(super) head: Head,
     /// Number of each of its paths, by index.
@@ -123,11 +125,12 @@ pub(super) struct Ready {
 
 impl Volume {
     /// A volume without paths yet.
-    pub(super) fn new(config: VolumeConfig, io_max: u32) -> Self {
+    pub(super) fn new(number: u16, config: VolumeConfig, io_max: u32) -> Self {
         let mut head = Head::new([], config.policy, config.knobs);
         head.set_ana_use(config.recovery.ana);
         head.set_health(config.recovery.health);
         Self {
+            number,
             head,
             name: config.name,
             places: Vec::with_capacity(policy::limits::PATHS_MAX),
@@ -149,7 +152,7 @@ impl Volume {
     }
 
     /// The place of one that left.
-    pub(super) fn vacant() -> Self {
+    pub(super) fn vacant(number: u16) -> Self {
         let config = VolumeConfig {
             name: String::new(),
             policy: policy::Policy::Numa,
@@ -159,7 +162,7 @@ impl Volume {
         };
         Self {
             state: VolumeState::Vacant,
-            ..Self::new(config, 0)
+            ..Self::new(number, config, 0)
         }
     }
 
