@@ -109,7 +109,7 @@ use policy::PathIndex;
 use shutdown::Shutdown;
 use standstill::Standstills;
 use volume::Head;
-use volumes::{PathInVolume, Ready, VACANT, Volume};
+use volumes::{PathContext, PathInVolume, Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
@@ -276,6 +276,21 @@ impl HostEngine {
             volume: &self.volumes[usize::from(path.volume)],
             paths: &self.paths,
         }
+    }
+
+    /// Path `number`, and what it works with.
+    ///
+    /// # Panics
+    /// If the place is vacant.
+    fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
+        let path = &mut self.paths[number];
+        let context = PathContext {
+            volume: &mut self.volumes[usize::from(path.volume)],
+            ios: &mut self.ios,
+            settings: &self.settings,
+            out: &mut self.out,
+        };
+        (path, context)
     }
 
     /// The paths of all volumes.

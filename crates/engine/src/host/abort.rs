@@ -23,13 +23,15 @@
 use super::io_table::{IoState, IoTable, Kind};
 use super::outbox::Outbox;
 use super::path::{Path, Role};
-use super::types::{HostConfig, HostEvent, PathKind, PathNews};
-use super::volumes::{PathInVolume, Volume};
-use super::{HostEngine, report};
+use super::report;
+use super::types::{HostConfig, PathKind, PathNews};
+use super::volumes::{PathContext, PathInVolume, Volume};
 use crate::limits::{
     ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
     PROBE_WAIT_NS, RENEWALS_MAX,
 };
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use nvme::wire::Status;
 
 /// The state of an I/O that has just expired.
@@ -37,13 +39,17 @@ const ASKED_BACK: IoState = IoState::Aborting {
     is_confirmed: false,
 };
 
-/// The Aborts of one path on this core.
+/// A command, as Abort names it: number of its queue, and its identifier there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CommandId {
+    pub sqid: u16,
+    pub cid: u16,
+}
+
+/// The commands of one path on this core that are to be aborted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Aborts {
     asked: [Option<Asked>; ABORTS_MAX],
-    /// Core 0: when it was last said that an I/O was aborted, and how many were since.
-    reported_ns: Option<u64>,
-    unreported: u32,
 }
 
 /// A command that is to be aborted.
@@ -56,10 +62,26 @@ struct Asked {
     since_ns: u64,
     /// It must have ended by then.
     until_ns: u64,
-    /// It has ended, and the Abort was not answered yet.
-    ended: bool,
-    /// The Abort was answered, and it has not ended yet.
-    answered: bool,
+    state: AbortState,
+}
+
+/// How far the Abort of a command has got. It is over when the command has ended and the Abort was
+/// answered, in either order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AbortState {
+    /// Neither.
+    Asked,
+    /// The command has ended.
+    CommandEnded,
+    /// The Abort was answered.
+    Answered,
+}
+
+/// The end of a command that is to be aborted, or of its Abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AbortEvent {
+    CommandEnded,
+    Answered,
 }
 
 impl Aborts {
@@ -68,38 +90,114 @@ impl Aborts {
         self.asked = [None; ABORTS_MAX];
     }
 
+    /// The entry of an I/O whose command has not ended.
+    fn of(&self, token: u32) -> Option<&Asked> {
+        let mut asked = self.asked.iter().flatten();
+        asked.find(|it| it.token == token && it.state != AbortState::CommandEnded)
+    }
+
     /// When the command of an I/O must have ended; `None`: it is not to be aborted.
     fn until_ns(&self, token: u32) -> Option<u64> {
-        let mut asked = self.asked.iter().flatten();
-        let of = asked.find(|it| it.token == token && !it.ended)?;
-        Some(of.until_ns)
+        self.of(token).map(|it| it.until_ns)
     }
 
     /// When the command of an I/O was to be aborted.
     fn since_ns(&self, token: u32) -> u64 {
-        let mut asked = self.asked.iter().flatten();
-        let of = asked.find(|it| it.token == token && !it.ended);
-        of.map_or(0, |it| it.since_ns)
+        self.of(token).map_or(0, |it| it.since_ns)
     }
 
     fn room(&self) -> usize {
         self.asked.iter().filter(|it| it.is_none()).count()
     }
 
-    /// Changes the entry for which `is` holds, and drops it when both ends are known. False: there
-    /// is none.
-    fn change(&mut self, is: impl Fn(&Asked) -> bool, change: impl FnOnce(&mut Asked)) -> bool {
-        let mut all = self.asked.iter_mut();
-        let Some(place) = all.find(|it| it.as_ref().is_some_and(&is)) else {
-            return false; // the caller knows what that means
+    /// Notes that a command is to be aborted.
+    ///
+    /// # Panics
+    /// If there is no room.
+    fn begin(&mut self, token: u32, cid: u16, now_ns: u64) -> u64 {
+        let Some(place) = self.asked.iter_mut().find(|it| it.is_none()) else {
+            unreachable!("an Abort is asked for without room");
         };
-        if let Some(asked) = place {
-            change(asked);
-            if asked.ended && asked.answered {
-                *place = None;
-            }
+        let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
+        *place = Some(Asked {
+            token,
+            cid,
+            since_ns: now_ns,
+            until_ns,
+            state: AbortState::Asked,
+        });
+        until_ns
+    }
+
+    /// The command of an I/O must have ended by then, ns, if not before.
+    fn hasten(&mut self, token: u32, until_ns: u64) {
+        let mut asked = self.asked.iter_mut().flatten();
+        let of = asked.find(|it| it.token == token && it.state != AbortState::CommandEnded);
+        if let Some(of) = of {
+            of.until_ns = of.until_ns.min(until_ns);
         }
-        true
+    }
+
+    /// Notes what has ended of the first entry for which `is` holds, and drops it when both have.
+    /// Returns it as it was before; `None`: there is none.
+    fn end(&mut self, event: AbortEvent, is: impl Fn(&Asked) -> bool) -> Option<Asked> {
+        let mut all = self.asked.iter_mut();
+        let place = all.find(|it| it.as_ref().is_some_and(&is))?;
+        let before = (*place)?;
+        let state = match (before.state, event) {
+            (AbortState::Asked, AbortEvent::CommandEnded) => Some(AbortState::CommandEnded),
+            (AbortState::Asked, AbortEvent::Answered) => Some(AbortState::Answered),
+            (AbortState::CommandEnded, AbortEvent::Answered)
+            | (AbortState::Answered, AbortEvent::CommandEnded) => None,
+            (state, event) => unreachable!("an Abort is {state:?}, and again {event:?}"),
+        };
+        *place = state.map(|state| Asked { state, ..before });
+        Some(before)
+    }
+}
+
+/// Core 0: the Aborts for one controller, of all cores' commands.
+#[derive(Debug, Default)]
+pub(super) struct AbortQueue {
+    /// Those that wait for others, which the controller has not answered.
+    due: VecDeque<CommandId>,
+    /// Probes whose Aborts were not answered yet.
+    probes: Vec<CommandId>,
+    /// When it was last said that an I/O was aborted, ns, and how many were since.
+    reported_ns: Option<u64>,
+    unreported: u32,
+}
+
+impl AbortQueue {
+    /// The queues are other ones: nothing is asked of them.
+    pub(super) fn clear(&mut self) {
+        self.due.clear();
+        self.probes.clear();
+    }
+
+    /// A command is to be aborted that is a probe.
+    fn note_probe(&mut self, command: CommandId) {
+        self.probes.push(command);
+    }
+
+    /// Whether an answer is to a probe's Abort; it is none any more.
+    fn take_probe(&mut self, command: CommandId) -> bool {
+        let at = self.probes.iter().position(|&it| it == command);
+        at.inspect(|&at| {
+            self.probes.swap_remove(at);
+        })
+        .is_some()
+    }
+
+    /// Counts an I/O that was aborted. Returns how many are to be reported now, if any.
+    fn count(&mut self, now_ns: u64) -> Option<u32> {
+        self.unreported += 1;
+        let soon = |at_ns: u64| now_ns < at_ns.saturating_add(ABORTS_SAID_NS);
+        if self.reported_ns.is_some_and(soon) {
+            return None;
+        }
+        self.reported_ns = Some(now_ns);
+        Some(core::mem::take(&mut self.unreported))
     }
 }
 
@@ -124,8 +222,9 @@ impl Path {
     /// An I/O that was asked back has ended on it, one way or another.
     #[cold]
     pub(super) fn overdue_ended(&mut self, token: u32) {
-        let of = |it: &Asked| it.token == token && !it.ended;
-        self.aborts.change(of, |it| it.ended = true);
+        let is = |it: &Asked| it.token == token && it.state != AbortState::CommandEnded;
+        // Else it expired, and could not be asked for.
+        self.aborts.end(AbortEvent::CommandEnded, is);
     }
 
     /// Whether a command ended because it was aborted, as its time was over: that means as much as
@@ -154,6 +253,204 @@ impl Path {
                 until_ns,
             });
         }
+    }
+
+    /// Asks back its I/Os whose time is over; true: it must be given up.
+    pub(super) fn expire(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        let mut late = self.cache.final_flush.is_out()
+            && self.cache.final_flush_ns.max(self.paused_ns) <= now_ns;
+        let mut new = 0;
+        let mut next = self.lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != self.lane.waiting()) {
+            let slot = on.ios.get(index);
+            let since_ns = slot.issued_ns.max(self.paused_ns);
+            if since_ns.saturating_add(on.settings.io_timeout_ns) > now_ns {
+                break;
+            }
+            let until_ns = self.aborts.until_ns(on.ios.token(index));
+            late |= until_ns.is_some_and(|at_ns| at_ns <= now_ns);
+            if !slot.is_expired() {
+                new += 1;
+                self.counters.timed_out += u64::from(slot.kind != Kind::Probe);
+                on.ios.set_state(index, ASKED_BACK);
+            }
+            next = on.ios.next(index);
+        }
+        if new == 0 || late {
+            return late;
+        }
+        let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
+        let can = tcp && on.volume.recovery.enabled && new <= self.aborts.room();
+        !can || !self.ask_back(on, now_ns)
+    }
+
+    /// Its probe has had its time; true: it must be given up.
+    pub(super) fn expire_probe(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        let Some(index) = self.probing.probe.and_then(|token| on.ios.find(token)) else {
+            unreachable!("only a probe that is under way has a time");
+        };
+        let slot = on.ios.get(index);
+        if slot.is_expired() {
+            return true; // it was aborted, and did not end
+        }
+        let can = on.volume.recovery.enabled && self.aborts.room() > 0;
+        let head = &on.volume.head;
+        let blameless = head.probation(self.index).is_none()
+            && !head.another_is_well(self.index, slot.issued_ns);
+        self.probing.renewing = blameless && self.has_only_probe(on.volume, on.ios);
+        on.ios.set_state(index, ASKED_BACK);
+        let token = on.ios.token(index);
+        !can || !self.ask_one_back(token, on, now_ns)
+    }
+
+    /// Asks for all its expired I/Os; false: one can't be asked for.
+    fn ask_back(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        let lane = self.lane;
+        let mut next = lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != lane.waiting()) {
+            if !on.ios.get(index).is_expired() {
+                break;
+            }
+            let token = on.ios.token(index);
+            let asked = self.aborts.until_ns(token).is_some();
+            if !asked && !self.ask_one_back(token, on, now_ns) {
+                return false;
+            }
+            next = on.ios.next(index);
+        }
+        true
+    }
+
+    fn ask_one_back(&mut self, token: u32, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        if self.aborts.room() == 0 {
+            return false; // so many late commands are no trouble of single ones
+        }
+        // What the controller was never told of can't be aborted, and says that nothing is sent.
+        let Some(cid) = self.queue.as_mut().and_then(|queue| queue.abort(token)) else {
+            return false; // the path is lost for it
+        };
+        let slot = on.ios.find(token).map(|index| on.ios.get(index));
+        let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);
+        let until_ns = self.aborts.begin(token, cid, now_ns);
+        on.out.wake_by(until_ns);
+        let sqid = self.qid;
+        let command = CommandId { sqid, cid };
+        if on.settings.core == 0 {
+            if probe {
+                self.abort_queue.note_probe(command);
+            }
+            return self.send_abort(command, on, now_ns);
+        }
+        on.out.tell_core_0(PathNews::Abort {
+            volume: self.volume,
+            path: self.index,
+            sqid,
+            cid,
+            probe,
+        });
+        true
+    }
+
+    /// Core 0: sends an Abort; false: it can't.
+    fn send_abort(&mut self, command: CommandId, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        let open = self.has_association() && self.is_open(Role::Admin);
+        let admin = self.admin.as_mut().filter(|_| open);
+        let CommandId { sqid, cid } = command;
+        if admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns)) {
+            on.out.touch(self, Role::Admin);
+            return true;
+        }
+        // The controller takes no more at a time, for all cores: the next answer makes room.
+        let most = usize::from(on.settings.cores) * ABORTS_MAX;
+        let resetting = on.volume.fence.is_resetting(self.index);
+        let wait = open && !resetting && self.abort_queue.due.len() < most;
+        if wait {
+            self.abort_queue.due.push_back(command);
+        }
+        wait
+    }
+
+    /// Core 0: another core wants a command of its queue aborted, which may be a `probe`. Returns
+    /// as [`Self::abort_answered`].
+    pub(super) fn abort_asked(
+        &mut self,
+        command: CommandId,
+        probe: bool,
+        on: &mut PathContext<'_>,
+        now_ns: u64,
+    ) -> bool {
+        if probe {
+            self.abort_queue.note_probe(command);
+        }
+        self.abort_for(command, on, now_ns)
+    }
+
+    /// Core 0: a command is to be aborted. Returns as [`Self::abort_answered`].
+    fn abort_for(&mut self, command: CommandId, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        !self.send_abort(command, on, now_ns) && self.abort_answered(command, false, on, now_ns)
+    }
+
+    /// Core 0: its controller has answered an Abort; `aborted`: and taken the command back. Returns
+    /// whether this core's queue may have room again.
+    pub(super) fn abort_answered(
+        &mut self,
+        command: CommandId,
+        aborted: bool,
+        on: &mut PathContext<'_>,
+        now_ns: u64,
+    ) -> bool {
+        // A probe is no I/O that anybody waits for.
+        let counts = !self.abort_queue.take_probe(command) && aborted;
+        if let Some(count) = counts.then(|| self.abort_queue.count(now_ns)).flatten() {
+            // A line for all cores, now and then.
+            on.warn(self, &report::aborted(count, on.settings.io_timeout_ns));
+        }
+        // The next may go out.
+        let due = self.abort_queue.due.pop_front();
+        let has_room = due.is_some_and(|due| self.abort_for(due, on, now_ns));
+        let CommandId { sqid, cid } = command;
+        if sqid == self.qid {
+            return self.abort_ended(cid, aborted, on, now_ns) || has_room;
+        }
+        on.out.publish(PathNews::Aborted {
+            volume: self.volume,
+            path: self.index,
+            sqid,
+            cid,
+            aborted,
+        });
+        has_room
+    }
+
+    /// An Abort of this core's is over. The command ends by itself. Returns as
+    /// [`Self::abort_answered`].
+    pub(super) fn abort_ended(
+        &mut self,
+        cid: u16,
+        aborted: bool,
+        on: &mut PathContext<'_>,
+        now_ns: u64,
+    ) -> bool {
+        let soon_ns = now_ns.saturating_add(ABORT_ANSWERED_WAIT_NS);
+        let is = |it: &Asked| it.cid == cid && it.state != AbortState::Answered;
+        let Some(asked) = self.aborts.end(AbortEvent::Answered, is) else {
+            return false; // it was asked of a queue that is gone
+        };
+        let probe = self.probing.probe.filter(|_| !self.probing.renewing);
+        if Some(asked.token) == probe {
+            // The controller is well, and what it answers is lost on the way.
+            self.aborts.hasten(asked.token, soon_ns);
+        }
+        if let Some(queue) = &mut self.queue {
+            queue.abort_over(cid);
+        }
+        let is_under_way = asked.state == AbortState::Asked;
+        if let Some(index) = on.ios.find(asked.token).filter(|_| is_under_way) {
+            let is_confirmed = aborted;
+            on.ios.set_state(index, IoState::Aborting { is_confirmed });
+        }
+        on.out.wake_by(soon_ns);
+        true
     }
 }
 
@@ -263,256 +560,5 @@ impl PathInVolume<'_> {
         }
         first_ns = first_ns.min(self.probe_expiry_ns(ios, settings));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
-    }
-}
-
-impl HostEngine {
-    /// The I/Os of a path whose time is over are asked back; true: the path must be given up.
-    pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        let paused_ns = path.paused_ns;
-        let mut late =
-            path.cache.final_flush.is_out() && path.cache.final_flush_ns.max(paused_ns) <= now_ns;
-        let (lane, aborts) = (path.lane, path.aborts);
-        let (mut new, mut counted) = (0, 0);
-        let mut next = lane.oldest_issued();
-        while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            let token = self.ios.token(index);
-            let slot = self.ios.get(index);
-            let since_ns = slot.issued_ns.max(paused_ns);
-            if since_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
-                break;
-            }
-            let first = !slot.is_expired();
-            new += u32::from(first);
-            counted += u64::from(first && slot.kind != Kind::Probe);
-            if first {
-                self.ios.set_state(index, ASKED_BACK);
-            }
-            late |= aborts.until_ns(token).is_some_and(|at_ns| at_ns <= now_ns);
-            next = self.ios.next(index);
-        }
-        self.paths[number].counters.timed_out += counted;
-        if new == 0 || late {
-            return late;
-        }
-        let tcp = matches!(self.paths[number].kind, PathKind::NvmeTcp { .. });
-        let can = tcp && self.at(number).recovers() && new as usize <= aborts.room();
-        !can || !self.ask_back(number, now_ns)
-    }
-
-    /// The probe of a path has had its time; true: the path must be given up.
-    pub(super) fn expire_probe(&mut self, number: usize, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        let Some(index) = path.probing.probe.and_then(|token| self.ios.find(token)) else {
-            unreachable!("only a probe that is under way has a time");
-        };
-        let slot = self.ios.get(index);
-        if slot.is_expired() {
-            return true; // it was aborted, and did not end
-        }
-        let can = self.at(number).recovers() && path.aborts.room() > 0;
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let blameless = head.probation(path.index).is_none()
-            && !head.another_is_well(path.index, slot.issued_ns);
-        let volume = &self.volumes[usize::from(path.volume)];
-        let renewing = blameless && path.has_only_probe(volume, &self.ios);
-        self.paths[number].probing.renewing = renewing;
-        self.ios.set_state(index, ASKED_BACK);
-        let token = self.ios.token(index);
-        !can || !self.ask_one_back(number, token, now_ns)
-    }
-
-    /// Asks for all expired I/Os of a path; false: one can't be asked for.
-    fn ask_back(&mut self, number: usize, now_ns: u64) -> bool {
-        let lane = self.paths[number].lane;
-        let mut next = lane.oldest_issued();
-        while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            if !self.ios.get(index).is_expired() {
-                break;
-            }
-            let token = self.ios.token(index);
-            let asked = self.paths[number].aborts.until_ns(token).is_some();
-            if !asked && !self.ask_one_back(number, token, now_ns) {
-                return false;
-            }
-            next = self.ios.next(index);
-        }
-        true
-    }
-
-    fn ask_one_back(&mut self, number: usize, token: u32, now_ns: u64) -> bool {
-        let core = self.settings.core;
-        let path = &mut self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        let mut places = path.aborts.asked.iter_mut();
-        let Some(place) = places.find(|it| it.is_none()) else {
-            return false; // so many late commands are no trouble of single ones
-        };
-        // What the controller was never told of can't be aborted, and says that nothing is sent.
-        let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
-            return false; // the path is lost for it
-        };
-        let slot = self.ios.find(token).map(|index| self.ios.get(index));
-        let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);
-        let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
-        *place = Some(Asked {
-            token,
-            cid,
-            since_ns: now_ns,
-            until_ns,
-            ended: false,
-            answered: false,
-        });
-        self.out.wake_by(until_ns);
-        if core == 0 {
-            if probe {
-                let qid = self.paths[number].qid;
-                self.paths[number].probes_aborted.push((qid, cid));
-            }
-            return self.send_abort(number, self.paths[number].qid, cid, now_ns);
-        }
-        self.out.tell_core_0(PathNews::Abort {
-            volume,
-            path: index,
-            sqid: self.paths[number].qid,
-            cid,
-            probe,
-        });
-        true
-    }
-
-    /// Core 0: sends an Abort; false: it can't.
-    fn send_abort(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) -> bool {
-        let resetting = self.at(number).is_resetting();
-        let path = &mut self.paths[number];
-        let used = path.has_association();
-        let open = used && path.is_open(Role::Admin);
-        let admin = path.admin.as_mut().filter(|_| open);
-        let sent = admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns));
-        if sent {
-            self.out.touch(&mut self.paths[number], Role::Admin);
-            return true;
-        }
-        // The controller takes no more at a time, for all cores: the next answer makes room.
-        let most = usize::from(self.settings.cores) * ABORTS_MAX;
-        let wait = open && !resetting && path.aborts_due.len() < most;
-        if wait {
-            path.aborts_due.push_back((sqid, cid));
-        }
-        wait
-    }
-
-    /// Core 0: an Abort was answered, so that the next may go out.
-    fn send_next_abort(&mut self, number: usize, now_ns: u64) {
-        let due = self.paths[number].aborts_due.pop_front();
-        if let Some((sqid, cid)) = due {
-            self.abort_for(number, sqid, cid, now_ns);
-        }
-    }
-
-    /// Core 0: another core wants a command of its queue aborted, which may be a `probe`.
-    pub(super) fn abort_asked(
-        &mut self,
-        number: usize,
-        sqid: u16,
-        cid: u16,
-        probe: bool,
-        now_ns: u64,
-    ) {
-        if probe {
-            self.paths[number].probes_aborted.push((sqid, cid));
-        }
-        self.abort_for(number, sqid, cid, now_ns);
-    }
-
-    /// Core 0: a command of another core's queue is to be aborted.
-    fn abort_for(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) {
-        if !self.send_abort(number, sqid, cid, now_ns) {
-            self.abort_answered(number, sqid, cid, false, now_ns);
-        }
-    }
-
-    /// Core 0: the controller has answered an Abort.
-    pub(super) fn abort_answered(
-        &mut self,
-        number: usize,
-        sqid: u16,
-        cid: u16,
-        aborted: bool,
-        now_ns: u64,
-    ) {
-        // A probe is no I/O that anybody waits for.
-        let probes = &mut self.paths[number].probes_aborted;
-        let probe = probes.iter().position(|&it| it == (sqid, cid));
-        if let Some(at) = probe {
-            probes.swap_remove(at);
-        } else if aborted {
-            self.report_aborts(number, now_ns);
-        }
-        self.send_next_abort(number, now_ns);
-        if sqid == self.paths[number].qid {
-            return self.asked_back(number, cid, aborted, now_ns);
-        }
-        let path = &self.paths[number];
-        let (volume, path) = (path.volume, path.index);
-        self.out.publish(PathNews::Aborted {
-            volume,
-            path,
-            sqid,
-            cid,
-            aborted,
-        });
-    }
-
-    /// An Abort of this core's is over. The command ends by itself.
-    pub(super) fn asked_back(&mut self, number: usize, cid: u16, aborted: bool, now_ns: u64) {
-        let soon_ns = now_ns.saturating_add(ABORT_ANSWERED_WAIT_NS);
-        let path = &mut self.paths[number];
-        let probe = path.probing.probe.filter(|_| !path.probing.renewing);
-        let mut token = None;
-        let known = path.aborts.change(
-            |it| it.cid == cid && !it.answered,
-            |it| {
-                it.answered = true;
-                token = Some(it.token).filter(|_| !it.ended);
-                // The controller is well, and what it answers is lost on the way.
-                if Some(it.token) == probe {
-                    it.until_ns = it.until_ns.min(soon_ns);
-                }
-            },
-        );
-        if !known {
-            return; // it was asked of a queue that is gone
-        }
-        if let Some(queue) = &mut path.queue {
-            queue.abort_over(cid);
-        }
-        if let Some(index) = token.and_then(|token| self.ios.find(token)) {
-            let state = IoState::Aborting {
-                is_confirmed: aborted,
-            };
-            self.ios.set_state(index, state);
-        }
-        self.out.wake_by(soon_ns);
-        // There may be room again.
-        self.refill(number, now_ns);
-    }
-
-    /// Core 0: a line for all cores, now and then.
-    fn report_aborts(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        path.aborts.unreported += 1;
-        let soon = |at_ns: u64| now_ns < at_ns.saturating_add(ABORTS_SAID_NS);
-        if path.aborts.reported_ns.is_some_and(soon) {
-            return;
-        }
-        let count = core::mem::take(&mut path.aborts.unreported);
-        path.aborts.reported_ns = Some(now_ns);
-        let path = &self.paths[number];
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let why = report::aborted(count, self.settings.io_timeout_ns);
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Warning(path.volume, line));
     }
 }

@@ -360,7 +360,8 @@ impl HostEngine {
             if let Some(number) = self.number(volume, index)
                 && self.head(number).is_stale(index)
             {
-                self.doubt(number, Doubt::Namespace, now_ns);
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Namespace, &mut on, now_ns);
             }
         }
     }

@@ -5,8 +5,9 @@
 //! is repeated, and each failure counts against the path (`io`, [`volume::health`]).
 use super::io_table::AttemptEnd;
 use super::path::Path;
-use super::types::{HostEvent, IoOp};
-use super::{HostEngine, report};
+use super::report;
+use super::types::IoOp;
+use super::volumes::PathContext;
 use nvme::host::HostError;
 use nvme::wire::pdu::Fes;
 
@@ -28,41 +29,36 @@ impl Path {
         self.counters.damaged_ns = now_ns.max(1);
     }
 
-    /// Whether something was damaged on the way lately.
-    pub(super) fn is_damaging(&self, now_ns: u64) -> bool {
-        let at_ns = self.counters.damaged_ns;
-        at_ns > 0 && now_ns.saturating_sub(at_ns) < RECENT_NS
-    }
-}
-
-impl HostEngine {
-    /// The attempt of an I/O or a probe on path `number` was damaged or failed on the way.
+    /// The attempt of an I/O or a probe was damaged or failed on the way.
     #[cold]
-    pub(super) fn note_damage(&mut self, number: usize, index: u32, now_ns: u64) {
-        let slot = self.ios.get_mut(index);
+    pub(super) fn note_damage(&mut self, index: u32, on: &mut PathContext<'_>, now_ns: u64) {
+        let slot = on.ios.get_mut(index);
         slot.history.attempt = AttemptEnd::InTransit;
         let direction = match slot.io.op {
             IoOp::Write { .. } | IoOp::Deallocate => Direction::Out,
             IoOp::Read | IoOp::WriteZeroes { .. } | IoOp::Flush => Direction::In,
         };
-        let path = &mut self.paths[number];
-        path.count_damage(direction, now_ns);
-        let Some(count) = path.damage_lines[direction as usize].one_more(now_ns) else {
-            return; // a line was written lately
-        };
-        let path = &self.paths[number];
-        let why = report::damaged(&path.kind, direction, count);
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Trouble(path.volume, line));
+        self.count_damage(direction, now_ns);
+        let count = self.damage_lines[direction as usize].one_more(now_ns);
+        // Else a line was written lately.
+        if let Some(count) = count {
+            let why = report::damaged(&self.kind, direction, count);
+            on.report_trouble(self, &why);
+        }
     }
 
     /// Counts a connection that ended because of a damaged header. The path is lost for it, which
     /// is reported.
-    pub(super) fn count_damage(&mut self, number: usize, error: HostError, now_ns: u64) {
+    pub(super) fn count_damage_of(&mut self, error: HostError, now_ns: u64) {
         if let Some(direction) = direction(error) {
-            self.paths[number].count_damage(direction, now_ns);
+            self.count_damage(direction, now_ns);
         }
+    }
+
+    /// Whether something was damaged on the way lately.
+    pub(super) fn is_damaging(&self, now_ns: u64) -> bool {
+        let at_ns = self.counters.damaged_ns;
+        at_ns > 0 && now_ns.saturating_sub(at_ns) < RECENT_NS
     }
 }
 

@@ -6,12 +6,13 @@
 use super::change_steps::{final_flush_ended, is_final_flush};
 use super::counters::group;
 use super::fence::range;
-use super::io_table::{AttemptEnd, FlushProgress, Kind, cut};
+use super::io_table::{AttemptEnd, FlushProgress, IoTable, Kind, cut};
 use super::loss::{is_let_go, let_go_of};
-use super::path::{Role, SessionState, Target};
+use super::outbox::Outbox;
+use super::path::{Path, Role, SessionState, Target};
 use super::probation::is_timed;
-use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
-use super::volumes::Volume;
+use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
+use super::volumes::{PathContext, Volume};
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
@@ -22,6 +23,9 @@ use nvme::wire::status::Class;
 use policy::{Group, PathIndex, Request};
 use volume::Outcome;
 
+/// The queue of a path has failed, and takes nothing more.
+struct Failed;
+
 impl Volume {
     /// The path of an I/O was lost before it answered. Where it is a change, and nobody waits until
     /// it can't be executed any more (T9), that is remembered.
@@ -29,6 +33,67 @@ impl Volume {
         let fenced = self.recovery.write_failover == WriteFailover::Fenced;
         if range(io).is_some() && !fenced {
             self.fence.note_unfenced_loss(now_ns);
+        }
+    }
+}
+
+impl Path {
+    /// Gives an I/O to its queue, or device; false: the queue is full (T6: no failure of the path),
+    /// or has failed. `patience_ns`: after so long the I/O is to be inspected.
+    #[inline(always)]
+    fn issue(
+        &mut self,
+        index: u32,
+        ios: &mut IoTable,
+        out: &mut Outbox,
+        patience_ns: u64,
+        now_ns: u64,
+    ) -> Result<bool, Failed> {
+        let token = ios.token(index);
+        let slot = ios.get_mut(index);
+        slot.issued_ns = now_ns;
+        out.timers.inspect_by(now_ns.saturating_add(patience_ns));
+        let Some(queue) = &mut self.queue else {
+            if let Some(device) = self.kind.device() {
+                out.push(Output::Device(device::request(&slot.io, device, token)));
+                return Ok(true);
+            }
+            return Ok(false);
+        };
+        match queue.submit(&command(&slot.io, &self.target, token), now_ns) {
+            Ok(()) => {
+                out.transmit(self.conn(Role::Io));
+                Ok(true)
+            }
+            Err(QueueFull::Full) => Ok(false),
+            Err(QueueFull::NotReady) => Err(Failed),
+        }
+    }
+
+    /// Its queue has failed, and says why once nobody refers to its commands' memory any more.
+    /// Until then nothing more is given to it, and its last word is sent.
+    #[cold]
+    fn retire(&mut self, on: &mut PathContext<'_>, now_ns: u64) {
+        on.volume.head.set_enabled(self.index, false);
+        let abort = self.must_abort(Role::Io, on.volume);
+        self.close(Role::Io, abort, on.settings, on.out, now_ns);
+    }
+
+    #[cold]
+    fn warn_of_stall(&self, latency_ns: u64, on: &mut PathContext<'_>) {
+        on.warn(self, &report::stall(latency_ns));
+    }
+
+    /// An I/O was under way when its namespace shrank; said once of each size.
+    #[cold]
+    fn warn_of_end(&self, index: u32, on: &mut PathContext<'_>) {
+        let ready = on.volume.ready.as_mut().filter(|ready| !ready.warned);
+        // Else it was said of this size; or the volume is leaving.
+        if let Some(ready) = ready {
+            ready.warned = true;
+            let io = &on.ios.get(index).io;
+            let why = report::past_end(io.offset, io.length, ready.info.bytes);
+            on.warn(self, &why);
         }
     }
 }
@@ -169,45 +234,17 @@ impl HostEngine {
     }
 
     /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
-    /// path).
+    /// path), or has failed.
     #[inline(always)]
     pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+        let patience_ns = self.hedger.patience_ns;
         let path = &mut self.paths[number];
-        let token = self.ios.token(index);
-        let slot = self.ios.get_mut(index);
-        slot.issued_ns = now_ns;
-        self.out
-            .timers
-            .inspect_by(now_ns.saturating_add(self.hedger.patience_ns));
-        let Some(queue) = &mut path.queue else {
-            if let Some(device) = path.kind.device() {
-                let request = device::request(&slot.io, device, token);
-                self.out.push(Output::Device(request));
-                return true;
-            }
-            return false;
-        };
-        match queue.submit(&command(&slot.io, &path.target, token), now_ns) {
-            Ok(()) => {
-                self.out.transmit(path.conn(Role::Io));
-                true
-            }
-            Err(QueueFull::Full) => false,
-            Err(QueueFull::NotReady) => {
-                self.retire(number, now_ns);
-                false
-            }
-        }
-    }
-
-    /// The queue of a path has failed, and says why once nobody refers to its commands' memory any
-    /// more. Until then nothing more is given to it, and its last word is sent.
-    #[cold]
-    fn retire(&mut self, number: usize, now_ns: u64) {
-        let index = self.paths[number].index;
-        self.head(number).set_enabled(index, false);
-        let abort = self.at(number).must_abort(Role::Io);
-        self.paths[number].close(Role::Io, abort, &self.settings, &mut self.out, now_ns);
+        let issued = path.issue(index, &mut self.ios, &mut self.out, patience_ns, now_ns);
+        issued.unwrap_or_else(|Failed| {
+            let (path, mut on) = self.path(number);
+            path.retire(&mut on, now_ns);
+            false
+        })
     }
 
     /// Gives the queue of a path what waits for it.
@@ -257,13 +294,23 @@ impl HostEngine {
             }
         };
         match status.class() {
-            Class::Ana => self.doubt(number, Doubt::Ana, now_ns),
-            Class::Namespace => self.doubt(number, Doubt::Namespace, now_ns),
-            Class::Transport => self.note_damage(number, index, now_ns),
+            Class::Ana => {
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Ana, &mut on, now_ns);
+            }
+            Class::Namespace => {
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Namespace, &mut on, now_ns);
+            }
+            Class::Transport => {
+                let (path, mut on) = self.path(number);
+                path.note_damage(index, &mut on, now_ns);
+            }
             _ => {}
         }
         if outcome == Outcome::PastEnd {
-            self.warn_of_end(number, index);
+            let (path, mut on) = self.path(number);
+            path.warn_of_end(index, &mut on);
         }
         self.finish(number, index, outcome, answered, now_ns);
     }
@@ -296,10 +343,12 @@ impl HostEngine {
             outcome = device::outcome_of_flush(&path.kind, end, outcome);
         }
         if outcome == Outcome::PastEnd {
-            self.warn_of_end(number, index);
+            let (path, mut on) = self.path(number);
+            path.warn_of_end(index, &mut on);
         }
         if device::is_in_transit(end) {
-            self.note_damage(number, index, now_ns);
+            let (path, mut on) = self.path(number);
+            path.note_damage(index, &mut on, now_ns);
         }
         if device::is_ours(end) {
             self.ios.get_mut(index).history.attempt = AttemptEnd::NoRoom;
@@ -418,7 +467,8 @@ impl HostEngine {
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
         } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
-            self.warn_of_stall(number, latency_ns);
+            let (path, mut on) = self.path(number);
+            path.warn_of_stall(latency_ns, &mut on);
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
@@ -438,30 +488,6 @@ impl HostEngine {
         } else {
             self.dispose(number, index, outcome, now_ns);
         }
-    }
-
-    #[cold]
-    fn warn_of_stall(&mut self, number: usize, latency_ns: u64) {
-        let path = &self.paths[number];
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let why = report::stall(latency_ns);
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Warning(path.volume, line));
-    }
-
-    /// An I/O was under way when its namespace shrank; said once of each size.
-    #[cold]
-    fn warn_of_end(&mut self, number: usize, index: u32) {
-        let path = &self.paths[number];
-        let volume = &mut self.volumes[usize::from(path.volume)];
-        let Some(ready) = volume.ready.as_mut().filter(|ready| !ready.warned) else {
-            return; // it was said of this size; or the volume is leaving
-        };
-        ready.warned = true;
-        let io = &self.ios.get(index).io;
-        let why = report::past_end(io.offset, io.length, ready.info.bytes);
-        let line = report::line(&volume.name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Warning(path.volume, line));
     }
 
     /// Takes from a path the I/Os that were not given to its queue.

@@ -8,25 +8,12 @@ use super::outbox::Outbox;
 use super::path::{AdminState, Link, Path, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
 use super::types::{HostConfig, HostEvent, PathKind};
-use super::volumes::PathInVolume;
+use super::volumes::Volume;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
 use volume::Head;
 use volume::health::Why;
-
-impl PathInVolume<'_> {
-    /// Whether what a connection has not sent must not go out any more: the bound of held writes
-    /// counts from its end (T9).
-    pub(super) fn must_abort(&self, role: Role) -> bool {
-        let has_io = !self.path.lane.is_empty();
-        let doubt = match role {
-            Role::Io => has_io,
-            Role::Admin => has_io || self.is_resetting(),
-        };
-        doubt && self.recovers()
-    }
-}
 
 impl Path {
     /// Closes a connection, if there is one; `abort`: without sending what is left.
@@ -72,6 +59,17 @@ impl Path {
         let again = head.probation(self.index).map(|it| it.why) == Some(Why::Flaps);
         let again = again && why == report::PROBE_UNANSWERED;
         again && core::mem::replace(&mut self.probing.stays_out, true)
+    }
+
+    /// Whether what a connection has not sent must not go out any more: the bound of held writes
+    /// counts from its end (T9).
+    pub(super) fn must_abort(&self, role: Role, volume: &Volume) -> bool {
+        let has_io = !self.lane.is_empty();
+        let doubt = match role {
+            Role::Io => has_io,
+            Role::Admin => has_io || volume.fence.is_resetting(self.index),
+        };
+        doubt && volume.recovery.enabled
     }
 }
 
@@ -144,7 +142,9 @@ impl HostEngine {
         if was_live {
             self.paths[number].take_back_device(&mut self.out);
         }
-        let resets = self.reset(number, before, now_ns);
+        let is_closing = self.shutdown.is_closing();
+        let (path, mut on) = self.path(number);
+        let resets = path.reset(before, is_closing, &mut on, now_ns);
         for role in [Role::Admin, Role::Io] {
             if role == Role::Admin && resets {
                 continue;
@@ -232,13 +232,15 @@ impl HostEngine {
             }
         }
         let expiry_ns = self.at(number).expiry_ns(&self.ios, &self.settings);
-        if expiry_ns.is_some_and(|at_ns| at_ns <= now_ns) && self.expire(number, now_ns) {
+        let is_due = expiry_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let (path, mut on) = self.path(number);
+        if is_due && path.expire(&mut on, now_ns) {
             let why = report::io_timed_out(self.settings.io_timeout_ns);
             self.lose(number, Some(&why), now_ns);
         }
-        if self.at(number).probe_expiry_ns(&self.ios, &self.settings) <= now_ns
-            && self.expire_probe(number, now_ns)
-        {
+        let expiry_ns = self.at(number).probe_expiry_ns(&self.ios, &self.settings);
+        let (path, mut on) = self.path(number);
+        if expiry_ns <= now_ns && path.expire_probe(&mut on, now_ns) {
             self.lose(number, Some(report::PROBE_UNANSWERED), now_ns);
         }
     }
@@ -268,8 +270,9 @@ impl HostEngine {
 
     /// A machine gave up its connection; it may have a last word to send.
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
-        let abort = self.at(number).must_abort(role);
-        self.count_damage(number, error, now_ns);
+        let it = self.at(number);
+        let abort = it.path.must_abort(role, it.volume);
+        self.paths[number].count_damage_of(error, now_ns);
         self.paths[number].close(role, abort, &self.settings, &mut self.out, now_ns);
         if !self.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session(), role, error);

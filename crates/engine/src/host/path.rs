@@ -2,7 +2,7 @@
 //!
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
-use super::abort::Aborts;
+use super::abort::{AbortQueue, Aborts};
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
 use super::io_table::Lane;
@@ -12,7 +12,6 @@ use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::FlushTracker;
@@ -183,10 +182,8 @@ pub(super) struct Path {
     pub counters: PathCounters,
     /// I/Os on it that were asked back.
     pub aborts: Aborts,
-    /// Core 0: queue and identifier of commands whose Aborts wait for those that are out.
-    pub aborts_due: VecDeque<(u16, u16)>,
-    /// Core 0: queue and identifier of probes whose Aborts were not answered yet.
-    pub probes_aborted: Vec<(u16, u16)>,
+    /// Core 0: Aborts for its controller.
+    pub abort_queue: AbortQueue,
     /// Core 0: questions about holes that its controller has not answered.
     pub questions: Vec<u64>,
     /// What its controller may have in its cache only.
@@ -343,8 +340,7 @@ impl Path {
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
             aborts: Aborts::default(),
-            aborts_due: VecDeque::new(),
-            probes_aborted: Vec::new(),
+            abort_queue: AbortQueue::default(),
             questions: Vec::new(),
             cache: CacheState::new(),
             probing: Probing::default(),

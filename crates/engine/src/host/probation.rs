@@ -24,11 +24,13 @@
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::device_errors::compare_anew;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
+use super::outbox::Outbox;
 use super::path::{AdminState, Path, Role};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, hedge, report};
 use crate::machine::{Memory, Span};
+use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use canary::Bug;
 use nvme::host::Command;
@@ -114,6 +116,58 @@ impl Path {
         let facts = self.facts.as_ref();
         let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
         able >> self.index.0 & 1 == 1 && self.queue.is_some() && fits
+    }
+
+    /// Takes a slot and memory for a probe; `None`: there is no room, or it may have none.
+    fn take_probe(
+        &mut self,
+        length: u32,
+        ios: &mut IoTable,
+        scratch: &mut Scratch,
+        now_ns: u64,
+    ) -> Option<u32> {
+        if self.admin_state() != AdminState::Enabled || self.probing.probe.is_some() {
+            return None;
+        }
+        let span = scratch.take(length)?;
+        let io = Io {
+            volume: self.volume,
+            op: IoOp::Read,
+            length,
+            span,
+            ..EMPTY
+        };
+        let Some(slot) = ios.take_spare(&io, Kind::Probe, now_ns) else {
+            scratch.give_back(span);
+            return None;
+        };
+        self.probing.probe = Some(ios.token(slot));
+        Some(slot)
+    }
+
+    /// Sends the write that changes nothing; false: there is no room now.
+    fn give_hint(
+        &mut self,
+        slot: u32,
+        ios: &mut IoTable,
+        out: &mut Outbox,
+        memory: &mut dyn Memory,
+        now_ns: u64,
+    ) -> bool {
+        memory.bytes_mut(ios.get(slot).io.span).fill(0);
+        let command = Command::empty_hint(self.target.nsid, ios.token(slot));
+        let room = self.lane.waiting().is_none();
+        let queue = self.queue.as_mut().filter(|_| room);
+        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
+        if given {
+            out.transmit(self.conn(Role::Io));
+            let it = ios.get_mut(slot);
+            it.path = self.index;
+            it.issued_ns = now_ns;
+            ios.push_on_path(&mut self.lane, slot, false);
+            out.wake_by(now_ns);
+        }
+        given
     }
 }
 
@@ -331,7 +385,8 @@ impl HostEngine {
             return;
         }
         if !self.paths[number].has_queue() {
-            return self.pass_on_sick(number, why);
+            let (path, mut on) = self.path(number);
+            return path.pass_on_sick(why, &mut on);
         }
         match self.head(number).adopt_verdict(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
@@ -346,38 +401,15 @@ impl HostEngine {
 
     /// Sends a probe.
     fn probe(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        let index = path.index;
-        let slot = self.take_probe(number, probe_len(path), now_ns);
+        let path = &mut self.paths[number];
+        let (index, length) = (path.index, probe_len(path));
+        let is_stopping = self.shutdown.has_begun();
+        let mut take = || path.take_probe(length, &mut self.ios, &mut self.scratch, now_ns);
+        let slot = (!is_stopping).then(&mut take).flatten();
         self.head(number).probe(index, slot.is_some(), now_ns);
         if let Some(slot) = slot {
             self.give(number, slot, index, now_ns);
         }
-    }
-
-    /// A slot and memory for a probe; `None`: there is no room, or none is wanted.
-    fn take_probe(&mut self, number: usize, length: u32, now_ns: u64) -> Option<u32> {
-        let path = &self.paths[number];
-        if path.admin_state() != AdminState::Enabled
-            || self.shutdown.has_begun()
-            || path.probing.probe.is_some()
-        {
-            return None;
-        }
-        let span = self.scratch.take(length)?;
-        let io = Io {
-            volume: path.volume,
-            op: IoOp::Read,
-            length,
-            span,
-            ..EMPTY
-        };
-        let Some(slot) = self.ios.take_spare(&io, Kind::Probe, now_ns) else {
-            self.scratch.give_back(span);
-            return None;
-        };
-        self.paths[number].probing.probe = Some(self.ios.token(slot));
-        Some(slot)
     }
 
     /// Probes a path on probation in the direction in which it failed; in turns, if in both.
@@ -391,40 +423,22 @@ impl HostEngine {
         if !writes {
             return self.probe(number, now_ns);
         }
-        let index = self.paths[number].index;
-        let slot = self.take_probe(number, Command::HINT_LEN, now_ns);
-        let given = slot.is_some_and(|slot| self.give_hint(number, slot, memory, now_ns));
-        self.head(number).probe(index, given, now_ns);
-    }
-
-    /// Sends the write that changes nothing; false: there is no room now, and the slot is free
-    /// again.
-    fn give_hint(
-        &mut self,
-        number: usize,
-        slot: u32,
-        memory: &mut dyn Memory,
-        now_ns: u64,
-    ) -> bool {
-        let span = self.ios.get(slot).io.span;
-        memory.bytes_mut(span).fill(0);
         let path = &mut self.paths[number];
-        let command = Command::empty_hint(path.target.nsid, self.ios.token(slot));
-        let room = path.lane.waiting().is_none();
-        let queue = path.queue.as_mut().filter(|_| room);
-        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
-        if !given {
-            path.probing.probe = None;
-            self.scratch.give_back(span);
-            self.ios.free_spare(slot);
-            return false;
+        let (ios, scratch) = (&mut self.ios, &mut self.scratch);
+        let is_stopping = self.shutdown.has_begun();
+        let mut take = || path.take_probe(Command::HINT_LEN, ios, scratch, now_ns);
+        let slot = (!is_stopping).then(&mut take).flatten();
+        let mut given = false;
+        if let Some(slot) = slot {
+            given = path.give_hint(slot, ios, &mut self.out, memory, now_ns);
+            if !given {
+                path.probing.probe = None;
+                scratch.give_back(ios.get(slot).io.span);
+                ios.free_spare(slot);
+            }
         }
-        self.out.transmit(path.conn(Role::Io));
-        let it = self.ios.get_mut(slot);
-        (it.path, it.issued_ns) = (path.index, now_ns);
-        self.ios.push_on_path(&mut path.lane, slot, false);
-        self.out.wake_by(now_ns);
-        true
+        let index = path.index;
+        self.head(number).probe(index, given, now_ns);
     }
 
     /// A probe has ended, and nobody refers to its memory any more.

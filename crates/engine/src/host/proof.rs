@@ -21,9 +21,9 @@
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
 use super::outbox::Outbox;
-use super::path::{Link, Role, SessionState};
+use super::path::{Path, Role, SessionState};
 use super::types::{PathKind, PathNews};
-use super::volumes::{PathInVolume, Volume};
+use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, WriteFailover};
 use policy::PathIndex;
 
@@ -62,29 +62,34 @@ impl Volume {
     }
 }
 
-impl HostEngine {
-    /// Begins to reset the controller of a path that was in state `before` when it was lost; false:
-    /// it can't be reset, or there is nothing to prove.
-    pub(super) fn reset(&mut self, number: usize, before: SessionState, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        let recovery = &self.volumes[usize::from(path.volume)].recovery;
+impl Path {
+    /// Begins to reset its controller; it was in state `before` when it was lost. False: it can't
+    /// be reset, or there is nothing to prove.
+    pub(super) fn reset(
+        &mut self,
+        before: SessionState,
+        is_closing: bool,
+        on: &mut PathContext<'_>,
+        now_ns: u64,
+    ) -> bool {
+        let recovery = &on.volume.recovery;
         let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
         let had_queues = before.has_association();
-        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-        let core_0 = self.settings.core == 0 && tcp && path.link(Role::Admin) == Link::Open;
-        if !wanted || !had_queues || !core_0 || self.shutdown.is_closing() {
+        let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
+        let core_0 = on.settings.core == 0 && tcp && self.is_open(Role::Admin);
+        if !wanted || !had_queues || !core_0 || is_closing {
             return false;
         }
-        let path = &mut self.paths[number];
-        let until_ns = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
+        let until_ns = self.admin.as_mut().and_then(|admin| admin.reset(now_ns));
         if until_ns.is_some() {
-            let volume = &mut self.volumes[usize::from(path.volume)];
-            volume.set_resetting(path.index, until_ns, &mut self.out);
-            self.out.touch(&mut self.paths[number], Role::Admin);
+            on.volume.set_resetting(self.index, until_ns, on.out);
+            on.out.touch(self, Role::Admin);
         }
         until_ns.is_some()
     }
+}
 
+impl HostEngine {
     /// Core 0: the controller of a path has been reset.
     pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];

@@ -11,8 +11,8 @@
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
 use super::path::{AdminState, FinalFlush, Path};
-use super::types::{HostEvent, PathNews};
-use super::volumes::{PathInVolume, Volume};
+use super::types::PathNews;
+use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
 use volume::health::Why;
@@ -35,6 +35,29 @@ impl Path {
     /// Whether this core can give I/O to it while it is live.
     pub(super) fn has_queue(&self) -> bool {
         self.kind.device().is_some() || self.qid > 0
+    }
+
+    /// Another core has put it on probation, and this one has no queue on it: it passes that on,
+    /// and does not judge.
+    pub(super) fn pass_on_sick(&self, why: Why, on: &mut PathContext<'_>) {
+        if on.settings.core != 0 {
+            return;
+        }
+        on.out.publish(PathNews::Sick {
+            volume: self.volume,
+            path: self.index,
+            why,
+        });
+        on.warn(self, report::on_probation(self, why));
+    }
+
+    /// Core 0: says once that its controller grants fewer queues than there are cores.
+    pub(super) fn warn_of_few_queues(&mut self, granted: u16, on: &mut PathContext<'_>) {
+        let cores = on.settings.cores;
+        let before = core::mem::replace(&mut self.granted, granted);
+        if granted < cores && granted != before {
+            on.warn(self, &report::shared_queues(granted, cores));
+        }
     }
 }
 
@@ -87,39 +110,6 @@ impl HostEngine {
     pub(super) fn live_without_queue(&mut self, number: usize, now_ns: u64) {
         self.paths[number].all_flushed();
         self.live(number, now_ns);
-    }
-
-    /// Another core has put a path on probation on which this one has no queue: it passes that on,
-    /// and does not judge.
-    pub(super) fn pass_on_sick(&mut self, number: usize, why: Why) {
-        if self.settings.core != 0 {
-            return;
-        }
-        let path = &self.paths[number];
-        let volume = path.volume;
-        let news = PathNews::Sick {
-            volume,
-            path: path.index,
-            why,
-        };
-        let name = &self.volumes[usize::from(volume)].name;
-        let line = report::line(name, path, 0, report::on_probation(path, why));
-        self.out.publish(news);
-        self.out.report(HostEvent::Warning(volume, line));
-    }
-
-    /// Core 0: says once that a controller grants fewer queues than there are cores.
-    pub(super) fn warn_of_few_queues(&mut self, number: usize, granted: u16) {
-        let cores = self.settings.cores;
-        let before = core::mem::replace(&mut self.paths[number].granted, granted);
-        if granted >= cores || granted == before {
-            return;
-        }
-        let path = &self.paths[number];
-        let why = report::shared_queues(granted, cores);
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Warning(path.volume, line));
     }
 
     /// Flushes a path that leaves and on which core 0, which does that else, has no queue. Whether

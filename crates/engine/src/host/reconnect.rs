@@ -8,10 +8,11 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
+use super::abort::CommandId;
 use super::outbox::Outbox;
 use super::path::{Comeback, Path, Role, SessionState};
 use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
-use super::volumes::Volume;
+use super::volumes::{PathContext, Volume};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
 use policy::PathIndex;
@@ -63,6 +64,49 @@ impl Path {
                 path,
                 renewal,
             });
+        }
+    }
+
+    /// An answer says that its ANA state, or its namespace, is not what we know: it is not used
+    /// until that was read again (T26).
+    pub(super) fn doubt(&mut self, what: Doubt, on: &mut PathContext<'_>, now_ns: u64) {
+        let facts = self.facts.as_ref();
+        let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
+        // Another core may be live, and ask, while our own queue is still being opened.
+        let used = self.has_association();
+        if !used || !known || !on.volume.recovery.enabled {
+            return; // nothing is read again of a path that is lost, or never will be
+        }
+        on.volume.head.set_pending(self.index, true);
+        if core::mem::replace(&mut self.comeback.doubted, true) {
+            return; // it was asked for, and not answered yet
+        }
+        if on.settings.core == 0 {
+            if let Some(admin) = &mut self.admin {
+                match what {
+                    Doubt::Ana => admin.request_ana(now_ns),
+                    Doubt::Namespace => admin.request_namespaces(now_ns),
+                }
+            }
+            on.out.touch(self, Role::Admin);
+        } else {
+            on.out.tell_core_0(PathNews::Doubt {
+                volume: self.volume,
+                path: self.index,
+                what,
+            });
+        }
+    }
+
+    /// The bound of what it had counts from `since_ns` on: it is lost, and every connection of its
+    /// controller is over.
+    fn begin_bound(&self, since_ns: u64, on: &mut PathContext<'_>) {
+        // Without a bound only proof ends a hold.
+        if let Some(bound_ns) = on.volume.bound_of(on.settings.kato_ms, self) {
+            let until_ns = since_ns.saturating_add(bound_ns);
+            if on.volume.fence.bound(on.ios, self.index, until_ns) {
+                on.out.wake_by(until_ns);
+            }
         }
     }
 }
@@ -126,17 +170,27 @@ impl HostEngine {
                 self.gone(number, now_ns);
             }
             PathNews::Broken { renewal, .. } => self.lost_elsewhere(number, renewal, now_ns),
-            PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
+            PathNews::Doubt { what, .. } => {
+                let (path, mut on) = self.path(number);
+                path.doubt(what, &mut on, now_ns);
+            }
             PathNews::Sick { why, .. } => self.sick_elsewhere(number, why, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
             PathNews::Abort {
                 sqid, cid, probe, ..
-            } => self.abort_asked(number, sqid, cid, probe, now_ns),
+            } => {
+                let (path, mut on) = self.path(number);
+                let command = CommandId { sqid, cid };
+                if path.abort_asked(command, probe, &mut on, now_ns) {
+                    self.refill(number, now_ns);
+                }
+            }
             PathNews::Aborted {
                 sqid, cid, aborted, ..
             } => {
-                if sqid == self.paths[number].qid {
-                    self.asked_back(number, cid, aborted, now_ns);
+                let (path, mut on) = self.path(number);
+                if sqid == path.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
+                    self.refill(number, now_ns);
                 }
             }
             PathNews::AskExtent {
@@ -169,7 +223,8 @@ impl HostEngine {
             } => {
                 self.paths[number].cache.unflushed_elsewhere |= unflushed;
                 self.reports_complete(number, now_ns);
-                self.begin_bound(number, since_ns);
+                let (path, mut on) = self.path(number);
+                path.begin_bound(since_ns, &mut on);
             }
         }
     }
@@ -234,21 +289,8 @@ impl HostEngine {
             self.out.publish(closed);
         }
         self.reports_complete(number, now_ns);
-        self.begin_bound(number, now_ns);
-    }
-
-    /// The bound of what lost path `number` had counts from `since_ns` on: every connection of its
-    /// controller is over.
-    fn begin_bound(&mut self, number: usize, since_ns: u64) {
-        let path = &self.paths[number];
-        let it = &mut self.volumes[usize::from(path.volume)];
-        // Without a bound only proof ends a hold.
-        if let Some(bound_ns) = it.bound_of(self.settings.kato_ms, path) {
-            let until_ns = since_ns.saturating_add(bound_ns);
-            if it.fence.bound(&mut self.ios, path.index, until_ns) {
-                self.out.wake_by(until_ns);
-            }
-        }
+        let (path, mut on) = self.path(number);
+        path.begin_bound(now_ns, &mut on);
     }
 
     /// Core 0: how long a lost path still waits before it is connected again; `None`: it does not
@@ -289,38 +331,6 @@ impl HostEngine {
             self.give_up_path(number, now_ns);
         } else {
             self.paths[number].learn(&self.settings, &mut self.out, now_ns);
-        }
-    }
-
-    /// An answer says that the ANA state of a path, or its namespace, is not what we know: the path
-    /// is not used until that was read again (T26).
-    pub(super) fn doubt(&mut self, number: usize, what: Doubt, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        let facts = path.facts.as_ref();
-        let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
-        // Another core may be live, and ask, while our own queue is still being opened.
-        let used = path.has_association();
-        if !used || !known || !self.at(number).recovers() {
-            return; // nothing is read again of a path that is lost, or never will be
-        }
-        self.head(number).set_pending(index, true);
-        let path = &mut self.paths[number];
-        if core::mem::replace(&mut path.comeback.doubted, true) {
-            return; // it was asked for, and not answered yet
-        }
-        if self.settings.core == 0 {
-            if let Some(admin) = &mut path.admin {
-                match what {
-                    Doubt::Ana => admin.request_ana(now_ns),
-                    Doubt::Namespace => admin.request_namespaces(now_ns),
-                }
-            }
-            self.out.touch(&mut self.paths[number], Role::Admin);
-        } else {
-            let path = index;
-            let news = PathNews::Doubt { volume, path, what };
-            self.out.tell_core_0(news);
         }
     }
 

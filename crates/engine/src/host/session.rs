@@ -4,6 +4,7 @@
 //! other paths and published. Every core then opens its own I/O queue, as far as there are
 //! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
 //! come to the same result.
+use super::abort::CommandId;
 use super::device_errors::compare_anew;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
@@ -11,7 +12,7 @@ use super::outbox::Outbox;
 use super::path::{Link, Path, Role, SessionState, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
-use super::volumes::{PathInVolume, Volume};
+use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, Ready, device, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
@@ -98,8 +99,7 @@ impl Path {
         self.qid = qid.unwrap_or(0);
         self.set_session(SessionState::Connecting);
         self.aborts.clear();
-        self.aborts_due.clear();
-        self.probes_aborted.clear();
+        self.abort_queue.clear();
         self.paused_ns = 0;
     }
 
@@ -113,6 +113,25 @@ impl Path {
         out.wake_by(until_ns);
         let conn = self.conn(role);
         out.push(Output::Open { conn, address });
+    }
+
+    /// Says once that its controller's keep-alive granularity makes writes wait for minutes or
+    /// hours after a loss.
+    fn warn_of_long_hold(&mut self, controller: &ControllerInfo, on: &mut PathContext<'_>) {
+        let wanted_ms = on.settings.kato_ms;
+        let granted_ms = u32::from(controller.kas) * 100;
+        let Some(bound_ns) = on.volume.bound_ns(wanted_ms, controller) else {
+            return; // no keep-alive: `check` and `stat` show that risk
+        };
+        let holds = on.volume.recovery.write_failover == WriteFailover::Fenced;
+        let is_long = wanted_ms > 0 && granted_ms >= wanted_ms.max(KAS_WARNED_MS);
+        if holds && is_long && !self.warned_of_hold {
+            on.warn(
+                self,
+                &report::long_keep_alive(wanted_ms, granted_ms, bound_ns),
+            );
+            self.warned_of_hold = true;
+        }
     }
 }
 
@@ -254,7 +273,11 @@ impl HostEngine {
                 }
                 Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
-                    self.abort_answered(number, sqid, cid, aborted, now_ns);
+                    let (path, mut on) = self.path(number);
+                    let command = CommandId { sqid, cid };
+                    if path.abort_answered(command, aborted, &mut on, now_ns) {
+                        self.refill(number, now_ns);
+                    }
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
                     self.paths[number].allocation_answered(token, found, &mut self.out);
@@ -316,9 +339,10 @@ impl HostEngine {
             Err(why) => self.lose(number, Some(&why), now_ns),
             Ok(namespace) => {
                 let namespace = namespace.clone();
-                self.warn_of_long_hold(number, &controller);
-                self.warn_of_few_queues(number, controller.io_queues);
-                if let Some(admin) = &mut self.paths[number].admin {
+                let (path, mut on) = self.path(number);
+                path.warn_of_long_hold(&controller, &mut on);
+                path.warn_of_few_queues(controller.io_queues, &mut on);
+                if let Some(admin) = &mut path.admin {
                     admin.want(namespace.nsid);
                 }
                 let facts = PathFacts {
@@ -331,33 +355,6 @@ impl HostEngine {
                 self.find_or_ask(number, waits, now_ns);
             }
         }
-    }
-
-    /// Says once that a controller's keep-alive granularity makes writes wait for minutes or hours
-    /// after a loss.
-    fn warn_of_long_hold(&mut self, number: usize, controller: &ControllerInfo) {
-        let wanted_ms = self.settings.kato_ms;
-        let path = &self.paths[number];
-        let volume = path.volume;
-        let granted_ms = u32::from(controller.kas) * 100;
-        let Some(bound_ns) = self.volumes[usize::from(volume)].bound_ns(wanted_ms, controller)
-        else {
-            return; // no keep-alive: `check` and `stat` show that risk
-        };
-        let recovery = &self.volumes[usize::from(volume)].recovery;
-        let holds = recovery.write_failover == WriteFailover::Fenced;
-        if !holds
-            || path.warned_of_hold
-            || wanted_ms == 0
-            || granted_ms < wanted_ms.max(KAS_WARNED_MS)
-        {
-            return;
-        }
-        let why = report::long_keep_alive(wanted_ms, granted_ms, bound_ns);
-        let name = &self.volumes[usize::from(volume)].name;
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Warning(volume, line));
-        self.paths[number].warned_of_hold = true;
     }
 
     /// Core 0: the namespaces or their ANA states have changed (T30).

@@ -13,8 +13,29 @@ use super::io_table::{Kind, Slot};
 use super::path::{FinalFlush, Link, Path, Role, SessionState};
 use super::shutdown::Stage;
 use super::types::HostEvent;
+use super::volumes::PathContext;
 use super::{HostEngine, report};
 use crate::machine::Output;
+
+impl Path {
+    /// Flushes what it acknowledged before it ends; whether that is under way.
+    fn flush_before_close(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
+        // Nobody waits for what is left in a lane then: copies of reads that ended.
+        let ended = self.lane.is_empty() || on.ios.active() == 0;
+        if self.is_live()
+            && self.cache.final_flush == FinalFlush::None
+            && ended
+            && self.is_unflushed()
+            && on.volume.recovery.enabled
+        {
+            self.send_final_flush(on.settings, on.out, now_ns);
+        }
+        if self.cache.final_flush == FinalFlush::Ended(true) {
+            self.all_flushed();
+        }
+        self.cache.final_flush.is_out()
+    }
+}
 
 impl HostEngine {
     /// I/O has `drain_ns` from now on.
@@ -126,26 +147,6 @@ impl HostEngine {
         }
     }
 
-    /// What a path acknowledged is flushed before it ends; whether that is under way.
-    fn flush_before_close(&mut self, number: usize, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        // Nobody waits for what is left in a lane then: copies of reads that ended.
-        let ended = path.lane.is_empty() || self.ios.active() == 0;
-        if path.is_live()
-            && path.cache.final_flush == FinalFlush::None
-            && ended
-            && path.is_unflushed()
-            && self.at(number).recovers()
-        {
-            self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns);
-        }
-        let path = &mut self.paths[number];
-        if path.cache.final_flush == FinalFlush::Ended(true) {
-            path.all_flushed();
-        }
-        path.cache.final_flush.is_out()
-    }
-
     /// Says which writes may still be in caches only.
     fn report_unflushed(&mut self) {
         // What left by force and no flush has failed for yet: the next engine's flush says so, or
@@ -170,16 +171,18 @@ impl HostEngine {
     }
 
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
-        let leaves = !abort && self.flush_before_close(number, now_ns);
-        let path = &self.paths[number];
-        let resetting = !path.is_vacant() && self.at(number).is_resetting();
-        let path = &mut self.paths[number];
+        if self.paths[number].is_vacant() {
+            return;
+        }
+        let resetting = self.at(number).is_resetting();
+        let (path, mut on) = self.path(number);
+        let leaves = !abort && path.flush_before_close(&mut on, now_ns);
         if leaves || path.kind.device().is_some() {
             return;
         }
         if abort {
-            self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
-            self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
+            path.close(Role::Io, true, on.settings, on.out, now_ns);
+            path.close(Role::Admin, true, on.settings, on.out, now_ns);
             return;
         }
         if !path.lane.is_empty() {

@@ -2,12 +2,15 @@
 use super::explain::Explain;
 use super::fence::WriteFence;
 use super::hedge::HedgeStats;
+use super::io_table::IoTable;
 use super::losses::Losses;
 use super::mark::Marks;
 use super::outage::Outage;
+use super::outbox::Outbox;
 use super::path::Path;
 use super::recovery::{HoldStats, Recovery};
-use super::types::{PathConfig, VolumeConfig, VolumeInfo};
+use super::report;
+use super::types::{HostConfig, HostEvent, PathConfig, VolumeConfig, VolumeInfo};
 use super::wait::Waits;
 use crate::limits::CHANGES_READY;
 use alloc::boxed::Box;
@@ -110,6 +113,33 @@ impl<'a> PathInVolume<'a> {
     /// Whether paths like this one come back.
     pub(super) fn recovers(&self) -> bool {
         self.volume.recovery.enabled
+    }
+}
+
+/// What the session of a path works with: its volume, and what all paths share.
+pub(super) struct PathContext<'a> {
+    pub(super) volume: &'a mut Volume,
+    pub(super) ios: &'a mut IoTable,
+    pub(super) settings: &'a HostConfig,
+    pub(super) out: &'a mut Outbox,
+}
+
+impl PathContext<'_> {
+    /// A line about a path, for people.
+    pub(super) fn line(&self, path: &Path, why: &str) -> String {
+        report::line(&self.volume.name, path, self.settings.core, why)
+    }
+
+    /// Tells a user of a path.
+    pub(super) fn warn(&mut self, path: &Path, why: &str) {
+        let line = self.line(path, why);
+        self.out.report(HostEvent::Warning(path.volume, line));
+    }
+
+    /// Tells a user of what happened to this core's own I/O on a path.
+    pub(super) fn report_trouble(&mut self, path: &Path, why: &str) {
+        let line = self.line(path, why);
+        self.out.report(HostEvent::Trouble(path.volume, line));
     }
 }
 
