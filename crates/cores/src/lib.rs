@@ -399,9 +399,9 @@ impl Around for RunMachine {
     }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.board.read(self.core, self.engine.host_mut());
-        self.engine.turn(memory, now_ns);
-        self.board.show(self.core, self.engine.host_mut());
+        let mut peers = self.board.peers_of(self.core);
+        self.engine
+            .exchange(&mut peers, |engine| engine.turn(memory, now_ns));
         self.drain();
         if !self.peers.is_empty() {
             self.drain_peers(now_ns);

@@ -1,4 +1,4 @@
-//! The cost of the host's engine without any protocol, for an instruction counter:
+//! The cost of a core and its multipath volume without any protocol, for an instruction counter:
 //! `engine_cost PATHS ITERATIONS`.
 //!
 //! Each iteration is one loop turn with one I/O over paths that are local devices, round-robin:
@@ -9,11 +9,12 @@
 #[path = "../tests/it/common/config.rs"]
 mod configured;
 
+use engine::export::ExportEvent;
 use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
 };
 use engine::machine::Memory;
-use engine::{DeviceId, Machine, Output, Span};
+use engine::{Core, DeviceId, Machine, Output, Span};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
@@ -80,7 +81,7 @@ impl Memory for NoMemory {
 }
 
 fn run(paths: u64, iterations: u64) -> u64 {
-    let mut engine = HostEngine::new(config(paths));
+    let mut engine = Core::without_front_ends(HostEngine::new(config(paths)));
     let mut now_ns = SECOND;
     engine.turn(&mut NoMemory, now_ns);
     let mut pending = VecDeque::with_capacity(2 * IN_FLIGHT);
@@ -116,7 +117,7 @@ fn run(paths: u64, iterations: u64) -> u64 {
             }
         }
         while let Some(event) = engine.poll_event() {
-            if let HostEvent::Done(done) = event {
+            if let ExportEvent::Host(HostEvent::Done(done)) = event {
                 checksum += done.latency_ns;
             }
         }

@@ -13,11 +13,12 @@ mod configured;
 #[path = "../tests/it/mirror/made.rs"]
 mod made;
 
+use engine::export::ExportEvent;
 use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::mirror::{Devices, MIRRORS_FROM};
-use engine::{DeviceOp, DeviceRequest, Machine, Output, Span};
+use engine::{Core, DeviceOp, DeviceRequest, Machine, Output, Span};
 use mirror::Properties;
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -114,7 +115,7 @@ fn host_config() -> HostConfig {
 
 /// An engine with both volumes, and its device.
 struct Bench {
-    engine: Devices,
+    engine: Core,
     arena: Vec<u8>,
     disk: Vec<u8>,
     now_ns: u64,
@@ -132,9 +133,10 @@ impl Bench {
         let mut bench = Self {
             engine: match volume {
                 MIRRORS_FROM => {
-                    Devices::new(host, made::mirrors(made::mirror(1, 4711), SCRATCH_AT))
+                    let mirrors = made::mirrors(made::mirror(1, 4711), SCRATCH_AT);
+                    Core::without_front_ends(Devices::new(host, mirrors))
                 }
-                _ => host.into(),
+                _ => Core::without_front_ends(host),
             },
             arena: vec![0; SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize],
             disk: legs.concat(),
@@ -144,7 +146,7 @@ impl Bench {
             ended: 0,
         };
         for _ in 0..TURNS_MAX {
-            if bench.engine.limits(volume).is_some() && bench.pending.is_empty() {
+            if bench.engine.devices().limits(volume).is_some() && bench.pending.is_empty() {
                 return Some(bench);
             }
             bench.now_ns += 1_000_000;
@@ -162,12 +164,12 @@ impl Bench {
         }
         engine.turn(arena, self.now_ns);
         while let Some(event) = engine.poll_event() {
-            if let HostEvent::Done(done) = event {
+            if let ExportEvent::Host(HostEvent::Done(done)) = event {
                 self.checksum += done.latency_ns;
                 self.ended += 1;
             }
         }
-        while let Some(output) = engine.host_mut().poll_output() {
+        while let Some(output) = engine.poll_output() {
             if let Output::Device(request) = output {
                 self.pending.push_back(request);
             }
@@ -190,8 +192,7 @@ impl Bench {
                 _ => {}
             }
         }
-        let host = self.engine.host_mut();
-        host.handle_device(request.id, Ok(()), self.now_ns);
+        self.engine.handle_device(request.id, Ok(()), self.now_ns);
         true
     }
 

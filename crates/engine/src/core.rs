@@ -15,11 +15,17 @@
 //! servers follow, and [`PROGRAM`] is the program, which submits I/O of its own by
 //! [`Core::submit`].
 //!
+//! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
+//! program without a detour. What its I/O comes to at once, the program finds when it asks for
+//! events after [`Core::submit`].
+//!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
 use crate::devices::Devices;
 use crate::export::{ExportConfig, ExportControl, ExportCounters, ExportEvent, NbdServer};
-use crate::host::{HostControl, HostEngine, HostEvent, Io, IoDone, SubmitError, VolumeInfo};
+use crate::host::{
+    Hints, HostControl, HostEngine, HostEvent, Io, IoDone, Peers, SubmitError, VolumeInfo,
+};
 use crate::limits::{CHANGES_READY, EXPORTS_MAX};
 use crate::machine::{
     Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
@@ -59,6 +65,9 @@ pub struct Core {
     ports: Vec<(u16, u16)>,
     /// By connection.
     owners: Vec<Owner>,
+    /// There is a front end beside the program.
+    has_front_ends: bool,
+    /// Unused without front ends.
     events: VecDeque<ExportEvent>,
     /// The devices are told to stop when no client is left.
     stopping: bool,
@@ -76,10 +85,12 @@ impl Core {
         let paths = devices.host().connections_max();
         let owners = (0..paths).map(|_| Owner::Path);
         let owners = owners.chain((0..config.clients_max).map(Owner::Client));
+        let has_front_ends = config.clients_max > 0;
         let nbd = NbdServer::new(paths, volumes, config);
         devices.order = ChangeOrder::new(nbd.requests_max().min(CHANGES_READY));
         Self {
             owners: owners.collect(),
+            has_front_ends,
             nbd,
             nvme: Vec::new(),
             first: 0,
@@ -104,11 +115,28 @@ impl Core {
     ///
     /// # Panics
     /// If the cookie is larger.
+    #[inline]
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        let request = u32::try_from(io.cookie);
-        let request = request.unwrap_or_else(|_| panic!("cookie {}", io.cookie));
-        let cookie = Issuer::FrontEnd(PROGRAM, request).to_cookie();
-        self.devices.submit(&Io { cookie, ..*io }, now_ns)
+        self.devices.submit(&of_program(io), now_ns)
+    }
+
+    /// As [`Core::submit`], of an I/O of which something is known.
+    ///
+    /// # Errors
+    /// As [`Core::submit`].
+    pub fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        self.devices
+            .submit_with(&of_program(io), Some(hints), now_ns)
+    }
+
+    /// Runs a turn of this core among the others: reads before it what they have in flight and have
+    /// measured, and shows them what this core has after it. Between an end and the I/O that
+    /// replaces it the count would always be too low (T47).
+    #[inline]
+    pub fn exchange(&mut self, peers: &mut impl Peers, turn: impl FnOnce(&mut Self)) {
+        self.devices.host_mut().learn_from(peers);
+        turn(self);
+        self.devices.host_mut().show_to(peers);
     }
 
     /// The block devices, to be asked.
@@ -136,6 +164,7 @@ impl Core {
         let hosts = server.target().connections_max();
         self.owners.extend((0..hosts).map(|_| Owner::Host(place)));
         self.nvme.push(server);
+        self.has_front_ends = true;
         Ok(listener)
     }
 
@@ -152,7 +181,12 @@ impl Core {
     }
 
     /// Events in the order in which they happened.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<ExportEvent> {
+        if !self.has_front_ends {
+            let event = self.devices.poll_event()?;
+            return Some(ExportEvent::Host(for_program(event)));
+        }
         let event = self.events.pop_front();
         event.or_else(|| self.nbd.poll_event())
     }
@@ -174,7 +208,7 @@ impl Core {
         self.devices.host()
     }
 
-    /// The multipath volumes, for [`HostEngine::set_elsewhere`].
+    /// The multipath volumes, for [`HostEngine::explain`].
     pub fn host_mut(&mut self) -> &mut HostEngine {
         self.devices.host_mut()
     }
@@ -238,12 +272,11 @@ impl Core {
                 self.nbd.io_done(&mut self.devices, &done);
                 self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
             }
-            Issuer::FrontEnd(front_end, request) => {
+            Issuer::FrontEnd(front_end, _) => {
                 self.nbd.slot_freed();
                 self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
                 if front_end == PROGRAM {
-                    let cookie = request.into();
-                    self.tell_program(HostEvent::Done(IoDone { cookie, ..done }));
+                    self.tell_program(HostEvent::Done(done));
                 } else {
                     let server = &mut self.nvme[front_end as usize - 1];
                     server.io_done(&mut self.devices, &done, now_ns);
@@ -254,16 +287,15 @@ impl Core {
     }
 
     fn tell_program(&mut self, event: HostEvent) {
-        self.events.push_back(ExportEvent::Host(event));
+        let event = ExportEvent::Host(for_program(event));
+        self.events.push_back(event);
     }
 
     /// A leg has memory of an I/O that ends next.
     fn lent(&mut self, cookie: u64, loan: Key) {
         match Issuer::of_cookie(cookie) {
             Issuer::FrontEnd(0, request) => self.nbd.lent(request, loan),
-            Issuer::FrontEnd(PROGRAM, request) => {
-                self.tell_program(HostEvent::Lent(request.into(), loan));
-            }
+            Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Lent(cookie, loan)),
             Issuer::FrontEnd(front_end, request) => {
                 self.nvme[front_end as usize - 1].lent(request);
             }
@@ -275,9 +307,7 @@ impl Core {
     fn came_back(&mut self, cookie: u64, loan: Key, now_ns: u64) {
         match Issuer::of_cookie(cookie) {
             Issuer::FrontEnd(0, _) => self.nbd.came_back(loan),
-            Issuer::FrontEnd(PROGRAM, request) => {
-                self.tell_program(HostEvent::Back(request.into(), loan));
-            }
+            Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Back(cookie, loan)),
             Issuer::FrontEnd(front_end, request) => {
                 self.nvme[front_end as usize - 1].came_back(request, now_ns);
             }
@@ -409,6 +439,10 @@ impl Core {
                 break;
             }
         }
+    }
+
+    /// Stops the devices once no client and no host is left.
+    fn stop_devices(&mut self, now_ns: u64) {
         let have_ended = self.nbd.is_empty() && self.nvme.iter().all(NvmeServer::is_over);
         if self.stopping && have_ended {
             self.stopping = false;
@@ -416,6 +450,30 @@ impl Core {
             self.again = true;
         }
     }
+}
+
+/// An I/O of the program as the devices take it.
+#[inline]
+fn of_program(io: &Io) -> Io {
+    let request = u32::try_from(io.cookie);
+    let request = request.unwrap_or_else(|_| panic!("cookie {}", io.cookie));
+    let cookie = Issuer::FrontEnd(PROGRAM, request).to_cookie();
+    Io { cookie, ..*io }
+}
+
+/// An event of the devices with the program's own number of the I/O.
+#[inline]
+fn for_program(mut event: HostEvent) -> HostEvent {
+    if let HostEvent::Done(IoDone { cookie, .. })
+    | HostEvent::Lent(cookie, _)
+    | HostEvent::Back(cookie, _) = &mut event
+    {
+        let Issuer::FrontEnd(PROGRAM, request) = Issuer::of_cookie(*cookie) else {
+            unreachable!("{cookie}: it is not the program's");
+        };
+        *cookie = request.into();
+    }
+    event
 }
 
 impl Machine for Core {
@@ -566,7 +624,10 @@ impl Machine for Core {
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.again = false;
         self.devices.turn(memory, now_ns);
-        self.advance(memory, now_ns);
+        if self.has_front_ends {
+            self.advance(memory, now_ns);
+        }
+        self.stop_devices(now_ns);
         for server in &mut self.nvme {
             server.target_mut().turn(memory, now_ns);
         }

@@ -26,7 +26,7 @@
 //! next start.
 use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Witness};
 use crate::limits::MIRROR_SCRATCH_BYTES;
-use crate::machine::{self, Machine, Memory, Span};
+use crate::machine::{self, Memory, Span};
 use crate::mirror::{
     Drive, LegReport, MIRRORS_FROM, MirrorOrder, MirrorReport, MirrorState, Mirrored, Mirrors,
     MirrorsConfig,
@@ -222,7 +222,7 @@ impl Devices {
     }
 
     /// The same.
-    pub fn host_mut(&mut self) -> &mut HostEngine {
+    pub(crate) fn host_mut(&mut self) -> &mut HostEngine {
         &mut self.host
     }
 
@@ -239,7 +239,7 @@ impl Devices {
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
     #[inline]
-    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+    pub(crate) fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
         self.submit_with(io, None, now_ns)
     }
 
@@ -247,7 +247,7 @@ impl Devices {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+    pub(crate) fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
         let for_change = true;
         let hints = Hints {
             for_change,
@@ -256,8 +256,12 @@ impl Devices {
         self.submit_with(io, Some(hints), now_ns)
     }
 
+    /// As [`Self::submit`], of an I/O of which something may be known.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
     #[inline(always)] // as `BackEndsMut::submit`
-    fn submit_with(
+    pub(crate) fn submit_with(
         &mut self,
         io: &Io,
         hints: Option<Hints>,
@@ -297,7 +301,7 @@ impl Devices {
     }
 
     /// Whether a device is a mirror that was stopped, and was not begun anew.
-    pub fn is_stopped(&self, volume: u16) -> bool {
+    pub(crate) fn is_stopped(&self, volume: u16) -> bool {
         self.numbered(volume).is_some_and(Mirrored::is_stopped)
     }
 
@@ -331,7 +335,7 @@ impl Devices {
     /// What happened since, for front ends and the program. Ends of I/Os come in the order in which
     /// they ended.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<HostEvent> {
+    pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
         if self.mirrors.is_empty() {
             // Its events come from the host without a detour.
             self.host.poll_event()
@@ -367,7 +371,7 @@ impl Devices {
     }
 
     /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
-    pub fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
+    pub(crate) fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
         let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume)) else {
             unreachable!("volume {volume} is no mirror: {order:?}");
         };
@@ -384,7 +388,7 @@ impl Devices {
     }
 
     /// Drives the mirrors as far as they go now; whether anything came of it.
-    pub fn settle(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+    pub(crate) fn settle(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
         if self.mirrors.is_empty() {
             return false;
         }
@@ -411,9 +415,9 @@ impl Devices {
         ever
     }
 
-    /// As [`Machine::start_before_ns`]: of a request that a mirror has issued, what the mirror says
-    /// (T49). What is no mirror's may start at any time.
-    pub fn start_before_ns(&self, id: u32) -> u64 {
+    /// As [`start_before_ns`](machine::Machine::start_before_ns) of the reactor's machine: of a
+    /// request that a mirror has issued, what the mirror says (T49). What is no mirror's may start at any time.
+    pub(crate) fn start_before_ns(&self, id: u32) -> u64 {
         match self.host.cookie_of(id).map(Issuer::of_cookie) {
             Some(Issuer::Device(key)) => self.mirrors.start_before_ns(key),
             Some(Issuer::FrontEnd(..)) | None => u64::MAX,
@@ -430,14 +434,14 @@ impl Devices {
         self.mirrors.stop(now_ns);
     }
 
-    /// As [`Machine::handle_look`].
-    pub fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
+    /// As [`Machine::handle_look`](machine::Machine::handle_look).
+    pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
         self.host.handle_look(busy_ns, now_ns);
         self.mirrors.set_gap(busy_ns.saturating_mul(2));
     }
 
     /// A message from the program.
-    pub fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+    pub(crate) fn handle_control(&mut self, message: HostControl, now_ns: u64) {
         match message {
             HostControl::Policy(volume, policy, knobs) if volume >= MIRRORS_FROM => {
                 if let BackEnd::Mirror(place) = BackEnd::of(DeviceId(volume))
@@ -453,14 +457,14 @@ impl Devices {
     }
 
     /// Once per turn of the loop, after all events.
-    pub fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+    pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.host.turn(memory, now_ns);
         self.mirrors.look_at_legs(&mut self.host, now_ns);
         self.settle(memory, now_ns);
     }
 
     /// When to be called at the latest.
-    pub fn poll_timeout(&self) -> Option<u64> {
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
         if self.again {
             return Some(0);
         }
@@ -472,14 +476,14 @@ impl Devices {
     }
 
     /// That time has come. Times of mirrors are looked at in the turn.
-    pub fn handle_timeout(&mut self, now_ns: u64) {
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
         if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
             self.host.handle_timeout(now_ns);
         }
     }
 
-    /// As [`Machine::handle_cut`].
-    pub fn handle_cut(&mut self, device: machine::DeviceId, end: u64, now_ns: u64) {
+    /// As [`Machine::handle_cut`](machine::Machine::handle_cut).
+    pub(crate) fn handle_cut(&mut self, device: machine::DeviceId, end: u64, now_ns: u64) {
         self.again |= self.mirrors.file_cut(&self.host, device, end, now_ns);
     }
 }

@@ -1,8 +1,8 @@
 //! The host's engine of one core: volumes over paths, each path a queue of a controller or a local
 //! device.
 //!
-//! Decides, from what the reactor hands in, which path serves an I/O and what became of it; for
-//! programs that wrap it to add load or exports. `impl Machine for HostEngine`.
+//! Decides, from what the reactor hands in, which path serves an I/O and what became of it: the
+//! back end of all multipath volumes of a [`Core`](crate::Core), which alone drives it.
 //!
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the life of one I/O; `io_table`: those in flight, and their states
@@ -17,7 +17,7 @@
 //! * `stop`: the engine stops, by the stages of `shutdown`; `timers`: when it is called;
 //!   `outbox`: what it hands out
 //! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
-//! * `volumes`: one volume, `path`: one path, on this core
+//! * `volumes`: one volume, `path`: one path, on this core; `peers`: shared counts
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
 //!   it on core 0, `change_steps` on each core
@@ -25,13 +25,10 @@
 //!
 //! # Contract
 //! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`]
-//! and reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first
-//! `turn`, and each `turn` looks at what its machines made of the turn's bytes: a program that
-//! wraps it calls `turn` in its own, then takes events until [`HostEngine::poll_event`] is `None`,
-//! and submits I/O whenever it likes. All times are of one clock (T42). Counts of I/Os in flight
-//! are shared by the program: [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in
-//! (T47); likewise what was measured, for volumes that weigh their paths per NUMA node:
-//! [`HostEngine::take_news`], [`HostEngine::means`], [`HostEngine::weigh_nodes`].
+//! and reaches the other cores' engines as [`HostControl::Path`]. Cores share counts of I/Os in
+//! flight (T47), and what was measured, by [`Peers`]. The engine begins in its first `turn`, and
+//! each `turn` looks at what its machines made of the turn's bytes. All times are of one clock
+//! (T42).
 //!
 //! `Output::Close` may name a connection that is still being opened. `Output::Stop` may come while
 //! a device has not answered.
@@ -64,6 +61,7 @@ mod outage;
 mod outbox;
 mod outputs;
 mod path;
+mod peers;
 mod pending_change;
 mod probation;
 mod proof;
@@ -89,13 +87,14 @@ pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub(crate) use extents::Witness;
 pub use hedge::HedgeStats;
 pub(crate) use io::{fits, misfit};
+pub use peers::Peers;
 pub use probation::PathHealth;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub(crate) use report::ended;
 pub use status::outcome;
 pub use types::*;
 
-use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use crate::machine::{Closed, ConnId, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::IoLimits;
@@ -207,7 +206,7 @@ impl HostEngine {
     /// What happened since. Ends of I/Os come in the order in which they ended, and before
     /// word that their volume is removed.
     #[inline]
-    pub fn poll_event(&mut self) -> Option<HostEvent> {
+    pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
         if let Some(HostEvent::Removed(_)) = self.out.peek_event()
             && let Some(done) = self.ios.report()
         {
@@ -237,7 +236,7 @@ impl HostEngine {
         Some(ready.limits)
     }
 
-    /// I/Os of this core in flight on a path: what to publish to the other cores (T47).
+    /// I/Os of this core in flight on a path.
     pub fn in_flight(&self, volume: u16, path: PathIndex) -> u32 {
         let volume = self.volumes.get(usize::from(volume));
         volume.map_or(0, |volume| volume.head.in_flight(path))
@@ -321,18 +320,13 @@ impl HostEngine {
     }
 }
 
-impl Machine for HostEngine {
-    type Control = HostControl;
-
-    fn connections_max(&self) -> u32 {
+/// As [`Machine`](crate::Machine) has them, for [`Core`](crate::Core).
+impl HostEngine {
+    pub(crate) fn connections_max(&self) -> u32 {
         self.room as u32 * 2
     }
 
-    fn handle_accepted(&mut self, _listener: u32, _now_ns: u64) -> Option<ConnId> {
-        None
-    }
-
-    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+    pub(crate) fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
         let (number, role) = path::of(conn);
         let path = &mut self.paths[number];
         // It may have been given up in the meantime.
@@ -348,11 +342,7 @@ impl Machine for HostEngine {
         self.out.touch(&mut self.paths[number], role);
     }
 
-    fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
-        self.looked(busy_ns, now_ns);
-    }
-
-    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+    pub(crate) fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
         let (number, role) = path::of(conn);
         let path = &mut self.paths[number];
         if !path.is_open(role) {
@@ -373,7 +363,7 @@ impl Machine for HostEngine {
         }
     }
 
-    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+    pub(crate) fn placement(&mut self, conn: ConnId) -> Option<Place> {
         let (number, role) = path::of(conn);
         let path = &self.paths[number];
         let queue = path
@@ -388,7 +378,7 @@ impl Machine for HostEngine {
         })
     }
 
-    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+    pub(crate) fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
         let (number, role) = path::of(conn);
         let path = &mut self.paths[number];
         if !path.is_open(role) {
@@ -401,7 +391,7 @@ impl Machine for HostEngine {
         self.out.touch(&mut self.paths[number], role);
     }
 
-    fn poll_transmit(
+    pub(crate) fn poll_transmit(
         &mut self,
         conn: ConnId,
         out: &mut Vec<u8>,
@@ -423,7 +413,7 @@ impl Machine for HostEngine {
         }))
     }
 
-    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+    pub(crate) fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
         let (number, role) = path::of(conn);
         if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].queue) {
             queue.handle_sent(cookie);
@@ -434,16 +424,12 @@ impl Machine for HostEngine {
         }
     }
 
-    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+    pub(crate) fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
         let (number, role) = path::of(conn);
         self.closed(number, role, why, now_ns);
     }
 
-    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        self.device_ended(id, result, now_ns);
-    }
-
-    fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+    pub(crate) fn handle_control(&mut self, message: HostControl, now_ns: u64) {
         match message {
             HostControl::Path(news) => self.news(news, now_ns),
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
@@ -462,7 +448,7 @@ impl Machine for HostEngine {
         self.rouse_hedger();
     }
 
-    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+    pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         if !self.started {
             self.started = true;
             self.start(now_ns);
@@ -487,12 +473,12 @@ impl Machine for HostEngine {
     }
 
     #[inline]
-    fn poll_output(&mut self) -> Option<Output> {
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.out.outputs.pop()
     }
 
     #[inline]
-    fn poll_timeout(&self) -> Option<u64> {
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
         match self.out.timers.wake_ns() {
             _ if !self.started || self.out.has_touched() => Some(0),
             u64::MAX => None,
@@ -500,7 +486,7 @@ impl Machine for HostEngine {
         }
     }
 
-    fn handle_timeout(&mut self, now_ns: u64) {
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.out.timers.wake_ns() || !self.started {
             return; // for the turn's sake
         }

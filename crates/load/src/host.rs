@@ -105,7 +105,7 @@ impl Host {
             config
                 .check()
                 .map_err(|error| Usage::error(error.to_string()))?;
-            let engine = HostEngine::new(config);
+            let engine = engine::Core::without_front_ends(HostEngine::new(config));
             let machine = LoadMachine::new(
                 engine,
                 number as u16,

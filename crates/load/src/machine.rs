@@ -1,4 +1,5 @@
-//! The machine of one core under load: the host's engine with a [`Worker`] on top.
+//! The machine of one core under load: a [`Core`] without front ends, and a [`Worker`] as its
+//! program.
 //!
 //! # Contract
 //! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the
@@ -7,9 +8,10 @@
 //! here is shown to the others after the worker's turn: between an end and the I/O that replaces it
 //! the count would always be too low (trap T47).
 use super::worker::{Finished, Task, Worker};
-use engine::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
+use engine::export::{ExportControl, ExportEvent};
+use engine::host::{HostControl, HostEvent, VolumeInfo};
 use engine::machine::Memory;
-use engine::{Around, Machine};
+use engine::{Around, Core, Machine};
 use paths::board::Board;
 use paths::ends::{Known, What};
 use runtime::QueueDevice;
@@ -17,13 +19,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
-/// The host's engine and the load on it.
+/// The engine and the load on it.
 pub struct LoadMachine {
-    engine: HostEngine,
+    engine: Core,
+    board: Arc<Board>,
+    load: Load,
+}
+
+/// The program of one core.
+struct Load {
     peers: Vec<runtime::Sender<LoadControl>>,
     events: Farewell,
     progress: Arc<Progress>,
-    board: Arc<Board>,
     queues: Arc<Queues>,
     next: Option<Box<Task>>,
     worker: Option<Worker>,
@@ -112,7 +119,7 @@ impl Progress {
 impl LoadMachine {
     /// A machine without a task. `peers`: the other cores, for core 0.
     pub fn new(
-        engine: HostEngine,
+        engine: Core,
         core: u16,
         peers: Vec<runtime::Sender<LoadControl>>,
         events: mpsc::Sender<LoadEvent>,
@@ -120,23 +127,47 @@ impl LoadMachine {
         board: Arc<Board>,
         queues: Arc<Queues>,
     ) -> Self {
-        Self {
-            engine,
+        let load = Load {
             peers,
             events: Farewell { core, events },
             progress,
-            board,
             queues,
             next: None,
             worker: None,
             again: false,
+        };
+        Self {
+            engine,
+            board,
+            load,
+        }
+    }
+}
+
+impl Load {
+    /// Lets the worker take what has ended and submit more.
+    fn turn(&mut self, engine: &mut Core, memory: &mut dyn Memory, now_ns: u64) {
+        if let Some(task) = self.next.take() {
+            self.worker = Some(Worker::new(*task, memory, now_ns));
+        }
+        self.drain(engine, memory, now_ns);
+        if let Some(worker) = &mut self.worker {
+            worker.turn(engine, memory, now_ns);
+        }
+        self.again = self.drain(engine, memory, now_ns);
+        self.publish();
+        if let Some(worker) = self.worker.take_if(|worker| worker.is_over()) {
+            self.tell(LoadEvent::Finished(Box::new(worker.finish())));
         }
     }
 
     /// Hands on what the engine has to tell; whether there was anything.
-    fn drain(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+    fn drain(&mut self, engine: &mut Core, memory: &mut dyn Memory, now_ns: u64) -> bool {
         let mut any = false;
-        while let Some(event) = self.engine.poll_event() {
+        while let Some(event) = engine.poll_event() {
+            let ExportEvent::Host(event) = event else {
+                unreachable!("{event:?}: it has no front ends");
+            };
             any = true;
             match event {
                 HostEvent::Done(done) => {
@@ -144,14 +175,14 @@ impl LoadMachine {
                         worker.handle_done(&done, memory);
                         if let Some(why) = worker.lost_queue(&done, |uri| self.queues.is_lost(uri))
                         {
-                            worker.fail(why, &self.engine, now_ns);
+                            worker.fail(why, engine, now_ns);
                         }
                     }
                 }
                 HostEvent::Ready(volume, info) => self.tell(LoadEvent::Ready(volume, info)),
                 HostEvent::Failed(_, why) => {
                     if let Some(worker) = &mut self.worker {
-                        worker.fail(why.clone(), &self.engine, now_ns);
+                        worker.fail(why.clone(), engine, now_ns);
                     }
                     self.tell(LoadEvent::Failed(why));
                 }
@@ -206,40 +237,34 @@ impl LoadMachine {
 }
 
 impl Around for LoadMachine {
-    type Inner = HostEngine;
+    type Inner = Core;
     type Control = LoadControl;
 
-    fn inner(&self) -> &HostEngine {
+    fn inner(&self) -> &Core {
         &self.engine
     }
-    fn inner_mut(&mut self) -> &mut HostEngine {
+    fn inner_mut(&mut self) -> &mut Core {
         &mut self.engine
     }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.engine.turn(memory, now_ns);
-        if let Some(task) = self.next.take() {
-            self.worker = Some(Worker::new(*task, memory, now_ns));
-        }
-        self.board.read(self.events.core, &mut self.engine);
-        self.drain(memory, now_ns);
-        if let Some(worker) = &mut self.worker {
-            worker.turn(&mut self.engine, memory, now_ns);
-        }
-        self.again = self.drain(memory, now_ns);
-        self.board.show(self.events.core, &mut self.engine);
-        self.publish();
-        if let Some(worker) = self.worker.take_if(|worker| worker.is_over()) {
-            self.tell(LoadEvent::Finished(Box::new(worker.finish())));
-        }
+        let load = &mut self.load;
+        let mut peers = self.board.peers_of(load.events.core);
+        self.engine.exchange(&mut peers, |engine| {
+            engine.turn(memory, now_ns);
+            load.turn(engine, memory, now_ns);
+        });
     }
 
     fn handle_control(&mut self, message: LoadControl, now_ns: u64) {
         match message {
-            LoadControl::Host(message) => self.engine.handle_control(message, now_ns),
-            LoadControl::Start(task) => self.next = Some(task),
+            LoadControl::Host(message) => {
+                let message = ExportControl::Host(message);
+                self.engine.handle_control(message, now_ns);
+            }
+            LoadControl::Start(task) => self.load.next = Some(task),
             LoadControl::Interrupt => {
-                if let Some(worker) = &mut self.worker {
+                if let Some(worker) = &mut self.load.worker {
                     worker.interrupt(&self.engine, now_ns);
                 }
             }
@@ -247,10 +272,10 @@ impl Around for LoadMachine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        if self.again {
+        if self.load.again {
             return Some(0);
         }
-        let worker = self.worker.as_ref().and_then(Worker::poll_timeout);
+        let worker = self.load.worker.as_ref().and_then(Worker::poll_timeout);
         [self.engine.poll_timeout(), worker]
             .into_iter()
             .flatten()
@@ -272,7 +297,7 @@ mod tests {
     use crate::job::{JobPlan, JobRules};
     use crate::pattern::{Region, Shape};
     use crate::sizes::Sizes;
-    use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
+    use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, VolumeConfig};
     use engine::{DeviceId, Output};
 
     /// One device path, of core 0 of two.
@@ -358,7 +383,8 @@ mod tests {
     fn t47_while_a_core_sleeps_the_board_shows_what_it_waits_for() {
         let board = Arc::new(Board::new(&[0; 2], 1));
         let (told, events) = mpsc::channel();
-        let (engine, progress) = (HostEngine::new(config()), Arc::default());
+        let engine = Core::without_front_ends(HostEngine::new(config()));
+        let progress = Arc::default();
         let shown = Arc::clone(&board);
         let mut machine =
             LoadMachine::new(engine, 0, vec![], told, progress, shown, Arc::default());

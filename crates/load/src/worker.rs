@@ -15,9 +15,9 @@ mod rest;
 use super::job::{Job, JobPlan, JobRules, Pause};
 use super::pattern::Step;
 use super::stats::Stats;
-use engine::Span;
-use engine::host::{HedgeStats, HostEngine, Io, IoDone, IoOp, SubmitError};
+use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
+use engine::{Core, Span};
 use parting::Parting;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -39,15 +39,16 @@ pub trait Device {
     fn hedges(&self, volume: u16) -> HedgeStats;
 }
 
-impl Device for HostEngine {
+impl Device for Core {
     fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        HostEngine::submit(self, io, now_ns)
+        Core::submit(self, io, now_ns)
     }
     fn waited_full(&self, volume: u16, path: u8) -> u64 {
-        self.counters(volume, policy::PathIndex(path)).waited_full
+        let path = policy::PathIndex(path);
+        self.host().counters(volume, path).waited_full
     }
     fn hedges(&self, volume: u16) -> HedgeStats {
-        self.hedge_stats(volume)
+        self.host().hedge_stats(volume)
     }
 }
 

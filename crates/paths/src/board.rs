@@ -7,7 +7,7 @@
 //! count that is read may be one loop turn old; a policy that looks at it chooses by a slightly
 //! older truth, and nothing else depends on it. The same holds of what was measured: a core looks
 //! whether any of its node has news, and only then reads and calculates.
-use engine::host::HostEngine;
+use engine::host::Peers;
 use policy::{Means, NodeMeans};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -46,6 +46,38 @@ struct News {
     heard: AtomicU32,
 }
 
+/// A board, from the place of one core.
+pub struct PeersOf<'a> {
+    board: &'a Board,
+    core: usize,
+}
+
+impl Peers for PeersOf<'_> {
+    fn are_there(&self) -> bool {
+        self.board.rows.len() > 1
+    }
+    fn in_flight(&self, path: usize) -> u32 {
+        self.board.elsewhere(self.core, path)
+    }
+    fn show_in_flight(&mut self, path: usize, count: u32) {
+        self.board.set(self.core, path, count);
+    }
+    fn have_measured(&mut self) -> bool {
+        self.board.has_news(self.core)
+    }
+    fn node_means(&self, path: usize) -> NodeMeans {
+        self.board.node_means(self.core, path)
+    }
+    fn show_means(&mut self, means: impl Iterator<Item = (usize, Means)>) {
+        for (path, means) in means {
+            self.board.publish(self.core, path, &means);
+        }
+        // A core that sees the new number sees what was published before it.
+        let told = &self.board.rows[self.core].news.told;
+        told.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Board {
     /// A board for cores on these NUMA nodes and so many paths in all.
     pub fn new(nodes: &[u32], paths: usize) -> Self {
@@ -60,32 +92,11 @@ impl Board {
         }
     }
 
-    /// Tells this core's engine what the others have in flight, and what its node measured.
-    pub fn read(&self, core: u16, engine: &mut HostEngine) {
-        if self.rows.len() > 1 {
-            engine.update_elsewhere(|place| self.elsewhere(core.into(), place));
-        }
-        if self.has_news(core.into()) {
-            engine.weigh_nodes(|place| self.node_means(core.into(), place));
-        }
-    }
-
-    /// Shows the others what this core has in flight, and what it measured if that is new.
-    pub fn show(&self, core: u16, engine: &mut HostEngine) {
-        if self.rows.len() > 1 {
-            for (place, volume, path) in engine.places() {
-                self.set(core.into(), place, engine.in_flight(volume, path));
-            }
-        }
-        if engine.take_news() {
-            for (place, means) in engine.means() {
-                self.publish(core.into(), place, &means);
-            }
-            // Whoever sees the new number sees what was published before it.
-            self.rows[usize::from(core)]
-                .news
-                .told
-                .fetch_add(1, Ordering::Release);
+    /// The other cores, as this one sees them.
+    pub fn peers_of(&self, core: u16) -> PeersOf<'_> {
+        PeersOf {
+            board: self,
+            core: core.into(),
         }
     }
 

@@ -3,13 +3,13 @@
 //! Checked: see the module above; every I/O ends, those of the honest path well, and no read has
 //! wrong bytes unless the liar told something that a host can't know better.
 use super::common::{
-    Address, BLOCK, BLOCKS, Disk, HOST, MS, SECOND, TARGET, WIRE_NS, World, host_config, ready_of,
-    target_config,
+    Address, BLOCK, BLOCKS, Disk, HOST, HostCore, MS, SECOND, TARGET, WIRE_NS, World, host_config,
+    ready_of, target_config,
 };
 use super::liar::{Liar, Lie};
 use super::load::{Load, Trust};
 use super::tape::Tape;
-use engine::host::{HostConfig, HostControl, HostEngine, HostEvent, Recovery};
+use engine::host::{HostConfig, HostControl, HostEvent, Recovery};
 use engine::limits::SCRATCH_BYTES;
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{Machine, Span};
@@ -71,7 +71,7 @@ pub fn play(data: &[u8]) -> Played {
 
 struct Scene {
     world: World,
-    host: Rc<RefCell<HostEngine>>,
+    host: Rc<RefCell<HostCore>>,
     target: Rc<RefCell<TargetEngine>>,
     liar: Rc<RefCell<Liar>>,
     load: Load,
@@ -136,7 +136,7 @@ impl Scene {
             at: arena,
             len: GARBAGE,
         };
-        let host = Rc::new(RefCell::new(HostEngine::new(host(choice, more))));
+        let host = Rc::new(RefCell::new(HostCore::new(host(choice, more))));
         let honest = Rc::new(RefCell::new(engine(0)));
         let liar = Rc::new(RefCell::new(Liar::new(engine(1), garbage)));
         world.add(

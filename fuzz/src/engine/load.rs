@@ -1,7 +1,7 @@
 //! I/O of a host whose every end is awaited, and whose bytes are checked where they are known.
-use super::common::{World, fill};
+use super::common::{HostCore, World, fill};
 use engine::Span;
-use engine::host::{HostEngine, Io, IoDone, IoOp};
+use engine::host::{Io, IoDone, IoOp};
 use std::cell::RefCell;
 
 /// I/Os under way at most.
@@ -72,13 +72,7 @@ impl Load {
     }
 
     /// One I/O, if there is a free slot and the host takes it; what it is, says `choice`.
-    pub fn begin(
-        &mut self,
-        choice: u8,
-        world: &mut World,
-        node: usize,
-        host: &RefCell<HostEngine>,
-    ) {
+    pub fn begin(&mut self, choice: u8, world: &mut World, node: usize, host: &RefCell<HostCore>) {
         let Some(number) = self.slots.iter().position(|slot| slot.busy.is_none()) else {
             return;
         };

@@ -4,9 +4,9 @@ use super::io_table::{AttemptEnd, Slot};
 use super::path::Path;
 use super::types::{IoOp, PathState};
 use super::volumes::{LegRole, PathInVolume};
-use super::{HostEngine, VACANT, WriteFailover, report};
+use super::{HostEngine, WriteFailover, report};
 use alloc::string::String;
-use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
+use policy::{Group, PathIndex, PathStats};
 use volume::Outcome;
 
 /// Counters of one path on this core.
@@ -132,12 +132,6 @@ impl HostEngine {
         it.map_or(0, |it| it.head.well_ns())
     }
 
-    /// I/Os of this core that a path of a volume has in flight.
-    pub fn in_flight_on(&self, volume: u16, path: PathIndex) -> u32 {
-        let it = self.volumes.get(usize::from(volume));
-        it.map_or(0, |it| it.head.in_flight(path))
-    }
-
     /// A volume is a mirror's leg, and only this core writes to it.
     pub fn set_leg(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
@@ -214,38 +208,6 @@ impl HostEngine {
         }
     }
 
-    /// Whether any volume that weighs its paths per NUMA node has measured something since this was
-    /// last asked: [`HostEngine::means`] are to be published then, and the weights of all cores of
-    /// the node calculated by [`HostEngine::weigh_nodes`].
-    #[inline]
-    pub fn take_news(&mut self) -> bool {
-        let volumes = self.volumes.iter_mut();
-        volumes.fold(false, |news, it| it.head.take_news() | news)
-    }
-
-    /// What this core measured of all paths whose volumes weigh per node, by their
-    /// [numbers](HostEngine::places).
-    pub fn means(&self) -> impl Iterator<Item = (usize, Means)> {
-        let head = |volume: u16| &self.volumes[usize::from(volume)].head;
-        self.places()
-            .filter(move |&(_, volume, _)| head(volume).policy().is_per_numa())
-            .map(move |(place, volume, path)| (place, head(volume).means(path)))
-    }
-
-    /// Calculates the weights of the volumes that weigh per node, from what its cores, this one
-    /// among them, measured of each path.
-    pub fn weigh_nodes(&mut self, node: impl Fn(usize) -> NodeMeans) {
-        for volume in &mut self.volumes {
-            let places = &volume.places;
-            volume
-                .head
-                .weigh_node(|path| match places.get(usize::from(path.0)) {
-                    Some(&place) if place != VACANT => node(place),
-                    _ => NodeMeans::default(),
-                });
-        }
-    }
-
     /// When the oldest I/O that is in flight on a path was submitted, ns, and the oldest change of
     /// data among them. Looks at them all: for who shows it.
     pub fn oldest_in_flight(&self, volume: u16, path: PathIndex) -> [Option<u64>; 2] {
@@ -260,13 +222,6 @@ impl HostEngine {
         ]
     }
 
-    /// I/Os that the other cores have in flight on a path, as they published (T47).
-    pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
-        if let Some(number) = self.number(volume, path) {
-            self.head(number).set_elsewhere(path, in_flight);
-        }
-    }
-
     /// Relative throughput of a path, for `service-time`.
     pub(super) fn set_throughput(&mut self, volume: u16, path: PathIndex, throughput: u8) {
         if let Some(number) = self.number(volume, path) {
@@ -276,26 +231,11 @@ impl HostEngine {
 
     /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
     /// its end was seen.
-    pub(super) fn looked(&mut self, busy_ns: u64, now_ns: u64) {
+    pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {
         self.standstills.note(busy_ns, now_ns);
         self.hedger.set_busy(busy_ns.saturating_mul(2));
         for volume in &mut self.volumes {
             volume.head.set_gap(busy_ns.saturating_mul(2));
-        }
-    }
-
-    /// All paths with their numbers, which are the same on every core and below
-    /// [`HostEngine::with_room`]'s.
-    pub fn places(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
-        let paths = self.paths.iter().filter(|path| !path.is_vacant());
-        paths.map(|path| (path.number, path.volume, path.index))
-    }
-
-    /// [`HostEngine::set_elsewhere`] for all paths, by their [numbers](HostEngine::places).
-    pub fn update_elsewhere(&mut self, in_flight: impl Fn(usize) -> u32) {
-        for path in self.paths.iter().filter(|path| !path.is_vacant()) {
-            let head = &mut self.volumes[usize::from(path.volume)].head;
-            head.set_elsewhere(path.index, in_flight(path.number));
         }
     }
 }

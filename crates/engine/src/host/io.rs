@@ -104,7 +104,7 @@ impl HostEngine {
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
-    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+    pub(crate) fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
         self.submit_as(io, Hints::default(), now_ns)
     }
 
@@ -112,7 +112,12 @@ impl HostEngine {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+    pub(crate) fn submit_with(
+        &mut self,
+        io: &Io,
+        hints: Hints,
+        now_ns: u64,
+    ) -> Result<(), SubmitError> {
         self.submit_as(io, hints, now_ns)
     }
 
@@ -322,7 +327,7 @@ impl HostEngine {
     }
 
     /// A device request has ended.
-    pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
+    pub(crate) fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.ios.find(id) else {
             if let Some(number) = let_go_of(&self.paths, id) {
                 return self.is_let_go(number, now_ns);

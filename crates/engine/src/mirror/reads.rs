@@ -175,7 +175,7 @@ impl Reads {
         let leg = self.views[usize::from(slot)];
         for (number, _, path) in self.ways.split().filter(|it| it.1 == slot) {
             let own = self.selector.in_flight(PathIndex(number));
-            let elsewhere = host.in_flight_on(volume, path).saturating_sub(own);
+            let elsewhere = host.in_flight(volume, path).saturating_sub(own);
             self.views[usize::from(number)] = PathView {
                 in_flight_elsewhere: elsewhere,
                 ..leg

@@ -1,8 +1,6 @@
 //! Nothing is allocated on the host's I/O path: every call into the engine is counted.
 use crate::common::*;
-use engine::host::{
-    HedgeStats, HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted,
-};
+use engine::host::{HedgeStats, HostConfig, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetConfig;
 use engine::{ConnId, DeviceId, Machine, Output};
@@ -12,7 +10,7 @@ use std::rc::Rc;
 
 /// The engine, and how often anything was allocated inside it.
 struct Counted {
-    engine: HostEngine,
+    engine: HostCore,
     allocations: u64,
     /// Headers are written here first: the reactor's buffer is not the engine's.
     headers: Vec<u8>,
@@ -21,7 +19,7 @@ struct Counted {
 impl Counted {
     fn new(config: HostConfig) -> Self {
         let mut engine = None;
-        let info = allocation_counter::measure(|| engine = Some(HostEngine::new(config)));
+        let info = allocation_counter::measure(|| engine = Some(HostCore::new(config)));
         Self {
             engine: engine.unwrap(),
             allocations: info.count_total,
@@ -29,7 +27,7 @@ impl Counted {
         }
     }
 
-    fn count<T>(&mut self, call: impl FnOnce(&mut HostEngine, &mut Vec<u8>) -> T) -> T {
+    fn count<T>(&mut self, call: impl FnOnce(&mut HostCore, &mut Vec<u8>) -> T) -> T {
         let mut result = None;
         let Self {
             engine, headers, ..

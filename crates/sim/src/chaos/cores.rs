@@ -4,10 +4,34 @@ use super::rig::{Host, send};
 use super::world::World;
 use alloc::vec::Vec;
 use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostControl, HostEvent};
+use engine::host::{HostControl, HostEvent, Peers};
 
 /// Most time until a message of one core reaches another.
 const MAIL_NS: u64 = 50_000;
+
+/// The cores of a host, as one of them sees the others.
+struct PeersOf<'a> {
+    /// I/Os in flight, by core and number of the path.
+    board: &'a mut [Vec<u32>],
+    core: usize,
+}
+
+impl Peers for PeersOf<'_> {
+    fn are_there(&self) -> bool {
+        self.board.len() > 1
+    }
+    fn in_flight(&self, path: usize) -> u32 {
+        let rows = (0..).zip(self.board.iter());
+        let others = rows.filter(|(row, _)| *row != self.core);
+        let counts = others.map(|(_, row)| row.get(path).copied().unwrap_or(0));
+        counts.sum()
+    }
+    fn show_in_flight(&mut self, path: usize, count: u32) {
+        if let Some(shown) = self.board[self.core].get_mut(path) {
+            *shown = count;
+        }
+    }
+}
 
 impl Host {
     /// Passes on what a core has to say after a turn.
@@ -85,23 +109,11 @@ impl Host {
 
     /// Shows the other cores what one has in flight (T47), and tells it what they have.
     fn show(&mut self, world: &mut World, core: usize) {
-        if self.cores.len() == 1 {
-            return;
-        }
         let Body::Core(engine) = &mut world.nodes[self.cores[core]].body else {
             return;
         };
-        for (place, volume, path) in engine.host().places() {
-            if let Some(count) = self.board[core].get_mut(place) {
-                *count = engine.host().in_flight(volume, path);
-            }
-        }
-        let others = |place: usize| {
-            let rows = (0..).zip(&self.board).filter(|(row, _)| *row != core);
-            rows.map(|(_, row)| row.get(place).copied().unwrap_or(0))
-                .sum()
-        };
-        engine.host_mut().update_elsewhere(others);
+        let board = &mut self.board;
+        engine.exchange(&mut PeersOf { board, core }, |_| ());
     }
 
     /// Core 0 shuts the controllers down, so it comes last.

@@ -2,8 +2,8 @@
 use super::*;
 use engine::Machine;
 use engine::host::{
-    Change, Changed, HostConfig, HostControl, HostEngine, HostEvent, Io, PathFacts, PathNews,
-    PathState, Recovery,
+    Change, Changed, HostConfig, HostControl, HostEvent, Io, PathFacts, PathNews, PathState,
+    Recovery,
 };
 use engine::target::{TargetConfig, TargetEngine};
 use policy::PathIndex;
@@ -18,7 +18,7 @@ pub type Answer = Result<Changed, String>;
 /// All cores of a host, and a target; what one core tells another is passed on.
 pub struct Fleet {
     pub world: World,
-    pub hosts: Vec<Rc<RefCell<HostEngine>>>,
+    pub hosts: Vec<Rc<RefCell<HostCore>>>,
     pub nodes: Vec<usize>,
     pub target: Rc<RefCell<TargetEngine>>,
     /// By core, but ends of I/Os.
@@ -73,7 +73,7 @@ impl Fleet {
         let engine = |core| {
             let mut config = config.clone();
             config.core = core;
-            Rc::new(RefCell::new(HostEngine::with_room(config, ROOM)))
+            Rc::new(RefCell::new(HostCore::with_room(config, ROOM)))
         };
         let hosts: Vec<_> = (0..cores).map(engine).collect();
         // Nodes 0 and 1 are a host and the target, as elsewhere.
@@ -147,7 +147,7 @@ impl Fleet {
 
     pub fn pass_on(&mut self, event: HostEvent) {
         let now_ns = self.world.now_ns;
-        let tell = |host: &Rc<RefCell<HostEngine>>, news| {
+        let tell = |host: &Rc<RefCell<HostCore>>, news| {
             host.borrow_mut()
                 .handle_control(HostControl::Path(news), now_ns);
         };
@@ -279,7 +279,7 @@ impl Fleet {
 
     /// I/Os done on a path, over all cores.
     pub fn ios(&self, path: PathIndex) -> u64 {
-        let ios = |host: &Rc<RefCell<HostEngine>>| -> u64 {
+        let ios = |host: &Rc<RefCell<HostCore>>| -> u64 {
             host.borrow().counters(0, path).ios.iter().sum()
         };
         self.hosts.iter().map(ios).sum()

@@ -14,6 +14,7 @@ mod body;
 mod config;
 mod fleet;
 pub mod hedge;
+mod host_core;
 mod net;
 mod patched;
 mod peer;
@@ -24,6 +25,7 @@ mod world;
 
 pub use body::{Address, Arena, Body, Disk, NoMemory};
 pub use fleet::*;
+pub use host_core::HostCore;
 pub use patched::Patched;
 pub use peer::Player;
 pub use random::Random;

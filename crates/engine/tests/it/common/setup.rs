@@ -1,8 +1,8 @@
 //! A host and a target wired to each other, and a load that checks every byte.
-use super::{Address, Disk, MS, SECOND, World, config};
+use super::{Address, Disk, HostCore, MS, SECOND, World, config};
 use engine::host::{
-    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
-    PathNews, Recovery, SubmitError, VolumeConfig, VolumeInfo,
+    HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathNews, Recovery,
+    SubmitError, VolumeConfig, VolumeInfo,
 };
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{DeviceId, Machine, Span};
@@ -114,7 +114,7 @@ pub fn host_config(paths: u32) -> HostConfig {
 /// A host and a target with their network.
 pub struct Rig {
     pub world: World,
-    pub host: Rc<RefCell<HostEngine>>,
+    pub host: Rc<RefCell<HostCore>>,
     pub target: Rc<RefCell<TargetEngine>>,
     pub disk: Disk,
     /// What the host told, but for ends of I/Os.
@@ -134,7 +134,7 @@ impl Rig {
         let ports = target.shapes.len() as u32;
         let arena = target.arena_bytes as usize;
         let disks = target.devices.len();
-        let host = Rc::new(RefCell::new(HostEngine::new(host)));
+        let host = Rc::new(RefCell::new(HostCore::new(host)));
         let target = Rc::new(RefCell::new(TargetEngine::new(target).unwrap()));
         world.add(host.clone(), 8 << 20);
         world.add(target.clone(), arena);
@@ -282,7 +282,7 @@ impl Rig {
     }
 }
 
-fn poll(host: &Rc<RefCell<HostEngine>>, events: &mut Vec<HostEvent>, done: &mut Vec<IoDone>) {
+fn poll(host: &Rc<RefCell<HostCore>>, events: &mut Vec<HostEvent>, done: &mut Vec<IoDone>) {
     while let Some(event) = host.borrow_mut().poll_event() {
         match event {
             HostEvent::Done(end) => done.push(end),
@@ -415,7 +415,7 @@ impl Load {
     pub fn step(
         &mut self,
         world: &mut World,
-        host: &RefCell<HostEngine>,
+        host: &RefCell<HostCore>,
         events: &mut Vec<HostEvent>,
     ) {
         loop {
@@ -441,7 +441,7 @@ impl Load {
         self.base + (part * self.slots.len() as u64 + slot) * u64::from(self.bytes)
     }
 
-    fn begin(&mut self, world: &mut World, host: &RefCell<HostEngine>, slot: u64) {
+    fn begin(&mut self, world: &mut World, host: &RefCell<HostCore>, slot: u64) {
         let writes = (self.writes)(self.started);
         let part = (self.started / 3) % self.parts;
         let op = if writes {

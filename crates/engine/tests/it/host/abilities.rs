@@ -1,7 +1,7 @@
 //! A path that returns and can do less than clients were told.
 
 use crate::common::*;
-use engine::host::{HostEngine, HostEvent, Io, IoOp, PathState, Recovery};
+use engine::host::{HostEvent, Io, IoOp, PathState, Recovery};
 use engine::target::TargetEngine;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ fn zeroing(op: IoOp) -> Io {
 
 struct Pair {
     world: World,
-    host: Rc<RefCell<HostEngine>>,
+    host: Rc<RefCell<HostCore>>,
     target: Rc<RefCell<Patched>>,
 }
 
@@ -28,7 +28,7 @@ impl Pair {
         let mut host = host_config(1);
         host.kato_ms = 1000;
         host.volumes[0].recovery = Recovery::default();
-        let host = Rc::new(RefCell::new(HostEngine::new(host)));
+        let host = Rc::new(RefCell::new(HostCore::new(host)));
         let target = target_config(1);
         let arena = target.arena_bytes as usize;
         let target = Patched::new(TargetEngine::new(target).unwrap());

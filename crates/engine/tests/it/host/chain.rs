@@ -10,7 +10,7 @@ use volume::Outcome;
 const CHAIN: u64 = 30_000;
 
 fn on_a_small_stack(test: fn()) {
-    let thread = std::thread::Builder::new().stack_size(512 << 10);
+    let thread = std::thread::Builder::new().stack_size(768 << 10);
     thread.spawn(test).unwrap().join().unwrap();
 }
 

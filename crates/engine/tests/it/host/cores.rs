@@ -2,8 +2,7 @@
 
 use crate::common::*;
 use engine::host::{
-    HoldReason, HostControl, HostEngine, HostEvent, Io, IoDone, PathKind, PathNews, PathState,
-    Recovery,
+    HoldReason, HostControl, HostEvent, Io, IoDone, PathKind, PathNews, PathState, Peers, Recovery,
 };
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
@@ -17,7 +16,7 @@ use volume::Outcome;
 /// A rig whose host is core 0 of two, and the other core.
 struct Cores {
     rig: Rig,
-    other: Rc<RefCell<HostEngine>>,
+    other: Rc<RefCell<HostCore>>,
     other_node: usize,
     /// What core 1 told.
     events: Vec<HostEvent>,
@@ -39,7 +38,7 @@ impl Cores {
         target.subsystem.cqt_ms = (recovery.quiesce_ns / MS) as u16;
         let mut rig = Rig::new(config.clone(), target);
         config.core = 1;
-        let other = Rc::new(RefCell::new(HostEngine::new(config)));
+        let other = Rc::new(RefCell::new(HostCore::new(config)));
         let other_node = rig.world.add(other.clone(), 8 << 20);
         rig.world.nodes[other_node].addresses = rig.world.nodes[HOST].addresses.clone();
         Self {
@@ -114,6 +113,39 @@ fn every_core_has_its_own_queue_and_only_core_0_an_admin_connection() {
     assert!(!none, "only core 0 publishes");
 }
 
+/// What two cores show each other, and what a third of their node measured of reads by path, ns.
+#[derive(Default)]
+struct Board {
+    counts: [u32; 2],
+    means: Vec<(usize, Means)>,
+    neighbour: Option<[u32; 2]>,
+}
+
+impl Peers for Board {
+    fn are_there(&self) -> bool {
+        true
+    }
+    fn in_flight(&self, path: usize) -> u32 {
+        self.counts[path]
+    }
+    fn show_in_flight(&mut self, path: usize, count: u32) {
+        self.counts[path] = count;
+    }
+    fn have_measured(&mut self) -> bool {
+        self.neighbour.is_some()
+    }
+    fn node_means(&self, path: usize) -> NodeMeans {
+        let mut means = Means::default();
+        means[0] = self.neighbour.map_or(0, |reads_ns| reads_ns[path]);
+        let mut node = NodeMeans::default();
+        node.add(&means);
+        node
+    }
+    fn show_means(&mut self, means: impl Iterator<Item = (usize, Means)>) {
+        self.means.extend(means);
+    }
+}
+
 #[test]
 fn t47_queue_depth_sees_what_the_other_core_has_in_flight() {
     let mut cores = Cores::new();
@@ -130,12 +162,9 @@ fn t47_queue_depth_sees_what_the_other_core_has_in_flight() {
     let in_flight = |it: &Cores, path| it.rig.host.borrow().in_flight(0, PathIndex(path));
     assert!(cores.run(5 * MS, |it| in_flight(it, 1) == 0));
     assert_eq!(in_flight(&cores, 0), 8);
-    for path in [0, 1] {
-        let published = in_flight(&cores, path);
-        cores
-            .other
-            .borrow_mut()
-            .set_elsewhere(0, PathIndex(path), published);
+    let mut board = Board::default();
+    for core in [&cores.rig.host, &cores.other] {
+        core.borrow_mut().0.exchange(&mut board, |_| ());
     }
     for slot in 0..8 {
         cores.submit_other(&read(slot, slot));
@@ -361,21 +390,16 @@ fn a13_a_node_weighs_its_paths_together() {
         })
     };
     assert_eq!(weights(&rig), [0, 0], "it does not weigh by itself");
-    assert!(rig.host.borrow_mut().take_news());
-    assert!(!rig.host.borrow_mut().take_news());
-    let own: Vec<(usize, Means)> = rig.host.borrow().means().collect();
-    assert_eq!(
-        own.iter().map(|(place, _)| *place).collect::<Vec<_>>(),
-        [0, 1]
-    );
+    let mut board = Board::default();
+    let exchange = |board: &mut Board| rig.host.borrow_mut().0.exchange(board, |_| ());
+    exchange(&mut board);
+    let own = std::mem::take(&mut board.means);
+    let places: Vec<_> = own.iter().map(|(place, _)| *place).collect();
+    assert_eq!(places, [0, 1]);
     assert!(own[0].1[0] > 0, "reads of the first path");
-    rig.host.borrow_mut().weigh_nodes(|place| {
-        let mut node = NodeMeans::default();
-        let mut neighbour = Means::default();
-        neighbour[0] = [3_000_000, 1_000_000][place];
-        node.add(&neighbour);
-        node
-    });
+    board.neighbour = Some([3_000_000, 1_000_000]);
+    exchange(&mut board);
+    assert!(board.means.is_empty(), "no news");
     // 10^9/3·10^6 = 333, 10^9/10^6 = 1000; 333·64/1333 = 15, 1000·64/1333 = 48.
     assert_eq!(weights(&rig), [15, 48]);
 }

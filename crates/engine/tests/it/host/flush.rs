@@ -3,7 +3,7 @@
 use crate::common::hedge::fail_reads;
 use crate::common::*;
 use engine::Machine;
-use engine::host::{Change, HostEngine, HostEvent, IoOp, PathState, Recovery};
+use engine::host::{Change, HostEvent, IoOp, PathState, Recovery};
 use engine::target::{Faults, TargetControl};
 use nvme::wire::Status;
 use policy::PathIndex;
@@ -58,7 +58,7 @@ fn both_written() -> Rig {
     rig
 }
 
-fn hindrance(host: &RefCell<HostEngine>) -> String {
+fn hindrance(host: &RefCell<HostCore>) -> String {
     host.borrow().path_hindrance(0, P0).unwrap_or_default()
 }
 

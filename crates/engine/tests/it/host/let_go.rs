@@ -1,10 +1,10 @@
 //! A device that hangs and can be kept from what it has not begun: a queue of a server that stands
 //! still. It is told to let go; what it ends for that goes on by another path, reads at once and
 //! changes when it says that nobody executes them any more.
-use crate::common::{NoMemory, host_config};
+use crate::common::{HostCore, NoMemory, host_config};
 use engine::host::{
-    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
-    PathNews, PathState, Recovery, VolumeConfig,
+    HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathNews,
+    PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
@@ -19,7 +19,7 @@ const WRITE: IoOp = IoOp::Write { fua: false };
 /// An engine over two queues to one namespace. Device 0 does all at once, device 1 what the test
 /// says.
 struct Rig {
-    host: HostEngine,
+    host: HostCore,
     now_ns: u64,
     hangs: bool,
     /// With device 1.
@@ -83,7 +83,7 @@ impl Rig {
 
     fn of(config: HostConfig) -> Self {
         let mut rig = Self {
-            host: HostEngine::new(config),
+            host: HostCore::new(config),
             now_ns: SECOND,
             hangs: false,
             asked: Vec::new(),

@@ -1,9 +1,9 @@
 //! Namespaces that somebody else drives, as paths: what they are, what their ends mean, and the end
 //! of one.
-use crate::common::{NoMemory, host_config};
+use crate::common::{HostCore, NoMemory, host_config};
 use engine::host::{
-    Attached, HostConfig, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathState,
-    Recovery, VolumeConfig,
+    Attached, HostConfig, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathState, Recovery,
+    VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
@@ -64,7 +64,7 @@ fn attached(cntlid: u16, nsid: u32) -> Attached {
 
 /// An engine over such paths, and what it told.
 struct Rig {
-    host: HostEngine,
+    host: HostCore,
     now_ns: u64,
     asked: Vec<DeviceRequest>,
     done: Vec<IoDone>,
@@ -107,7 +107,7 @@ impl Rig {
             ..host_config(0)
         };
         let mut rig = Self {
-            host: HostEngine::new(config),
+            host: HostCore::new(config),
             now_ns: SECOND,
             asked: Vec::new(),
             done: Vec::new(),

@@ -2,8 +2,7 @@
 
 use crate::common::*;
 use engine::host::{
-    Change, Changed, HostEngine, HostEvent, IoOp, PathConfig, PathKind, PathState, Recovery,
-    SubmitError,
+    Change, Changed, HostEvent, IoOp, PathConfig, PathKind, PathState, Recovery, SubmitError,
 };
 use engine::target::{TargetControl, TargetEngine};
 use engine::{DeviceId, Machine};
@@ -287,7 +286,7 @@ fn volume_that_begins_with_gaps_keeps_numbers() {
         ..tcp_path(0)
     };
     config.volumes = vec![volume(vec![third.clone()])];
-    let host = HostEngine::with_room(config.clone(), 4);
+    let host = HostCore::with_room(config.clone(), 4);
     let paths: Vec<_> = host.paths(0).map(|path| path.0).collect();
     assert_eq!(paths, [2]);
     config.volumes = vec![volume(vec![third.clone(), third])];
@@ -553,7 +552,7 @@ fn history(seed: u64, cores: u16) {
     }
     for path in fleet.paths() {
         let answer = fleet.change(Change::RestorePath(0, PathIndex(path)));
-        let stats = |it: &Rc<RefCell<HostEngine>>| it.borrow().hold_stats(0);
+        let stats = |it: &Rc<RefCell<HostCore>>| it.borrow().hold_stats(0);
         let stats: Vec<_> = fleet.hosts.iter().map(stats).collect();
         let states = fleet.states(PathIndex(path));
         assert!(

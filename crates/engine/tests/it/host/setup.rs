@@ -144,7 +144,7 @@ fn t31_one_identifier_in_two_subsystems_is_refused_across_volumes() {
         subsystem.push('x');
         host.volumes.push(other);
         let rig = two_targets(|it| it.subsystem.nqn.push('x'));
-        let engine = engine::host::HostEngine::new(host);
+        let engine = HostCore::new(host);
         *rig.host.borrow_mut() = engine;
         rig
     };
@@ -398,7 +398,7 @@ fn t31_a_private_namespace_or_one_without_identity_has_one_path() {
 
 #[test]
 fn the_engine_asks_to_be_started_and_then_opens_all_admin_connections() {
-    let host = Rc::new(RefCell::new(engine::host::HostEngine::new(host_config(3))));
+    let host = Rc::new(RefCell::new(HostCore::new(host_config(3))));
     assert_eq!(host.borrow().poll_timeout(), Some(0));
     assert_eq!(host.borrow_mut().poll_output(), None);
     assert_eq!(host.borrow().connections_max(), 6);

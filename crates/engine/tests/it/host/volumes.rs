@@ -1,7 +1,7 @@
 //! New volumes that can be had, and those that can't; what leads there is given back.
 
 use crate::common::*;
-use engine::host::{Change, HostEngine, HostEvent, PathConfig, PathKind, PathState, Recovery};
+use engine::host::{Change, HostEvent, PathConfig, PathKind, PathState, Recovery};
 use policy::PathIndex;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ fn a_volume_none_of_whose_paths_can_be_used_is_refused_and_leaves_no_trace() {
         // The number is free: it is the next one's, which has one usable path.
         let paths = vec![tcp_path(2), tcp_path(0)];
         assert_eq!(fleet.change(more(paths)).unwrap().volume, 1);
-        let usable = |host: &Rc<RefCell<HostEngine>>| host.borrow().limits(1).is_some();
+        let usable = |host: &Rc<RefCell<HostCore>>| host.borrow().limits(1).is_some();
         assert!(fleet.hosts.iter().all(usable));
     }
 }

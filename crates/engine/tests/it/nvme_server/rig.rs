@@ -1,8 +1,8 @@
 //! A host, NBD clients, an engine whose devices are namespaces and NBD exports, and what is below.
 use super::clients::{Clients, Ended};
 use super::common::{
-    Address, BLOCK, BLOCKS, Disk, HOST, MS, SECOND, TARGET, WIRE_NS, World, host_config, namespace,
-    target_config, tcp_path,
+    Address, BLOCK, BLOCKS, Disk, HOST, HostCore, MS, SECOND, TARGET, WIRE_NS, World, host_config,
+    namespace, target_config, tcp_path,
 };
 use crate::mirror::made::mirrors;
 use crate::mirror::rig::{LEG_BYTES, configured};
@@ -139,7 +139,7 @@ pub struct Rig {
     pub target: Rc<RefCell<TargetEngine>>,
     /// Of a mirror's second leg.
     pub second_target: Option<Rc<RefCell<TargetEngine>>>,
-    pub guest: Rc<RefCell<HostEngine>>,
+    pub guest: Rc<RefCell<HostCore>>,
     pub clients: Rc<RefCell<Clients>>,
     /// Of the target, or the local ones.
     pub disks: Vec<Disk>,
@@ -169,7 +169,7 @@ impl Rig {
             Rc::new(RefCell::new(target))
         });
         let (target, second_target) = (targets.next().unwrap(), targets.next());
-        let guest = Rc::new(RefCell::new(HostEngine::new(setup.guest)));
+        let guest = Rc::new(RefCell::new(HostCore::new(setup.guest)));
         let clients = Rc::new(RefCell::new(Clients::new(256 << 10)));
         let arena = NBD_ARENA + NVME_ARENA + u64::from(MIRROR_SCRATCH_BYTES);
         assert_eq!(world.add(core.clone(), arena as usize), HOST);

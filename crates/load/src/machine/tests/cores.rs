@@ -1,14 +1,14 @@
 //! Engines of several cores over one board.
 use super::config;
 use engine::host::{HostConfig, HostEngine, Io, IoOp};
-use engine::{Machine, Output, Span};
+use engine::{Core, Machine, Output, Span};
 use paths::board::Board;
 use policy::{Group, PathIndex, Policy};
 
 const LATENCIES_NS: [u64; 2] = [100_000, 900_000];
 
 /// One read of a core, over paths of those latencies: the path that served it.
-fn read(board: &Board, core: u16, engine: &mut HostEngine, now_ns: &mut u64) -> usize {
+fn read(board: &Board, core: u16, engine: &mut Core, now_ns: &mut u64) -> usize {
     let io = Io {
         volume: 0,
         op: IoOp::Read,
@@ -22,25 +22,24 @@ fn read(board: &Board, core: u16, engine: &mut HostEngine, now_ns: &mut u64) -> 
     let Some(Output::Device(request)) = engine.poll_output() else {
         panic!("no request");
     };
-    let path = usize::from(engine.in_flight(0, PathIndex(1)) > 0);
+    let path = usize::from(engine.host().in_flight(0, PathIndex(1)) > 0);
     *now_ns += LATENCIES_NS[path];
-    board.read(core, engine);
     engine.handle_device(request.id, Ok(()), *now_ns);
     turn(board, core, engine, *now_ns);
     path
 }
 
-fn turn(board: &Board, core: u16, engine: &mut HostEngine, now_ns: u64) {
-    board.read(core, engine);
-    engine.turn(&mut Vec::new(), now_ns);
-    board.show(core, engine);
+fn turn(board: &Board, core: u16, engine: &mut Core, now_ns: u64) {
+    engine.exchange(&mut board.peers_of(core), |engine| {
+        engine.turn(&mut Vec::new(), now_ns);
+    });
     while engine.poll_event().is_some() {}
 }
 
 /// Weights of both paths, and what the core itself measured of them.
-fn weights(engine: &HostEngine) -> [(u32, u64); 2] {
+fn weights(engine: &Core) -> [(u32, u64); 2] {
     [0, 1].map(|path| {
-        let stats = engine.policy_stats(0, PathIndex(path), Group::Read);
+        let stats = engine.host().policy_stats(0, PathIndex(path), Group::Read);
         (stats.weight, stats.smoothed_ns)
     })
 }
@@ -60,7 +59,7 @@ fn a13_a_core_weighs_a_path_that_it_never_measured_by_what_its_node_measured() {
         volume.policy = Policy::parse("weighted-latency:per-numa").unwrap();
         volume.knobs.weight_timeout_ns = 0;
         volume.paths.push(volume.paths[0].clone());
-        let mut engine = HostEngine::new(config);
+        let mut engine = Core::without_front_ends(HostEngine::new(config));
         turn(&board, core, &mut engine, 0);
         engine
     });

@@ -3,8 +3,8 @@
 use crate::common::*;
 use crate::host::mark::{BOUND_NS, config};
 use engine::host::{
-    Change, Hints, HoldReason, HostConfig, HostEngine, HostEvent, Io, IoDone, PathConfig, PathKind,
-    Recovery, WriteFailover,
+    Change, Hints, HoldReason, HostConfig, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery,
+    WriteFailover,
 };
 use engine::{DeviceId, Machine};
 use std::cell::RefCell;
@@ -88,7 +88,7 @@ fn killed(second: HostConfig) -> u64 {
     rig.world.nodes[HOST].stopped = true;
     rig.world.cut(HOST, 0);
     rig.world.cut(HOST, 1);
-    let heir = Rc::new(RefCell::new(HostEngine::new(second)));
+    let heir = Rc::new(RefCell::new(HostCore::new(second)));
     let node = rig.world.add(heir.clone(), 8 << 20);
     rig.world.nodes[node].addresses = rig.world.nodes[HOST].addresses.clone();
     fill(&mut rig.world.nodes[node].arena.0[..4096], 0, 2);

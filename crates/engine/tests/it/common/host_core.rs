@@ -1,0 +1,68 @@
+//! A core without front ends, whose program is the test.
+use engine::export::{ExportControl, ExportEvent};
+use engine::host::{Hints, HostConfig, HostControl, HostEngine, HostEvent, Io, SubmitError};
+use engine::machine::Memory;
+use engine::{Around, Core, Machine};
+use std::ops::{Deref, DerefMut};
+
+/// Driven as any core; asked as its multipath volumes are.
+pub struct HostCore(pub Core);
+
+impl HostCore {
+    pub fn new(config: HostConfig) -> Self {
+        Self(Core::without_front_ends(HostEngine::new(config)))
+    }
+
+    /// With room for so many paths in all.
+    pub fn with_room(config: HostConfig, room: usize) -> Self {
+        let engine = HostEngine::with_room(config, room);
+        Self(Core::without_front_ends(engine))
+    }
+
+    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.0.submit(io, now_ns)
+    }
+
+    pub fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        self.0.submit_with(io, hints, now_ns)
+    }
+
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        match self.0.poll_event()? {
+            ExportEvent::Host(event) => Some(event),
+            other => panic!("of no front end: {other:?}"),
+        }
+    }
+}
+
+impl Deref for HostCore {
+    type Target = HostEngine;
+    fn deref(&self) -> &HostEngine {
+        self.0.host()
+    }
+}
+
+impl DerefMut for HostCore {
+    fn deref_mut(&mut self) -> &mut HostEngine {
+        self.0.host_mut()
+    }
+}
+
+impl Around for HostCore {
+    type Inner = Core;
+    type Control = HostControl;
+
+    fn inner(&self) -> &Core {
+        &self.0
+    }
+    fn inner_mut(&mut self) -> &mut Core {
+        &mut self.0
+    }
+    fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+        let message = ExportControl::Host(message);
+        self.0.handle_control(message, now_ns);
+    }
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.0.turn(memory, now_ns);
+    }
+}
