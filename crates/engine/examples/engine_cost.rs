@@ -14,7 +14,7 @@ use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
 };
 use engine::machine::Memory;
-use engine::{Core, DeviceId, Machine, Output, Span};
+use engine::{Core, LocalDevice, Machine, Output, Span};
 use std::collections::VecDeque;
 use std::process::ExitCode;
 
@@ -43,7 +43,7 @@ fn config(paths: u64) -> HostConfig {
     let path = PathConfig {
         uri: "mem:1MiB".into(),
         kind: PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 1 << 20,
             block_shift: 9,
             identity: None,

@@ -28,7 +28,7 @@ use crate::host::{
 };
 use crate::limits::{CHANGES_READY, EXPORTS_MAX};
 use crate::machine::{
-    Closed, ConnId, DeviceError, DeviceExtent, DeviceId, Machine, Memory, Output, Place, Send,
+    Closed, ConnId, DeviceError, DeviceExtent, LocalDevice, Machine, Memory, Output, Place, Send,
 };
 use crate::mirror::{LegReport, MirrorReport};
 use crate::nvme_server::{self, NvmeConfig, NvmeServer};
@@ -586,7 +586,7 @@ impl Machine for Core {
         self.devices.start_before_ns(id)
     }
 
-    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
+    fn handle_cut(&mut self, device: LocalDevice, end: u64, now_ns: u64) {
         self.devices.handle_cut(device, end, now_ns);
     }
 

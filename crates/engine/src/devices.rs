@@ -483,7 +483,7 @@ impl Devices {
     }
 
     /// As [`Machine::handle_cut`](machine::Machine::handle_cut).
-    pub(crate) fn handle_cut(&mut self, device: machine::DeviceId, end: u64, now_ns: u64) {
+    pub(crate) fn handle_cut(&mut self, device: machine::LocalDevice, end: u64, now_ns: u64) {
         self.again |= self.mirrors.file_cut(&self.host, device, end, now_ns);
     }
 }

@@ -33,5 +33,5 @@ mod slot_queues;
 pub mod target;
 
 pub use self::core::Core;
-pub use machine::{Around, ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 pub use nvme_server::NvmeConfig;

@@ -21,7 +21,7 @@ pub struct ConnId(pub u32);
 
 /// A block device or file of this core, as the reactor's owner numbered it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceId(pub u16);
+pub struct LocalDevice(pub u16);
 
 /// A range of the core's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -88,7 +88,7 @@ pub struct DeviceRequest {
     /// Comes back in `handle_device`.
     pub id: u32,
     /// Which device.
-    pub device: DeviceId,
+    pub device: LocalDevice,
     /// What to do.
     pub op: DeviceOp,
     /// First byte on the device.
@@ -105,7 +105,7 @@ pub struct ExtentRequest {
     /// Comes back in `handle_extent`.
     pub id: u32,
     /// Which device.
-    pub device: DeviceId,
+    pub device: LocalDevice,
     /// First byte on the device.
     pub offset: u64,
     /// Bytes that are asked about; never 0.
@@ -196,7 +196,7 @@ pub enum Output {
     /// when the device may be asked again: after what was under way, or before.
     LetGo {
         /// Which.
-        device: DeviceId,
+        device: LocalDevice,
         /// Of no request.
         id: u32,
     },
@@ -283,7 +283,7 @@ pub trait Machine {
     }
     /// A file that no other process uses became shorter than it was: `end` is the first byte that
     /// was not there; 0: that is not known. It may be as long again by now.
-    fn handle_cut(&mut self, _device: DeviceId, _end: u64, _now_ns: u64) {}
+    fn handle_cut(&mut self, _device: LocalDevice, _end: u64, _now_ns: u64) {}
     /// The answer to [`Output::Extent`].
     fn handle_extent(&mut self, _id: u32, _extent: DeviceExtent, _now_ns: u64) {}
     /// A message from another thread.
@@ -376,7 +376,7 @@ impl<M: Around> Machine for M {
     fn start_before_ns(&self, id: u32) -> u64 {
         self.inner().start_before_ns(id)
     }
-    fn handle_cut(&mut self, device: DeviceId, end: u64, now_ns: u64) {
+    fn handle_cut(&mut self, device: LocalDevice, end: u64, now_ns: u64) {
         self.inner_mut().handle_cut(device, end, now_ns);
     }
     fn handle_extent(&mut self, id: u32, extent: DeviceExtent, now_ns: u64) {

@@ -393,7 +393,7 @@ impl Mirrors {
     pub fn file_cut(
         &mut self,
         host: &HostEngine,
-        file: machine::DeviceId,
+        file: machine::LocalDevice,
         end: u64,
         now_ns: u64,
     ) -> bool {

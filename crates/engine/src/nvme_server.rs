@@ -33,7 +33,7 @@ pub(crate) use extents::server_of;
 use crate::export::ExportEvent;
 use crate::host::{IoDone, IoOp, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, ZEROES_BYTES};
-use crate::machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Memory, Output, Span};
+use crate::machine::{ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Memory, Output, Span};
 use crate::mirror::Devices;
 use crate::pipeline::{Pipeline, Stage, ZeroBuffer};
 use crate::seldom::Seldom;
@@ -150,7 +150,7 @@ impl NvmeServer {
         let own_bytes = u64::from(ZEROES_BYTES) + Compares::bytes(namespaces.len());
         let target = TargetConfig {
             shapes: alloc::vec![shape::Config::default(); subsystem.ports.len()],
-            devices: volumes.into_iter().map(DeviceId).collect(),
+            devices: volumes.into_iter().map(LocalDevice).collect(),
             subsystem,
             // What follows is written to files past their cache: it begins at a whole page.
             arena_bytes: arena_bytes.saturating_sub(own_bytes) / PAGE * PAGE,

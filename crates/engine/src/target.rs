@@ -43,7 +43,7 @@ pub use faults::{ErrorRule, Faults, Ops, Probability};
 pub use log::{Event, Log, Why};
 
 use crate::limits::{BUFFER_MAX, CHANGES_READY, TARGET_COMMANDS_MAX};
-use crate::machine::{DeviceId, Output};
+use crate::machine::{LocalDevice, Output};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -63,7 +63,7 @@ pub struct TargetConfig {
     /// Shape of each port, in the order of the subsystem's ports.
     pub shapes: Vec<shape::Config>,
     /// Device of each namespace, in the order of the subsystem's namespaces.
-    pub devices: Vec<DeviceId>,
+    pub devices: Vec<LocalDevice>,
     /// Arena bytes for payload.
     pub arena_bytes: u64,
     /// Seed of jitter.
@@ -116,7 +116,7 @@ pub struct TargetEngine {
 #[derive(Clone, Copy)]
 struct Namespace {
     nsid: u32,
-    device: DeviceId,
+    device: LocalDevice,
     block_shift: u8,
     /// Counts its deactivations: commands that came before the last one are not for what the NSID
     /// has now.

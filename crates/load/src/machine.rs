@@ -298,7 +298,7 @@ mod tests {
     use crate::pattern::{Region, Shape};
     use crate::sizes::Sizes;
     use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, VolumeConfig};
-    use engine::{DeviceId, Output};
+    use engine::{LocalDevice, Output};
 
     /// One device path, of core 0 of two.
     fn config() -> HostConfig {
@@ -322,7 +322,7 @@ mod tests {
                 paths: vec![PathConfig {
                     uri: "null:1MiB".to_owned(),
                     kind: PathKind::Device {
-                        device: DeviceId(0),
+                        device: LocalDevice(0),
                         bytes: 1 << 20,
                         block_shift: 9,
                         identity: None,

@@ -3,7 +3,7 @@
 use crate::holder;
 use crate::uri::{Found, NvmeNg, NvmeTcp, PathKeys, PathUri, Start, UriKind};
 use anyhow::{Context, bail};
-use engine::DeviceId;
+use engine::LocalDevice;
 use engine::host::{Attached, PathConfig, PathKind, Recovery, VolumeConfig};
 use runtime::{Device, FileDevice, MemoryDevice, NOWHERE, PassthroughDevice, QueueDevice};
 use std::net::SocketAddr;
@@ -312,7 +312,7 @@ impl End {
                 nsid: place.tcp.nsid,
             },
             Self::Passthrough(opened) => PathKind::Passthrough {
-                device: DeviceId(number),
+                device: LocalDevice(number),
                 facts: Box::new(Attached {
                     controller: opened.controller().clone(),
                     namespace: opened.namespace().clone(),
@@ -324,7 +324,7 @@ impl End {
                 block_shift,
                 identity,
             } => PathKind::Device {
-                device: DeviceId(number),
+                device: LocalDevice(number),
                 bytes: *bytes,
                 block_shift: *block_shift,
                 identity: identity.clone(),

@@ -224,12 +224,12 @@ fn command(
 mod tests {
     use super::*;
     use engine::Span;
-    use engine::machine::DeviceId;
+    use engine::machine::LocalDevice;
 
     fn request(op: DeviceOp, offset: u64, length: u64) -> DeviceRequest {
         DeviceRequest {
             id: 1,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             op,
             offset,
             length,

@@ -32,7 +32,7 @@ use crate::truncation_guard::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use blocking::Inbox;
 use engine::Machine;
-use engine::machine::{DeviceError, DeviceExtent, DeviceId, DeviceOp, DeviceRequest};
+use engine::machine::{DeviceError, DeviceExtent, DeviceOp, DeviceRequest, LocalDevice};
 use nvme::wire::Status;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -175,7 +175,7 @@ pub(crate) struct Devices {
     /// Answers about holes, by the identifier of the question.
     pub(crate) extents: Vec<(u32, DeviceExtent)>,
     /// Files that we have alone and that became shorter, and where they ended.
-    pub(crate) cuts: Vec<(DeviceId, u64)>,
+    pub(crate) cuts: Vec<(LocalDevice, u64)>,
     /// When the sizes of such files are looked at next; `u64::MAX`: there are none.
     pub(crate) sizes_at_ns: u64,
     pub(crate) commands: Commands,
@@ -183,9 +183,9 @@ pub(crate) struct Devices {
     free: Vec<u32>,
     waiting: VecDeque<u32>,
     /// By device.
-    compares: BTreeMap<DeviceId, Compares>,
+    compares: BTreeMap<LocalDevice, Compares>,
     /// The device whose compare was started last.
-    turn: DeviceId,
+    turn: LocalDevice,
     /// Requests on the ring.
     in_flight: usize,
     zeroes: Extent,
@@ -201,7 +201,7 @@ pub(crate) fn path_of(device: &Device) -> Option<String> {
     }
 }
 
-pub(crate) fn device_number(device: DeviceId) -> usize {
+pub(crate) fn device_number(device: LocalDevice) -> usize {
     usize::from(device.0)
 }
 
@@ -274,7 +274,7 @@ impl Devices {
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             compares: BTreeMap::new(),
-            turn: DeviceId(0),
+            turn: LocalDevice(0),
             in_flight: 0,
             inbox: Arc::new(Inbox::new(wake)),
             zeroes,
@@ -285,7 +285,7 @@ impl Devices {
     }
 
     /// Another device under a number that no request has.
-    pub(crate) fn set(&mut self, ring: &mut Ring, device: DeviceId, opened: Option<Opened>) {
+    pub(crate) fn set(&mut self, ring: &mut Ring, device: LocalDevice, opened: Option<Opened>) {
         let at = device_number(device);
         // The numbers between are set before they are used.
         while self.backends.len() <= at {
@@ -471,7 +471,7 @@ impl Devices {
             return None;
         }
         let left = self.scratch.len();
-        let may = |it: &(&DeviceId, &Compares)| !it.1.waiting.is_empty() && it.1.out < left;
+        let may = |it: &(&LocalDevice, &Compares)| !it.1.waiting.is_empty() && it.1.out < left;
         let behind = (Bound::Excluded(self.turn), Bound::Unbounded);
         let next = self.compares.range(behind).find(may);
         let (&device, _) = next.or_else(|| self.compares.iter().find(may))?;

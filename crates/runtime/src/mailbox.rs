@@ -7,7 +7,7 @@
 use crate::device::Opened;
 use crate::limits::MAILBOX_MAX;
 use crate::{Device, RuntimeError};
-use engine::DeviceId;
+use engine::LocalDevice;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) enum Mail<C> {
     /// Sets the address of an address number.
     Address(u32, SocketAddr),
     /// Sets the device of a device number.
-    Device(DeviceId, Option<Box<Opened>>),
+    Device(LocalDevice, Option<Box<Opened>>),
 }
 
 /// Sends messages to a reactor from any thread; wakes it. Cloneable.
@@ -124,7 +124,7 @@ impl<C: Send> Sender<C> {
     /// No descriptor is left for it; then nothing has changed.
     pub fn set_device(
         &self,
-        number: DeviceId,
+        number: LocalDevice,
         device: Option<&Device>,
     ) -> Result<bool, RuntimeError> {
         let opened = device.map(Opened::new).transpose()?.map(Box::new);

@@ -532,7 +532,7 @@ fn sleeps() -> u64 {
 mod tests {
     use super::*;
     use crate::{Device, FileDevice};
-    use engine::machine::{Closed, DeviceError, DeviceId, DeviceOp, DeviceRequest, Place, Send};
+    use engine::machine::{Closed, DeviceError, DeviceOp, DeviceRequest, LocalDevice, Place, Send};
 
     /// A machine that does nothing.
     struct Still;
@@ -589,7 +589,7 @@ mod tests {
         let mut reactor = Reactor::new(config, Still, mailbox).unwrap();
         let request = DeviceRequest {
             id: 0,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             op: DeviceOp::Read,
             offset: 0,
             length: 4096,

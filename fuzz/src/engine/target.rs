@@ -10,7 +10,7 @@ use super::common::{
 };
 use super::initiator::{self, Initiator};
 use super::tape::Tape;
-use engine::DeviceId;
+use engine::LocalDevice;
 use engine::host::{HostConfig, HostControl, PathKind};
 use engine::limits::TARGET_LINGER_NS;
 use engine::machine::Closed;
@@ -77,7 +77,7 @@ fn target(choice: u8) -> TargetConfig {
     of.connections_max = 8;
     of.volatile_write_cache = choice & 1 != 0;
     of.c2h_success = choice & 2 != 0;
-    config.devices = vec![DeviceId(0), DeviceId(1)];
+    config.devices = vec![LocalDevice(0), LocalDevice(1)];
     config.arena_bytes = 256 << 10;
     if choice & 4 != 0 {
         config.shapes[1].delay_ns = 3 * MS;

@@ -18,7 +18,7 @@ use engine::host::{
 };
 use engine::limits::SCRATCH_BYTES;
 use engine::mirror::{Devices, MirrorOrder};
-use engine::{DeviceId, Span};
+use engine::{LocalDevice, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::watchdog::STUCK_GRACE;
@@ -235,7 +235,7 @@ impl Senders {
     /// No descriptor is left.
     pub fn set_device(&self, number: u16, device: Option<&Device>) -> anyhow::Result<()> {
         for core in &self.all {
-            core.set_device(DeviceId(number), device)?;
+            core.set_device(LocalDevice(number), device)?;
         }
         Ok(())
     }

@@ -3,13 +3,13 @@ use super::HostEngine;
 
 use super::status;
 use super::types::{Io, IoOp, PathKind};
-use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
+use crate::machine::{DeviceError, DeviceOp, DeviceRequest, LocalDevice, Span};
 use block::IoLimits;
 use nvme::wire::status::Class;
 use volume::{Identity, Outcome, Shown, Size};
 
 /// The request for `io`, under the name `id`.
-pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
+pub(super) fn request(io: &Io, device: LocalDevice, id: u32) -> DeviceRequest {
     let op = match io.op {
         IoOp::Read => DeviceOp::Read,
         IoOp::Write { fua } => DeviceOp::Write { fua },
@@ -30,7 +30,7 @@ pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
 }
 
 /// A flush that belongs to no I/O.
-pub(super) fn flush(device: DeviceId, id: u32) -> DeviceRequest {
+pub(super) fn flush(device: LocalDevice, id: u32) -> DeviceRequest {
     DeviceRequest {
         id,
         device,
@@ -75,14 +75,14 @@ pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
 
 impl HostEngine {
     /// Whether a path of a volume leads to a device.
-    pub(crate) fn uses(&self, volume: u16, device: DeviceId) -> bool {
+    pub(crate) fn uses(&self, volume: u16, device: LocalDevice) -> bool {
         let mut paths = self.paths.iter().filter(|path| path.volume == volume);
         paths.any(|path| path.kind.device() == Some(device))
     }
 
     /// The device that a volume is, where nothing lies between: it has one path, which is live and
     /// leads to a local device.
-    pub(crate) fn sole_device(&self, volume: u16) -> Option<DeviceId> {
+    pub(crate) fn sole_device(&self, volume: u16) -> Option<LocalDevice> {
         let mut paths = self.paths.iter().filter(|path| path.volume == volume);
         let path = paths.next().filter(|path| path.is_live())?;
         match path.kind {
@@ -257,9 +257,9 @@ mod tests {
             ),
             (IoOp::Deallocate, DeviceOp::Deallocate, none),
         ] {
-            let request = request(&io(op), DeviceId(3), 7);
+            let request = request(&io(op), LocalDevice(3), 7);
             assert_eq!((request.op, request.span), (want, memory), "{op:?}");
-            assert_eq!((request.id, request.device), (7, DeviceId(3)));
+            assert_eq!((request.id, request.device), (7, LocalDevice(3)));
             assert_eq!((request.offset, request.length), (512, 4096));
         }
     }

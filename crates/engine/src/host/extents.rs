@@ -12,14 +12,14 @@ use super::HostEngine;
 use super::outbox::Outbox;
 use super::path::{Path, Role};
 use super::types::{HostEvent, PathNews};
-use crate::machine::{DeviceExtent, DeviceId};
+use crate::machine::{DeviceExtent, LocalDevice};
 use policy::PathIndex;
 
 /// What knows which bytes of a volume are holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Witness {
     /// The device that the volume is.
-    Device(DeviceId),
+    Device(LocalDevice),
     /// The controllers of its paths.
     Paths(u16),
 }

@@ -1,5 +1,5 @@
 //! What a path is: a queue of a controller of our own, or a device of the reactor.
-use crate::machine::DeviceId;
+use crate::machine::LocalDevice;
 use alloc::boxed::Box;
 use alloc::string::String;
 
@@ -18,7 +18,7 @@ pub enum PathKind {
     /// A device of the reactor.
     Device {
         /// Its number (the same on every core).
-        device: DeviceId,
+        device: LocalDevice,
         /// Size in bytes.
         bytes: u64,
         /// log2 of the block size.
@@ -36,7 +36,7 @@ pub enum PathKind {
     /// A device of the reactor that is a namespace of a controller, which somebody else drives.
     Passthrough {
         /// Its number (the same on every core).
-        device: DeviceId,
+        device: LocalDevice,
         /// What it is.
         facts: Box<Attached>,
     },
@@ -53,7 +53,7 @@ pub struct Attached {
 
 impl PathKind {
     /// The device of the reactor that it is, if it is one.
-    pub fn device(&self) -> Option<DeviceId> {
+    pub fn device(&self) -> Option<LocalDevice> {
         match *self {
             Self::NvmeTcp { .. } => None,
             Self::Device { device, .. } | Self::Passthrough { device, .. } => Some(device),

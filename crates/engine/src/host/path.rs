@@ -9,7 +9,7 @@ use super::io_table::Lane;
 use super::mark::Unmarked;
 use super::recovery::Recovery;
 use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
-use crate::machine::{ConnId, DeviceId};
+use crate::machine::{ConnId, LocalDevice};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -368,7 +368,7 @@ impl Path {
     /// A place without a path.
     pub(super) fn vacant(number: usize) -> Self {
         let kind = PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 0,
             block_shift: 9,
             identity: None,

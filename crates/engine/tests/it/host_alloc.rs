@@ -3,7 +3,7 @@ use crate::common::*;
 use engine::host::{HedgeStats, HostConfig, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetConfig;
-use engine::{ConnId, DeviceId, Machine, Output};
+use engine::{ConnId, LocalDevice, Machine, Output};
 use policy::Policy;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -245,7 +245,7 @@ fn no_io_to_a_local_device_allocates() {
     let mut config = host_config(2);
     for path in &mut config.volumes[0].paths {
         path.kind = PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 16 << 20,
             block_shift: 12,
             identity: None,

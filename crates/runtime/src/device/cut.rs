@@ -2,7 +2,7 @@
 use super::{Backend, CUT_SHORT, Devices, FileRequest, Step, device_number};
 use crate::FileDevice;
 use crate::truncation_guard::Looked;
-use engine::machine::{DeviceError, DeviceId, DeviceRequest};
+use engine::machine::{DeviceError, DeviceRequest, LocalDevice};
 
 /// How often the size of a file is looked at of which nothing is asked, ns.
 const IDLE_LOOK_NS: u64 = 1_000_000_000;
@@ -57,7 +57,7 @@ impl Devices {
             device.look(0, false, looked, now_ns);
             if let Some(end) = news(device, looked) {
                 tell(device);
-                self.cuts.push((DeviceId(number), end));
+                self.cuts.push((LocalDevice(number), end));
             }
         }
     }

@@ -31,7 +31,7 @@ fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
     let begin = |devices: &mut Devices, ring: &mut Ring, op| {
         let request = DeviceRequest {
             id: 0,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             op,
             offset: 0,
             length: 4096,
@@ -51,7 +51,7 @@ fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
     }
     begin(&mut devices, &mut ring, DeviceOp::Compare);
     begin(&mut devices, &mut ring, DeviceOp::Read);
-    let waiting = |devices: &Devices| devices.compares[&DeviceId(0)].waiting.len();
+    let waiting = |devices: &Devices| devices.compares[&LocalDevice(0)].waiting.len();
     let read = half as u32;
     assert!(devices.handle(&mut ring, read, Ok(4096), NOW).is_some());
     assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "the read started");
@@ -76,7 +76,7 @@ fn t52_compares_of_a_hung_file_leave_memory_to_others() {
     let begin = |devices: &mut Devices, ring: &mut Ring, device: u16| {
         let request = DeviceRequest {
             id: 0,
-            device: DeviceId(device),
+            device: LocalDevice(device),
             op: DeviceOp::Compare,
             offset: 0,
             length: 4096,
@@ -86,7 +86,7 @@ fn t52_compares_of_a_hung_file_leave_memory_to_others() {
         devices.begin(ring, device.into(), &request, extent, (0, u64::MAX));
     };
     let out = |devices: &Devices| {
-        let all = (0..3).map(|it| devices.compares.get(&DeviceId(it)));
+        let all = (0..3).map(|it| devices.compares.get(&LocalDevice(it)));
         all.map(|it| it.map_or(0, |it| it.out)).collect::<Vec<_>>()
     };
     for device in [0, 1, 2] {
@@ -98,7 +98,7 @@ fn t52_compares_of_a_hung_file_leave_memory_to_others() {
     let of_third = |devices: &Devices| {
         let those = devices.requests.iter().position(|it| {
             it.is_some_and(|it| {
-                it.request.device == DeviceId(2) && matches!(it.step, Step::Compare(Some(_)))
+                it.request.device == LocalDevice(2) && matches!(it.step, Step::Compare(Some(_)))
             })
         });
         those.map(|slot| slot as u32)
@@ -166,7 +166,7 @@ fn devices(file: FileDevice) -> (Devices, Ring) {
 fn request(op: DeviceOp) -> DeviceRequest {
     DeviceRequest {
         id: 7,
-        device: DeviceId(0),
+        device: LocalDevice(0),
         op,
         offset: 8192,
         length: if op == DeviceOp::Flush { 0 } else { 4096 },
@@ -404,7 +404,7 @@ fn t52_questions_of_a_hung_file_beyond_few_are_answered_at_once() {
     for id in 0..1000 {
         let request = ExtentRequest {
             id,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             offset: 0,
             length: 1 << 20,
         };

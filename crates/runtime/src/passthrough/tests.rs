@@ -127,7 +127,7 @@ fn error_behind_the_end_is_told_by_the_size() {
     }
     let request = |op, offset, length| DeviceRequest {
         id: 1,
-        device: engine::DeviceId(0),
+        device: engine::LocalDevice(0),
         op,
         offset,
         length,

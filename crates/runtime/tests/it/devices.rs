@@ -1,6 +1,6 @@
 //! Devices of every kind, through a reactor.
 use crate::recorder::{Command, Options, Recording, span};
-use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Output};
+use engine::machine::{DeviceError, DeviceOp, DeviceRequest, LocalDevice, Output};
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -364,7 +364,7 @@ fn more_requests_than_operations_all_end() {
         let span = span(at, 4096);
         let request = DeviceRequest {
             id,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             op,
             offset,
             length: 4096,
@@ -410,7 +410,7 @@ fn devices_come_and_go_while_the_reactor_runs() {
         let all = all.filter_map(|entry| leads(entry.unwrap()));
         all.filter(|to| *to == path.0).count()
     };
-    let set = |device: Option<&Device>| recording.sender().set_device(DeviceId(0), device);
+    let set = |device: Option<&Device>| recording.sender().set_device(LocalDevice(0), device);
     let later = file(&path, 4 << 20);
     set(Some(&later)).unwrap();
     exercise(&recording);

@@ -294,7 +294,7 @@ impl Recording {
     ) -> Result<(), DeviceError> {
         let request = DeviceRequest {
             id: 77,
-            device: DeviceId(0),
+            device: LocalDevice(0),
             op,
             offset,
             length,

@@ -10,7 +10,7 @@ use super::world::{Event, World};
 use alloc::vec::Vec;
 use canary::Bug;
 use engine::machine::DeviceError;
-use engine::{DeviceId, DeviceRequest, Output};
+use engine::{DeviceRequest, LocalDevice, Output};
 
 /// For how much longer than the rest a request may hang, ns.
 pub(super) const LONGER_NS: u64 = 8_000_000_000;
@@ -46,7 +46,7 @@ pub struct Overtaken {
 
 impl World {
     /// The device of a node takes requests and starts none until then.
-    pub(super) fn hang(&mut self, number: usize, device: DeviceId, until_ns: u64) {
+    pub(super) fn hang(&mut self, number: usize, device: LocalDevice, until_ns: u64) {
         let hung = &mut self.nodes[number].hung;
         if hung.is_none_or(|it| it.until_ns < until_ns) {
             *hung = Some(Hung { device, until_ns });
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// When a request starts that a device is asked for while it hangs.
-    pub(super) fn hangs_until(&mut self, number: usize, device: DeviceId) -> Option<u64> {
+    pub(super) fn hangs_until(&mut self, number: usize, device: LocalDevice) -> Option<u64> {
         let now_ns = self.now_ns;
         let node = &mut self.nodes[number];
         let is_here = |it: &Hung| it.device == device && it.until_ns > now_ns;

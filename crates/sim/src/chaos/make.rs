@@ -12,7 +12,7 @@ use engine::export::{ExportConfig, ExportControl, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
-use engine::{DeviceId, Machine, Span};
+use engine::{LocalDevice, Machine, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::{AnaState, Digests, HostIdentity};
 use policy::Knobs;
@@ -154,7 +154,7 @@ impl Rig {
             ana: AnaState::Optimized,
         };
         let namespaces = self.namespaces(number);
-        let devices = vec![DeviceId(0); namespaces.len()];
+        let devices = vec![LocalDevice(0); namespaces.len()];
         TargetConfig {
             subsystem: SubsystemConfig {
                 nqn: nqn(self.disk_of(number)),

@@ -11,7 +11,7 @@ use engine::Core;
 use engine::discovery::DiscoveryEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
-use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output};
+use engine::{ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output};
 
 /// A machine of any kind.
 #[derive(Default)]
@@ -285,7 +285,7 @@ impl Halt {
 /// A device that hangs.
 #[derive(Clone, Copy, Debug)]
 pub struct Hung {
-    pub device: DeviceId,
+    pub device: LocalDevice,
     pub until_ns: u64,
 }
 

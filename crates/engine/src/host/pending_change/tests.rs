@@ -55,7 +55,7 @@ fn path() -> Path {
     let config = PathConfig {
         uri: "file:///a".into(),
         kind: PathKind::Device {
-            device: crate::DeviceId(0),
+            device: crate::LocalDevice(0),
             bytes: 4096,
             block_shift: 9,
             identity: None,

@@ -5,7 +5,7 @@ use engine::host::{
     SubmitError, VolumeConfig, VolumeInfo,
 };
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{DeviceId, Machine, Span};
+use engine::{LocalDevice, Machine, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
 use policy::{Knobs, PathIndex, Policy};
@@ -68,7 +68,7 @@ pub fn target_config(ports: u16) -> TargetConfig {
             connections_max: 16,
         },
         shapes: vec![shape::Config::default(); usize::from(ports)],
-        devices: vec![DeviceId(0)],
+        devices: vec![LocalDevice(0)],
         arena_bytes: 16 << 20,
         seed: 1,
     }

@@ -7,7 +7,7 @@ use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::{EXPORT_ARENA_MIN, EXTENT_QUESTIONS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceExtent, ExtentRequest};
 use engine::target::TargetControl;
-use engine::{ConnId, DeviceId, Machine, Output};
+use engine::{ConnId, LocalDevice, Machine, Output};
 use nbd::client::{Config, Event, Session};
 use nbd::{Kind, Request};
 
@@ -32,7 +32,7 @@ impl Pair {
         let path = PathConfig {
             uri: "file:disk".into(),
             kind: PathKind::Device {
-                device: DeviceId(0),
+                device: LocalDevice(0),
                 bytes: VOLUME,
                 block_shift: 12,
                 identity: None,

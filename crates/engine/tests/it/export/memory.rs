@@ -7,7 +7,7 @@ use engine::export::{ExportConfig, ExportControl, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::machine::{Closed, DeviceExtent};
-use engine::{ConnId, DeviceId, Machine, Output};
+use engine::{ConnId, LocalDevice, Machine, Output};
 use nbd::limits::{BLOCK_MAX, OPTION_DATA_MAX, OPTION_SKIP_MAX, WRITE_SKIP_MAX};
 use nbd::wire::{OptionHeader, RequestHeader, cmd, opt};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn made(places: u16) -> Core {
     let path = PathConfig {
         uri: "disk:0".into(),
         kind: PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: VOLUME,
             block_shift: 12,
             identity: None,

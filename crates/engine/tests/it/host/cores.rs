@@ -6,7 +6,7 @@ use engine::host::{
 };
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
-use engine::{DeviceId, Machine};
+use engine::{LocalDevice, Machine};
 use nvme::host::AnaState;
 use policy::{Aggregate, Means, NodeMeans, PathIndex, Policy};
 use std::cell::RefCell;
@@ -475,7 +475,7 @@ fn device_rig(paths: u8) -> (Rig, Disk) {
     for path in &mut host.volumes[0].paths {
         let bytes = BLOCKS * u64::from(BLOCK);
         path.kind = PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes,
             block_shift: 9,
             identity: None,

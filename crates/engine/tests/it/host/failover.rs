@@ -2,7 +2,7 @@
 //! visible.
 
 use crate::common::*;
-use engine::DeviceId;
+use engine::LocalDevice;
 use engine::host::{HostControl, HostEvent, Io, PathKind, PathState, Recovery};
 use engine::machine::{DeviceError, Span};
 use engine::target::TargetControl;
@@ -127,7 +127,7 @@ fn t26_a_group_that_a_port_may_not_serve_takes_its_namespaces_alone_off_that_pat
     let mut second = namespace(2);
     second.ana_group = 2;
     target.subsystem.namespaces.push(second);
-    target.devices.push(DeviceId(1));
+    target.devices.push(LocalDevice(1));
     let mut host = host_config(2);
     for path in &mut host.volumes[0].paths {
         if let PathKind::NvmeTcp { nsid, .. } = &mut path.kind {
@@ -262,7 +262,7 @@ fn devices() -> Rig {
     host.volumes[0].recovery = Recovery::default();
     for (device, path) in (0..).zip(&mut host.volumes[0].paths) {
         path.kind = PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 16 << 20,
             block_shift: 9,
             identity: None,

@@ -131,7 +131,7 @@ fn volumes_of_one_subsystem_live_and_die_apart() {
     host.volumes.remove(0);
     let mut target = target_config(2);
     target.subsystem.namespaces.push(namespace(2));
-    target.devices.push(engine::DeviceId(1));
+    target.devices.push(engine::LocalDevice(1));
     let mut rig = Rig::new(host, target);
     rig.world.nodes[TARGET].disks[1] = Disk::new((BLOCKS * u64::from(BLOCK)) as usize);
     rig.ready();

@@ -7,7 +7,7 @@ use engine::host::{
     PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
-use engine::{DeviceId, Machine, Span};
+use engine::{LocalDevice, Machine, Span};
 use policy::PathIndex;
 use volume::{Namespace, Outcome};
 
@@ -45,7 +45,7 @@ fn path(number: u16) -> PathConfig {
     PathConfig {
         uri: format!("queue:/run/{number}.sock"),
         kind: PathKind::Device {
-            device: DeviceId(number),
+            device: LocalDevice(number),
             bytes: 1 << 20,
             block_shift: 12,
             identity: Some(Box::new(identity)),
@@ -103,12 +103,12 @@ impl Rig {
             while let Some(output) = self.host.poll_output() {
                 any = true;
                 match output {
-                    Output::Device(it) if self.hangs && it.device == DeviceId(1) => {
+                    Output::Device(it) if self.hangs && it.device == LocalDevice(1) => {
                         self.asked.push(it);
                     }
                     Output::Device(it) => self.host.handle_device(it.id, Ok(()), self.now_ns),
                     Output::LetGo { device, id } => {
-                        assert_eq!(device, DeviceId(1));
+                        assert_eq!(device, LocalDevice(1));
                         self.let_go.push(id);
                     }
                     _ => {}

@@ -6,7 +6,7 @@ use engine::host::{
     VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceRequest, Output};
-use engine::{DeviceId, Machine, Span};
+use engine::{LocalDevice, Machine, Span};
 use nvme::host::{AnaState, ControllerInfo, NamespaceInfo};
 use nvme::wire::Status;
 use policy::PathIndex;
@@ -80,7 +80,7 @@ impl Rig {
     fn of(volumes: &[&[Attached]]) -> Self {
         let mut number = 0;
         let mut path = |facts: &Attached| {
-            let device = DeviceId(number);
+            let device = LocalDevice(number);
             number += 1;
             PathConfig {
                 uri: format!("nvme-ng:/dev/ng{}n1", device.0),
@@ -158,7 +158,7 @@ impl Rig {
     fn end(&mut self, device: u16, end: Result<(), DeviceError>) -> usize {
         let (its, rest) = std::mem::take(&mut self.asked)
             .into_iter()
-            .partition::<Vec<_>, _>(|it| it.device == DeviceId(device));
+            .partition::<Vec<_>, _>(|it| it.device == LocalDevice(device));
         self.asked = rest;
         for request in &its {
             self.host.handle_device(request.id, end, self.now_ns);
@@ -182,14 +182,14 @@ fn two_controllers_of_a_namespace_share_its_io_and_one_that_vanishes_loses_none(
     let of = |device| {
         rig.asked
             .iter()
-            .filter(move |it| it.device == DeviceId(device))
+            .filter(move |it| it.device == LocalDevice(device))
     };
     assert_eq!((of(0).count(), of(1).count()), (4, 4));
     // What the driver had is ended, then it knows the device no more.
     let first = rig
         .asked
         .iter()
-        .find(|it| it.device == DeviceId(1))
+        .find(|it| it.device == LocalDevice(1))
         .copied();
     let aborted = Err(DeviceError::Nvme(Status::HOST_ABORTED));
     let first = first.unwrap();
@@ -278,7 +278,10 @@ fn t13_a_flush_that_a_device_never_ends_fails_in_time_and_the_path_returns_with_
     rig.submit(IoOp::Flush, 9);
     while rig.end(0, Ok(())) > 0 {}
     let late = rig.asked.clone();
-    assert!(late.len() == 1 && late[0].device == DeviceId(1), "{late:?}");
+    assert!(
+        late.len() == 1 && late[0].device == LocalDevice(1),
+        "{late:?}"
+    );
     for _ in 0..61 {
         rig.now_ns += SECOND;
         rig.host.handle_timeout(rig.now_ns);

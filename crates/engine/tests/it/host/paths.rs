@@ -5,7 +5,7 @@ use engine::host::{
     Change, Changed, HostEvent, IoOp, PathConfig, PathKind, PathState, Recovery, SubmitError,
 };
 use engine::target::{TargetControl, TargetEngine};
-use engine::{DeviceId, Machine};
+use engine::{LocalDevice, Machine};
 use policy::{Group, PathIndex};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -329,7 +329,7 @@ fn device(device: u16) -> PathConfig {
     PathConfig {
         uri: format!("mem:{device}"),
         kind: PathKind::Device {
-            device: DeviceId(device),
+            device: LocalDevice(device),
             bytes: 1 << 20,
             block_shift: 9,
             identity: None,

@@ -3,7 +3,7 @@
 use crate::common::*;
 use engine::host::{HostControl, HostEvent, PathKind, PathState, SubmitError};
 use engine::target::{TargetConfig, TargetEngine};
-use engine::{DeviceId, Machine};
+use engine::{LocalDevice, Machine};
 use policy::{Knobs, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -187,7 +187,7 @@ fn t34_the_volume_is_as_strict_as_its_strictest_path() {
 fn several_namespaces_and_no_nsid_are_listed_and_one_can_be_named() {
     let mut target = target_config(1);
     target.subsystem.namespaces.push(namespace(7));
-    target.devices.push(DeviceId(0));
+    target.devices.push(LocalDevice(0));
     let mut rig = Rig::new(host_config(1), target.clone());
     let line = rig.failure(SECOND);
     assert!(
@@ -284,7 +284,7 @@ fn a_controller_with_fewer_queues_than_cores_is_refused() {
 fn paths_to_devices_and_to_namespaces_do_not_mix() {
     let mut host = host_config(2);
     let device = PathKind::Device {
-        device: DeviceId(0),
+        device: LocalDevice(0),
         bytes: 16 << 20,
         block_shift: 12,
         identity: None,
@@ -356,7 +356,7 @@ fn configurations_that_can_not_be_are_named() {
     assert_eq!(field(many), Err("paths"));
     let blocks = |it: &mut engine::host::HostConfig| {
         it.volumes[0].paths[0].kind = PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 1 << 20,
             block_shift: 8,
             identity: None,

@@ -3,7 +3,7 @@
 use crate::common::*;
 use engine::host::{Change, Hints, HostEvent, IoOp, PathKind, SubmitError};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl, TargetEngine};
-use engine::{DeviceId, DeviceOp};
+use engine::{DeviceOp, LocalDevice};
 use nvme::wire::Status;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -324,7 +324,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
         let mut host = host_config(2);
         for path in &mut host.volumes[0].paths {
             path.kind = PathKind::Device {
-                device: DeviceId(0),
+                device: LocalDevice(0),
                 bytes: 16 << 20,
                 block_shift: 9,
                 identity: None,

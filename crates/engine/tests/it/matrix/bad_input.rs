@@ -5,7 +5,7 @@ use super::hand::{HOST_NQN, Wire};
 use super::stage::{Stage, at, pattern};
 use crate::common::{NQN, SECOND, host_config, namespace};
 use crate::nvme_server::rig::{Below, Rig, Setup, add_namespace};
-use engine::DeviceId;
+use engine::LocalDevice;
 use nvme::wire::Status;
 use nvme::wire::fabrics::{
     CNTLID_ANY, Cc, ConnectData, InvalidParameter, connect_status, property,
@@ -119,7 +119,7 @@ fn wrong_cc_enables_nothing() {
 fn commands_to_absent_namespaces_are_refused_for_good() {
     let mut setup = Setup::over(Below::File);
     add_namespace(&mut setup.server, 5, 7);
-    assert_eq!(setup.server.devices[1], DeviceId(7), "no such volume");
+    assert_eq!(setup.server.devices[1], LocalDevice(7), "no such volume");
     assert_eq!(namespace(5).nsid, 5);
     if let engine::host::PathKind::NvmeTcp { nsid, .. } = &mut setup.guest.volumes[0].paths[0].kind
     {

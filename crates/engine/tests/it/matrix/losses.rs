@@ -6,7 +6,7 @@ use crate::nvme_server::rig::{Below, Setup};
 use engine::export::ExportControl;
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
-use engine::{DeviceId, Machine};
+use engine::{LocalDevice, Machine};
 use nbd::Errno;
 use nbd::client::CommandError;
 use volume::Outcome;
@@ -34,7 +34,7 @@ fn cut_file(front: Front, below: Below) {
     stage.disk_mut(0).cut_at = Some(at(64));
     let now_ns = stage.rig.world.now_ns;
     let mut core = stage.rig.core.borrow_mut();
-    core.handle_cut(DeviceId(0), at(64), now_ns);
+    core.handle_cut(LocalDevice(0), at(64), now_ns);
     drop(core);
     stage.watch();
     for op in [Op::Read, Op::Write] {

@@ -3,7 +3,7 @@
 use engine::host::{PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{LegConfig, MirrorConfig, MirrorsConfig};
-use engine::{DeviceId, Span};
+use engine::{LocalDevice, Span};
 use mirror::bitmap::{Bitmap, PAGE_BYTES};
 use mirror::events::{New, NewLeg};
 use mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
@@ -70,7 +70,7 @@ pub fn volume(number: u16) -> VolumeConfig {
     let path = PathConfig {
         uri: format!("disk:{number}"),
         kind: PathKind::Device {
-            device: DeviceId(number),
+            device: LocalDevice(number),
             bytes: LEG_BYTES,
             block_shift: 12,
             identity: None,

@@ -1,7 +1,7 @@
 //! Volumes whose numbers were a leg's.
 use super::common::{Disk, SECOND};
 use super::rig::{LEG_BYTES, Rig, configured, data, made};
-use engine::DeviceId;
+use engine::LocalDevice;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
@@ -38,7 +38,7 @@ fn and_a_third() -> (Vec<Disk>, HostConfig, MirrorConfig) {
     let mut third = host.volumes[1].clone();
     (third.name, third.paths[0].uri) = ("m0/2".into(), "disk:2".into());
     if let PathKind::Device { device, .. } = &mut third.paths[0].kind {
-        *device = DeviceId(2);
+        *device = LocalDevice(2);
     }
     host.volumes.push(third);
     let new = Disk::new(LEG_BYTES as usize).with_cache();

@@ -2,7 +2,7 @@
 use super::common::SECOND;
 use super::rig::{LEG_BYTES, Rig, configured, data, made, say, superblock};
 use engine::host::HostEvent;
-use engine::machine::{DeviceError, DeviceId, Machine};
+use engine::machine::{DeviceError, LocalDevice, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
 use mirror::superblock::LegState;
@@ -24,7 +24,7 @@ fn resize(rig: &mut Rig, leg: u16, bytes: u64) {
 fn cut_file(rig: &mut Rig, leg: u16, end: u64) {
     let now_ns = rig.world.now_ns;
     let mut engine = rig.engine.borrow_mut();
-    engine.handle_cut(DeviceId(leg), end, now_ns);
+    engine.handle_cut(LocalDevice(leg), end, now_ns);
 }
 
 #[test]

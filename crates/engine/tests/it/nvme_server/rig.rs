@@ -14,7 +14,7 @@ use engine::host::{
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{Core, DeviceId, Machine, NvmeConfig};
+use engine::{Core, LocalDevice, Machine, NvmeConfig};
 use nbd::client::Config;
 use nbd::{Kind, Request};
 use std::cell::RefCell;
@@ -79,7 +79,7 @@ impl Setup {
         }
         let mut server = target_config(1);
         server.subsystem.volatile_write_cache = true;
-        server.devices = vec![DeviceId(volume(below))];
+        server.devices = vec![LocalDevice(volume(below))];
         let mut guest = host_config(1);
         guest.volumes[0].recovery = Recovery::default();
         Self {
@@ -102,7 +102,7 @@ pub fn local(device: u16, block_shift: u8) -> PathConfig {
     PathConfig {
         uri: format!("disk:{device}"),
         kind: PathKind::Device {
-            device: DeviceId(device),
+            device: LocalDevice(device),
             bytes: BLOCKS * u64::from(BLOCK),
             block_shift,
             identity: None,
@@ -507,5 +507,5 @@ fn devices(host: HostConfig, mirror: MirrorConfig) -> Devices {
 /// A namespace of the server, of so little that its size must come from its device.
 pub fn add_namespace(server: &mut TargetConfig, nsid: u32, volume: u16) {
     server.subsystem.namespaces.push(namespace(nsid));
-    server.devices.push(DeviceId(volume));
+    server.devices.push(LocalDevice(volume));
 }

@@ -6,7 +6,7 @@
 
 use engine::machine::{Closed, DeviceError, ExtentRequest, Memory};
 use engine::target::{TargetConfig, TargetEngine};
-use engine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use engine::{ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
 use nvme::wire::fabrics::{CNTLID_ANY, Cc, Connect, ConnectData, Property, property};
@@ -55,7 +55,7 @@ pub fn config(shapes: &[shape::Config]) -> TargetConfig {
             connections_max: 16,
         },
         shapes: shapes.to_vec(),
-        devices: vec![DeviceId(0)],
+        devices: vec![LocalDevice(0)],
         arena_bytes: 64 << 20,
         seed: 1,
     }

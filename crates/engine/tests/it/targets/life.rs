@@ -394,7 +394,7 @@ fn a_resized_namespace_ends_where_it_now_ends() {
 fn every_command_becomes_the_device_operations_it_needs() {
     let mut config = config(&[NONE]);
     config.subsystem.namespaces.push(namespace(2));
-    config.devices.push(engine::DeviceId(5));
+    config.devices.push(engine::LocalDevice(5));
     let mut hand = Hand::new(config);
     let queue = hand.queue(0, 64);
     hand.hold_device = true;

@@ -22,7 +22,7 @@ use super::super::strike::bit;
 use super::ample::is_mild;
 use super::plan::{MS, Whom, fault};
 use alloc::vec::Vec;
-use engine::DeviceId;
+use engine::LocalDevice;
 use shape::Random;
 
 /// How long after its end requests may fail because of one: what hangs longest, and time-outs.
@@ -120,18 +120,19 @@ fn hang(plan: &mut Plan, at_ns: u64, lasts_ns: u64, random: &mut Random) {
 
 impl Course<'_> {
     /// Nodes whose device such a fault concerns, and which that is.
-    fn those_that_hang(&self, fault: &Fault, target: usize) -> Vec<(usize, DeviceId)> {
+    fn those_that_hang(&self, fault: &Fault, target: usize) -> Vec<(usize, LocalDevice)> {
         let leg = self.rig.disk_of(target);
         let shape = self.plan.layout.mirror;
         if shape.is_some_and(|it| it.is_local(leg)) {
-            return vec![(self.rig.mirror_node(0), DeviceId(leg as u16))];
+            return vec![(self.rig.mirror_node(0), LocalDevice(leg as u16))];
         }
         let all = 0..self.rig.targets.len();
         let all = all.filter(move |&it| match bit(fault) {
             true => self.rig.disk_of(it) == leg,
             false => it == target,
         });
-        all.map(|it| (self.rig.targets[it], DeviceId(0))).collect()
+        all.map(|it| (self.rig.targets[it], LocalDevice(0)))
+            .collect()
     }
 
     /// The device of a leg hangs.

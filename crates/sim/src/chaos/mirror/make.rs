@@ -10,7 +10,7 @@ use engine::export::{ExportControl, Offer};
 use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
-use engine::{DeviceId, Machine, Span};
+use engine::{LocalDevice, Machine, Span};
 use mirror::bitmap::{Bitmap, PAGE_BYTES};
 use mirror::events::{New, NewLeg};
 use mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
@@ -47,7 +47,7 @@ fn device(leg: usize) -> PathConfig {
     PathConfig {
         uri: format!("disk:leg{leg}"),
         kind: PathKind::Device {
-            device: DeviceId(leg as u16),
+            device: LocalDevice(leg as u16),
             bytes: LEG_BYTES,
             block_shift: BLOCK.ilog2() as u8,
             identity: None,

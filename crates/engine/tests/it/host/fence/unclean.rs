@@ -6,7 +6,7 @@ use engine::host::{
     Change, Hints, HoldReason, HostConfig, HostEvent, Io, IoDone, PathConfig, PathKind, Recovery,
     WriteFailover,
 };
-use engine::{DeviceId, Machine};
+use engine::{LocalDevice, Machine};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
@@ -136,7 +136,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
     let mut more = volume(vec![PathConfig {
         uri: "mem:0".into(),
         kind: PathKind::Device {
-            device: DeviceId(0),
+            device: LocalDevice(0),
             bytes: 1 << 20,
             block_shift: 9,
             identity: None,
