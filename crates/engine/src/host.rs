@@ -39,6 +39,7 @@
 //! are cut, keep their order with overlapping newer ones, within one core; writes that are under
 //! way together have none.
 mod abort;
+mod cache;
 mod change;
 mod change_steps;
 mod counters;

@@ -257,8 +257,8 @@ impl Path {
 
     /// Asks back its I/Os whose time is over; true: it must be given up.
     pub(super) fn expire(&mut self, on: &mut PathContext<'_>, now_ns: u64) -> bool {
-        let mut late = self.cache.final_flush.is_out()
-            && self.cache.final_flush_ns.max(self.paused_ns) <= now_ns;
+        let flush_ns = self.cache.final_flush().until_ns();
+        let mut late = flush_ns.is_some_and(|at_ns| at_ns.max(self.paused_ns) <= now_ns);
         let mut new = 0;
         let mut next = self.lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != self.lane.waiting()) {
@@ -555,8 +555,8 @@ impl PathInVolume<'_> {
             first_ns = first_ns.min(expires_ns);
             break;
         }
-        if path.cache.final_flush.is_out() {
-            first_ns = first_ns.min(path.cache.final_flush_ns.max(path.paused_ns));
+        if let Some(at_ns) = path.cache.final_flush().until_ns() {
+            first_ns = first_ns.min(at_ns.max(path.paused_ns));
         }
         first_ns = first_ns.min(self.probe_expiry_ns(ios, settings));
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)

@@ -6,9 +6,10 @@
 //! while there are any; I/O pays nothing for them. A path is forgotten when it has no I/O, none of
 //! its writes is held (T9), its connections are over, and, on core 0, those of all other cores are;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
+use super::cache::FinalFlush;
 use super::change::{Order, What, is_device};
 use super::outbox::Outbox;
-use super::path::{AdminState, FinalFlush, Path, Role, SessionState};
+use super::path::{AdminState, Path, Role, SessionState};
 use super::pending_change::{ChangeStep, Changing};
 use super::types::{Doubt, HostConfig, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::volumes::PathInVolume;
@@ -46,9 +47,9 @@ impl Path {
         now_ns: u64,
     ) {
         let token = (self.number as u32) << 16 | FINAL_FLUSH;
-        self.cache.final_flush = FinalFlush::Out;
-        self.cache.final_flush_ns = u64::MAX;
         if let Some(device) = self.kind.device() {
+            let until_ns = u64::MAX;
+            self.cache.set_final_flush(FinalFlush::Out { until_ns });
             let request = device::flush(device, token);
             return out.push(Output::Device(request));
         }
@@ -57,11 +58,11 @@ impl Path {
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if given {
             let until_ns = now_ns.saturating_add(settings.io_timeout_ns);
-            self.cache.final_flush_ns = until_ns;
+            self.cache.set_final_flush(FinalFlush::Out { until_ns });
             out.transmit(self.conn(Role::Io));
             out.wake_by(until_ns);
         } else {
-            self.cache.final_flush = FinalFlush::Ended(false);
+            self.cache.set_final_flush(FinalFlush::Ended(false));
         }
     }
 }
@@ -75,7 +76,7 @@ impl PathInVolume<'_> {
             || path.session() == SessionState::Closed
             || core != 0
             || path.retry_ns().is_some();
-        let ended = !path.cache.final_flush.is_out() && path.cache.abandoned_flushes.is_empty();
+        let ended = !path.cache.is_flushing() && path.cache.abandoned_flushes.is_empty();
         let holds = self.volume.fence.first_held(path.index).is_some();
         over && known && ended && path.lane.is_empty() && !holds
     }
@@ -188,8 +189,7 @@ impl HostEngine {
     /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
     fn is_covered(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.all_flushed();
-        path.cache.awaits_reports = false;
+        path.cache.settle();
         let volume = path.volume;
         self.release_flushes(volume, now_ns);
     }
@@ -417,10 +417,11 @@ pub(super) fn final_flush_ended(paths: &mut [Path], token: u32, done: bool) {
     let Some(path) = path.filter(|_| is_final_flush(token)) else {
         unreachable!("a flush ended of no path: {token:#x}");
     };
-    path.cache.final_flush = match path.cache.final_flush {
-        FinalFlush::Out => FinalFlush::Ended(done),
+    let to = match path.cache.final_flush() {
+        FinalFlush::Out { .. } => FinalFlush::Ended(done),
         // It was not for the one that waits now.
-        FinalFlush::Late => FinalFlush::None,
+        FinalFlush::Late { .. } => FinalFlush::None,
         it => unreachable!("{}: a final flush ended that is {it:?}", path.uri),
     };
+    path.cache.set_final_flush(to);
 }

@@ -60,21 +60,14 @@ impl Path {
         self.facts.is_some() || is_device(&self.kind)
     }
 
-    /// A flush has covered all that it acknowledged, on any core.
-    pub(super) fn all_flushed(&mut self) {
-        self.cache.writes.forget();
-        self.cache.unflushed_elsewhere = false;
-        self.cache.unflushed_from_previous_run = false;
-    }
-
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
-        self.has_unflushed() || self.has_cache() && self.cache.unflushed_from_previous_run
+        self.has_unflushed() || self.has_cache() && self.cache.is_inherited()
     }
 
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
     pub(super) fn has_unflushed(&self) -> bool {
-        self.has_cache() && (!self.cache.writes.is_flushed() || self.cache.unflushed_elsewhere)
+        self.has_cache() && self.cache.has_unflushed()
     }
 
     /// This core's flush of its controller covers what an engine before this one had there, for all
@@ -102,7 +95,7 @@ impl PathInVolume<'_> {
     /// Whether writes that it had, on any core, may not be durable once it has left: not where the
     /// others flush for it.
     pub(super) fn is_doubtful(&self) -> bool {
-        let unknown = self.path.cache.awaits_reports && !self.volume.leg.is_here();
+        let unknown = self.path.cache.awaits_reports() && !self.volume.leg.is_here();
         (self.path.is_unflushed() || unknown) && self.may_take_along()
     }
 
@@ -230,7 +223,7 @@ impl HostEngine {
         }
         let slot = self.ios.get_mut(index);
         slot.flush.asked |= 1 << path.0;
-        slot.flush.covers = self.paths[number].cache.writes.covered_now();
+        slot.flush.covers = self.paths[number].cache.covered_now();
         self.put(index, path, now_ns);
         true
     }
@@ -249,9 +242,7 @@ impl HostEngine {
                 false => self.fail_flush(index, now_ns),
             };
         }
-        path.cache.writes.flushed(slot.flush.covers);
-        path.cache.unflushed_elsewhere = false;
-        if core::mem::take(&mut path.cache.unflushed_from_previous_run) {
+        if path.cache.flushed(slot.flush.covers) {
             path.report_flush(&mut self.out);
         }
         self.flush(index, now_ns);
@@ -307,8 +298,7 @@ impl HostEngine {
         for path in self.indexes(volume) {
             let number = self.number(volume, path);
             if let Some(number) = number.filter(|&number| self.at(number).is_in_doubt()) {
-                self.paths[number].all_flushed();
-                self.paths[number].cache.awaits_reports = false;
+                self.paths[number].cache.settle();
             }
         }
         self.fail_flushes(volume, now_ns);
@@ -323,8 +313,7 @@ impl HostEngine {
             };
             if self.at(number).is_in_doubt() {
                 let path = &mut self.paths[number];
-                path.all_flushed();
-                path.cache.awaits_reports = false;
+                path.cache.settle();
                 let it = &mut self.volumes[usize::from(volume)];
                 it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed(path);
@@ -371,7 +360,7 @@ impl HostEngine {
         if self.settings.core == 0 {
             self.paths[number].report_flush(&mut self.out);
         }
-        if core::mem::take(&mut self.paths[number].cache.unflushed_from_previous_run) {
+        if self.paths[number].cache.take_inherited() {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }
@@ -379,7 +368,7 @@ impl HostEngine {
     /// The volume's flushes that wait fail for it, or the next one.
     fn fail_next_flush(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.all_flushed();
+        path.cache.all_flushed();
         let volume = path.volume;
         let it = &mut self.volumes[usize::from(volume)];
         it.totals.flush_failed = Some((now_ns, path.index));

@@ -456,7 +456,7 @@ impl HostEngine {
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         path.counters.count(slot, outcome);
         if outcome.is_done() && group(slot.io.op) == Group::Write {
-            path.cache.writes.acknowledge();
+            path.cache.acknowledge();
         }
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {

@@ -104,7 +104,8 @@ impl HostEngine {
         path.comeback.tried = true;
         path.comeback.allowed = false;
         path.comeback.died(was_live, longest_ns, now_ns);
-        path.cache.awaits_reports |= others && !covered && before.has_association();
+        path.cache
+            .note_lost(others && !covered && before.has_association());
         if path.admin_state().returns() && was_live {
             let path = &mut self.paths[number];
             path.suspect(&self.ios);

@@ -239,7 +239,7 @@ impl HostEngine {
         }
         for path in self.indexes(volume) {
             if let Some(number) = self.number(volume, path) {
-                self.paths[number].cache.unflushed_from_previous_run = true;
+                self.paths[number].cache.inherit();
             }
         }
     }

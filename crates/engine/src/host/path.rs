@@ -3,6 +3,7 @@
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
 use super::abort::{AbortQueue, Aborts};
+use super::cache::CacheState;
 use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
 use super::io_table::Lane;
@@ -14,7 +15,6 @@ use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use block::FlushTracker;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
 use volume::Head;
@@ -103,47 +103,6 @@ pub(super) struct Target {
     pub nsid: u32,
     pub block_shift: u8,
     pub crdt: [u16; 3],
-}
-
-/// Acknowledged data that the controller of a path may have in its volatile cache only, and the
-/// flushes that belong to no I/O (T13).
-pub(super) struct CacheState {
-    /// Changes acknowledged on this core. What is unflushed hangs on this alone: counters are for
-    /// people, and may be reset.
-    pub writes: FlushTracker,
-    /// Another core had writes acknowledged that no flush has covered.
-    pub unflushed_elsewhere: bool,
-    /// An engine before this one may have had such writes: of a controller that no core has flushed
-    /// since.
-    pub unflushed_from_previous_run: bool,
-    /// It leaves, and its controller has flushed for that, or has no cache.
-    pub flushed_to_leave: bool,
-    /// It was live since it reported to the other cores whether it had any.
-    pub owes_report: bool,
-    /// It was lost, and not all cores have reported yet whether they had such writes.
-    pub awaits_reports: bool,
-    /// The flush before it leaves, and when a controller must have answered it.
-    pub final_flush: FinalFlush,
-    pub final_flush_ns: u64,
-    /// A device's flushes that were under way when it was given up, and are not ended yet: by the
-    /// names that their I/Os had then.
-    pub abandoned_flushes: Vec<u32>,
-}
-
-impl CacheState {
-    fn new() -> Self {
-        Self {
-            writes: FlushTracker::default(),
-            unflushed_elsewhere: false,
-            unflushed_from_previous_run: false,
-            flushed_to_leave: false,
-            owes_report: false,
-            awaits_reports: false,
-            final_flush: FinalFlush::None,
-            final_flush_ns: u64::MAX,
-            abandoned_flushes: Vec::new(),
-        }
-    }
 }
 
 /// The probes of a path.
@@ -246,26 +205,6 @@ impl Suspect {
     }
 }
 
-/// A flush that belongs to no I/O: nothing but its path tells one from the next, so there is never
-/// more than one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FinalFlush {
-    /// None was asked for.
-    None,
-    /// Under way.
-    Out,
-    /// Under way still, and whoever asked has given up: it covers nothing completed since (T13).
-    Late,
-    /// It has ended, well or not.
-    Ended(bool),
-}
-
-impl FinalFlush {
-    pub(super) fn is_out(self) -> bool {
-        matches!(self, Self::Out | Self::Late)
-    }
-}
-
 /// What users, or the engine for them, have decided about a path. Changed by
 /// [`Path::set_admin_state`] alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,7 +281,7 @@ impl Path {
             aborts: Aborts::default(),
             abort_queue: AbortQueue::default(),
             questions: Vec::new(),
-            cache: CacheState::new(),
+            cache: CacheState::default(),
             probing: Probing::default(),
             admin: None,
             queue: None,

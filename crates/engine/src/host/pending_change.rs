@@ -10,7 +10,8 @@
 //! * a path leaves: `Leave` → `Flush` → `CloseQueues` → `ShutDown` → `Forget`
 //! * a path drains or returns: `Drain`, `Return`
 //! * a volume comes: `Open`, then it is used; or as one that leaves: `Empty` → `ForgetVolume`
-use super::path::{AdminState, FinalFlush, Path};
+use super::cache::FinalFlush;
+use super::path::{AdminState, Path};
 use super::types::PathKind;
 use super::volumes::{LegRole, VACANT, Volume};
 use super::{change::What, report};
@@ -312,8 +313,8 @@ impl PendingChange {
     }
 
     fn next_of_flush(&mut self, path: &Path) -> Next {
-        match path.cache.final_flush {
-            FinalFlush::Out | FinalFlush::Late => Next::Wait,
+        match path.cache.final_flush() {
+            FinalFlush::Out { .. } | FinalFlush::Late { .. } => Next::Wait,
             FinalFlush::None => Next::Flush,
             FinalFlush::Ended(true) => {
                 self.enter(ChangeStage::CloseQueues);

@@ -10,7 +10,8 @@
 //!
 //! # Limits
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
-use super::path::{AdminState, FinalFlush, Path};
+use super::cache::FinalFlush;
+use super::path::{AdminState, Path};
 use super::types::PathNews;
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, report};
@@ -108,7 +109,7 @@ impl HostEngine {
     /// A path is live whose queues are other cores'. What this core had acknowledged there is known
     /// to them since the path was lost, and their flushes cover it.
     pub(super) fn live_without_queue(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].all_flushed();
+        self.paths[number].cache.all_flushed();
         self.live(number, now_ns);
     }
 
@@ -125,18 +126,18 @@ impl HostEngine {
             return false;
         }
         let has_more = self.paths[number].is_unflushed() || self.at(number).leaves_early();
-        match self.paths[number].cache.final_flush {
-            FinalFlush::Out | FinalFlush::Late => true,
+        match self.paths[number].cache.final_flush() {
+            FinalFlush::Out { .. } | FinalFlush::Late { .. } => true,
             FinalFlush::None if has_more => {
                 self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns);
-                self.paths[number].cache.final_flush.is_out()
+                self.paths[number].cache.is_flushing()
             }
             FinalFlush::None => false,
             FinalFlush::Ended(done) => {
                 let path = &mut self.paths[number];
-                path.cache.final_flush = FinalFlush::None;
+                path.cache.set_final_flush(FinalFlush::None);
                 if done {
-                    path.all_flushed();
+                    path.cache.all_flushed();
                     path.cache.flushed_to_leave = true;
                 }
                 false

@@ -211,7 +211,7 @@ impl HostEngine {
                 fence.set_resetting(path, until_ns);
             }
             PathNews::Closed { unflushed, .. } if core_0 => {
-                self.paths[number].cache.unflushed_elsewhere |= unflushed;
+                self.paths[number].cache.note_elsewhere(unflushed);
                 let comeback = &mut self.paths[number].comeback;
                 comeback.others = comeback.others.saturating_sub(1);
                 self.gone(number, now_ns);
@@ -221,7 +221,7 @@ impl HostEngine {
                 unflushed,
                 ..
             } => {
-                self.paths[number].cache.unflushed_elsewhere |= unflushed;
+                self.paths[number].cache.note_elsewhere(unflushed);
                 self.reports_complete(number, now_ns);
                 let (path, mut on) = self.path(number);
                 path.begin_bound(since_ns, &mut on);
@@ -242,8 +242,7 @@ impl HostEngine {
             volume: path.volume,
             path: path.index,
             since_ns: now_ns,
-            // Once: whoever gave it up by then must not hear of it with every attempt to connect.
-            unflushed: core::mem::take(&mut path.cache.owes_report) && path.has_unflushed(),
+            unflushed: path.cache.take_due_report() && path.has_unflushed(),
         };
         let session = path.session();
         let comeback = &mut path.comeback;
@@ -313,7 +312,7 @@ impl HostEngine {
 
     /// It is known of a lost path whether any core had unflushed writes there.
     fn reports_complete(&mut self, number: usize, now_ns: u64) {
-        if core::mem::take(&mut self.paths[number].cache.awaits_reports) {
+        if self.paths[number].cache.end_reports() {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }

@@ -225,7 +225,11 @@ impl HostEngine {
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
         let it = &self.volumes[usize::from(self.paths[number].volume)];
-        self.paths[number].cache.unflushed_from_previous_run = it.ready.is_none() && it.inherits();
+        if it.ready.is_none() && it.inherits() {
+            self.paths[number].cache.inherit();
+        } else {
+            self.paths[number].cache.take_inherited();
+        }
         match self.paths[number].kind {
             PathKind::Device { block_shift, .. } => {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
@@ -429,7 +433,9 @@ impl HostEngine {
         path.comeback.doubted = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
-        path.cache.unflushed_from_previous_run |= path.facts.is_none() && inherits;
+        if path.facts.is_none() && inherits {
+            path.cache.inherit();
+        }
         path.facts = Some(facts);
         self.found += 1;
         if first {
@@ -504,7 +510,7 @@ impl HostEngine {
             return; // its queue became ready in the turn in which it was lost
         }
         self.paths[number].set_session(SessionState::Live);
-        self.paths[number].cache.owes_report = true;
+        self.paths[number].cache.note_live();
         let index = self.paths[number].index;
         let has_queue = self.paths[number].has_queue();
         self.head(number).set_enabled(index, has_queue);

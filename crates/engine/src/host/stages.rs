@@ -3,7 +3,7 @@
 //! # Contract
 //! Whatever happens, the caller that asked for a change is answered once.
 use super::change::What;
-use super::path::{FinalFlush, Link, Role};
+use super::path::{Link, Role};
 use super::pending_change::{Next, PathView, PendingChange, VolumeView};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT};
@@ -76,8 +76,8 @@ impl HostEngine {
                 return self.end_change(change, Err(why));
             }
             Next::Lose(why) => self.lose(number, Some(why), now_ns),
-            Next::Flush => match &mut self.paths[number].cache.final_flush {
-                out if out.is_out() => *out = FinalFlush::Late,
+            Next::Flush => match &mut self.paths[number].cache {
+                cache if cache.is_flushing() => cache.leave_final_flush(),
                 _ => self.paths[number].send_final_flush(&self.settings, &mut self.out, now_ns),
             },
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
@@ -128,7 +128,7 @@ impl HostEngine {
         change.kind = Some(path.kind.clone());
         // Another core's flush may have covered what one core still counts as unflushed: it would
         // fail a flush for it.
-        let heard = !path.cache.awaits_reports && !self.at(number).is_doubtful();
+        let heard = !path.cache.awaits_reports() && !self.at(number).is_doubtful();
         let covered = !change.unflushed && heard;
         self.order(change, What::Forget(covered), now_ns);
     }

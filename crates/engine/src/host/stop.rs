@@ -8,9 +8,10 @@
 //! Before a queue closes, its controller flushes what it acknowledged: one that is shut down in
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
+use super::cache::FinalFlush;
 use super::fence::range;
 use super::io_table::{Kind, Slot};
-use super::path::{FinalFlush, Link, Path, Role, SessionState};
+use super::path::{Link, Path, Role, SessionState};
 use super::shutdown::Stage;
 use super::types::HostEvent;
 use super::volumes::PathContext;
@@ -23,17 +24,17 @@ impl Path {
         // Nobody waits for what is left in a lane then: copies of reads that ended.
         let ended = self.lane.is_empty() || on.ios.active() == 0;
         if self.is_live()
-            && self.cache.final_flush == FinalFlush::None
+            && self.cache.final_flush() == FinalFlush::None
             && ended
             && self.is_unflushed()
             && on.volume.recovery.enabled
         {
             self.send_final_flush(on.settings, on.out, now_ns);
         }
-        if self.cache.final_flush == FinalFlush::Ended(true) {
-            self.all_flushed();
+        if self.cache.final_flush() == FinalFlush::Ended(true) {
+            self.cache.all_flushed();
         }
-        self.cache.final_flush.is_out()
+        self.cache.is_flushing()
     }
 }
 
@@ -85,10 +86,7 @@ impl HostEngine {
         }
         // A flush for somebody else has covered what was completed before it, not all.
         for path in &mut self.paths {
-            path.cache.final_flush = match path.cache.final_flush.is_out() {
-                true => FinalFlush::Late,
-                false => FinalFlush::None,
-            };
+            path.cache.leave_final_flush();
         }
         self.enter(Stage::Orderly, now_ns);
         self.close_down(now_ns);
@@ -111,7 +109,7 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
-        let flushes = |path: &Path| path.cache.final_flush.is_out() && !abort;
+        let flushes = |path: &Path| path.cache.is_flushing() && !abort;
         let over = |path: &Path| path.is_disconnected() && !flushes(path);
         if gone || (self.paths.iter().all(over) && self.ios.active() == 0) {
             self.enter(Stage::Stopped, now_ns);

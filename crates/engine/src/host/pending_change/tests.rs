@@ -48,7 +48,7 @@ fn volume() -> Volume {
         paths: Vec::new(),
         recovery: Recovery::NONE,
     };
-    Volume::new(config, 1)
+    Volume::new(0, config, 1)
 }
 
 fn path() -> Path {
@@ -113,14 +113,14 @@ fn leaving_path_goes_through_all_stages() {
     assert_eq!(next(&mut it, &path, true, 0), Next::Wait);
     it.wait_for_no_core();
     assert_eq!(next(&mut it, &path, true, 0), Next::Flush);
-    path.cache.final_flush = FinalFlush::Out;
+    path.cache.set_final_flush(FinalFlush::Out { until_ns: 9 });
     assert_eq!(next(&mut it, &path, true, 0), Next::Wait);
-    path.cache.final_flush = FinalFlush::Late;
+    path.cache.set_final_flush(FinalFlush::Late { until_ns: 9 });
     assert_eq!(next(&mut it, &path, true, 0), Next::Wait);
     // The one that was under way for somebody else has ended: another must follow.
-    path.cache.final_flush = FinalFlush::None;
+    path.cache.set_final_flush(FinalFlush::None);
     assert_eq!(next(&mut it, &path, true, 0), Next::Flush);
-    path.cache.final_flush = FinalFlush::Ended(true);
+    path.cache.set_final_flush(FinalFlush::Ended(true));
     assert_eq!(next(&mut it, &path, true, 0), Next::CloseQueues(true));
     it.ordered(2, 1);
     assert_eq!(next(&mut it, &path, true, 0), Next::Wait);
@@ -221,7 +221,7 @@ fn leaving_path_out_of_time_is_taken_back_or_lost() {
     let mut it = change(Flush, 0);
     it.was_draining = true;
     let mut path = live();
-    path.cache.final_flush = FinalFlush::Ended(false);
+    path.cache.set_final_flush(FinalFlush::Ended(false));
     let why = "file:///a: its controller didn't flush; it is draining again";
     assert_eq!(next(&mut it, &path, true, 0), Next::TakeBack(why.into()));
     assert!(matches!(it.before(), What::Drain));
