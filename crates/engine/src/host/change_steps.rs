@@ -73,7 +73,7 @@ impl PathInVolume<'_> {
         let path = self.path;
         let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
         let known = is_device(&path.kind)
-            || path.session() == SessionState::Closed
+            || matches!(path.session(), SessionState::Closed)
             || core != 0
             || path.retry_ns().is_some();
         let ended = !path.cache.is_flushing() && path.cache.abandoned_flushes.is_empty();
@@ -340,10 +340,10 @@ impl HostEngine {
     /// Closes a drained path. This is not a path loss, so no event is reported.
     fn close_drained(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.set_session(SessionState::Closed);
-        path.comeback.allowed = false;
+        let before = path.set_session(SessionState::Closed);
+        path.comeback.end_report();
         let (volume, index) = (path.volume, path.index);
-        self.volumes[usize::from(volume)].stop_asking(&mut self.paths[number], &mut self.out);
+        self.volumes[usize::from(volume)].stop_asking(&before, &mut self.out);
         self.head(number).lose(index);
         self.paths[number].close(Role::Io, false, &self.settings, &mut self.out, now_ns);
         self.reconsider(volume, now_ns);

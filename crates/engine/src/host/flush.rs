@@ -133,7 +133,7 @@ impl PathInVolume<'_> {
     /// Whether this core's queue is not open yet, while others of so many may use theirs, and have
     /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
     fn may_be_live_elsewhere(&self, cores: u16) -> bool {
-        let connects = self.path.session() == SessionState::Connecting;
+        let connects = matches!(self.path.session(), SessionState::Connecting);
         let joins = self.path.admin_state() == AdminState::Joining;
         connects && !joins && self.others_may_cache(cores)
     }

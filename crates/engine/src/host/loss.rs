@@ -96,13 +96,12 @@ impl HostEngine {
         if path.is_over() {
             return; // it was lost before, for another reason, or closed in order
         }
-        let before = path.session();
         let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
-        path.set_session(SessionState::Lost);
-        let was_live = before == SessionState::Live;
+        let before = path.set_session(SessionState::Lost);
+        let was_live = matches!(before, SessionState::Live);
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
-        path.comeback.allowed = false;
+        path.comeback.end_report();
         path.comeback.died(was_live, longest_ns, now_ns);
         path.cache
             .note_lost(others && !covered && before.has_association());
@@ -120,7 +119,7 @@ impl HostEngine {
         }
         self.head(number).lose(index);
         let it = &self.volumes[usize::from(volume)];
-        it.stop_asking(&mut self.paths[number], &mut self.out);
+        it.stop_asking(&before, &mut self.out);
         self.paths[number].drop_questions(&mut self.out);
         if let Some(why) = why.filter(|_| !self.shutdown.is_closing()) {
             let name = &self.volumes[usize::from(volume)].name;
@@ -145,7 +144,7 @@ impl HostEngine {
         }
         let is_closing = self.shutdown.is_closing();
         let (path, mut on) = self.path(number);
-        let resets = path.reset(before, is_closing, &mut on, now_ns);
+        let resets = path.reset(before.has_association(), is_closing, &mut on, now_ns);
         for role in [Role::Admin, Role::Io] {
             if role == Role::Admin && resets {
                 continue;

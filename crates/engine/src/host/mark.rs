@@ -36,6 +36,7 @@ use policy::PathIndex;
 use volume::Namespace;
 
 /// A controller that is known and not used yet.
+#[derive(Debug)]
 pub(super) struct Unmarked {
     pub facts: Box<PathFacts>,
     /// [`HostEvent::Mark`] was told of it.
@@ -134,7 +135,7 @@ impl Volume {
     fn why_refused(&self, paths: &[Path]) -> Option<String> {
         let mut foreign = None;
         for path in self.paths(paths) {
-            let bar = path.unmarked.as_ref().and_then(|it| it.bar.as_ref());
+            let bar = path.unmarked().and_then(|it| it.bar.as_ref());
             let used = path.has_association();
             match bar {
                 Some(Bar::Unmarked(why)) => return Some(why.clone()),
@@ -173,10 +174,12 @@ impl Volume {
         }
     }
 
-    /// A path that ends waits for no mark any more.
-    pub(super) fn stop_asking(&self, path: &mut Path, out: &mut Outbox) {
-        if path.unmarked.take().is_some_and(|it| it.asked) {
-            self.end_mark(path.index, out);
+    /// A path that was in state `before` and ends waits for no mark any more.
+    pub(super) fn stop_asking(&self, before: &SessionState, out: &mut Outbox) {
+        if let SessionState::CheckingOthers(it) = before
+            && it.asked
+        {
+            self.end_mark(it.facts.path, out);
         }
     }
 
@@ -211,7 +214,7 @@ impl PathInVolume<'_> {
     fn awaits_turn(&self) -> bool {
         let undecided = |it: &Path| {
             let early = !it.is_over() && !it.has_association();
-            let foreign = it.unmarked.as_ref().is_some_and(Unmarked::is_foreign);
+            let foreign = it.unmarked().is_some_and(Unmarked::is_foreign);
             it.index < self.path.index && early && !it.comeback.tried && !foreign
         };
         let decides = self.volume.ready.is_none() && !self.path.comeback.tried;
@@ -258,9 +261,10 @@ impl HostEngine {
 
     /// Core 0: a controller is known; its queues are opened when it is its turn and once its bound
     /// is marked.
-    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Unmarked, now_ns: u64) {
+    pub(super) fn find_or_ask(&mut self, number: usize, mut it: Box<Unmarked>, now_ns: u64) {
         if self.at(number).awaits_turn() {
-            return self.paths[number].check_others(it);
+            self.paths[number].set_session(SessionState::CheckingOthers(it));
+            return;
         }
         let Some((serial, bound_ns)) = self
             .at(number)
@@ -284,7 +288,7 @@ impl HostEngine {
                 namespace: Box::new(it.namespace()),
             }));
         }
-        self.paths[number].check_others(it);
+        self.paths[number].set_session(SessionState::CheckingOthers(it));
     }
 
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
@@ -324,7 +328,7 @@ impl HostEngine {
                 continue; // a place without a path
             };
             let path = &mut self.paths[number];
-            let waits = path.unmarked.as_mut();
+            let waits = path.unmarked_mut();
             let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
             let Some(it) = waits.filter(asked) else {
                 continue; // it asked for another mark, or none
@@ -343,9 +347,83 @@ impl HostEngine {
     /// What was put aside of a path is looked at again.
     fn find_marked(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let waits = path.session() == SessionState::CheckingOthers && path.is_open(Role::Admin);
-        if let Some(it) = path.unmarked.take_if(|_| waits) {
+        if path.is_open(Role::Admin)
+            && let Some(it) = path.look_again()
+        {
             self.find_or_ask(number, it, now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+    use nvme::host::{AnaState, ControllerInfo};
+    use policy::PathIndex;
+
+    /// A controller and its namespace.
+    pub(in super::super) fn found() -> Box<Unmarked> {
+        let controller = ControllerInfo {
+            cntlid: 1,
+            subnqn: "nqn.2026-01.org.example:q0".into(),
+            serial: "s".into(),
+            model: "m".into(),
+            firmware: "f".into(),
+            transfer_max: None,
+            write_zeroes_max: None,
+            deallocate_blocks_max: None,
+            entries_max: 128,
+            io_queues: 1,
+            in_capsule_max: 0,
+            kas: 10,
+            traffic_keep_alive: false,
+            cqt_ms: 0,
+            crdt: [0; 3],
+            volatile_write_cache: false,
+            oncs: 0,
+            lists_allocated: false,
+            ana: false,
+            anatt_s: 0,
+            multi_controller: true,
+        };
+        let namespace = NamespaceInfo {
+            nsid: 1,
+            blocks: 2048,
+            block_shift: 9,
+            nguid: [0; 16],
+            eui64: [1; 8],
+            uuid: [1; 16],
+            csi: 0,
+            shared: true,
+            ana_group: 0,
+            ana_state: AnaState::Optimized,
+            read_only: false,
+            atomic_blocks: 1,
+            boundary_blocks: 0,
+            optimal_write_blocks: 0,
+            deallocate_reads_zero: true,
+            hole_blocks: 0,
+        };
+        Box::new(Unmarked::new(Box::new(PathFacts {
+            volume: 0,
+            path: PathIndex(0),
+            controller,
+            namespace,
+        })))
+    }
+
+    #[test]
+    fn another_namespace_must_be_asked_for_again() {
+        let mut it = found();
+        it.asked = true;
+        it.bar = Some(Bar::Foreign("another".into()));
+        let mut larger = it.facts.namespace.clone();
+        larger.blocks *= 2;
+        assert!(!it.show(&larger), "the same namespace");
+        assert!(it.asked && it.is_foreign());
+        larger.uuid = [2; 16];
+        assert!(it.show(&larger), "what was asked holds no more");
+        assert!(!it.asked && !it.is_foreign());
     }
 }

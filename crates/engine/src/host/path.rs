@@ -47,14 +47,14 @@ pub(super) enum Link {
 /// Where a path's association with its controller stands, on this core. Changed by
 /// [`Path::set_session`] alone. A lost controller may be in the middle of a reset: the write fence
 /// knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum SessionState {
     /// Nothing was begun. Other cores than 0 wait to be told what core 0 finds.
     Idle,
     /// Core 0: the admin connection is being opened, or identifies controller and namespace.
     Identifying,
-    /// Core 0: these are known; paths before it are to be tried first, or its bound to be marked.
-    CheckingOthers,
+    /// Core 0: this was found; paths before it are to be tried first, or its bound to be marked.
+    CheckingOthers(Box<Unmarked>),
     /// The I/O queue is being opened.
     Connecting,
     /// In use.
@@ -70,29 +70,35 @@ pub(super) enum SessionState {
 
 impl SessionState {
     /// Whether a path may get from here to `to`.
-    fn leads_to(self, to: Self) -> bool {
+    fn leads_to(&self, to: &Self) -> bool {
         let in_use = self.has_association();
         match to {
             // A device that may be asked again.
-            Self::Idle => self == Self::Lost,
-            Self::Identifying => matches!(self, Self::Idle | Self::Backoff { .. }),
-            Self::CheckingOthers => self.is_identifying(),
+            Self::Idle => matches!(self, Self::Lost),
+            // Or what was found is looked at again.
+            Self::Identifying => matches!(
+                self,
+                Self::Idle | Self::Backoff { .. } | Self::CheckingOthers(_)
+            ),
+            Self::CheckingOthers(_) => matches!(self, Self::Identifying),
             // Other cores come here from a loss, when core 0 has found the path again.
-            Self::Connecting => matches!(self, Self::Idle | Self::Lost) || self.is_identifying(),
+            Self::Connecting => matches!(self, Self::Idle | Self::Identifying | Self::Lost),
             // A device has no queue to open.
             Self::Live => matches!(self, Self::Idle | Self::Connecting),
-            Self::Lost | Self::Closed => self == Self::Idle || self.is_identifying() || in_use,
+            Self::Lost | Self::Closed => {
+                matches!(self, Self::Idle) || self.is_identifying() || in_use
+            }
             Self::Backoff { .. } => matches!(self, Self::Lost | Self::Backoff { .. }),
         }
     }
 
     /// Whether core 0 finds out what it is.
-    pub(super) fn is_identifying(self) -> bool {
-        matches!(self, Self::Identifying | Self::CheckingOthers)
+    pub(super) fn is_identifying(&self) -> bool {
+        matches!(self, Self::Identifying | Self::CheckingOthers(_))
     }
 
     /// Whether I/O queues may be open, on this core or another.
-    pub(super) fn has_association(self) -> bool {
+    pub(super) fn has_association(&self) -> bool {
         matches!(self, Self::Connecting | Self::Live)
     }
 }
@@ -162,8 +168,8 @@ pub(super) struct Path {
     pub comeback: Comeback,
     /// Core 0: its user was told that its controller may keep writes held for long.
     pub warned_of_hold: bool,
-    /// Core 0: what it shows, not used before its bound is marked and it is its turn.
-    pub unmarked: Option<Unmarked>,
+    /// What it shows was asked for again, because of an answer.
+    pub is_read_again: bool,
     /// Its controller activates firmware: time-outs count from then on, ns (T30).
     pub paused_ns: u64,
     /// Number of this core's I/O queue; 0: it has none, or no facts are known. Valid from when the
@@ -242,6 +248,18 @@ impl AdminState {
     }
 }
 
+/// What core 0 was told by another core of the end of its connections of a lost path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LossReport {
+    /// Nothing: it is not lost, or core 0 has not told of that yet.
+    #[default]
+    None,
+    /// Core 0 waits to hear that they are over.
+    Due,
+    /// That they are: what core 0 finds now is new.
+    Given,
+}
+
 /// How a lost path comes back.
 #[derive(Debug, Default)]
 pub(super) struct Comeback {
@@ -255,12 +273,8 @@ pub(super) struct Comeback {
     pub lost_ns: Option<u64>,
     /// Core 0: cores that have not said that their connections are over.
     pub others: u16,
-    /// Other cores: core 0 waits to hear that our connections are over.
-    pub owes: bool,
-    /// Other cores: core 0 knows that they are, so what it finds now is new.
-    pub allowed: bool,
-    /// The ANA log was asked for because of an answer.
-    pub doubted: bool,
+    /// Other cores: what core 0 was told of their connections.
+    pub report: LossReport,
     /// Why it is lost, as said; and the reason that was said before that one.
     pub line: String,
     pub line_before: String,
@@ -291,7 +305,7 @@ impl Path {
             facts: None,
             comeback: Comeback::default(),
             warned_of_hold: false,
-            unmarked: None,
+            is_read_again: false,
             paused_ns: 0,
             qid: 0,
             granted: 0,
@@ -328,22 +342,22 @@ impl Path {
         }
     }
 
-    pub(super) fn session(&self) -> SessionState {
-        self.session
+    pub(super) fn session(&self) -> &SessionState {
+        &self.session
     }
 
-    /// Changes where its association stands.
+    /// Changes where its association stands. Returns where it stood.
     ///
     /// # Panics
     /// If the state that it has doesn't lead there.
-    pub(super) fn set_session(&mut self, to: SessionState) {
-        let from = self.session;
-        assert!(from.leads_to(to), "{}: {from:?} → {to:?}", self.uri);
-        self.session = to;
+    pub(super) fn set_session(&mut self, to: SessionState) -> SessionState {
+        let from = &self.session;
+        assert!(from.leads_to(&to), "{}: {from:?} → {to:?}", self.uri);
+        core::mem::replace(&mut self.session, to)
     }
 
     pub(super) fn is_live(&self) -> bool {
-        self.session == SessionState::Live
+        matches!(self.session, SessionState::Live)
     }
 
     /// Whether I/O queues may be open, on this core or another.
@@ -376,10 +390,30 @@ impl Path {
         }
     }
 
-    /// Core 0: keeps what a path shows until paths before it were tried, or its bound is marked.
-    pub(super) fn check_others(&mut self, shown: Unmarked) {
-        self.set_session(SessionState::CheckingOthers);
-        self.unmarked = Some(shown);
+    /// Core 0: what was found, while it waits for paths before it or for its mark.
+    pub(super) fn unmarked(&self) -> Option<&Unmarked> {
+        match &self.session {
+            SessionState::CheckingOthers(it) => Some(it),
+            _ => None,
+        }
+    }
+
+    pub(super) fn unmarked_mut(&mut self) -> Option<&mut Unmarked> {
+        match &mut self.session {
+            SessionState::CheckingOthers(it) => Some(it),
+            _ => None,
+        }
+    }
+
+    /// Core 0: looks at what was found again. Returns it; `None`: it does not wait.
+    pub(super) fn look_again(&mut self) -> Option<Box<Unmarked>> {
+        if !matches!(self.session, SessionState::CheckingOthers(_)) {
+            return None;
+        }
+        match self.set_session(SessionState::Identifying) {
+            SessionState::CheckingOthers(it) => Some(it),
+            other => unreachable!("{}: {other:?} has found nothing", self.uri),
+        }
     }
 
     pub(super) fn admin_state(&self) -> AdminState {
@@ -488,30 +522,30 @@ mod tests {
     #[test]
     fn session_states_are_reached_from_these_only() {
         use SessionState::*;
-        let backoff = Backoff { at_ns: 1 };
-        let all = [
-            Idle,
-            Identifying,
-            CheckingOthers,
-            Connecting,
-            Live,
-            Lost,
-            backoff,
-            Closed,
+        let (at_ns, found) = (1, || CheckingOthers(super::super::mark::tests::found()));
+        let names = [
+            "idle", "identify", "check", "connect", "live", "lost", "wait", "closed",
         ];
-        let runs = vec![Idle, Identifying, CheckingOthers, Connecting, Live];
-        for (to, want) in [
-            (Idle, vec![Lost]),
-            (Identifying, vec![Idle, backoff]),
-            (CheckingOthers, vec![Identifying, CheckingOthers]),
-            (Connecting, vec![Idle, Identifying, CheckingOthers, Lost]),
-            (Live, vec![Idle, Connecting]),
-            (Lost, runs.clone()),
-            (backoff, vec![Lost, backoff]),
-            (Closed, runs),
-        ] {
-            let from = all.into_iter().filter(|from| from.leads_to(to));
-            assert_eq!(from.collect::<Vec<_>>(), want, "to {to:?}");
+        let all = || {
+            let early = [Idle, Identifying, found(), Connecting];
+            early
+                .into_iter()
+                .chain([Live, Lost, Backoff { at_ns }, Closed])
+        };
+        let runs = "idle identify check connect live";
+        for (to, want) in all().zip([
+            "lost",
+            "idle check wait",
+            "identify",
+            "idle identify lost",
+            "idle connect",
+            runs,
+            "lost wait",
+            runs,
+        ]) {
+            let from = all().zip(names).filter(|(from, _)| from.leads_to(&to));
+            let from: Vec<_> = from.map(|(_, name)| name).collect();
+            assert_eq!(from.join(" "), want, "to {to:?}");
         }
     }
 

@@ -21,7 +21,7 @@
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
 use super::outbox::Outbox;
-use super::path::{Path, Role, SessionState};
+use super::path::{Path, Role};
 use super::types::{PathKind, PathNews};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, WriteFailover};
@@ -63,18 +63,17 @@ impl Volume {
 }
 
 impl Path {
-    /// Begins to reset its controller; it was in state `before` when it was lost. False: it can't
-    /// be reset, or there is nothing to prove.
+    /// Begins to reset its controller; `had_queues`: I/O queues may have been open when it was lost.
+    /// False: it can't be reset, or there is nothing to prove.
     pub(super) fn reset(
         &mut self,
-        before: SessionState,
+        had_queues: bool,
         is_closing: bool,
         on: &mut PathContext<'_>,
         now_ns: u64,
     ) -> bool {
         let recovery = &on.volume.recovery;
         let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
-        let had_queues = before.has_association();
         let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
         let core_0 = on.settings.core == 0 && tcp && self.is_open(Role::Admin);
         if !wanted || !had_queues || !core_0 || is_closing {

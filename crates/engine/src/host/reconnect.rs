@@ -10,7 +10,7 @@
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::abort::CommandId;
 use super::outbox::Outbox;
-use super::path::{Comeback, Path, Role, SessionState};
+use super::path::{Comeback, LossReport, Path, Role, SessionState};
 use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
 use super::volumes::{PathContext, Volume};
 use super::{HostEngine, report};
@@ -24,6 +24,14 @@ impl Comeback {
             self.failures = 0;
         }
         self.lost_ns = self.lost_ns.or(Some(now_ns));
+    }
+
+    /// It is lost, closed, or live: what core 0 finds from now on is no news before it has heard
+    /// that our connections are over. That it still waits for it stays.
+    pub(super) fn end_report(&mut self) {
+        if self.report == LossReport::Given {
+            self.report = LossReport::None;
+        }
     }
 
     /// Why it is lost now; whether that is to be said. Where two reasons take turns each is said
@@ -78,7 +86,7 @@ impl Path {
             return; // nothing is read again of a path that is lost, or never will be
         }
         on.volume.head.set_pending(self.index, true);
-        if core::mem::replace(&mut self.comeback.doubted, true) {
+        if core::mem::replace(&mut self.is_read_again, true) {
             return; // it was asked for, and not answered yet
         }
         if on.settings.core == 0 {
@@ -165,7 +173,7 @@ impl HostEngine {
             }
             PathNews::Found(facts) => self.found(facts, now_ns),
             PathNews::Lost { renewal, .. } => {
-                comeback.owes = true;
+                comeback.report = LossReport::Due;
                 self.lost_elsewhere(number, renewal, now_ns);
                 self.gone(number, now_ns);
             }
@@ -244,16 +252,16 @@ impl HostEngine {
             since_ns: now_ns,
             unflushed: path.cache.take_due_report() && path.has_unflushed(),
         };
-        let session = path.session();
+        let is_lost = matches!(path.session(), SessionState::Lost);
         let comeback = &mut path.comeback;
         if core != 0 {
-            if core::mem::take(&mut comeback.owes) {
-                comeback.allowed = true;
+            if comeback.report == LossReport::Due {
+                comeback.report = LossReport::Given;
                 self.out.tell_core_0(closed(path));
             }
             return;
         }
-        if comeback.others > 0 || session != SessionState::Lost {
+        if comeback.others > 0 || !is_lost {
             return; // other cores have connections, or it was reported, or it leaves
         }
         let wait_ns = recovery
@@ -339,7 +347,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let (volume, comeback) = (path.volume, &mut path.comeback);
         comeback.tried = true;
-        comeback.allowed = false;
+        comeback.end_report();
         comeback.live_ns = now_ns;
         comeback.lost_ns = None;
         let it = &mut self.volumes[usize::from(volume)];

@@ -29,9 +29,9 @@ pub(super) fn stall(latency_ns: u64) -> String {
 }
 
 /// A connection that ended by itself.
-pub(super) fn closed(session: SessionState, role: Role, opened: bool, why: Closed) -> String {
+pub(super) fn closed(session: &SessionState, role: Role, opened: bool, why: Closed) -> String {
     let what = match (session, role) {
-        (SessionState::Identifying | SessionState::CheckingOthers, _) => "can't connect",
+        (SessionState::Identifying | SessionState::CheckingOthers(_), _) => "can't connect",
         (SessionState::Connecting, Role::Io) => "can't open the I/O queue's connection",
         _ => "connection lost",
     };
@@ -102,7 +102,7 @@ fn os_error(errno: i32) -> (&'static str, &'static str) {
 }
 
 /// A machine that gave up.
-pub(super) fn machine(session: SessionState, role: Role, error: HostError) -> String {
+pub(super) fn machine(session: &SessionState, role: Role, error: HostError) -> String {
     match role {
         Role::Admin if session.is_identifying() && matches!(error, HostError::Protocol(_)) => {
             format!("{error}; check that an NVMe/TCP target listens there")

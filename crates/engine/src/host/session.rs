@@ -9,7 +9,7 @@ use super::device_errors::compare_anew;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
 use super::outbox::Outbox;
-use super::path::{Link, Path, Role, SessionState, Target};
+use super::path::{Link, LossReport, Path, Role, SessionState, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::volumes::{PathContext, PathInVolume, Volume};
@@ -68,7 +68,6 @@ impl Path {
         })));
         self.set_session(SessionState::Identifying);
         self.shutting_down = false;
-        self.unmarked = None;
         self.open(Role::Admin, settings, out, now_ns);
     }
 
@@ -355,7 +354,7 @@ impl HostEngine {
                     controller,
                     namespace,
                 };
-                let waits = Unmarked::new(Box::new(facts));
+                let waits = Box::new(Unmarked::new(Box::new(facts)));
                 self.find_or_ask(number, waits, now_ns);
             }
         }
@@ -363,7 +362,7 @@ impl HostEngine {
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
     fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
-        if let Some(mut it) = self.paths[number].unmarked.take() {
+        if let Some(mut it) = self.paths[number].look_again() {
             let nsid = it.facts.namespace.nsid;
             let found = namespaces.iter().find(|it| it.nsid == nsid);
             return match found {
@@ -382,7 +381,7 @@ impl HostEngine {
             return; // it was lost before anything was known of it
         };
         let nsid = facts.namespace.nsid;
-        let doubted = core::mem::take(&mut path.comeback.doubted);
+        let doubted = core::mem::take(&mut path.is_read_again);
         match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
             None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
             Some(namespace) if *namespace == facts.namespace && !doubted => {}
@@ -403,7 +402,7 @@ impl HostEngine {
             return; // core 0's news crossed with the end of the path on this core
         };
         let path = &self.paths[number];
-        if path.is_over() && !path.comeback.allowed {
+        if path.is_over() && path.comeback.report != LossReport::Given {
             return; // it was found before it was lost
         }
         let namespace = &facts.namespace;
@@ -430,7 +429,7 @@ impl HostEngine {
             let news = PathNews::Found(facts.clone());
             self.out.publish(news);
         }
-        path.comeback.doubted = false;
+        path.is_read_again = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
         if path.facts.is_none() && inherits {
@@ -551,7 +550,7 @@ impl HostEngine {
             }
             let path = &mut self.paths[number];
             if let Some(admin) = &mut path.admin {
-                path.comeback.doubted = true;
+                path.is_read_again = true;
                 admin.request_namespaces(now_ns);
                 self.out.touch(&mut self.paths[number], Role::Admin);
             }

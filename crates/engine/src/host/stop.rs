@@ -205,7 +205,7 @@ impl HostEngine {
             }
             // Nothing to shut down before the controller is ready.
             (_, Link::Opening { .. })
-            | (SessionState::Identifying | SessionState::CheckingOthers, _) => {
+            | (SessionState::Identifying | SessionState::CheckingOthers(_), _) => {
                 self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
             }
             (_, Link::Open) if !path.shutting_down => {
