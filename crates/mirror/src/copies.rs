@@ -50,6 +50,8 @@ pub enum NoLeg {
     Newer(ParseError),
     /// Something was here, and neither says anything: why, of each.
     Damaged([ParseError; 2]),
+    /// Neither can be read: nothing is known of what they say.
+    Unreadable,
     /// Both are whole, and are of different legs or mirrors.
     Disagree,
     /// It has been cut off: for its mirror it needs so many bytes.
@@ -75,6 +77,7 @@ impl fmt::Display for NoLeg {
                     "both superblocks are bad: the first: {first}; the second: {second}"
                 )
             }
+            Self::Unreadable => f.write_str("neither of its superblocks can be read"),
             Self::Disagree => f.write_str("its two superblocks are of different legs"),
             Self::Cut(bytes) => write!(
                 f,
@@ -144,6 +147,9 @@ pub fn read_copies(copies: [Option<&[u8]>; 2], crc32c: Crc32c) -> Result<Chosen,
         Superblock::parse(bytes, copy, crc32c)
     };
     let [first, second] = copies;
+    if first.is_none() && second.is_none() {
+        return Err(NoLeg::Unreadable);
+    }
     choose([parse(first, 0), parse(second, 1)])
 }
 

@@ -19,6 +19,7 @@ use super::users::{Part, User};
 use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
+use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::{IoLimits, Range, SecondaryMap};
 use mirror::assembly::Assembly;
@@ -61,7 +62,11 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// The machine of legs that are ours; `None`: there is no memory.
+    /// The machine of legs that are ours.
+    ///
+    /// # Errors
+    /// Why it can't begin, for people: no leg is there any more, or there is no memory. Nothing is
+    /// kept of it.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub fn begin(
@@ -70,11 +75,13 @@ impl Running {
         given: &[Result<Chosen, NoLeg>],
         terms: Terms,
         kit: &Kit<'_>,
-    ) -> Option<Self> {
-        let mut buffers = (0..2 * MIRROR_COPIES).map(|_| it.scratch.take(MIRROR_COPY_BYTES));
-        let buffers: Option<Vec<Span>> = buffers.by_ref().collect();
-        let mut copies = buffers?;
-        let compares = copies.split_off(MIRROR_COPIES.into());
+    ) -> Result<Self, &'static str> {
+        let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
+        let limits = stacked(kit.below.ask(), legs.map(LegDevice::device));
+        let mut limits = limits.ok_or("none of its legs is there any more")?;
+        limits.read_only |= assembly.read_only;
+        let buffers = take_buffers(&mut it.scratch);
+        let (copies, compares) = buffers.ok_or("there is no memory for its copy buffers")?;
         // Under what it left, here or in a process before, nobody has written down.
         let late_until_ns = |found: &Result<Chosen, NoLeg>| {
             let slot = found.ok().map(|it| it.superblock.slot);
@@ -105,9 +112,6 @@ impl Running {
             places[usize::from(slot)] = Some(at);
             reads.set_leg(slot, leg.config.distance, leg.config.throughput);
         }
-        let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
-        let mut limits = stacked(kit.below.ask(), legs.map(LegDevice::device))?;
-        limits.read_only |= assembly.read_only;
         let geometry = assembly.next.geometry;
         let speed = speed_of(&assembly.next.properties, it.config.speed);
         let machine = {
@@ -116,7 +120,7 @@ impl Running {
             };
             start::machine(&start, starting.ownership, &limits, speed, kit.now_ns)
         };
-        Some(Self {
+        Ok(Self {
             machine,
             info: VolumeInfo {
                 bytes: geometry.bytes,
@@ -495,6 +499,19 @@ impl Mirrored {
     }
 }
 
+/// Memory to copy through, and as much to compare with; `None`: there is no room for all of it, and
+/// none is taken.
+fn take_buffers(scratch: &mut Scratch) -> Option<(Vec<Span>, Vec<Span>)> {
+    let buffers = (0..2 * MIRROR_COPIES).map_while(|_| scratch.take(MIRROR_COPY_BYTES));
+    let mut copies: Vec<Span> = buffers.collect();
+    if copies.len() < 2 * usize::from(MIRROR_COPIES) {
+        copies.into_iter().for_each(|span| scratch.give_back(span));
+        return None;
+    }
+    let compares = copies.split_off(MIRROR_COPIES.into());
+    Some((copies, compares))
+}
+
 /// The part for `range` of the buffer with this number.
 ///
 /// # Panics
@@ -528,6 +545,19 @@ mod tests {
         let buffers = [at(1 << 20), at(2 << 20)];
         let part = part_of(&buffers, 1, Range::new(8192, 4096));
         assert_eq!((part.at, part.len), (2 << 20, 4096));
+    }
+
+    #[test]
+    fn copy_buffers_without_room_for_all_take_none() {
+        let len = MIRROR_COPY_BYTES * u32::from(2 * MIRROR_COPIES);
+        let free = |len| {
+            let mut scratch = Scratch::new(Span { at: 1 << 20, len });
+            let taken = take_buffers(&mut scratch).is_some();
+            (taken, scratch.free_bytes())
+        };
+        assert_eq!(free(len), (true, 0));
+        let less = len - MIRROR_COPY_BYTES;
+        assert_eq!(free(less), (false, less.into()));
     }
 
     #[test]

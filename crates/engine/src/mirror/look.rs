@@ -162,7 +162,7 @@ impl Mirrored {
         let found = match look.failed {
             Some(outcome) => Err(outcome),
             // Nothing is known of what they say: the leg is tried again.
-            None if tries_again && look.read == [false; 2] => Err(Outcome::MediaError),
+            None if tries_again && chosen == Err(NoLeg::Unreadable) => Err(Outcome::MediaError),
             None => Ok(chosen),
         };
         self.looked_at(at, look.purpose, found, kit);
@@ -179,7 +179,12 @@ impl Mirrored {
         let leg = &mut self.legs[at];
         match purpose {
             Purpose::Found => match found {
-                Ok(found) => (leg.found, leg.dated) = (Some(found), false),
+                Ok(found) => {
+                    (leg.found, leg.dated) = (Some(found), false);
+                    if leg.is_unread() {
+                        leg.look_at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                    }
+                }
                 Err(_) => {
                     (leg.found, leg.dated) = (None, false);
                     leg.look_at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);

@@ -265,6 +265,12 @@ impl LegDevice {
         self.slot.is_none() && self.found.is_none() && !self.is_gone()
     }
 
+    /// Whether its superblocks failed to be read: a start goes on without it, and a mirror that
+    /// runs reads them again.
+    pub fn is_unread(&self) -> bool {
+        self.found == Some(Err(NoLeg::Unreadable))
+    }
+
     /// One that was cut off and is as long again: what it is, is to be read anew.
     pub fn was_made_long(&mut self) -> bool {
         let needs = match self.found {

@@ -431,7 +431,8 @@ impl Mirrored {
 
     /// A leg that was not there at the start says which one it is.
     fn identify(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
-        let Some(found) = self.legs[at].found else {
+        let is_unread = self.legs[at].is_unread();
+        let Some(found) = self.legs[at].found.filter(|_| !is_unread) else {
             let due = self.legs[at].look_at_ns <= kit.now_ns;
             return due && self.look(at, Purpose::Found, kit);
         };

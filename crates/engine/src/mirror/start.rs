@@ -543,7 +543,8 @@ impl Mirrored {
             leg.was_made_long();
         }
         for leg in &mut self.legs {
-            let unknown = leg.slot.is_none() && !matches!(leg.found, Some(Err(_)));
+            let is_useless = matches!(leg.found, Some(Err(_))) && !leg.is_unread();
+            let unknown = leg.slot.is_none() && !is_useless;
             leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
         }
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
@@ -576,11 +577,8 @@ impl Mirrored {
             terms.written_ns = None;
         }
         match Running::begin(self, &assembly, &given, terms, kit) {
-            Some(running) => self.phase = Phase::Running(Box::new(running)),
-            None => {
-                let why = Refused::new(Until::Later, "there is no memory for its copy buffers");
-                return self.refuse(why, TRY_AGAIN_NS, kit);
-            }
+            Ok(running) => self.phase = Phase::Running(Box::new(running)),
+            Err(why) => return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit),
         }
         self.take_name(kit.now_ns);
         self.leave_aside(kit.now_ns);

@@ -90,6 +90,10 @@ fn what_is_no_leg_is_refused_for_what_it_is() {
     let mut rubbish = empty;
     rubbish[..8].copy_from_slice(&MAGIC);
     assert!(matches!(read(&[rubbish, empty]), Err(NoLeg::Damaged(_))));
+    assert_eq!(
+        read_copies([None, None], crc32_iscsi),
+        Err(NoLeg::Unreadable)
+    );
     let mut other = old;
     other.mirror = Id([1; 16]);
     assert_eq!(

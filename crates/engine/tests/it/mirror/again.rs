@@ -9,6 +9,7 @@ use policy::PathIndex;
 use volume::Outcome;
 
 const EAGAIN: DeviceError = DeviceError::Os(11);
+const EIO: DeviceError = DeviceError::Os(5);
 
 #[test]
 fn t06_t07_a_leg_that_has_no_memory_for_a_while_does_not_leave_and_gets_the_same_bytes_then() {
@@ -120,4 +121,39 @@ fn a_leg_that_could_not_be_read_at_the_start_is_used_when_it_can_be() {
     rig.disk(2).error = None;
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 3]);
     assert_eq!(data(&disks[0]), data(&disks[2]));
+}
+
+/// A mirror of two legs, started without leg 1, whose superblocks fail with EIO.
+fn started_without_unreadable(disks: &[Disk]) -> Rig {
+    let mut all = disks.to_vec();
+    all[1].error = Some(EIO);
+    let mut rig = Rig::new(&all);
+    rig.run(SECOND, |_| false);
+    rig.order(MirrorOrder::Assemble(Wishes {
+        without: true,
+        discard: None,
+    }));
+    rig.until(30 * SECOND, Rig::is_ready);
+    rig
+}
+
+/// An error of the medium says nothing of what the superblocks say: the leg is read again without
+/// an order of the user, as one that can't be reached is.
+#[test]
+fn leg_unreadable_at_the_start_is_read_again() {
+    let disks = made(2, true);
+    let mut rig = started_without_unreadable(&disks);
+    assert_eq!(rig.write(5, 9), Outcome::Done);
+    rig.run(20 * SECOND, |_| false);
+    let legs = rig.report().legs;
+    assert_eq!(legs[1].status, LegStatus::Unusable);
+    assert!(
+        legs[1]
+            .why
+            .as_deref()
+            .is_some_and(|why| why.contains("can be read"))
+    );
+    rig.disk(1).error = None;
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
 }
