@@ -1,56 +1,56 @@
 //! Mirrors, a back end of the block layer ([`Devices`]): each leg is a device of lower number, the
-//! mirror's machine decides what goes to which, and a front end sees one more device.
+//! mirror's state machine decides which leg gets which request, and a front end sees one device.
 //!
-//! * `one`: a mirror on its core; `start`: until it runs; `look`: what legs say; `drive`: what its
-//!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
-//!   legs that are added and removed; `sizes`: legs that shrink; `names`: which leg a URI means;
-//!   `behind`: what is left behind on legs, and for how long
-//! * `extents`: which legs say what is a hole; `holes`: zeroes that a copy leaves as holes
-//! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
-//!   lent beyond its I/O; `stack`: what all of them can do; `depth`: how much a leg has
-//!   outstanding; `lasting`: what users said that holds beyond this engine
-//! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
+//! * `device`: a mirror on its core and its legs; `start`: reads, assembles and acquires them
+//! * `dispatch`: executes the state machine's outputs; `requests`: I/O of front ends; `news`:
+//!   its reports; `probe`: reads superblocks; `change`: adds and removes legs; `sizes`: legs that
+//!   shrink
+//! * `reads`: selects the leg of a read, among `leg_paths`; `depth`: bounds a leg's I/O in flight
+//! * `table`: requests in flight on legs; `buffer_leases`: their memory; `stack`: limits of all legs
+//! * `quiesce`: how long legs may execute late writes; `settings`: what outlasts this engine
+//! * `extents`: which legs report holes; `holes`: zeroes that a copy leaves as holes; `names`:
+//!   which leg a URI means; `types`, `report`: configuration and state; [`messages`]: texts
 //!
 //! # Contract
 //! A leg is a whole volume of the host (one path or more, with its own head), to which the mirror
 //! alone issues requests. So identity checks, failover, fences and health are per leg, as for any
-//! volume. A leg is reached as every device is (`BackEndsMut::submit`), and what it was given ends
-//! by its key in the `table`. A mirror is on one core, where all of its clients are; so all its
-//! writes pass one machine, and overlapping ones reach all legs in one order (T46). On other cores
-//! it is not there, and its legs' connections carry nothing.
+//! volume. A leg is reached as every device is (`BackEndsMut::submit`); its completion carries the
+//! key of an entry in `table`. A mirror is on one core, which serves all of its clients: all its
+//! writes pass one state machine, and overlapping writes reach all legs in one order (T46). Other
+//! cores do not have it, and the connections of its legs there carry nothing.
 //!
 //! # Limits
 //! [`MIRRORS_MAX`] mirrors of 16 legs; of each,
 //! [`MIRROR_IOS_MAX`](crate::limits::MIRROR_IOS_MAX) I/Os; nothing is allocated for one.
-mod behind;
+mod buffer_leases;
 mod change;
 mod depth;
-mod drive;
+mod device;
+mod dispatch;
 mod extents;
 mod holes;
-mod lasting;
-mod loans;
-mod look;
+mod leg_paths;
+pub mod messages;
 mod names;
-mod one;
+mod news;
 #[cfg(test)]
 mod parts;
+mod probe;
+mod quiesce;
 mod reads;
 mod report;
-mod returns;
+mod requests;
+mod settings;
 mod sizes;
 mod stack;
 mod start;
 mod table;
 mod types;
-mod users;
-mod ways;
-pub mod words;
 
 pub use crate::devices::Devices;
-pub use lasting::{aside, set_aside, set_speed, speed_of};
-pub(crate) use one::Mirrored;
+pub(crate) use device::Mirrored;
 pub use reads::for_mirror;
+pub use settings::{aside, set_aside, set_speed, speed_of};
 pub use types::*;
 
 use crate::devices::BackEndsMut;
@@ -63,9 +63,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::{DeviceId, Key};
-use loans::Loans;
+use buffer_leases::Loans;
+use device::Kit;
 use mirror::Crc32c;
-use one::Kit;
 use table::Table;
 
 /// The mirrors of one core. See the module's contract.

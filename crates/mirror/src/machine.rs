@@ -3,15 +3,16 @@
 //!
 //! * `members`: the state of each leg; `legs`: sets of legs, and what they were given
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
-//! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
+//! * `leaving`: what a leg still has that has left; `unverified`: what the last one may execute
+//!   late
 //! * `dirty_log`: pages of the bitmap, and when intents are forgotten
 //! * `commit`: superblocks: what is said of the mirror, who leaves; `heartbeat`: that its owner
 //!   lives, for [`ownership`](super::ownership); `confirmed`: legs put back to an older state;
-//!   `give`: what may be given out meanwhile
-//! * `life`: from an assembly to the first change, and the clean stop
+//!   `outputs`: which of them may be polled meanwhile
+//! * `lifecycle`: from an assembly to the first change, and the clean stop
 //! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
 //!   a user accepts that
-//! * `back`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
+//! * `returns`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
 //!   `spare`: legs that wait, and are read as the last resort
 //! * `change`: legs that are added and removed
 //! * `grow`: a larger size
@@ -53,7 +54,6 @@ use block::order::ChangeOrder;
 use block::{Range, SlotMap};
 
 mod accept;
-mod back;
 mod bad;
 mod change;
 mod check;
@@ -61,34 +61,35 @@ mod commit;
 mod confirmed;
 mod contents;
 mod copy;
-mod depart;
 mod dirty_log;
-mod doubt;
-mod give;
 mod grow;
 mod heartbeat;
 mod io;
+mod leaving;
 mod legs;
-mod life;
+mod lifecycle;
 mod loss;
 mod members;
 mod missed;
+mod outputs;
 mod pace;
 pub(super) mod planted;
 mod read;
 mod rebuild;
 mod resync;
+mod returns;
 mod spare;
 mod types;
 mod unreadable;
+mod unverified;
 
-pub use back::Unfit;
 pub use change::ChangeError;
 pub use check::{CheckReport, DIFFERENCES_MAX};
 pub use grow::GrowError;
 pub use legs::{Legs, Ticket};
 pub use pace::Speed;
 pub use read::Wait;
+pub use returns::Unfit;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Resync, Start};
 
 use accept::{Acceptance, Accepting};
@@ -101,7 +102,7 @@ use dirty_log::DirtyLog;
 use grow::Growth;
 use io::Slot;
 use legs::{Round, Work};
-use life::{Life, Stop};
+use lifecycle::{Life, Stop};
 use loss::Loss;
 use members::{Member, Members, Rebuild};
 use resync::Diverged;

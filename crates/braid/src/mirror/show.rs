@@ -292,7 +292,7 @@ pub fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
         .filter_map(|leg| Some(leg.found.ok()?.superblock));
     let known: Vec<Superblock> = known.collect();
     let mirror = known.first().map_or("", |it| it.name.as_str());
-    engine::mirror::words::refusal(mirror, refusal, name, &known)
+    engine::mirror::messages::refusal(mirror, refusal, name, &known)
 }
 
 /// A mirror as JSON.

@@ -10,13 +10,13 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
-use super::drive::Running;
+use super::device::{Kit, LegDevice, Mirrored, Phase, Seat};
+use super::dispatch::Running;
+use super::messages;
 use super::names::slot_of;
-use super::one::{Kit, LegDevice, Mirrored, Phase, Seat};
 use super::sizes::Extent;
 use super::table::{Entry, Task};
 use super::types::{NewLeg, Pending};
-use super::words;
 use crate::devices::BackEnds;
 use crate::host::{HostEvent, IoOp};
 use alloc::format;
@@ -138,7 +138,7 @@ impl Mirrored {
         let Phase::Running(it) = &mut self.phase else {
             return Err("the mirror does not run".into());
         };
-        words::may_leave(slot, it.machine.last_copy_on(slot))?;
+        messages::may_leave(slot, it.machine.last_copy_on(slot))?;
         let absent = absent(it, &self.legs, slot);
         it.machine
             .remove_leg(slot, now_ns)

@@ -14,8 +14,8 @@
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
 //! queue is no part of the latency that a policy learns.
+use super::requests::Part;
 use super::table::Entry;
-use super::users::Part;
 use crate::host::Io;
 use crate::limits::{LEG_DEPTH_FIRST, LEG_DEPTH_MAX, LEG_DEPTH_MIN, MIRROR_COPIES, MIRROR_IOS_MAX};
 use alloc::collections::VecDeque;

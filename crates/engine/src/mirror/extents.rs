@@ -1,5 +1,5 @@
 //! Which devices and controllers have to say that a range is a hole before it may be called one.
-use super::one::{Mirrored, Phase};
+use super::device::{Mirrored, Phase};
 use crate::devices::BackEnds;
 use crate::host::Witness;
 use alloc::vec::Vec;

@@ -16,7 +16,7 @@
 //! # Limits
 //! One command more than the piece has runs of data. Holes are multiples of `hole_bytes` and of
 //! [`MIRROR_HOLE_BYTES`](crate::limits::MIRROR_HOLE_BYTES); a piece has four of these.
-use super::one::{Kit, Mirrored, Phase};
+use super::device::{Kit, Mirrored, Phase};
 use super::table::{Entry, Task};
 use crate::host::{Hints, Io, IoOp};
 use crate::limits::MIRROR_COPY_BYTES;
@@ -42,7 +42,7 @@ pub(super) struct Run {
 impl Mirrored {
     /// Whether the copy in this buffer leaves holes on the leg of the ticket.
     pub(super) fn leaves_holes(&mut self, ticket: Ticket, copy: u8, kit: &Kit<'_>) -> bool {
-        let may = |it: &mut super::drive::Running| it.machine.may_leave_holes(copy);
+        let may = |it: &mut super::dispatch::Running| it.machine.may_leave_holes(copy);
         self.running().is_some_and(may) && self.hole_bytes(ticket, kit) > 0
     }
 

@@ -14,7 +14,7 @@
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
 //! Writes, which all legs get, count as what is in flight there, and teach nothing.
-use super::ways::Ways;
+use super::leg_paths::Ways;
 use crate::devices::BackEnds;
 use crate::host::{HostEngine, Io};
 use crate::limits::MIRROR_IOS_MAX;

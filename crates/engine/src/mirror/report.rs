@@ -1,10 +1,10 @@
 //! How a mirror is doing, and what is asked of it by hand.
+use super::device::{Away, BadRoom, LegDevice, Mirrored, Phase, Seat};
+use super::messages;
 use super::names::slot_of;
-use super::one::{Away, BadRoom, LegDevice, Mirrored, Phase, Seat};
 use super::reads::for_mirror;
 use super::sizes::{LegFile, LegSize};
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
-use super::words;
 use crate::devices::{BackEnds, BackEndsMut};
 use crate::host::HostEngine;
 use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
@@ -203,17 +203,17 @@ impl Mirrored {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
-            _ if leg.extent.left_for_cut() => Some(words::CUT_SHORT.into()),
-            _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(words::cut_at(
+            _ if leg.extent.left_for_cut() => Some(messages::CUT_SHORT.into()),
+            _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(messages::cut_at(
                 &self.config.name,
                 end,
                 leg.extent.is_too_small(),
             )),
-            _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
+            _ if facts.is_some_and(|it| it.cut_short) => Some(messages::CUT_AND_LAST.into()),
             _ if status == LegStatus::Stale && leg.extent.size != LegSize::Enough => {
                 self.why_small(leg)
             }
-            _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
+            _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| messages::stuck(it.stuck)),
             _ if leg.bad_room != BadRoom::Enough
                 && !facts.is_some_and(|it| it.in_sync || it.joining) =>
             {
@@ -225,14 +225,14 @@ impl Mirrored {
                 Some("it doesn't answer".into())
             }
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
-            (None, ..) if let Some(outcome) = unwritten => Some(words::unwritable(outcome)),
+            (None, ..) if let Some(outcome) = unwritten => Some(messages::unwritable(outcome)),
             (None, _, Some(outcome)) if status == LegStatus::Stale => {
                 Some(format!("it has left: {outcome}"))
             }
-            _ if facts.is_some_and(|it| it.lapsed) => Some(words::LAPSED.into()),
+            _ if facts.is_some_and(|it| it.lapsed) => Some(messages::LAPSED.into()),
             _ if let Some(facts) = facts.filter(|it| it.bad.0 > 0) => {
                 let name = &self.config.name;
-                Some(words::bad(
+                Some(messages::bad(
                     name,
                     &facts,
                     running.and_then(|it| it.machine.without_any_copy()),
@@ -339,7 +339,7 @@ impl Mirrored {
                 }
             }
             MirrorOrder::Fail(slot) => {
-                words::may_leave(slot, it.machine.last_copy_on(slot))?;
+                messages::may_leave(slot, it.machine.last_copy_on(slot))?;
                 it.machine.leg_lost(slot, now_ns);
                 // The last leg in sync stays.
                 if !it.machine.may_read(slot) {

@@ -12,8 +12,8 @@
 //! next request or within a second; such a leg returns only when told to, since its file is used as
 //! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
 //! written down on the last leg in sync: its errors last until the mirror is stopped.
-use super::one::{LegDevice, Mirrored, Phase};
-use super::words;
+use super::device::{LegDevice, Mirrored, Phase};
+use super::messages;
 use alloc::string::String;
 use mirror::layout::COPIES_AT;
 use mirror::limits::LEGS_MAX;
@@ -232,9 +232,9 @@ impl Mirrored {
             LegSize::Enough => None,
             LegSize::Small => {
                 let bytes = leg.info.map_or(0, |info| info.bytes);
-                Some(words::too_small(bytes, self.leg_needs(leg)?))
+                Some(messages::too_small(bytes, self.leg_needs(leg)?))
             }
-            LegSize::Regrown => Some(words::WAS_TOO_SMALL.into()),
+            LegSize::Regrown => Some(messages::WAS_TOO_SMALL.into()),
         }
     }
 }

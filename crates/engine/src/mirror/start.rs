@@ -1,7 +1,7 @@
 //! A mirror before it runs: its legs are read, assembled and acquired.
 //!
 //! # Contract
-//! [`Ownership`] says which legs are read (`look`), when a start is decided, and what is written.
+//! [`Ownership`] says which legs are read (`probe`), when a start is decided, and what is written.
 //! [`assemble`] decides: nothing is written before it agrees. Then the owner's record is written,
 //! and the machine begins. A record that takes the mirror over does not wait for writes of this
 //! host's previous engine (`Acquire`, T9); everything else does. A refusal is logged once; the next
@@ -9,13 +9,13 @@
 //! the legs say then. A mirror that another host owns is tried again only when a leg comes or the
 //! user asks for it: an owner that is silent for long must not lose it to a contender. A refusal
 //! that only a user can end is reported ([`HostEvent::Refused`]), so that clients don't wait.
-use super::behind::whole_ms;
-use super::drive::Running;
-use super::look::BLOCK;
-use super::one::{Away, Kit, LegDevice, Mirrored, Phase, Purpose};
+use super::device::{Away, Kit, LegDevice, Mirrored, Phase, Purpose};
+use super::dispatch::Running;
+use super::messages;
+use super::probe::BLOCK;
+use super::quiesce::whole_ms;
 use super::table::{Entry, Task};
 use super::types::{MirrorConfig, MirrorState};
-use super::words;
 use crate::host::{HostEvent, IoOp};
 use alloc::boxed::Box;
 use alloc::format;
@@ -235,8 +235,8 @@ impl Mirrored {
         let known = self.config.known.filter(|known| *known != legs.mirror);
         let why = match known {
             _ if self.accepts_name || canary::has(Bug::NameUnasked) => None,
-            _ if can_be && legs.name.as_str() != name => Some(words::other_name(name, legs)),
-            Some(known) => Some(words::other_mirror(name, legs, known)),
+            _ if can_be && legs.name.as_str() != name => Some(messages::other_name(name, legs)),
+            Some(known) => Some(messages::other_mirror(name, legs, known)),
             None => None,
         };
         self.other_name = why.is_some().then_some(legs.name);
@@ -340,7 +340,7 @@ impl Mirrored {
             let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
             let why = self
                 .needs_writing(&refusal)
-                .unwrap_or_else(|| words::refusal(&self.config.name, &refusal, name, &known));
+                .unwrap_or_else(|| messages::refusal(&self.config.name, &refusal, name, &known));
             match refusal {
                 Refusal::Incomplete(_) | Refusal::NoneInSync(_) | Refusal::Nothing => {
                     Refused::new(Until::Legs, why)
@@ -491,7 +491,7 @@ impl Mirrored {
     fn unwritable(&self) -> Vec<(u8, String)> {
         let legs = self.legs.iter().filter_map(|leg| {
             let slot = leg.found?.ok()?.superblock.slot;
-            let why = words::unwritable(leg.unwritten?);
+            let why = messages::unwritable(leg.unwritten?);
             Some((slot, format!("{}: {why}", leg.config.name)))
         });
         legs.collect()

@@ -269,7 +269,7 @@ impl LegReport {
     /// Why not: only it has some blocks.
     pub fn may_leave(&self) -> Result<(), String> {
         let only = self.facts.and_then(|facts| facts.last_copy);
-        super::words::may_leave(self.slot.unwrap_or(0), only)
+        super::messages::may_leave(self.slot.unwrap_or(0), only)
     }
 
     /// Whether it is in sync, and serves all that it has.

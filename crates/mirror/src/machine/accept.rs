@@ -8,7 +8,7 @@
 //! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
 use super::contents::{Contents, Cut};
 use super::legs::Legs;
-use super::life::Life;
+use super::lifecycle::Life;
 use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 

@@ -20,7 +20,7 @@
 use super::copy::{Job, PIECE_MIN};
 use super::io::{Phase, Slot};
 use super::legs::{Legs, Round, Work};
-use super::life::Stop;
+use super::lifecycle::Stop;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Request};
 use crate::Superblock;

@@ -8,7 +8,7 @@
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
 //! way there, and for its lease (`heartbeat`).
 use super::legs::{Legs, Round, Work};
-use super::life::{Life, is_rebuilding};
+use super::lifecycle::{Life, is_rebuilding};
 use super::members::{Member, Step};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};

@@ -17,7 +17,7 @@
 //! more, the next read that fails will tell.
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
-use super::life::COPY_PAUSE_NS;
+use super::lifecycle::COPY_PAUSE_NS;
 use super::pace::{Pace, Speed};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};

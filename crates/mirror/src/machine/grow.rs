@@ -8,7 +8,7 @@
 //! No leg returns, none is added, and no intent is forgotten, between the two. An event that was
 //! begun is not taken back: some leg may have it.
 use super::legs::Legs;
-use super::life::Life;
+use super::lifecycle::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
 use crate::Superblock;

@@ -14,7 +14,7 @@
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
 use super::legs::{Legs, Ticket, Work};
-use super::life::{Life, Stop};
+use super::lifecycle::{Life, Stop};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Superblock;

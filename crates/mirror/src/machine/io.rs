@@ -6,9 +6,9 @@
 //! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
 //! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
 //! is counted, and where another had the data they are rewritten there (T5): see `read`. Nobody
-//! waits for what a leg still has that has left: see `depart`.
+//! waits for what a leg still has that has left: see `leaving`.
 use super::legs::{Legs, Round, Work};
-use super::life::Life;
+use super::lifecycle::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use block::Outcome;

@@ -8,7 +8,7 @@
 //! # Contract
 //! [`Members::set`] asserts each change of state. The sets are derived from the states and kept
 //! beside them, for they are asked on each I/O. A leg that stops getting writes is among
-//! [`Members::pop_left`] once, so that rounds which wait for it go on without it (`depart`).
+//! [`Members::pop_left`] once, so that rounds which wait for it go on without it (`leaving`).
 use super::legs::Legs;
 use crate::bitmap::Bitmap;
 use crate::limits::LEGS_MAX;

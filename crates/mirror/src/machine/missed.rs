@@ -16,7 +16,7 @@
 //! # Limits
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
 use super::legs::Legs;
-use super::life::Life;
+use super::lifecycle::Life;
 use super::members::Rebuild;
 use super::planted::{Bug, has};
 use super::{Mirror, News};

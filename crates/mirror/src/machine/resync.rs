@@ -7,7 +7,7 @@
 use super::copy::{Job, Kind};
 use super::io::Phase;
 use super::legs::{Round, Work};
-use super::life::COPY_PAUSE_NS;
+use super::lifecycle::COPY_PAUSE_NS;
 use super::{Mirror, News, Request, Resync};
 use crate::bitmap::Bitmap;
 use alloc::vec::Vec;

@@ -16,7 +16,7 @@
 //! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
 //! count.
 use super::legs::{Legs, Ticket, Work};
-use super::life::Life;
+use super::lifecycle::Life;
 use super::members::Member;
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, Output};

@@ -5,7 +5,6 @@ mod bad;
 mod brief;
 mod copied;
 mod departed;
-mod doubt;
 mod ends;
 mod grow;
 mod heartbeats;
@@ -20,6 +19,7 @@ mod rivals;
 mod rules;
 mod starve;
 mod taken_back;
+mod unverified;
 mod world;
 
 use super::planted::{Bug, plant};

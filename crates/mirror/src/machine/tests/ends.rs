@@ -1,6 +1,6 @@
 //! Rules by hand: what must come to an end, and what legs that fail or are taken out do to it.
 use super::super::super::assembly::tests::PLACE;
-use super::super::life::Life;
+use super::super::lifecycle::Life;
 use super::super::*;
 use super::rules::{BLOCK, MS, run, well, written};
 

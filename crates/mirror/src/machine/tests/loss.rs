@@ -1,6 +1,6 @@
 //! Rules by hand: what the last leg in sync has lost with a cache (T13).
 use super::super::*;
-use super::doubt::returned;
+use super::unverified::returned;
 use super::rules::{BLOCK, MS, end, run, started, well};
 use alloc::vec;
 

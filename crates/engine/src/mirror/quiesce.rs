@@ -9,7 +9,7 @@
 //! # Limits
 //! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
 //! is on the legs after a beat, which begins then.
-use super::one::{Kit, LegDevice, Mirrored, Phase};
+use super::device::{Kit, LegDevice, Mirrored, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
 use alloc::string::String;

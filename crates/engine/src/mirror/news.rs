@@ -6,10 +6,10 @@
 //! it was given before has ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
 //! something, changes wait as long.
-use super::one::{Away, BadRoom, Kit, LegDevice, Mirrored, Phase, Purpose, Seat};
+use super::device::{Away, BadRoom, Kit, LegDevice, Mirrored, Phase, Purpose, Seat};
+use super::messages;
 use super::sizes::LegSize;
 use super::types::MirrorState;
-use super::words;
 use crate::devices::BackEnds;
 use crate::host::HostEvent;
 use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
@@ -83,7 +83,7 @@ impl Mirrored {
                 let report = self.running().map(|it| it.machine.check_report());
                 (self.checked, self.checking_ns) = (report, None);
                 let found = report
-                    .map(|it| words::checked(&self.config.name, &it, |slot| self.name_of(slot)));
+                    .map(|it| messages::checked(&self.config.name, &it, |slot| self.name_of(slot)));
                 let found = found.unwrap_or_default();
                 format!("checked: {found}")
             }
@@ -105,7 +105,7 @@ impl Mirrored {
                     .legs
                     .iter()
                     .any(|leg| leg.slot == Some(slot) && leg.extent.is_too_small());
-                let why = words::cut_at(&self.config.name, end, is_small);
+                let why = messages::cut_at(&self.config.name, end, is_small);
                 format!("leg {slot} ({}): {why}", self.name_of(slot))
             }
             News::Lapsed(slot) => self.cut_leg(slot, kit),
@@ -250,8 +250,10 @@ impl Mirrored {
                     false if outcome == Outcome::CutShort => {
                         let why = match self.why_small(&self.legs[at]) {
                             Some(why) => why,
-                            None if self.legs[at].extent.is_cut_file() => words::CUT_SHORT.into(),
-                            None => words::WAS_TOO_SMALL.into(),
+                            None if self.legs[at].extent.is_cut_file() => {
+                                messages::CUT_SHORT.into()
+                            }
+                            None => messages::WAS_TOO_SMALL.into(),
                         };
                         format!("{leg} has left: {why}")
                     }
@@ -284,7 +286,7 @@ impl Mirrored {
                 format!("{leg} is in sync{copied}")
             }
             (News::Unfit(_, why), Some(at)) => {
-                let why_not = words::unfit(&why);
+                let why_not = messages::unfit(&why);
                 match why {
                     Unfit::Failed(outcome) => self.goes_away(at, outcome, now_ns),
                     Unfit::Owned(_) => self.goes_away(at, Outcome::Reservation, now_ns),
@@ -309,7 +311,7 @@ impl Mirrored {
             }
             (News::Unwritable(_, range), _) => format!(
                 "{leg} can't write {}: that is recorded, it is not read there, and stays",
-                words::bytes_of(range)
+                messages::bytes_of(range)
             ),
             (News::Rewritten(_), _) => {
                 format!("{leg}: all that it could not write was written again")
@@ -317,7 +319,7 @@ impl Mirrored {
             (News::NoCopy(_, range), _) => format!(
                 "{} can't be read: no leg in sync could write them, and {leg} has left, which had \
                  them: bring it back, or write them again",
-                words::bytes_of(range)
+                messages::bytes_of(range)
             ),
             (News::Added(_), _) => format!("{leg} was added"),
             (News::Removed(_), _) => format!("{leg} was removed"),
@@ -332,7 +334,7 @@ impl Mirrored {
             _ => None,
         };
         let facts = machine.zip(leg.slot).and_then(|(it, slot)| it.facts(slot));
-        words::full(
+        messages::full(
             facts.and_then(|it| it.bad_more),
             leg.bad_room == BadRoom::Stuck,
         )

@@ -8,7 +8,7 @@
 //! all pages of the bitmap; then an event says that it is being rebuilt.
 use super::contents::Contents;
 use super::legs::Work;
-use super::life::is_rebuilding;
+use super::lifecycle::is_rebuilding;
 use super::members::{Member, Rebuild, Step};
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, News, Output};

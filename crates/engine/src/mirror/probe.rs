@@ -6,7 +6,7 @@
 //! it said before; its answer is awaited all the same, since it lands in our memory, and is not
 //! taken, since it is old: the leg is read anew (`start`, or `returns` where the mirror runs), at
 //! a start not before the pause of one that was refused is over.
-use super::one::{Kit, Mirrored, Phase, Purpose};
+use super::device::{Kit, Mirrored, Phase, Purpose};
 use super::start::TRY_AGAIN_NS;
 use super::table::{Entry, Task};
 use crate::host::{Hints, HostEvent, IoOp};

@@ -1,14 +1,14 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
+use super::buffer_leases::Loans;
 use super::depth::Depth;
-use super::drive::Running;
+use super::dispatch::Running;
 use super::holes::Run;
-use super::loans::Loans;
-use super::look::Look;
+use super::probe::Look;
+use super::requests::Part;
 use super::sizes::Extent;
 use super::start::Starting;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
-use super::users::Part;
 use crate::devices::BackEndsMut;
 use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;

@@ -7,15 +7,15 @@
 //! machine hears nothing any more, and what it has is failed, also where no leg has anything of it
 //! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
 //! reached any more.
+use super::device::{Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::holes::Run;
-use super::lasting::speed_of;
-use super::one::{Kit, LegDevice, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
+use super::requests::{Part, User};
+use super::settings::speed_of;
 use super::stack::stacked;
 use super::start;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
-use super::users::{Part, User};
 use crate::host::{Hints, HostEngine, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
@@ -380,7 +380,7 @@ impl Mirrored {
         let block = machine.encode_superblock(ticket.leg, copy, kit.crc32c);
         kit.memory.bytes_mut(span).copy_from_slice(&block);
         // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
-        // lower sequence (`beat`).
+        // lower sequence (`heartbeat`).
         let hints = Hints {
             past_gate: ticket.is_heartbeat(),
             ..Hints::default()

@@ -1,7 +1,7 @@
 //! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
-use super::drive::Running;
-use super::loans::{Left, Loans};
-use super::one::{Kit, Mirrored, Phase};
+use super::buffer_leases::{Left, Loans};
+use super::device::{Kit, Mirrored, Phase};
+use super::dispatch::Running;
 use super::reads::Choice;
 use super::table::{Entry, PartOf, Task};
 use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
