@@ -7,7 +7,7 @@ use super::faults::FaultSettings;
 use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
 use anyhow::{Context, anyhow, bail};
-use engine::DeviceId;
+use engine::LocalDevice;
 use engine::machine::{Around, Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
@@ -100,7 +100,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
     let engine = TargetEngine::new(TargetConfig {
         subsystem: subsystem(config, &backends, &addresses)?,
         shapes: config.ports.iter().map(|port| port.shape).collect(),
-        devices: (0..backends.len() as u16).map(DeviceId).collect(),
+        devices: (0..backends.len() as u16).map(LocalDevice).collect(),
         arena_bytes: config.buffers.0,
         seed: 1,
     });
