@@ -66,7 +66,7 @@ fn a_long_list_is_cut() {
 fn the_reason_of_a_lost_connection_says_what_to_do() {
     assert_eq!(
         closed(
-            SessionState::Identifying,
+            &SessionState::Identifying,
             Role::Admin,
             false,
             Closed::Error(111)
@@ -74,11 +74,11 @@ fn the_reason_of_a_lost_connection_says_what_to_do() {
         "can't connect: connection refused; start the target there, or correct host and port"
     );
     assert_eq!(
-        closed(SessionState::Live, Role::Io, true, Closed::Error(104)),
+        closed(&SessionState::Live, Role::Io, true, Closed::Error(104)),
         "connection lost: reset by the target; see the target's log"
     );
     assert_eq!(
-        closed(SessionState::Live, Role::Io, true, Closed::Error(9999)),
+        closed(&SessionState::Live, Role::Io, true, Closed::Error(9999)),
         "connection lost: system error 9999; check network and target"
     );
 }
@@ -87,7 +87,7 @@ fn the_reason_of_a_lost_connection_says_what_to_do() {
 fn a_connection_that_nobody_takes_is_refused_however_the_system_says_so() {
     let refused = |errno| {
         closed(
-            SessionState::Identifying,
+            &SessionState::Identifying,
             Role::Admin,
             false,
             Closed::Error(errno),
@@ -95,7 +95,7 @@ fn a_connection_that_nobody_takes_is_refused_however_the_system_says_so() {
     };
     assert_eq!([refused(103), refused(104)], [refused(111), refused(111)]);
     let reset = closed(
-        SessionState::Identifying,
+        &SessionState::Identifying,
         Role::Admin,
         true,
         Closed::Error(104),
@@ -112,7 +112,7 @@ fn want_of_descriptors_is_no_matter_of_the_network() {
         (105, "no memory"),
     ] {
         let text = closed(
-            SessionState::Identifying,
+            &SessionState::Identifying,
             Role::Admin,
             false,
             Closed::Error(errno),

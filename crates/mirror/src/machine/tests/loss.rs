@@ -1,7 +1,7 @@
 //! Rules by hand: what the last leg in sync has lost with a cache (T13).
 use super::super::*;
-use super::unverified::returned;
 use super::rules::{BLOCK, MS, end, run, started, well};
+use super::unverified::returned;
 use alloc::vec;
 
 const FIRST: Range = Range {
