@@ -227,7 +227,10 @@ impl HostEngine {
 
     /// What core 0 learnt of a path, once it did.
     pub fn path_facts(&self, volume: u16, path: PathIndex) -> Option<&PathFacts> {
-        self.paths[self.number(volume, path)?].facts.as_deref()
+        self.paths[self.number(volume, path)?]
+            .known
+            .facts
+            .as_deref()
     }
 
     /// What one command can do on every path of a volume (T34), once it is ready. Larger I/O is cut

@@ -333,7 +333,7 @@ impl Path {
         let probe = slot.is_some_and(|slot| slot.kind == Kind::Probe);
         let until_ns = self.aborts.begin(token, cid, now_ns);
         on.out.wake_by(until_ns);
-        let sqid = self.qid;
+        let sqid = self.known.qid;
         let command = CommandId { sqid, cid };
         if on.settings.core == 0 {
             if probe {
@@ -409,7 +409,7 @@ impl Path {
         let due = self.abort_queue.due.pop_front();
         let has_room = due.is_some_and(|due| self.abort_for(due, on, now_ns));
         let CommandId { sqid, cid } = command;
-        if sqid == self.qid {
+        if sqid == self.known.qid {
             return self.abort_ended(cid, aborted, on, now_ns) || has_room;
         }
         on.out.publish(PathNews::Aborted {

@@ -25,11 +25,11 @@
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
 //! [`HostEngine::with_room`] was told. One change of a path at a time, but failing it.
+use super::HostEngine;
 use super::path::AdminState;
 use super::pending_change::{ChangeStage, PendingChange};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::volumes::PathInVolume;
-use super::{HostEngine, VACANT};
 use crate::limits::VOLUMES_MAX;
 use alloc::boxed::Box;
 use alloc::format;
@@ -192,7 +192,7 @@ impl HostEngine {
         if !super::types::has_blocks(&config) {
             return Err(format!("{}: its blocks must be 512 B…64 KiB", config.uri));
         }
-        let place = self.free_places(1)?[0];
+        let place = self.changes.free_places(&self.volumes, self.room, 1)?[0];
         Ok(self.begin_change(
             volume,
             path,
@@ -281,7 +281,9 @@ impl HostEngine {
         let vacant =
             vacant.find(|(volume, it)| it.is_vacant() && !self.changes.is_changing(*volume));
         let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
-        let places = self.free_places(config.paths.len())?;
+        let places = self
+            .changes
+            .free_places(&self.volumes, self.room, config.paths.len())?;
         Ok(self.begin_change(
             volume,
             PathIndex(0),
@@ -324,7 +326,7 @@ impl HostEngine {
                 continue;
             }
             if let Some(mut before) = before {
-                self.answer(&mut before, Err("its volume is being removed".into()));
+                before.answer(Err("its volume is being removed".into()), &mut self.out);
             }
             let mut change =
                 self.begin_change(volume, path, ChangeStage::Leave, What::Leave, now_ns);
@@ -376,26 +378,6 @@ impl HostEngine {
         }
     }
 
-    /// Numbers for that many new paths.
-    fn free_places(&self, count: usize) -> Result<Vec<u32>, String> {
-        let used = self.volumes.iter().flat_map(|it| &it.places);
-        let going = self.changes.pending().iter().map(|change| change.place);
-        let used = used.copied().chain(going);
-        let mut used: Vec<usize> = used.filter(|&it| it != VACANT).collect();
-        used.sort_unstable();
-        used.dedup();
-        let free = (0..self.room).filter(|place| used.binary_search(place).is_err());
-        let places: Vec<u32> = free.take(count).map(|place| place as u32).collect();
-        match places.len() == count {
-            true => Ok(places),
-            false => Err(format!(
-                "there is room for {} paths in all, and {} are there; restart the engine for more",
-                self.room,
-                used.len()
-            )),
-        }
-    }
-
     /// Tells all cores, this one included; those that answer are waited for.
     pub(super) fn order(&mut self, change: &mut PendingChange, what: What, now_ns: u64) {
         let serial = self.changes.next_serial();
@@ -411,16 +393,6 @@ impl HostEngine {
             self.out.publish(news);
         }
         self.obey(order, now_ns);
-    }
-
-    pub(super) fn answer(&mut self, change: &mut PendingChange, result: Result<(), String>) {
-        let Some(ticket) = change.ticket.take() else {
-            return; // it was answered, or the engine itself asked
-        };
-        let path = (!change.stage().is_of_volume()).then_some(change.path);
-        let volume = change.volume;
-        let result = result.map(|()| Changed { volume, path });
-        self.out.report(HostEvent::Changed(ticket, result));
     }
 }
 

@@ -53,7 +53,7 @@ impl Path {
             let request = device::flush(device, token);
             return out.push(Output::Device(request));
         }
-        let command = Command::flush(self.target.nsid, token);
+        let command = Command::flush(self.known.target.nsid, token);
         let queue = self.queue.as_mut();
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if given {
@@ -276,7 +276,7 @@ impl HostEngine {
                 Changing::Volume(volume) => self.take_volume_step(volume, step).then_some(false),
             };
             if let Some(unflushed) = unflushed {
-                self.answer_order(serial, unflushed);
+                self.changes.answer_order(serial, unflushed, &mut self.out);
                 any = true;
             }
         }
@@ -327,14 +327,6 @@ impl HostEngine {
             self.forget(number, now_ns);
         }
         Some(unflushed)
-    }
-
-    fn answer_order(&mut self, serial: u32, unflushed: bool) {
-        if self.settings.core == 0 {
-            return self.changes.step_done(serial, unflushed);
-        }
-        let news = PathNews::Done { serial, unflushed };
-        self.out.tell_core_0(news);
     }
 
     /// Closes a drained path. This is not a path loss, so no event is reported.

@@ -68,7 +68,7 @@ impl HostEngine {
     pub fn leaves_behind_ns(&self, volume: u16) -> Option<u64> {
         let mut longest_ns = None;
         for path in &self.paths {
-            if path.volume == volume && path.facts.is_some() {
+            if path.volume == volume && path.known.facts.is_some() {
                 let it = &self.volumes[usize::from(volume)];
                 longest_ns = longest_ns.max(Some(it.bound_of(self.settings.kato_ms, path)?));
             }

@@ -39,7 +39,7 @@ impl Path {
             IoOp::Read | IoOp::WriteZeroes { .. } | IoOp::Flush => Direction::In,
         };
         self.count_damage(direction, now_ns);
-        let count = self.damage_lines[direction as usize].one_more(now_ns);
+        let count = self.errors.damage_lines[direction as usize].one_more(now_ns);
         // Else a line was written lately.
         if let Some(count) = count {
             let why = report::damaged(&self.kind, direction, count);

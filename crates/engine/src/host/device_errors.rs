@@ -104,7 +104,7 @@ impl Share {
 /// Passing errors of a path since it is compared, and I/Os that it completed well.
 fn compared(path: &Path) -> Share {
     let done: u64 = path.counters.ios.iter().sum();
-    let errors = &path.device_errors;
+    let errors = &path.errors.device;
     Share {
         errors: errors.passing,
         done: done.saturating_sub(errors.done_before),
@@ -116,9 +116,9 @@ fn compared(path: &Path) -> Share {
 pub(super) fn compare_anew(volume: &Volume, paths: &mut [Path], now_ns: u64) {
     for &number in volume.places.iter().filter(|&&number| number != VACANT) {
         let path = &mut paths[number];
-        path.device_errors.passing = 0;
-        path.device_errors.done_before = path.counters.ios.iter().sum();
-        path.device_errors.from_ns = now_ns.max(1);
+        path.errors.device.passing = 0;
+        path.errors.device.done_before = path.counters.ios.iter().sum();
+        path.errors.device.from_ns = now_ns.max(1);
     }
 }
 
@@ -128,7 +128,7 @@ impl HostEngine {
     pub fn recent_device_errors(&self, volume: u16, path: PathIndex, now_ns: u64) -> [u32; 2] {
         let number = self.number(volume, path);
         number.map_or([0; 2], |number| {
-            self.paths[number].device_errors.recent(now_ns)
+            self.paths[number].errors.device.recent(now_ns)
         })
     }
 
@@ -154,7 +154,7 @@ impl HostEngine {
         if of.leg != LegRole::None {
             return;
         }
-        let errors = &mut self.paths[number].device_errors;
+        let errors = &mut self.paths[number].errors.device;
         errors.note(failed, now_ns);
         let Some(count) = errors.lines[usize::from(failed)].one_more(now_ns) else {
             return; // a line was written lately
@@ -170,11 +170,11 @@ impl HostEngine {
     /// does not.
     fn compare_passing_errors(&mut self, number: usize, now_ns: u64) {
         let (volume, index) = (self.paths[number].volume, self.paths[number].index);
-        let from_ns = self.paths[number].device_errors.from_ns;
+        let from_ns = self.paths[number].errors.device.from_ns;
         if now_ns.saturating_sub(from_ns) >= DEVICE_ERRORS_COMPARED_NS || from_ns == 0 {
             compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
         }
-        self.paths[number].device_errors.passing += 1;
+        self.paths[number].errors.device.passing += 1;
         let share = compared(&self.paths[number]);
         let permille = self.volumes[usize::from(volume)]
             .recovery

@@ -13,6 +13,7 @@ use super::outbox::Outbox;
 use super::path::{Path, Role};
 use super::types::{HostEvent, PathNews};
 use crate::machine::{DeviceExtent, LocalDevice};
+use super::volumes::Volume;
 use policy::PathIndex;
 
 /// What knows which bytes of a volume are holes.
@@ -58,7 +59,7 @@ impl Path {
         now_ns: u64,
     ) {
         let open = self.is_live() && self.is_open(Role::Admin);
-        let about = (self.target.nsid, slba, blocks);
+        let about = (self.known.target.nsid, slba, blocks);
         let admin = self.admin.as_mut().filter(|_| open);
         if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
             self.questions.push(token);
@@ -108,7 +109,7 @@ impl Path {
         if core != out.core() {
             return; // another core has asked
         }
-        let shift = self.target.block_shift;
+        let shift = self.known.target.block_shift;
         let extent = found.map_or(DeviceExtent::UNKNOWN, |(blocks, is_allocated)| {
             let bytes = (u64::from(blocks) << shift).saturating_sub(lead.into());
             DeviceExtent {
@@ -120,26 +121,29 @@ impl Path {
     }
 }
 
+impl Volume {
+    /// A usable path whose controller lists allocated blocks, the others reading as zeroes.
+    /// `paths`: of the engine.
+    fn lister(&self, paths: &[Path]) -> Option<PathIndex> {
+        let lists = |path: &&Path| {
+            let facts = path.known.facts.as_deref().filter(|_| path.is_live());
+            facts.is_some_and(|it| {
+                it.controller.lists_allocated && it.namespace.deallocate_reads_zero
+            })
+        };
+        let all = self.paths(paths).filter(lists);
+        let among = all.fold(0_u64, |bits, path| bits | 1 << path.index.0);
+        let usable = self.head.usable_among(among);
+        (usable != 0).then(|| PathIndex(usable.trailing_zeros() as u8))
+    }
+}
+
 impl HostEngine {
     /// What can be asked for holes of a volume; `None`: nothing.
     pub(crate) fn witness(&self, volume: u16) -> Option<Witness> {
         let device = self.sole_device(volume).map(Witness::Device);
-        device.or_else(|| self.lister(volume).map(|_| Witness::Paths(volume)))
-    }
-
-    /// A usable path of a volume whose controller lists allocated blocks, the others reading as
-    /// zeroes.
-    fn lister(&self, volume: u16) -> Option<PathIndex> {
-        let lists = self.paths_of(volume).filter(|path| {
-            let facts = path.facts.as_deref().filter(|_| path.is_live());
-            facts.is_some_and(|it| {
-                it.controller.lists_allocated && it.namespace.deallocate_reads_zero
-            })
-        });
-        let among = lists.fold(0_u64, |bits, path| bits | 1 << path.index.0);
-        let head = &self.volumes.get(usize::from(volume))?.head;
-        let usable = head.usable_among(among);
-        (usable != 0).then(|| PathIndex(usable.trailing_zeros() as u8))
+        let it = &self.volumes[usize::from(volume)];
+        device.or_else(|| it.lister(&self.paths).map(|_| Witness::Paths(volume)))
     }
 
     /// Asks how far the bytes of a volume from `offset` on are of one kind. Answered by
@@ -151,13 +155,14 @@ impl HostEngine {
         (offset, length): (u64, u32),
         now_ns: u64,
     ) {
-        let path = self.lister(volume);
+        let it = &self.volumes[usize::from(volume)];
+        let path = it.lister(&self.paths);
         let Some(number) = path.and_then(|path| self.number(volume, path)) else {
             let unknown = HostEvent::Extent(id, DeviceExtent::UNKNOWN);
             return self.out.report(unknown);
         };
         let path = &mut self.paths[number];
-        let shift = path.target.block_shift;
+        let shift = path.known.target.block_shift;
         let slba = offset >> shift;
         let end = (offset + u64::from(length)).next_multiple_of(1 << shift) >> shift;
         let token = Token {

@@ -51,13 +51,13 @@ impl Path {
         if let PathKind::Passthrough { facts, .. } = &self.kind {
             return facts.controller.volatile_write_cache;
         }
-        let facts = self.facts.as_ref();
+        let facts = self.known.facts.as_ref();
         facts.is_none_or(|it| it.controller.volatile_write_cache)
     }
 
     /// Whether what it shows was ever learnt.
     pub(super) fn was_seen(&self) -> bool {
-        self.facts.is_some() || is_device(&self.kind)
+        self.known.facts.is_some() || is_device(&self.kind)
     }
 
     /// Whether a loss of its power may lose acknowledged writes.
@@ -141,7 +141,7 @@ impl PathInVolume<'_> {
     /// Whether other cores, of so many, may have unflushed writes on it, and say so when it is
     /// lost.
     pub(super) fn others_may_cache(&self, cores: u16) -> bool {
-        let known = self.path.facts.is_some() && self.path.has_cache();
+        let known = self.path.known.facts.is_some() && self.path.has_cache();
         cores > 1 && known && self.recovers()
     }
 }

@@ -60,7 +60,7 @@ impl Path {
             }
             return Ok(false);
         };
-        match queue.submit(&command(&slot.io, &self.target, token), now_ns) {
+        match queue.submit(&command(&slot.io, &self.known.target, token), now_ns) {
             Ok(()) => {
                 out.transmit(self.conn(Role::Io));
                 Ok(true)
@@ -295,7 +295,7 @@ impl HostEngine {
             true => Outcome::PathError,
             false => {
                 let retries = self.ios.get(index).history.retries;
-                status::outcome(status, &self.paths[number].target.crdt, retries)
+                status::outcome(status, &self.paths[number].known.target.crdt, retries)
             }
         };
         match status.class() {
@@ -330,7 +330,8 @@ impl HostEngine {
     pub(crate) fn handle_device(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.ios.find(id) else {
             if let Some(number) = let_go_of(&self.paths, id) {
-                return self.is_let_go(number, now_ns);
+                self.paths[number].letting_go = false;
+                return self.revive(number, now_ns);
             }
             if is_final_flush(id) && !is_let_go(id) {
                 final_flush_ended(&mut self.paths, id, end.is_ok());
@@ -343,7 +344,7 @@ impl HostEngine {
         let number = volume.place(slot.path);
         let (op, retries) = (slot.io.op, slot.history.retries);
         let path = &self.paths[number];
-        let mut outcome = device::outcome(end, &path.target.crdt, retries);
+        let mut outcome = device::outcome(end, &path.known.target.crdt, retries);
         if op == IoOp::Flush {
             outcome = device::outcome_of_flush(&path.kind, end, outcome);
         }
@@ -418,7 +419,7 @@ impl HostEngine {
         };
         let path = &mut self.paths[number];
         path.cache.abandoned_flushes.retain(|&it| it != token);
-        let outcome = device::outcome(end, &path.target.crdt, 0);
+        let outcome = device::outcome(end, &path.known.target.crdt, 0);
         let outcome = device::outcome_of_flush(&path.kind, end, outcome);
         if !outcome.is_done() && !outcome.is_path_error() {
             self.unowned_flush_failed(number, now_ns);

@@ -83,12 +83,14 @@ impl HostEngine {
         self.lose_for(number, why, renewal, now_ns);
     }
 
-    /// Another core has lost a path; `renewal`: only to connect it anew, without any blame.
-    pub(super) fn lost_elsewhere(&mut self, number: usize, renewal: bool, now_ns: u64) {
-        self.lose_for(number, None, renewal, now_ns);
-    }
-
-    fn lose_for(&mut self, number: usize, why: Option<&str>, renewal: bool, now_ns: u64) {
+    /// The same; `renewal`: only to connect it anew, without any blame.
+    pub(super) fn lose_for(
+        &mut self,
+        number: usize,
+        why: Option<&str>,
+        renewal: bool,
+        now_ns: u64,
+    ) {
         let others = self.at(number).others_may_cache(self.settings.cores);
         let volume = usize::from(self.paths[number].volume);
         let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
@@ -171,13 +173,6 @@ impl HostEngine {
             self.lose(number, Some(report::VANISHED), now_ns);
             self.given_up(number, now_ns);
         }
-    }
-
-    /// The device of a path may be asked again.
-    #[cold]
-    pub(super) fn is_let_go(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].letting_go = false;
-        self.revive(number, now_ns);
     }
 
     /// A connection is over.

@@ -185,7 +185,7 @@ impl Volume {
 
     /// Core 0: a path can take I/O; the first one says what the volume is.
     pub(super) fn report_opened(&mut self, path: &Path, out: &mut Outbox) {
-        let (Some(serial), Some(facts)) = (self.recovery.marks, &path.facts) else {
+        let (Some(serial), Some(facts)) = (self.recovery.marks, &path.known.facts) else {
             return; // no marks are kept of it, or a device has none
         };
         if out.core() != 0 || !self.marks.open() {
@@ -295,23 +295,21 @@ impl HostEngine {
     /// turn.
     pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
-            if let Some(number) = self.number(volume, path) {
-                self.find_marked(number, now_ns);
+            // What was put aside of a path is looked at again.
+            if let Some(number) = self.number(volume, path)
+                && self.paths[number].is_open(Role::Admin)
+                && let Some(it) = self.paths[number].look_again()
+            {
+                self.find_or_ask(number, it, now_ns);
             }
         }
         let it = &mut self.volumes[usize::from(volume)];
         it.report_refusal(&self.paths, &mut self.out);
     }
 
-    /// Core 0: the volume that a mark is of, if it is still there.
-    fn asking(&mut self, mark: &Mark) -> Option<&mut Volume> {
-        let it = self.volumes.get_mut(usize::from(mark.volume))?;
-        (it.recovery.marks == Some(mark.serial) && !it.is_vacant()).then_some(it)
-    }
-
     /// Core 0: a mark is durable.
     pub(super) fn marked(&mut self, mark: Mark, now_ns: u64) {
-        let Some(it) = self.asking(&mark) else {
+        let Some(it) = asking(&mut self.volumes, &mark) else {
             return; // the volume was removed, or is another one, while the mark was written
         };
         it.marks.add(mark.bound_ns, mark.namespace);
@@ -320,7 +318,7 @@ impl HostEngine {
 
     /// Core 0: the paths that show a mark's namespace are not used: they wait, or are lost.
     pub(super) fn bar_namespace(&mut self, mark: &Mark, bar: &Bar, now_ns: u64) {
-        if self.asking(mark).is_none() {
+        if asking(&mut self.volumes, mark).is_none() {
             return; // as in `marked`
         }
         for path in self.indexes(mark.volume) {
@@ -343,16 +341,12 @@ impl HostEngine {
         }
         self.take_turns(mark.volume, now_ns);
     }
+}
 
-    /// What was put aside of a path is looked at again.
-    fn find_marked(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        if path.is_open(Role::Admin)
-            && let Some(it) = path.look_again()
-        {
-            self.find_or_ask(number, it, now_ns);
-        }
-    }
+/// Core 0: the volume that a mark is of, if it is still there.
+fn asking<'a>(volumes: &'a mut [Volume], mark: &Mark) -> Option<&'a mut Volume> {
+    let it = volumes.get_mut(usize::from(mark.volume))?;
+    (it.recovery.marks == Some(mark.serial) && !it.is_vacant()).then_some(it)
 }
 
 #[cfg(test)]

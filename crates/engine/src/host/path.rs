@@ -111,6 +111,43 @@ pub(super) struct Target {
     pub crdt: [u16; 3],
 }
 
+/// What is known of a path's controller and namespace.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// As learnt by core 0. `None`: nothing yet, or a device.
+    pub facts: Option<Box<PathFacts>>,
+    pub target: Target,
+    /// Number of this core's I/O queue; 0: it has none, or no facts are known. Valid from when the
+    /// queue is opened, or the path is live without one.
+    pub qid: u16,
+    /// Core 0: I/O queues that the controller granted last.
+    pub granted: u16,
+    /// Core 0: its user was told that its controller may keep writes held for long.
+    pub was_long_hold_reported: bool,
+    /// It was asked for again, because of an answer.
+    pub is_read_again: bool,
+}
+
+/// What a path failed on this core.
+pub(super) struct PathErrors {
+    /// Lines about damage on the way, by direction.
+    pub damage_lines: [Seldom; 2],
+    /// Its last probation began for errors of which some were damage on the way.
+    pub has_damaged: bool,
+    /// I/O that it answered with errors of what is behind it.
+    pub device: DeviceErrors,
+}
+
+impl PathErrors {
+    fn new() -> Self {
+        Self {
+            damage_lines: [Seldom::new(1), Seldom::new(1)],
+            has_damaged: false,
+            device: DeviceErrors::new(),
+        }
+    }
+}
+
 /// The probes of a path.
 #[derive(Default)]
 pub(super) struct Probing {
@@ -141,7 +178,8 @@ pub(super) struct Path {
     pub uri: String,
     pub kind: PathKind,
     session: SessionState,
-    pub target: Target,
+    /// What is known of its controller and namespace.
+    pub known: Known,
     /// I/Os on this path, oldest first.
     pub lane: Lane,
     pub counters: PathCounters,
@@ -162,32 +200,17 @@ pub(super) struct Path {
     /// The admin machine was told to shut the controller down.
     pub shutting_down: bool,
     links: [Link; 2],
-    /// As learnt by core 0.
-    pub facts: Option<Box<PathFacts>>,
     /// How it comes back.
     pub comeback: Comeback,
-    /// Core 0: its user was told that its controller may keep writes held for long.
-    pub warned_of_hold: bool,
-    /// What it shows was asked for again, because of an answer.
-    pub is_read_again: bool,
     /// Its controller activates firmware: time-outs count from then on, ns (T30).
     pub paused_ns: u64,
-    /// Number of this core's I/O queue; 0: it has none, or no facts are known. Valid from when the
-    /// queue is opened, or the path is live without one.
-    pub qid: u16,
-    /// Core 0: I/O queues that the controller granted last.
-    pub granted: u16,
     admin_state: AdminState,
     /// Its device has not said yet that it may be asked again, since this path was lost.
     pub letting_go: bool,
     /// It can't be beside another path.
     pub refused: bool,
-    /// Lines about damage on the way, by direction.
-    pub damage_lines: [Seldom; 2],
-    /// Its last probation began for errors of which some were damage on the way.
-    pub damages: bool,
-    /// I/O that it answered with errors of what is behind it.
-    pub device_errors: DeviceErrors,
+    /// What it failed, and its user was told.
+    pub errors: PathErrors,
 }
 
 /// What a path failed, or did not answer, since it was last well.
@@ -289,7 +312,7 @@ impl Path {
             uri: config.uri,
             kind: config.kind,
             session: SessionState::Idle,
-            target: Target::default(),
+            known: Known::default(),
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
             aborts: Aborts::default(),
@@ -302,19 +325,12 @@ impl Path {
             touched: [false; 2],
             shutting_down: false,
             links: [Link::Closed; 2],
-            facts: None,
             comeback: Comeback::default(),
-            warned_of_hold: false,
-            is_read_again: false,
             paused_ns: 0,
-            qid: 0,
-            granted: 0,
             admin_state: AdminState::Enabled,
             letting_go: false,
             refused: false,
-            damage_lines: [Seldom::new(1), Seldom::new(1)],
-            damages: false,
-            device_errors: DeviceErrors::new(),
+            errors: PathErrors::new(),
         }
     }
 

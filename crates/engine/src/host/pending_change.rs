@@ -11,8 +11,10 @@
 //! * a path drains or returns: `Drain`, `Return`
 //! * a volume comes: `Open`, then it is used; or as one that leaves: `Empty` → `ForgetVolume`
 use super::cache::FinalFlush;
+use super::change::Changed;
+use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::PathKind;
+use super::types::{HostEvent, PathKind, PathNews};
 use super::volumes::{LegRole, VACANT, Volume};
 use super::{change::What, report};
 use alloc::collections::BTreeMap;
@@ -161,6 +163,29 @@ impl PendingChange {
             cores_left: 0,
             unflushed: false,
             failure: None,
+        }
+    }
+
+    /// Answers the caller that asked for it, once.
+    pub(super) fn answer(&mut self, result: Result<(), String>, out: &mut Outbox) {
+        let Some(ticket) = self.ticket.take() else {
+            return; // it was answered, or the engine itself asked
+        };
+        let path = (!self.stage.is_of_volume()).then_some(self.path);
+        let volume = self.volume;
+        let result = result.map(|()| Changed { volume, path });
+        out.report(HostEvent::Changed(ticket, result));
+    }
+
+    /// All cores have forgotten its path.
+    pub(super) fn free_path(&mut self, out: &mut Outbox) {
+        assert!(
+            self.place != VACANT,
+            "a path is freed that was never forgotten"
+        );
+        out.report(HostEvent::Freed(self.volume, Some(self.path)));
+        if let Some(kind) = self.kind.take() {
+            out.report(HostEvent::Released(kind));
         }
     }
 
@@ -444,6 +469,39 @@ impl ConfigChanges {
     #[inline]
     pub(super) fn is_busy(&self) -> bool {
         !self.steps.is_empty() || !self.pending.is_empty()
+    }
+
+    /// Numbers for that many new paths, where there is `room` for so many in all.
+    pub(super) fn free_places(
+        &self,
+        volumes: &[Volume],
+        room: usize,
+        count: usize,
+    ) -> Result<Vec<u32>, String> {
+        let used = volumes.iter().flat_map(|it| &it.places);
+        let going = self.pending.iter().map(|change| change.place);
+        let used = used.copied().chain(going);
+        let mut used: Vec<usize> = used.filter(|&it| it != VACANT).collect();
+        used.sort_unstable();
+        used.dedup();
+        let free = (0..room).filter(|place| used.binary_search(place).is_err());
+        let places: Vec<u32> = free.take(count).map(|place| place as u32).collect();
+        match places.len() == count {
+            true => Ok(places),
+            false => Err(format!(
+                "there is room for {} paths in all, and {} are there; restart the engine for more",
+                room,
+                used.len()
+            )),
+        }
+    }
+
+    /// This core has done what it was ordered: tells core 0.
+    pub(super) fn answer_order(&mut self, serial: u32, unflushed: bool, out: &mut Outbox) {
+        if out.core() == 0 {
+            return self.step_done(serial, unflushed);
+        }
+        out.tell_core_0(PathNews::Done { serial, unflushed });
     }
 
     pub(super) fn pending(&self) -> &[PendingChange] {

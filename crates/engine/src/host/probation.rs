@@ -61,7 +61,7 @@ pub(super) fn is_timed(slot: &Slot) -> bool {
 
 /// Bytes that a reading probe of a path asks for: as many as what it failed, within limits.
 fn probe_len(path: &Path) -> u32 {
-    let block = 1_u32 << path.target.block_shift;
+    let block = 1_u32 << path.known.target.block_shift;
     if canary::has(Bug::SmallProbes) {
         return block;
     }
@@ -113,7 +113,7 @@ impl Path {
     /// for the data a controller could answer.
     fn can_hint(&self, head: &Head) -> bool {
         let able = head.among(|limits| limits.deallocate && !limits.read_only);
-        let facts = self.facts.as_ref();
+        let facts = self.known.facts.as_ref();
         let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
         able >> self.index.0 & 1 == 1 && self.queue.is_some() && fits
     }
@@ -155,7 +155,7 @@ impl Path {
         now_ns: u64,
     ) -> bool {
         memory.bytes_mut(ios.get(slot).io.span).fill(0);
-        let command = Command::empty_hint(self.target.nsid, ios.token(slot));
+        let command = Command::empty_hint(self.known.target.nsid, ios.token(slot));
         let room = self.lane.waiting().is_none();
         let queue = self.queue.as_mut().filter(|_| room);
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
@@ -321,7 +321,7 @@ impl HostEngine {
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &mut self.paths[number];
         path.suspect(&self.ios);
-        path.damages = why == Why::Errors && path.is_damaging(now_ns);
+        path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
         let core = self.settings.core;
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);

@@ -35,7 +35,7 @@ impl PathInVolume<'_> {
 
     /// How long its controller, which says that it was reset, may yet execute what it had, ns.
     fn disbelief_ns(&self) -> u64 {
-        let facts = self.path.facts.as_deref();
+        let facts = self.path.known.facts.as_deref();
         if facts.is_some_and(|it| it.controller.cqt_ms > 0) {
             return 0; // it knows how long it takes to quiesce
         }

@@ -35,7 +35,7 @@ fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {
 impl Path {
     /// Whether this core can give I/O to it while it is live.
     pub(super) fn has_queue(&self) -> bool {
-        self.kind.device().is_some() || self.qid > 0
+        self.kind.device().is_some() || self.known.qid > 0
     }
 
     /// Another core has put it on probation, and this one has no queue on it: it passes that on,
@@ -55,7 +55,7 @@ impl Path {
     /// Core 0: says once that its controller grants fewer queues than there are cores.
     pub(super) fn warn_of_few_queues(&mut self, granted: u16, on: &mut PathContext<'_>) {
         let cores = on.settings.cores;
-        let before = core::mem::replace(&mut self.granted, granted);
+        let before = core::mem::replace(&mut self.known.granted, granted);
         if granted < cores && granted != before {
             on.warn(self, &report::shared_queues(granted, cores));
         }
@@ -75,7 +75,7 @@ impl PathInVolume<'_> {
     /// Number of the I/O queue that one of so many cores has on it; `None`: it has none, or the
     /// controller is not known.
     pub(super) fn queue_of(&self, core: u16, cores: u16) -> Option<u16> {
-        let granted = self.path.facts.as_ref()?.controller.io_queues;
+        let granted = self.path.known.facts.as_ref()?.controller.io_queues;
         let home = self.volume.recovery.home.unwrap_or(self.path.volume) % cores.max(1);
         queue_id(core, cores, home, granted)
     }
@@ -99,7 +99,7 @@ impl PathInVolume<'_> {
 
     /// Why a mirror on this core can't use its leg's path: other cores have its queues.
     pub(super) fn lacks_queue(&self, cores: u16) -> Option<String> {
-        let granted = self.path.facts.as_ref()?.controller.io_queues;
+        let granted = self.path.known.facts.as_ref()?.controller.io_queues;
         let needed = self.volume.leg.is_here();
         needed.then(|| report::no_queue(granted, cores))
     }

@@ -78,7 +78,7 @@ impl Path {
     /// An answer says that its ANA state, or its namespace, is not what we know: it is not used
     /// until that was read again (T26).
     pub(super) fn doubt(&mut self, what: Doubt, on: &mut PathContext<'_>, now_ns: u64) {
-        let facts = self.facts.as_ref();
+        let facts = self.known.facts.as_ref();
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         // Another core may be live, and ask, while our own queue is still being opened.
         let used = self.has_association();
@@ -86,7 +86,7 @@ impl Path {
             return; // nothing is read again of a path that is lost, or never will be
         }
         on.volume.head.set_pending(self.index, true);
-        if core::mem::replace(&mut self.is_read_again, true) {
+        if core::mem::replace(&mut self.known.is_read_again, true) {
             return; // it was asked for, and not answered yet
         }
         if on.settings.core == 0 {
@@ -174,10 +174,10 @@ impl HostEngine {
             PathNews::Found(facts) => self.found(facts, now_ns),
             PathNews::Lost { renewal, .. } => {
                 comeback.report = LossReport::Due;
-                self.lost_elsewhere(number, renewal, now_ns);
+                self.lose_for(number, None, renewal, now_ns);
                 self.gone(number, now_ns);
             }
-            PathNews::Broken { renewal, .. } => self.lost_elsewhere(number, renewal, now_ns),
+            PathNews::Broken { renewal, .. } => self.lose_for(number, None, renewal, now_ns),
             PathNews::Doubt { what, .. } => {
                 let (path, mut on) = self.path(number);
                 path.doubt(what, &mut on, now_ns);
@@ -197,7 +197,7 @@ impl HostEngine {
                 sqid, cid, aborted, ..
             } => {
                 let (path, mut on) = self.path(number);
-                if sqid == path.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
+                if sqid == path.known.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
                     self.refill(number, now_ns);
                 }
             }

@@ -286,7 +286,7 @@ pub(super) fn out_of_use(state: PathState) -> &'static str {
 /// A path was put on probation.
 pub(super) fn on_probation(path: &Path, why: Why) -> &'static str {
     let kind = &path.kind;
-    if path.damages && why == Why::Errors {
+    if path.errors.has_damaged && why == Why::Errors {
         return match kind {
             PathKind::NvmeTcp { .. } => {
                 "on probation: too much of what it carries is damaged or fails on the way; check \

@@ -73,7 +73,8 @@ impl Path {
 
     /// Makes the machine of this core's I/O queue, which has this number; `None`: it has none.
     fn begin_queue(&mut self, qid: Option<u16>, settings: &HostConfig) {
-        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&self.facts, &self.kind) else {
+        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&self.known.facts, &self.kind)
+        else {
             unreachable!("a queue is opened on a path of which the controller is known");
         };
         let controller = &facts.controller;
@@ -95,7 +96,7 @@ impl Path {
             }))
         };
         self.queue = qid.map(queue);
-        self.qid = qid.unwrap_or(0);
+        self.known.qid = qid.unwrap_or(0);
         self.set_session(SessionState::Connecting);
         self.aborts.clear();
         self.abort_queue.clear();
@@ -124,12 +125,12 @@ impl Path {
         };
         let holds = on.volume.recovery.write_failover == WriteFailover::Fenced;
         let is_long = wanted_ms > 0 && granted_ms >= wanted_ms.max(KAS_WARNED_MS);
-        if holds && is_long && !self.warned_of_hold {
+        if holds && is_long && !self.known.was_long_hold_reported {
             on.warn(
                 self,
                 &report::long_keep_alive(wanted_ms, granted_ms, bound_ns),
             );
-            self.warned_of_hold = true;
+            self.known.was_long_hold_reported = true;
         }
     }
 }
@@ -234,14 +235,14 @@ impl HostEngine {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
                     unreachable!("a device shows what it is");
                 };
-                self.paths[number].target.block_shift = block_shift;
+                self.paths[number].known.target.block_shift = block_shift;
                 if self.admit(number, shown, now_ns) {
                     self.live(number, now_ns);
                 }
             }
             PathKind::Passthrough { ref facts, .. } => {
                 let shown = shown(&facts.controller, &facts.namespace);
-                self.paths[number].target = target(&facts.controller, &facts.namespace);
+                self.paths[number].known.target = target(&facts.controller, &facts.namespace);
                 if self.admit(number, shown, now_ns) {
                     self.live(number, now_ns);
                 }
@@ -377,11 +378,11 @@ impl HostEngine {
             };
         }
         let path = &mut self.paths[number];
-        let Some(facts) = &path.facts else {
+        let Some(facts) = &path.known.facts else {
             return; // it was lost before anything was known of it
         };
         let nsid = facts.namespace.nsid;
-        let doubted = core::mem::take(&mut path.is_read_again);
+        let doubted = core::mem::take(&mut path.known.is_read_again);
         match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
             None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
             Some(namespace) if *namespace == facts.namespace && !doubted => {}
@@ -424,18 +425,18 @@ impl HostEngine {
         };
         self.head(number).set_ana(facts.path, state);
         let path = &mut self.paths[number];
-        path.target = target(&facts.controller, namespace);
+        path.known.target = target(&facts.controller, namespace);
         if self.settings.core == 0 {
             let news = PathNews::Found(facts.clone());
             self.out.publish(news);
         }
-        path.is_read_again = false;
+        path.known.is_read_again = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
-        if path.facts.is_none() && inherits {
+        if path.known.facts.is_none() && inherits {
             path.cache.inherit();
         }
-        path.facts = Some(facts);
+        path.known.facts = Some(facts);
         self.found += 1;
         if first {
             self.connect(number, now_ns);
@@ -550,7 +551,7 @@ impl HostEngine {
             }
             let path = &mut self.paths[number];
             if let Some(admin) = &mut path.admin {
-                path.is_read_again = true;
+                path.known.is_read_again = true;
                 admin.request_namespaces(now_ns);
                 self.out.touch(&mut self.paths[number], Role::Admin);
             }

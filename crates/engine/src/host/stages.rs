@@ -2,11 +2,11 @@
 //!
 //! # Contract
 //! Whatever happens, the caller that asked for a change is answered once.
+use super::HostEngine;
 use super::change::What;
 use super::path::{Link, Role};
 use super::pending_change::{Next, PathView, PendingChange, VolumeView};
 use super::types::HostEvent;
-use super::{HostEngine, VACANT};
 use alloc::string::String;
 
 impl HostEngine {
@@ -16,7 +16,7 @@ impl HostEngine {
         while at < self.changes.pending().len() {
             let mut change = self.changes.take(at);
             if self.shutdown.has_begun() {
-                self.answer(&mut change, Err("the engine is stopping".into()));
+                change.answer(Err("the engine is stopping".into()), &mut self.out);
                 continue;
             }
             let over = loop {
@@ -49,12 +49,13 @@ impl HostEngine {
     /// One stage of a change of a path; true: it is over.
     fn advance_path(&mut self, change: &mut PendingChange, now_ns: u64) -> bool {
         let Some(number) = self.number(change.volume, change.path) else {
-            return match change.next_without_path() {
-                Next::Wait => false,
-                Next::Freed => self.path_freed(change),
-                Next::End(result) => self.end_change(change, result),
+            match change.next_without_path() {
+                Next::Wait => return false,
+                Next::Freed => change.free_path(&mut self.out),
+                Next::End(result) => change.answer(result, &mut self.out),
                 next => unreachable!("{next:?} needs a path"),
-            };
+            }
+            return true;
         };
         let path = &self.paths[number];
         let minds = change.minds_unflushed();
@@ -66,14 +67,19 @@ impl HostEngine {
         };
         match change.next_of_path(&view, now_ns) {
             Next::Wait => {}
-            Next::End(result) => return self.end_change(change, result),
+            Next::End(result) => {
+                change.answer(result, &mut self.out);
+                return true;
+            }
             Next::Use => {
                 self.order(change, What::Use, now_ns);
-                return self.end_change(change, Ok(()));
+                change.answer(Ok(()), &mut self.out);
+                return true;
             }
             Next::TakeBack(why) => {
                 self.order(change, change.before(), now_ns);
-                return self.end_change(change, Err(why));
+                change.answer(Err(why), &mut self.out);
+                return true;
             }
             Next::Lose(why) => self.lose(number, Some(why), now_ns),
             Next::Flush => match &mut self.paths[number].cache {
@@ -83,17 +89,15 @@ impl HostEngine {
             Next::CloseQueues(flushed) => self.order(change, What::CloseQueue(flushed), now_ns),
             Next::ShutDown => self.shut_down(number, now_ns),
             Next::Forget(result) => self.order_to_forget(change, number, result, now_ns),
-            Next::Freed => return self.path_freed(change),
+            Next::Freed => {
+                change.free_path(&mut self.out);
+                return true;
+            }
             next @ (Next::Empty | Next::ForgetVolume | Next::VolumeFreed(_)) => {
                 unreachable!("{next:?} is of a volume")
             }
         }
         false
-    }
-
-    fn end_change(&mut self, change: &mut PendingChange, result: Result<(), String>) -> bool {
-        self.answer(change, result);
-        true
     }
 
     /// Shuts down the controller of a path whose queues are closed on all cores.
@@ -122,7 +126,7 @@ impl HostEngine {
         result: Result<(), String>,
         now_ns: u64,
     ) {
-        self.answer(change, result);
+        change.answer(result, &mut self.out);
         let path = &self.paths[number];
         change.place = number;
         change.kind = Some(path.kind.clone());
@@ -133,21 +137,6 @@ impl HostEngine {
         self.order(change, What::Forget(covered), now_ns);
     }
 
-    /// All cores have forgotten a path; true, as the change is over.
-    fn path_freed(&mut self, change: &mut PendingChange) -> bool {
-        assert!(
-            change.place != VACANT,
-            "a path is freed that was never forgotten"
-        );
-        let freed = HostEvent::Freed(change.volume, Some(change.path));
-        self.out.report(freed);
-        let kind = change.kind.take();
-        if let Some(kind) = kind {
-            self.out.report(HostEvent::Released(kind));
-        }
-        true
-    }
-
     /// One stage of a change of a volume; true: it is over.
     fn advance_volume(&mut self, change: &mut PendingChange, now_ns: u64) -> bool {
         let view = VolumeView {
@@ -156,7 +145,10 @@ impl HostEngine {
         };
         match change.next_of_volume(&view, now_ns) {
             Next::Wait => {}
-            Next::End(result) => return self.end_change(change, result),
+            Next::End(result) => {
+                change.answer(result, &mut self.out);
+                return true;
+            }
             Next::Empty => {
                 self.order(change, What::Close, now_ns);
                 let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
@@ -164,7 +156,7 @@ impl HostEngine {
             }
             Next::ForgetVolume => self.order(change, What::ForgetVolume, now_ns),
             Next::VolumeFreed(result) => {
-                self.answer(change, result);
+                change.answer(result, &mut self.out);
                 let freed = HostEvent::Freed(change.volume, None);
                 self.out.report(freed);
                 return true;

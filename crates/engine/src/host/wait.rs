@@ -233,7 +233,7 @@ impl Volume {
 
     /// The same of a path's; `None` as well if its controller was never seen.
     pub(super) fn bound_of(&self, kato_ms: u32, path: &Path) -> Option<u64> {
-        self.bound_ns(kato_ms, &path.facts.as_ref()?.controller)
+        self.bound_ns(kato_ms, &path.known.facts.as_ref()?.controller)
     }
 
     /// Whether a new change of data, or what is read `for_change`, must wait; it does so then.
