@@ -6,6 +6,7 @@
 use crate::PassthroughDevice;
 use crate::device::{Backend, Devices, Done, device_number};
 use crate::reactor::{Reactor, Tag};
+use block::SlotMap;
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest};
 use nvme::host::Command;
@@ -18,39 +19,22 @@ use sys::{COMMANDS_MAX, CommandData, Errno, Extent, Fd, LATE, NvmeCommand, Ring}
 #[derive(Default)]
 pub(crate) struct Commands {
     waiting: VecDeque<(DeviceRequest, Extent)>,
-    in_flight: Vec<Option<(DeviceRequest, Arc<PassthroughDevice>)>>,
-    free: Vec<u32>,
+    in_flight: SlotMap<(DeviceRequest, Arc<PassthroughDevice>)>,
 }
 
 impl Commands {
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.free.len() == self.in_flight.len()
+        self.waiting.is_empty() && self.in_flight.is_empty()
     }
 
-    fn place_for_waiting(&mut self) -> Option<u32> {
-        match self.waiting.is_empty() {
-            true => None,
-            false => self.place(),
-        }
-    }
-
-    /// A place for one more.
-    fn place(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
-        let next = self.in_flight.len();
-        if next == COMMANDS_MAX {
-            return None;
-        }
-        if next == 0 {
+    /// Whether there is room for one more.
+    fn have_room(&mut self) -> bool {
+        if self.waiting.capacity() == 0 {
             // Once, where there is such a device at all.
-            self.in_flight.reserve_exact(COMMANDS_MAX);
-            self.free.reserve_exact(COMMANDS_MAX);
+            self.in_flight = SlotMap::new(COMMANDS_MAX as u32);
             self.waiting.reserve(COMMANDS_MAX);
         }
-        self.in_flight.push(None);
-        Some(next as u32)
+        !self.in_flight.is_full()
     }
 }
 
@@ -63,33 +47,31 @@ impl Devices {
         data: Extent,
         before_ns: u64,
     ) {
-        match self.commands.place() {
-            None => self.commands.waiting.push_back((*request, data)),
-            Some(slot) => self.issue_command(ring, slot, request, (data, before_ns)),
+        if self.commands.have_room() {
+            self.issue_command(ring, request, data, before_ns);
+        } else {
+            self.commands.waiting.push_back((*request, data));
         }
     }
 
     fn issue_command(
         &mut self,
         ring: &mut Ring,
-        slot: u32,
         request: &DeviceRequest,
-        (data, before_ns): (Extent, u64),
+        data: Extent,
+        before_ns: u64,
     ) {
-        let given = match &self.backends[device_number(request.device)] {
-            Backend::Passthrough(file, device) => {
-                let tag = (Tag::Command(slot).bits(), before_ns);
-                let given = give(ring, tag, file, device, request, data);
-                given.map(|()| Arc::clone(device))
-            }
-            _ => Err(DeviceError::Os(Errno::NXIO.raw_os_error())),
+        let at = device_number(request.device);
+        let Backend::Passthrough(file, device) = &self.backends[at] else {
+            let error = DeviceError::Os(Errno::NXIO.raw_os_error());
+            return self.results.push((request.id, Err(error)));
         };
-        match given {
-            Ok(device) => self.commands.in_flight[slot as usize] = Some((*request, device)),
-            Err(error) => {
-                self.commands.free.push(slot);
-                self.results.push((request.id, Err(error)));
-            }
+        let in_flight = &mut self.commands.in_flight;
+        let key = in_flight.insert((*request, Arc::clone(device)));
+        let tag = (Tag::Command(key.index()).bits(), before_ns);
+        if let Err(error) = give(ring, tag, file, device, request, data) {
+            in_flight.remove(key);
+            self.results.push((request.id, Err(error)));
         }
     }
 
@@ -101,24 +83,22 @@ impl Devices {
         result: Result<u32, Errno>,
         before_ns: impl Fn(u32) -> u64,
     ) -> Done {
-        let Some((request, device)) = self.commands.in_flight[slot as usize].take() else {
-            unreachable!("command {slot} ended twice");
-        };
+        let in_flight = &mut self.commands.in_flight;
+        let (request, device) = in_flight.remove(in_flight.key(slot));
         let result = match result {
             // Nothing of it was done.
             Err(LATE) => Err(DeviceError::Lost),
             result => device.ended(result, &request),
         };
-        self.commands.free.push(slot);
         // A command that can't be submitted leaves its place to the next.
-        while let Some(place) = self.commands.place_for_waiting()
+        while self.commands.have_room()
             && let Some((next, data)) = self.commands.waiting.pop_front()
         {
             let before_ns = match next.op.is_change() {
                 true => before_ns(next.id),
                 false => u64::MAX,
             };
-            self.issue_command(ring, place, &next, (data, before_ns));
+            self.issue_command(ring, &next, data, before_ns);
         }
         (request.id, result)
     }

@@ -30,6 +30,7 @@ use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
 use crate::truncation_guard::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
+use block::SlotMap;
 use blocking::Inbox;
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceExtent, DeviceOp, DeviceRequest, LocalDevice};
@@ -179,8 +180,7 @@ pub(crate) struct Devices {
     /// When the sizes of such files are looked at next; `u64::MAX`: there are none.
     pub(crate) sizes_at_ns: u64,
     pub(crate) commands: Commands,
-    requests: Vec<Option<FileRequest>>,
-    free: Vec<u32>,
+    requests: SlotMap<FileRequest>,
     waiting: VecDeque<u32>,
     /// By device.
     compares: BTreeMap<LocalDevice, Compares>,
@@ -270,8 +270,7 @@ impl Devices {
             cuts: Vec::new(),
             sizes_at_ns,
             commands: Commands::default(),
-            requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
-            free: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            requests: SlotMap::new(FILE_OPERATIONS_MAX as u32),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             compares: BTreeMap::new(),
             turn: LocalDevice(0),
@@ -294,8 +293,7 @@ impl Devices {
         debug_assert!(
             self.requests
                 .iter()
-                .flatten()
-                .all(|it| it.request.device != device),
+                .all(|(_, it)| it.request.device != device),
             "device {at} is replaced while it has requests"
         );
         if let Backend::Queue(queue) = &mut self.backends[at] {
@@ -312,7 +310,7 @@ impl Devices {
 
     /// Requests to files that have not ended.
     pub(crate) fn under_way(&self) -> usize {
-        self.requests.len() - self.free.len()
+        self.requests.len() as usize
     }
 
     /// Whether the machine has results to hear of.
@@ -421,11 +419,7 @@ impl Devices {
     }
 
     fn enqueue(&mut self, ring: &mut Ring, request: FileRequest) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.requests.push(None);
-            self.requests.len() as u32 - 1
-        });
-        self.requests[slot as usize] = Some(request);
+        let slot = self.requests.insert(request).index();
         if request.by_workers || self.in_flight < FILE_OPERATIONS_MAX {
             self.start(ring, slot);
         } else {
@@ -436,7 +430,7 @@ impl Devices {
     /// Starts a request for whose operation there is room. `false`: there is no scratch memory for
     /// it, and it waits for that.
     fn start(&mut self, ring: &mut Ring, slot: u32) -> bool {
-        let request = in_flight(&mut self.requests, slot);
+        let request = &mut self.requests[slot];
         if let Step::Compare(scratch) = &mut request.step {
             let compares = self.compares.entry(request.request.device).or_default();
             if compares.out >= self.scratch.len() {
@@ -489,7 +483,7 @@ impl Devices {
             before_ns,
             by_workers,
             ..
-        } = *in_flight(&mut self.requests, slot);
+        } = self.requests[slot];
         let Backend::File {
             file: Some(file), ..
         } = &self.backends[device_number(request.device)]
@@ -545,7 +539,7 @@ impl Devices {
             self.start_next(ring);
             return None;
         }
-        let request = in_flight(&mut self.requests, slot);
+        let request = &mut self.requests[slot];
         let progress = match result {
             Err(LATE) if before_ns(request.request.id) <= now_ns => {
                 Progress::Done(Err(DeviceError::Lost))
@@ -563,7 +557,7 @@ impl Devices {
             }
             Progress::Done(result) => result,
         };
-        let (id, request) = (request.request.id, *request);
+        let request = self.requests.remove(self.requests.key(slot));
         let result = self.seen_at_end(&request, result);
         if let Step::Compare(Some(scratch)) = request.step {
             self.scratch.push(scratch);
@@ -574,19 +568,9 @@ impl Devices {
             );
             compares.into_iter().for_each(|it| it.out -= 1);
         }
-        self.requests[slot as usize] = None;
-        self.free.push(slot);
         self.in_flight -= usize::from(!request.by_workers);
         self.start_next(ring);
-        Some((id, result))
-    }
-}
-
-/// The request in a slot that an operation refers to.
-fn in_flight(requests: &mut [Option<FileRequest>], slot: u32) -> &mut FileRequest {
-    match &mut requests[slot as usize] {
-        Some(request) => request,
-        None => unreachable!("file request {slot} is not in flight"),
+        Some((request.request.id, result))
     }
 }
 

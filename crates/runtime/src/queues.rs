@@ -31,6 +31,7 @@ use crate::RuntimeError;
 use crate::device::Done;
 use crate::limits::{QUEUE_PIECE_BYTES, QUEUE_QUIESCE_NS, QUEUE_SLOTS};
 use crate::reactor::Tag;
+use block::SlotMap;
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest};
 use queue::{Identity, Kind, Namespace, Options, Queue, Range, Region, Status, SubmitError};
 use std::collections::VecDeque;
@@ -220,12 +221,11 @@ pub(crate) struct QueueBackend {
     line: Option<Line>,
     /// While there is no `line`.
     missing: Option<Missing>,
-    /// With the server, by token.
+    /// With the server, by token. A command that nothing waits for any more keeps its slot, since
+    /// the server may still write to its memory.
     commands: Vec<Option<Command>>,
     free: Vec<u16>,
-    requests: Vec<Option<Request>>,
-    /// Places among them that are free.
-    vacant: Vec<u32>,
+    requests: SlotMap<Request>,
     /// Those of which some is yet to be given out: each in its turn, a command at a time.
     waiting: VecDeque<u32>,
     /// Changes that a lost server had.
@@ -258,8 +258,7 @@ impl QueueBackend {
             missing: None,
             commands: vec![None; usize::from(QUEUE_SLOTS)],
             free: (0..QUEUE_SLOTS).collect(),
-            requests: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
-            vacant: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
+            requests: SlotMap::new(QUEUE_SLOTS.into()),
             waiting: VecDeque::with_capacity(usize::from(QUEUE_SLOTS)),
             doubtful: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             doubting: None,
@@ -298,11 +297,7 @@ impl QueueBackend {
             out: 0,
             result: Ok(()),
         };
-        let at = self.vacant.pop().unwrap_or_else(|| {
-            self.requests.push(None);
-            self.requests.len() as u32 - 1
-        });
-        self.requests[at as usize] = Some(begun);
+        let at = self.requests.insert(begun).index();
         self.waiting.push_back(at);
         self.refill(ring, results);
     }
@@ -317,22 +312,19 @@ impl QueueBackend {
             if let Err(error) = self.issue(ring, at) {
                 self.fail(at, error);
             }
-            match &self.requests[at as usize] {
-                Some(it) if it.has_more() => self.waiting.push_back(at),
-                _ => self.settle(at, results),
+            match self.requests[at].has_more() {
+                true => self.waiting.push_back(at),
+                false => self.settle(at, results),
             }
         }
     }
 
     /// Prepares the next command of a request; there is room for it.
     fn issue(&mut self, ring: &Ring, place: u32) -> Result<(), DeviceError> {
-        let (Some(line), Some(it), Some(&slot)) = (
-            &mut self.line,
-            &mut self.requests[place as usize],
-            self.free.last(),
-        ) else {
+        let (Some(line), Some(&slot)) = (&mut self.line, self.free.last()) else {
             unreachable!("request {place} is submitted without a queue, or without room");
         };
+        let it = &mut self.requests[place];
         let (nsid, shift) = (self.device.nsid, self.device.namespace.block_shift);
         let slba = (it.request.offset + it.begun) >> shift;
         let at = usize::from(slot) * QUEUE_PIECE_BYTES as usize;
@@ -384,16 +376,16 @@ impl QueueBackend {
 
     /// Submits nothing more of a request. Its commands with the server are waited for.
     fn fail(&mut self, at: u32, error: DeviceError) {
-        let it = in_flight(&mut self.requests, at);
+        let it = &mut self.requests[at];
         it.result = it.result.and(Err(error));
     }
 
     /// Ends a request that has nothing more to do, nor to wait for.
     fn settle(&mut self, at: u32, results: &mut Vec<Done>) {
-        let request = &mut self.requests[at as usize];
-        if let Some(it) = request.take_if(|it| it.out == 0 && !it.has_more()) {
+        let it = &self.requests[at];
+        if it.out == 0 && !it.has_more() {
+            let it = self.requests.remove(self.requests.key(at));
             results.push((it.request.id, it.result));
-            self.vacant.push(at);
         }
     }
 
@@ -494,7 +486,7 @@ impl QueueBackend {
             false => Err(device_error(done.status)),
         };
         self.free.push(slot);
-        in_flight(&mut self.requests, at).out -= 1;
+        self.requests[at].out -= 1;
         if let Err(error) = result {
             self.waiting.retain(|&it| it != at);
             self.fail(at, error);
@@ -510,7 +502,7 @@ impl QueueBackend {
         slot: u16,
         command: &Command,
     ) -> Result<(), DeviceError> {
-        let it = in_flight(&mut self.requests, command.request);
+        let it = &self.requests[command.request];
         if !matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare) {
             return Ok(());
         }
@@ -529,14 +521,6 @@ impl QueueBackend {
             }
         }
         Ok(())
-    }
-}
-
-/// The request that a command belongs to.
-fn in_flight(requests: &mut [Option<Request>], at: u32) -> &mut Request {
-    match &mut requests[at as usize] {
-        Some(request) => request,
-        None => unreachable!("request {at} to a queue is not in flight"),
     }
 }
 

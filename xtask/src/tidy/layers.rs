@@ -78,7 +78,7 @@ const LAYERS: [Layer; 25] = [
     Layer {
         name: "runtime",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "shape", "engine", "sys", "queue",
+            "block", "policy", "nvme", "nbd", "volume", "shape", "engine", "sys", "queue",
         ],
         pure: None,
     },

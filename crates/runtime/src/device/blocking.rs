@@ -1,5 +1,5 @@
 //! Requests to files that workers do: what would wait inside the kernel.
-use super::{Backend, Devices, FileRequest, Step, device_number, in_flight};
+use super::{Backend, Devices, FileRequest, Step, device_number};
 use crate::limits::FILE_OPERATIONS_MAX;
 use crate::mailbox::Wake;
 use crate::workers::{Bytes, Call, Complete, Finished, Job, Permit};
@@ -61,7 +61,7 @@ impl Step {
 impl Devices {
     /// Has the file's workers make the next system call of a request.
     pub(super) fn employ(&mut self, ring: &mut Ring, slot: u32) {
-        let it = in_flight(&mut self.requests, slot);
+        let it = &mut self.requests[slot];
         let Backend::File { device, .. } = &self.backends[device_number(it.request.device)] else {
             unreachable!("the device of {:?} is no file", it.request);
         };
@@ -122,7 +122,7 @@ impl Devices {
 
     /// Whether the ring ended a write because the kernel can't do it without waiting.
     pub(super) fn is_refused(&mut self, slot: u32, result: Result<u32, Errno>) -> bool {
-        let it = in_flight(&mut self.requests, slot);
+        let it = &mut self.requests[slot];
         let writes = matches!(it.step, Step::Write { .. }) && !it.by_workers;
         let Err(error @ (Errno::AGAIN | Errno::OPNOTSUPP)) = result else {
             return false;

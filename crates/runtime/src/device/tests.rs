@@ -96,12 +96,10 @@ fn t52_compares_of_a_hung_file_leave_memory_to_others() {
     }
     assert_eq!(out(&devices), [4, 2, 1], "none of the first two ends");
     let of_third = |devices: &Devices| {
-        let those = devices.requests.iter().position(|it| {
-            it.is_some_and(|it| {
-                it.request.device == LocalDevice(2) && matches!(it.step, Step::Compare(Some(_)))
-            })
+        let mut those = devices.requests.iter().filter(|(_, it)| {
+            it.request.device == LocalDevice(2) && matches!(it.step, Step::Compare(Some(_)))
         });
-        those.map(|slot| slot as u32)
+        those.next().map(|(key, _)| key.index())
     };
     for _ in 0..2 * COMPARES_MAX {
         let slot = of_third(&devices).expect("the third goes on");
@@ -140,9 +138,7 @@ fn not_supported_to_read_is_a_failed_transfer() {
         let extent = Extent::new(0, 4096);
         devices.begin(&mut ring, 0, &request(op), extent, (0, u64::MAX));
         // Of a write the ring may say that it can't do it without waiting; a worker means it.
-        if let Some(it) = &mut devices.requests[0] {
-            it.by_workers |= op.is_change();
-        }
+        devices.requests[0].by_workers |= op.is_change();
         let ended = devices.handle(&mut ring, 0, Err(Errno::OPNOTSUPP), NOW);
         assert_eq!(ended, Some((7, want)), "{op:?}");
     }
@@ -356,7 +352,7 @@ fn write_zeroes_does_not_punch_where_a_hole_may_keep_data() {
         let (mut devices, mut ring) = devices(file);
         let op = DeviceOp::WriteZeroes { deallocate: true };
         devices.begin(&mut ring, 0, &request(op), Extent::default(), (0, u64::MAX));
-        let begun = devices.requests.iter().flatten().map(|it| it.step);
+        let begun = devices.requests.iter().map(|(_, it)| it.step);
         let how = match blocks {
             false => Allocate::PunchHole,
             true => Allocate::ZeroRange,

@@ -1,7 +1,8 @@
 //! The end of a queue: what becomes of what its server had, and its return.
-use super::{Command, Doubt, Doubting, LOST, Line, Missing, QueueBackend, Request};
+use super::{Command, Doubt, Doubting, LOST, Line, Missing, QueueBackend};
 use crate::device::Done;
 use crate::limits::{QUEUE_FAREWELL_NS, QUEUE_SLOTS};
+use block::Key;
 use engine::machine::DeviceOp;
 use sys::Ring;
 use sys::os::now_ns;
@@ -18,8 +19,8 @@ impl QueueBackend {
     pub(crate) fn let_go(&mut self, ring: &mut Ring, id: u32, results: &mut Vec<Done>) {
         self.let_go = Some(id);
         self.waiting.clear();
-        for (at, place) in (0..).zip(&mut self.requests) {
-            let Some(it) = place else { continue };
+        for key in self.requests_in_flight() {
+            let it = &mut self.requests[key];
             // A flush too: its failure is reported once, to its requester (T13).
             let is_read = matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare);
             if !is_read && it.out > 0 {
@@ -31,12 +32,11 @@ impl QueueBackend {
             }
             results.push((it.request.id, Err(LOST)));
             // Its commands end unheard.
-            let is_its = |it: &mut Command| it.request == at;
+            let is_its = |it: &mut Command| it.request == key.index();
             for command in &mut self.commands {
                 command.take_if(is_its);
             }
-            *place = None;
-            self.vacant.push(at);
+            self.requests.remove(key);
         }
         if self.line.is_some() {
             let for_ns = QUEUE_FAREWELL_NS.min(self.device.quiesce_ns);
@@ -45,6 +45,10 @@ impl QueueBackend {
             self.repair.ring_at(until_ns);
             self.part(ring, results);
         }
+    }
+
+    fn requests_in_flight(&self) -> Vec<Key> {
+        self.requests.iter().map(|(key, _)| key).collect()
     }
 
     /// A queue that was let go of is given back when the server has answered all changes and
@@ -87,23 +91,22 @@ impl QueueBackend {
         self.commands.fill(None);
         self.free.clear();
         self.free.extend(0..QUEUE_SLOTS);
-        for (at, place) in (0..).zip(&mut self.requests) {
-            let Some(it) = place else { continue };
+        for key in self.requests_in_flight() {
+            let it = &mut self.requests[key];
             match it.request.op {
                 DeviceOp::Flush if self.let_go.is_some() => {
                     results.push((it.request.id, Err(LOST)));
                 }
                 DeviceOp::Flush => {
                     it.out = 0;
-                    self.waiting.push_back(at);
+                    self.waiting.push_back(key.index());
                     continue;
                 }
                 DeviceOp::Read | DeviceOp::Compare => results.push((it.request.id, Err(LOST))),
                 _ if it.out == 0 => results.push((it.request.id, Err(LOST))),
                 _ => self.doubtful.push(it.request.id),
             }
-            *place = None;
-            self.vacant.push(at);
+            self.requests.remove(key);
         }
         self.unwatch(ring, 2);
         self.repair.begin(&self.device);
@@ -112,18 +115,15 @@ impl QueueBackend {
     /// Says which changes wait for a server that was given up, and until when.
     #[cold]
     pub(super) fn tell_doubt(&mut self) {
-        let is_change = |it: &&Option<Request>| {
-            let op = it.as_ref().map(|it| it.request.op);
-            !matches!(
-                op,
-                None | Some(DeviceOp::Read | DeviceOp::Compare | DeviceOp::Flush)
-            )
-        };
         let (changes, until_ns) = match self.parting {
             // If it does not answer.
             Some(until_ns) => {
-                let changes = self.requests.iter().filter(is_change).count();
-                (changes, until_ns.saturating_add(self.device.quiesce_ns))
+                let requests = self.requests.iter();
+                let changes = requests.filter(|(_, it)| it.request.op.is_change());
+                (
+                    changes.count(),
+                    until_ns.saturating_add(self.device.quiesce_ns),
+                )
             }
             None => (self.doubtful.len(), self.repair.quiet_ns()),
         };
