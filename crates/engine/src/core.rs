@@ -252,9 +252,10 @@ impl Core {
         let Some(&(server, _)) = at.and_then(|at| self.ports.get(at as usize)) else {
             unreachable!("no NVMe/TCP server has listener {listener}");
         };
-        let change = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
         let target = self.nvme[usize::from(server)].target_mut();
+        let change = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
         target.handle_control(change, now_ns);
+        target.handle_control(TargetControl::DisconnectHosts, now_ns);
     }
 
     /// The server of a host's connection, and the connection's number there.

@@ -124,7 +124,7 @@ pub enum ExportControl {
     /// Who the next connection adopted for this export is of.
     Source(u32, Reader),
     /// Hosts that may connect from now on to the NVMe/TCP server with this listener; none: any.
-    /// Connected hosts stay.
+    /// Other hosts that are connected are disconnected.
     Hosts(u32, Vec<String>),
     /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
     /// then fails, and clients have [`DRAIN_ANSWER_NS`] more to hear of it.

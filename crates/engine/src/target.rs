@@ -85,6 +85,8 @@ pub enum TargetControl {
     Drop(u16),
     /// What discovery tells. What can't be changes nothing.
     Discovery(nvme::controller::DiscoveryChange),
+    /// Disconnect hosts that may not connect any more.
+    DisconnectHosts,
     /// New faults of a port (index).
     Faults(u16, Faults),
     /// End.

@@ -153,6 +153,7 @@ pub fn reason(why: Why) -> String {
             CloseReason::Terminated => "the host ended it for a protocol error of ours",
             CloseReason::AssociationLost => "the admin connection of its controller is gone",
             CloseReason::Linger => "the host did not read what it was sent",
+            CloseReason::NotAdmitted => "its host may not connect any more (hosts)",
         },
         Why::Dropped => "dropped on purpose",
         Why::Stalled => "it held memory that others waited for, and moved next to nothing",

@@ -3,7 +3,8 @@
 //!
 //! # Contract
 //! Subsystems are there from the start to the end of the engine. All connections of one are on the
-//! core of its volumes. A reload changes the hosts that may connect; those that are connected stay.
+//! core of its volumes. A reload changes the hosts that may connect; others that are connected are
+//! disconnected.
 use super::address::{Accepting, Bound};
 use super::config::{Config, Subsystem};
 use super::mirrors;

@@ -184,9 +184,13 @@ impl TargetEngine {
     ///
     /// A reset or shutdown deletes its queue: what has not begun is over at once, so that the host
     /// need not wait for the connection to end before it has its proof (T9). So is it when the
-    /// keep-alive time is over: what is due as well must not begin before the connection has ended.
+    /// keep-alive time is over, or the host may not connect any more: what is due as well must not
+    /// begin before the connection has ended.
     pub(super) fn close_for(&mut self, conn: ConnId, reason: CloseReason, now_ns: u64) {
-        if matches!(reason, CloseReason::Finished | CloseReason::KeepAlive) {
+        if matches!(
+            reason,
+            CloseReason::Finished | CloseReason::KeepAlive | CloseReason::NotAdmitted
+        ) {
             self.discard(conn.0, false, now_ns);
         }
         if self.connections.is_open(conn) {

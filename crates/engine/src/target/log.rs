@@ -127,7 +127,7 @@ impl Log {
 }
 
 /// Reasons of the subsystem, in the order of their numbers.
-const REASONS: [CloseReason; 8] = [
+const REASONS: [CloseReason; 9] = [
     CloseReason::Finished,
     CloseReason::KeepAlive,
     CloseReason::Protocol,
@@ -136,6 +136,7 @@ const REASONS: [CloseReason; 8] = [
     CloseReason::AssociationLost,
     CloseReason::Linger,
     CloseReason::Damaged,
+    CloseReason::NotAdmitted,
 ];
 
 /// Connection in bits 0…23, port 24…31, kind 32…39 (0 = connected), detail 40…63.

@@ -128,6 +128,7 @@ impl Machine for TargetEngine {
                 // Refused as a whole: then nothing changes.
                 let _ = self.subsystem.change_discovery(change);
             }
+            TargetControl::DisconnectHosts => self.subsystem.disconnect_hosts(now_ns),
             TargetControl::Drop(port) => self.drop_port(port),
             TargetControl::Faults(port, faults) => self.change_faults(port, faults, now_ns),
             TargetControl::Stop => self.begin_stop(now_ns),

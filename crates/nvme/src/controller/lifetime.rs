@@ -25,7 +25,7 @@ impl Subsystem {
     /// Ends a connection, and with an admin connection the whole association (Base 2.0, 3.3.2.2).
     pub(super) fn end(&mut self, at: usize, reason: CloseReason, now_ns: u64) {
         let rest = match reason {
-            CloseReason::KeepAlive | CloseReason::Finished => reason,
+            CloseReason::KeepAlive | CloseReason::Finished | CloseReason::NotAdmitted => reason,
             _ => CloseReason::AssociationLost,
         };
         self.detach(at, rest, now_ns);
@@ -183,6 +183,17 @@ impl Subsystem {
                 self.expire_controller(index, now_ns);
             }
             _ => self.room_from_ns = first_ns.saturating_add(IDLE_WANTED_NS),
+        }
+    }
+
+    /// Ends the associations of hosts that may not connect any more. Discovery is open to all.
+    pub fn disconnect_hosts(&mut self, now_ns: u64) {
+        for index in 0..self.controllers.len() {
+            let of = self.controllers[index].as_deref();
+            let of = of.filter(|it| !it.discovery && !self.shared.admits(&it.hostnqn));
+            if let Some(admin) = of.map(|it| it.admin) {
+                self.end(admin, CloseReason::NotAdmitted, now_ns);
+            }
         }
     }
 

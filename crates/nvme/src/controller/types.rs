@@ -132,7 +132,8 @@ pub struct Referral {
 pub enum DiscoveryChange {
     /// Use of a port (index).
     Offer(u16, PortOffer),
-    /// Host NQNs that may connect; empty: any. Connected hosts stay.
+    /// Host NQNs that may connect; empty: any. Connected hosts stay until
+    /// [`disconnect_hosts`](super::Subsystem::disconnect_hosts).
     Hosts(Vec<String>),
     /// All referrals.
     Referrals(Vec<Referral>),
@@ -277,12 +278,17 @@ pub enum CloseReason {
     AssociationLost,
     /// Bytes queued before an earlier `Close` could not be sent in time.
     Linger,
+    /// Its host may not connect any more.
+    NotAdmitted,
 }
 
 impl CloseReason {
     /// Whether queued bytes must not be sent: the peer doesn't read, or must not get them.
     pub fn is_abortive(self) -> bool {
-        matches!(self, Self::KeepAlive | Self::Handshake | Self::Linger)
+        matches!(
+            self,
+            Self::KeepAlive | Self::Handshake | Self::Linger | Self::NotAdmitted
+        )
     }
 }
 

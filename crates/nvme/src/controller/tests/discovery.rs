@@ -126,6 +126,33 @@ fn a_host_is_told_of_what_concerns_it() {
 }
 
 #[test]
+fn hosts_taken_out_are_disconnected_on_request() {
+    let mut bench = Bench::new(config());
+    let subsystem = config().nqn;
+    bench.open(0, 0, &plain());
+    let data = connect_data(&subsystem, CNTLID_ANY);
+    let cqe = bench.connect(0, admin_connect(), &data);
+    assert!(cqe.status.is_success(), "{:?}", cqe.status);
+    // Discovery is open to all.
+    seek(&mut bench, 1, DISCOVERY_NQN);
+    let closed = |bench: &mut Bench| {
+        bench.target.disconnect_hosts(0);
+        let mut closed = Vec::new();
+        while let Some(event) = bench.target.poll_event() {
+            if let ControllerEvent::Close { conn, reason } = event {
+                closed.push((conn.0, reason));
+            }
+        }
+        closed
+    };
+    change(&mut bench, hosts(&[HOST]));
+    assert_eq!(closed(&mut bench), []);
+    change(&mut bench, hosts(&["nqn.2026-01.org.example:other"]));
+    assert_eq!(closed(&mut bench), [(0, CloseReason::NotAdmitted)]);
+    assert_eq!(closed(&mut bench), [], "once");
+}
+
+#[test]
 fn a_host_without_notices_gets_none() {
     let mut bench = Bench::new(config());
     bench.admin(0, 0);
