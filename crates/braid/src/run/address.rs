@@ -15,6 +15,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use cores::RunControl;
@@ -158,6 +159,8 @@ impl Bound {
 /// A listener whose clients go to an engine. Dropped, it listens no more.
 pub struct Accepting {
     bound: Bound,
+    /// The engine's listener whose clients they become, and its core.
+    target: Arc<Mutex<(u32, Sender<RunControl>)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -170,6 +173,8 @@ impl Accepting {
         let listener = bound.listener().context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
         let name = bound.export(number);
+        let target = Arc::new(Mutex::new((number, to)));
+        let towards = Arc::clone(&target);
         let accept = move || {
             let mut warned = false;
             loop {
@@ -193,6 +198,10 @@ impl Accepting {
                     }
                 };
                 warned = false;
+                let (number, to) = {
+                    let target = towards.lock();
+                    target.unwrap_or_else(PoisonError::into_inner).clone()
+                };
                 // Of a host over NVMe/TCP its NQN says who it is.
                 let source = (number < EXPORTS_MAX).then(|| reader(&socket, unix));
                 let source = source.map(|it| ExportControl::Source(number, it));
@@ -206,8 +215,15 @@ impl Accepting {
         let thread = builder.spawn(accept).context("cannot start a thread")?;
         Ok(Self {
             bound,
+            target,
             thread: Some(thread),
         })
+    }
+
+    /// Clients that connect from now on become those of another listener of the engine.
+    pub fn set_target(&self, number: u32, to: Sender<RunControl>) {
+        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        *target = (number, to);
     }
 
     /// Whether no client can connect: its socket was removed.

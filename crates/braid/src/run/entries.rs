@@ -48,6 +48,15 @@ impl AdminState {
         }
     }
 
+    /// The verb that makes a path so.
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Enabled => "restore",
+            Self::Failed => "fail",
+            Self::Drained => "drain",
+        }
+    }
+
     /// What was done with a path that is so now.
     pub fn done(self) -> &'static str {
         match self {

@@ -6,8 +6,8 @@
 //! # Contract
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
 //! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
-//! a removal, and may connect again. All exports change, or none.
-use super::address::{Accepting, Bound, NbdAddress};
+//! a removal, and may connect again. So they are where its address gets another volume.
+use super::address::{Accepting, NbdAddress};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
@@ -15,6 +15,7 @@ use crate::control::rpc::ControlError;
 use anyhow::Context;
 use cores::RunControl;
 use engine::export::{ExportControl, Offer};
+use engine::limits::EXPORTS_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -30,16 +31,6 @@ pub struct ExportParams {
     pub group: Option<Name>,
     pub mode: Option<Mode>,
 }
-
-/// What was done, and by which number the export goes.
-enum Step {
-    Added(usize),
-    /// What it was before.
-    Changed(usize, Export),
-}
-
-/// New exports that listen, and whose clients nobody answers yet.
-pub type Listening = Vec<(NbdAddress, Bound)>;
 
 impl Service {
     /// `export.add`.
@@ -78,7 +69,7 @@ impl Service {
         let shown = |export: &Option<Exported>| export.as_ref().is_some_and(shown);
         let found = match state.exports.iter().position(shown) {
             Some(number) => Some(number),
-            None => place(&state, volume, &address(&params.export)?),
+            None => state.export_at(volume, &address(&params.export)?),
         };
         let Some(number) = found else {
             let text = format!("{} is not exported as {}", params.volume, params.export);
@@ -97,7 +88,7 @@ impl Service {
         let mut words = Vec::new();
         for (volume, of) in state.volumes.numbered(new) {
             for export in &of.exports {
-                let Some(number) = place(state, volume, &export.nbd) else {
+                let Some(number) = state.export_at(volume, &export.nbd) else {
                     continue;
                 };
                 let core = self.senders.of(volume);
@@ -114,98 +105,11 @@ impl Service {
         Ok(words)
     }
 
-    /// Listens for those that `new` has more.
-    ///
-    /// # Errors
-    /// The first that can't be; then none does.
-    pub fn listen(&self, new: &Config) -> anyhow::Result<Listening> {
-        let state = self.state();
-        let mut all = Listening::new();
-        for (volume, of) in state.volumes.numbered(new) {
-            for export in &of.exports {
-                if place(&state, volume, &export.nbd).is_none() {
-                    let bound = export.nbd.bind(&export.access());
-                    let bound = bound.with_context(|| format!("volume {}", of.name))?;
-                    all.push((export.nbd.clone(), bound));
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    /// New exports begin, and those that are there become what `new` says of them; what was
-    /// changed, in words.
-    ///
-    /// # Errors
-    /// The first that can't be; then none has changed.
-    pub fn apply_exports(
-        &self,
-        state: &mut State,
-        new: &Config,
-        listening: Listening,
-    ) -> anyhow::Result<Vec<String>> {
-        let mut done = Vec::new();
-        if let Err(error) = self.try_exports(state, new, listening, &mut done) {
-            let undone = done.into_iter().rev().try_for_each(|step| match step {
-                Step::Added(number) => {
-                    self.remove_export(state, number);
-                    Ok(())
-                }
-                Step::Changed(number, before) => change(state, number, before).map(drop),
-            });
-            return Err(match undone {
-                Ok(()) => error,
-                Err(why) => error.context(format!("and not all could be taken back: {why:#}")),
-            });
-        }
-        let mut words = Vec::new();
-        for step in done {
-            let (number, word) = match step {
-                Step::Added(number) => (number, "added"),
-                Step::Changed(number, before) => {
-                    self.offer_again(state, number, &before);
-                    (number, "changed")
-                }
-            };
-            let exported = state.exports[number].as_ref();
-            words.extend(exported.map(|exported| format!("{word} {}", exported.uri)));
-        }
-        Ok(words)
-    }
-
-    fn try_exports(
-        &self,
-        state: &mut State,
-        new: &Config,
-        mut listening: Listening,
-        done: &mut Vec<Step>,
-    ) -> anyhow::Result<()> {
-        for (volume, of) in state.volumes.numbered(new) {
-            let wrong = |error: anyhow::Error| error.context(format!("volume {}", of.name));
-            for export in &of.exports {
-                if let Some(number) = place(state, volume, &export.nbd) {
-                    let before = change(state, number, export.clone()).map_err(wrong)?;
-                    done.extend(before.map(|before| Step::Changed(number, before)));
-                    continue;
-                }
-                let at = listening.iter().position(|(nbd, _)| *nbd == export.nbd);
-                let bound = at.map(|at| listening.swap_remove(at).1);
-                self.add_export(state, volume, export.clone(), bound)
-                    .map_err(wrong)?;
-                done.extend(place(state, volume, &export.nbd).map(Step::Added));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether changes are refused is told to clients when they connect.
-    fn offer_again(&self, state: &State, number: usize, before: &Export) {
+    /// Clients of an export that was changed learn whether changes are refused when they connect.
+    pub fn renew_export(&self, state: &State, number: usize) {
         let Some(exported) = &state.exports[number] else {
-            return;
+            return; // it was removed meanwhile
         };
-        if exported.export.read_only == before.read_only {
-            return;
-        }
         let core = self.senders.of(exported.volume);
         let drain_ns = state.configured.drain_timeout.0;
         let offer = state.offer(exported.volume, &exported.export);
@@ -214,9 +118,76 @@ impl Service {
         let renew = ExportControl::Renew(number as u32, offer, drain_ns);
         core.send(RunControl::Export(renew));
     }
+
+    /// The clients of an address get another volume: those that are there are disconnected as at a
+    /// removal, and the address goes on listening. Where it can be reached then.
+    ///
+    /// # Panics
+    /// No number is free: see [`State::ensure_exports`].
+    pub fn move_export(
+        &self,
+        state: &mut State,
+        number: usize,
+        volume: u16,
+        export: Export,
+    ) -> String {
+        let Some(exported) = self.withdraw_export(state, number) else {
+            unreachable!("export {number} is moved, and there is none");
+        };
+        let Some(number) = state.free_export() else {
+            unreachable!("room for exports was seen under this lock");
+        };
+        let uri = exported.uri.clone();
+        self.offer_export(state, number, volume, &export);
+        let core = self.senders.of(volume).clone();
+        exported.accepting.set_target(number as u32, core);
+        state.exports[number] = Some(Exported {
+            volume,
+            export,
+            ..exported
+        });
+        uri
+    }
 }
 
 impl State {
+    /// Exports of a volume that listen.
+    pub fn exports_of(&self, volume: u16) -> Vec<Export> {
+        let all = self.exports.iter().flatten();
+        let of = all.filter(|it| it.volume == volume);
+        of.map(|it| it.export.clone()).collect()
+    }
+
+    /// Number of the export of a volume at an address.
+    pub fn export_at(&self, volume: u16, nbd: &NbdAddress) -> Option<usize> {
+        let of = |export: &Exported| export.volume == volume && export.export.nbd == *nbd;
+        let mut exports = self.exports.iter();
+        exports.position(|export| export.as_ref().is_some_and(of))
+    }
+
+    /// A number that no export has, nor clients of one that was removed.
+    pub fn free_export(&mut self) -> Option<usize> {
+        let is_free =
+            |number: &usize| self.exports[*number].is_none() && !self.ending.contains_key(number);
+        let found = (0..self.exports.len()).find(is_free);
+        if found.is_none() && self.exports.len() < EXPORTS_MAX as usize {
+            self.exports.push(None);
+            return Some(self.exports.len() - 1);
+        }
+        found
+    }
+
+    /// # Errors
+    /// There is no room for so many more.
+    pub fn ensure_exports(&self, more: usize) -> anyhow::Result<()> {
+        let most = EXPORTS_MAX as usize;
+        let taken = (0..self.exports.len())
+            .filter(|it| self.exports[*it].is_some() || self.ending.contains_key(it));
+        let taken = taken.count();
+        anyhow::ensure!(taken + more <= most, "{most} exports are the most");
+        Ok(())
+    }
+
     /// What clients of an export are told.
     pub fn offer(&self, volume: u16, export: &Export) -> Offer {
         Offer {
@@ -227,15 +198,13 @@ impl State {
     }
 }
 
-/// Makes an export what it is to be now; what it was, if that differs.
+/// Makes an export what it is to be now.
 ///
 /// # Errors
 /// Its socket can't be given to whom it is for; then nothing has changed.
-fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<Option<Export>> {
+pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()> {
     let there = state.exports[number].as_mut();
-    let Some(there) = there.filter(|there| there.export != to) else {
-        return Ok(None);
-    };
+    let there = there.context("it was removed meanwhile")?;
     let before = there.export.access();
     if to.access() != before
         && let Err(error) = there.accepting.set_access(&to.access())
@@ -245,14 +214,8 @@ fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<Option
             Err(_) => error.context("and it is its owner's alone (0600) now"),
         });
     }
-    Ok(Some(std::mem::replace(&mut there.export, to)))
-}
-
-/// Number of the export of a volume at an address.
-fn place(state: &State, volume: u16, nbd: &NbdAddress) -> Option<usize> {
-    let of = |export: &Exported| export.volume == volume && export.export.nbd == *nbd;
-    let mut exports = state.exports.iter();
-    exports.position(|export| export.as_ref().is_some_and(of))
+    there.export = to;
+    Ok(())
 }
 
 fn address(text: &str) -> Result<NbdAddress, ControlError> {

@@ -7,7 +7,8 @@
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
 //!   them; [`state`]: their files
 //! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers;
-//!   [`reload`]: another configuration; [`plan`]: what it changes
+//!   [`reload`]: another configuration; [`desired`]: what it is to be; [`plan`]: which changes that
+//!   takes; [`reconcile`]: carries them out
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`mod@mirrors`]: volumes over legs
@@ -27,6 +28,7 @@ mod config;
 mod connect;
 mod control_file;
 mod cores;
+mod desired;
 mod discovery;
 mod ends;
 mod entries;
@@ -48,6 +50,7 @@ mod plan;
 mod reach;
 mod registry;
 mod reload;
+mod reconcile;
 mod report;
 mod service;
 mod stat;

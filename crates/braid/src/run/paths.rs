@@ -17,10 +17,13 @@
 use super::call::PathParams;
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
+use super::desired::PathSpec;
 use super::discovery::plan::teller;
 use super::entries::{AdminState, PathEntry};
 use super::locks::{Alone, VerbLock};
 use super::mirrors;
+use super::plan;
+use super::reconcile::Reconciler;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::ControlError;
@@ -148,9 +151,16 @@ impl Service {
             .path
             .parse()
             .map_err(|error| ControlError::params(format!("\"{}\": {error}", params.path)))?;
-        let path = self.add_path(volume, PathKeys::from(uri));
-        let path = path.map_err(ControlError::refused)?;
-        Ok(self.told(volume, path, params, "added"))
+        let path = PathSpec::from(PathKeys::from(uri.clone()));
+        self.make(plan::Change::AddPath(params.volume.clone(), path), false)?;
+        let index = {
+            let state = self.state();
+            let it = state.volumes.get(volume);
+            let it = it.and_then(|it| it.entries().of_uri(&uri));
+            it.map(PathEntry::index)
+        };
+        let index = index.ok_or_else(|| ControlError::refused(HAS_LEFT))?;
+        Ok(self.told(volume, index, params, "added"))
     }
 
     /// `path.remove`.
@@ -159,11 +169,11 @@ impl Service {
     /// Why nothing has changed.
     pub fn path_remove(&self, params: &PathParams, by: &Caller<'_>) -> Result<Value, ControlError> {
         let (_alone, volume) = self.alone_with_paths(params, by)?;
-        let path = find(&self.state(), volume, params)?;
-        self.spare_discovered(volume, path)?;
-        let removed = self.remove_path(volume, path, params.force);
-        removed.map_err(ControlError::refused)?;
-        Ok(self.told(volume, path, params, "removed"))
+        let (index, path) = find(&self.state(), volume, params)?;
+        self.spare_discovered(volume, index)?;
+        let remove = plan::Change::RemovePath(params.volume.clone(), path);
+        self.make(remove, params.force)?;
+        Ok(self.told(volume, index, params, "removed"))
     }
 
     /// `path.fail`, `path.restore` and `path.drain`.
@@ -177,10 +187,18 @@ impl Service {
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let (_alone, volume) = self.alone_with_paths(params, by)?;
-        let path = find(&self.state(), volume, params)?;
-        let made = self.set_admin(volume, path, admin, params.force);
-        made.map_err(ControlError::refused)?;
-        Ok(self.told(volume, path, params, admin.done()))
+        let (index, path) = find(&self.state(), volume, params)?;
+        let before = path.admin;
+        let path = PathSpec { admin, ..path };
+        let set = plan::Change::SetAdmin(params.volume.clone(), path, before);
+        self.make(set, params.force)?;
+        Ok(self.told(volume, index, params, admin.done()))
+    }
+
+    /// One change of a verb.
+    fn make(&self, change: plan::Change, force: bool) -> Result<(), ControlError> {
+        let made = Reconciler::of_verb(self).step(change, force);
+        made.map_err(ControlError::refused)
     }
 
     /// The volume of a verb, with its paths for this verb alone.
@@ -454,7 +472,10 @@ impl Service {
     }
 
     /// A path is failed, drained or restored.
-    fn set_admin(
+    ///
+    /// # Errors
+    /// Why it isn't, or isn't yet.
+    pub fn set_admin(
         &self,
         volume: u16,
         path: PathIndex,
@@ -625,27 +646,29 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
 }
 
 /// A path of a volume by its URI, or by its number.
-fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, ControlError> {
+fn find(
+    state: &State,
+    volume: u16,
+    params: &PathParams,
+) -> Result<(PathIndex, PathSpec), ControlError> {
     let paths = state.volumes[volume].entries();
     let number: Option<u8> = params.path.parse().ok();
     let is_it = |it: &&PathEntry| {
         it.config().uri.to_string() == params.path || Some(it.index().0) == number
     };
-    paths
-        .iter()
-        .find(is_it)
-        .map(PathEntry::index)
-        .ok_or_else(|| {
-            let line = |it: &PathEntry| format!("{} {}", it.index().0, it.config().uri);
-            let list: Vec<_> = paths.iter().map(line).collect();
-            let text = format!(
-                "{} has no path \"{}\"; it has {}",
-                params.volume,
-                params.path,
-                list.join(", ")
-            );
-            ControlError::params(text)
-        })
+    let found = paths.iter().find(is_it);
+    let found = found.map(|it| (it.index(), PathSpec::from(it)));
+    found.ok_or_else(|| {
+        let line = |it: &PathEntry| format!("{} {}", it.index().0, it.config().uri);
+        let list: Vec<_> = paths.iter().map(line).collect();
+        let text = format!(
+            "{} has no path \"{}\"; it has {}",
+            params.volume,
+            params.path,
+            list.join(", ")
+        );
+        ControlError::params(text)
+    })
 }
 
 /// What a line says of a path, for another line that names volume and path before it.

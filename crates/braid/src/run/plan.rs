@@ -1,27 +1,25 @@
-//! Which changes make an engine what its configuration file says, and in which order: a pure
-//! function of both.
+//! Which changes make an engine what it is to be, and in which order: a pure function of both.
 //!
 //! # Contract
-//! [`plan`] has first what can fail: volumes open, paths join, paths leave, of which those that
-//! are in use leave first, since others may not connect again. Each of these steps can be taken
-//! back ([`Change::undo`]), so a plan that is carried out in order, and taken back in reverse where
-//! a step fails, ends with the engine as desired or as it was. What can't fail comes last. A
-//! volume whose paths the file gives as before keeps what was added and removed by verb, and what
-//! discovery told of is never removed.
-use super::config::{PathKeys, Volume};
-use super::entries::PathEntry;
+//! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
+//! set aside, paths leave, of which those that are in use leave first, since others may not connect
+//! again. Each of these steps can be taken back ([`Change::undo`]), so a plan that is carried out
+//! in order, and taken back in reverse where a step fails, ends with the engine as desired or as it
+//! was. What can't fail comes last.
+use super::address::NbdAddress;
+use super::config::{Export, PathKeys, Volume};
+use super::desired::{Desired, DesiredVolume, PathSpec};
+use super::entries::{AdminState, PathEntry};
 use super::live;
-use super::paths::uris;
 use super::volumes::Running;
+use policy::{Knobs, Policy};
 use std::fmt;
 
 /// One path of a volume that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActualPath {
-    /// URI and attributes.
-    pub config: PathKeys,
-    /// It came from discovery.
-    pub is_found: bool,
+    /// As it was asked for.
+    pub spec: PathSpec,
     /// How the engine has it.
     pub presence: Presence,
 }
@@ -40,12 +38,16 @@ pub enum Presence {
 /// One volume that runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActualVolume {
-    /// Its keys in force, but for policy and knobs that a verb has chosen.
+    /// Its keys in force.
     pub of: Volume,
-    /// URIs of its paths as the file had them when it was read last.
-    pub configured: Vec<String>,
+    /// In force.
+    pub policy: Policy,
+    /// In force.
+    pub knobs: Knobs,
     /// In the order in which they are shown.
     pub paths: Vec<ActualPath>,
+    /// That listen, over NBD.
+    pub exports: Vec<Export>,
 }
 
 /// One step.
@@ -54,13 +56,23 @@ pub enum Change {
     /// A volume opens with its paths.
     OpenVolume(String),
     /// A path joins a volume.
-    AddPath(String, PathKeys),
+    AddPath(String, PathSpec),
+    /// An export of a volume listens.
+    AddExport(String, Export),
+    /// Who may connect to an export, or whether it is read-only: before and after.
+    ChangeExport(String, Export, Export),
+    /// A path gets this admin state, and had that one.
+    SetAdmin(String, PathSpec, AdminState),
     /// A path that the engine has leaves a volume.
-    RemovePath(String, PathKeys),
+    RemovePath(String, PathSpec),
     /// A path that was not there since the start is not looked for any more.
     ForgetPath(String, PathKeys),
+    /// The clients of an address get another volume: from the first to the second one.
+    MoveExport(String, String, Export),
+    /// An export listens no more.
+    RemoveExport(String, Export),
     /// Another policy, or other knobs of it.
-    SetPolicy(String, String),
+    SetPolicy(String, Policy, Knobs),
     /// Another relative throughput of a path.
     SetThroughput(String, PathKeys),
     /// Other values of keys, in words.
@@ -74,18 +86,62 @@ impl Change {
     pub fn can_fail(&self) -> bool {
         matches!(
             self,
-            Self::OpenVolume(_) | Self::AddPath(..) | Self::RemovePath(..)
+            Self::OpenVolume(_)
+                | Self::AddPath(..)
+                | Self::AddExport(..)
+                | Self::ChangeExport(..)
+                | Self::SetAdmin(..)
+                | Self::RemovePath(..)
         )
+    }
+
+    /// Name of its volume; of an export that moves, of the one that had it.
+    pub fn volume(&self) -> &str {
+        match self {
+            Self::OpenVolume(volume)
+            | Self::AddPath(volume, _)
+            | Self::AddExport(volume, _)
+            | Self::ChangeExport(volume, ..)
+            | Self::SetAdmin(volume, ..)
+            | Self::RemovePath(volume, _)
+            | Self::ForgetPath(volume, _)
+            | Self::MoveExport(volume, ..)
+            | Self::RemoveExport(volume, _)
+            | Self::SetPolicy(volume, ..)
+            | Self::SetThroughput(volume, _)
+            | Self::SetKeys(volume, _)
+            | Self::CloseVolume(volume) => volume,
+        }
+    }
+
+    /// Whether it changes the same path as another one.
+    pub fn is_of_path_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::SetAdmin(volume, path, _), Self::SetAdmin(theirs, other, _)) => {
+                volume == theirs && path.config.uri == other.config.uri
+            }
+            _ => false,
+        }
     }
 
     /// The change that takes it back; `None`: it can't fail.
     pub fn undo(&self) -> Option<Self> {
-        match self {
-            Self::OpenVolume(volume) => Some(Self::CloseVolume(volume.clone())),
-            Self::AddPath(volume, path) => Some(Self::RemovePath(volume.clone(), path.clone())),
-            Self::RemovePath(volume, path) => Some(Self::AddPath(volume.clone(), path.clone())),
-            _ => None,
-        }
+        Some(match self.clone() {
+            Self::OpenVolume(volume) => Self::CloseVolume(volume),
+            Self::AddPath(volume, path) => Self::RemovePath(volume, path),
+            Self::AddExport(volume, export) => Self::RemoveExport(volume, export),
+            Self::ChangeExport(volume, before, after) => Self::ChangeExport(volume, after, before),
+            Self::SetAdmin(volume, path, before) => {
+                let after = path.admin;
+                let path = PathSpec {
+                    admin: before,
+                    ..path
+                };
+                Self::SetAdmin(volume, path, after)
+            }
+            Self::RemovePath(volume, path) => Self::AddPath(volume, path),
+            _ => return None,
+        })
     }
 }
 
@@ -93,11 +149,26 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OpenVolume(volume) => write!(f, "add volume {volume}"),
-            Self::AddPath(volume, path) => write!(f, "{volume}: add path {}", path.uri),
-            Self::RemovePath(volume, path) | Self::ForgetPath(volume, path) => {
-                write!(f, "{volume}: remove path {}", path.uri)
+            Self::AddPath(volume, path) => write!(f, "{volume}: add path {}", path.config.uri),
+            Self::AddExport(volume, export) => write!(f, "{volume}: add export {}", export.nbd),
+            Self::ChangeExport(volume, _, export) => {
+                write!(f, "{volume}: change export {}", export.nbd)
             }
-            Self::SetPolicy(volume, policy) => write!(f, "{volume}: set policy {policy}"),
+            Self::SetAdmin(volume, path, _) => {
+                let (verb, uri) = (path.admin.verb(), &path.config.uri);
+                write!(f, "{volume}: {verb} path {uri}")
+            }
+            Self::RemovePath(volume, PathSpec { config, .. })
+            | Self::ForgetPath(volume, config) => {
+                write!(f, "{volume}: remove path {}", config.uri)
+            }
+            Self::MoveExport(from, to, export) => {
+                write!(f, "{to}: take export {} from {from}", export.nbd)
+            }
+            Self::RemoveExport(volume, export) => {
+                write!(f, "{volume}: remove export {}", export.nbd)
+            }
+            Self::SetPolicy(volume, policy, _) => write!(f, "{volume}: set policy {policy}"),
             Self::SetThroughput(volume, path) => {
                 let (uri, throughput) = (&path.uri, path.throughput);
                 write!(f, "{volume}: set throughput {throughput} of {uri}")
@@ -108,90 +179,166 @@ impl fmt::Display for Change {
     }
 }
 
+/// Changes by the place that they have in a plan.
+#[derive(Default)]
+struct Sorted {
+    open: Vec<Change>,
+    add: Vec<Change>,
+    exports: Vec<Change>,
+    admin: Vec<Change>,
+    remove: Vec<Change>,
+    /// What can't fail.
+    rest: Vec<Change>,
+}
+
 impl ActualVolume {
     /// As it runs. `presence`: how the engine has each of its paths.
-    pub fn of(
+    pub fn new(
         running: &Running,
-        configured: &[PathKeys],
+        exports: Vec<Export>,
         presence: impl Fn(&PathEntry) -> Presence,
     ) -> Self {
         let path = |it: &PathEntry| ActualPath {
-            config: it.config().clone(),
-            is_found: it.is_found(),
+            spec: it.into(),
             presence: presence(it),
         };
         Self {
             of: running.of.clone(),
-            configured: uris(configured),
+            policy: running.policy,
+            knobs: running.knobs,
             paths: running.entries().iter().map(path).collect(),
+            exports,
         }
     }
 
-    fn has(&self, path: &PathKeys) -> bool {
-        self.paths.iter().any(|it| it.config.uri == path.uri)
+    fn path(&self, path: &PathKeys) -> Option<&ActualPath> {
+        self.paths.iter().find(|it| it.spec.config.uri == path.uri)
     }
 
-    /// Steps that may fail, then the others, until it is as desired.
-    fn plan(&self, wanted: &Volume, changes: &mut [Vec<Change>; 4]) {
-        let [_, add, remove, rest] = changes;
-        let name = || wanted.name.clone();
-        if self.configured != uris(&wanted.paths) {
-            let missing = wanted.paths.iter().filter(|it| !self.has(it));
-            add.extend(missing.map(|it| Change::AddPath(name(), it.clone())));
-            let is_wanted = |it: &ActualPath| {
-                let mut wanted = wanted.paths.iter();
-                it.is_found || wanted.any(|keys| keys.uri == it.config.uri)
+    fn export(&self, nbd: &NbdAddress) -> Option<&Export> {
+        self.exports.iter().find(|it| it.nbd == *nbd)
+    }
+
+    /// Steps until it is as desired, but for its exports.
+    fn plan(&self, wanted: &DesiredVolume, changes: &mut Sorted) {
+        let name = || wanted.of.name.clone();
+        for spec in &wanted.paths {
+            let Some(there) = self.path(&spec.config) else {
+                changes.add.push(Change::AddPath(name(), spec.clone()));
+                continue;
             };
-            for it in self.paths.iter().filter(|it| !is_wanted(it)) {
-                match it.presence {
-                    Presence::Absent => rest.push(Change::ForgetPath(name(), it.config.clone())),
-                    _ => remove.push(Change::RemovePath(name(), it.config.clone())),
+            if there.spec.admin != spec.admin {
+                let admin = Change::SetAdmin(name(), spec.clone(), there.spec.admin);
+                changes.admin.push(admin);
+            }
+            if there.spec.config.throughput != spec.config.throughput {
+                let set = Change::SetThroughput(name(), spec.config.clone());
+                changes.rest.push(set);
+            }
+        }
+        for ActualPath { spec, presence } in &self.paths {
+            let mut paths = wanted.paths.iter();
+            if paths.any(|it| it.config.uri == spec.config.uri) {
+                continue;
+            }
+            match presence {
+                Presence::Absent => {
+                    let forget = Change::ForgetPath(name(), spec.config.clone());
+                    changes.rest.push(forget);
                 }
+                _ => changes
+                    .remove
+                    .push(Change::RemovePath(name(), spec.clone())),
             }
         }
-        if (self.of.policy, self.of.knobs()) != (wanted.policy, wanted.knobs()) {
-            rest.push(Change::SetPolicy(name(), wanted.policy.to_string()));
+        if (self.policy, self.knobs) != (wanted.policy, wanted.knobs) {
+            let set = Change::SetPolicy(name(), wanted.policy, wanted.knobs);
+            changes.rest.push(set);
         }
-        for keys in &wanted.paths {
-            let is_it = |it: &&ActualPath| it.config.uri == keys.uri;
-            let there = self.paths.iter().find(is_it);
-            if there.is_some_and(|it| it.config.throughput != keys.throughput) {
-                rest.push(Change::SetThroughput(name(), keys.clone()));
-            }
-        }
-        let keys = live::changed(&self.of.recovery(), &wanted.recovery());
+        let keys = live::changed(&self.of.recovery(), &wanted.of.recovery());
         if !keys.is_empty() {
-            rest.push(Change::SetKeys(name(), keys));
+            changes.rest.push(Change::SetKeys(name(), keys));
         }
-    }
-
-    fn is_live(&self, path: &PathKeys) -> bool {
-        let mut paths = self.paths.iter();
-        paths.any(|it| it.config.uri == path.uri && it.presence == Presence::Live)
     }
 }
 
-/// Returns the steps in their order. `wanted`: the volumes of the file, with the values of keys
-/// that were chosen by verb and still hold.
-pub fn plan(wanted: &[Volume], actual: &[ActualVolume]) -> Vec<Change> {
-    let mut changes = [const { Vec::new() }; 4];
-    let named = |name: &str| actual.iter().find(|it| it.of.name == name);
-    for volume in wanted {
-        match named(&volume.name) {
-            Some(there) => there.plan(volume, &mut changes),
-            None => changes[0].push(Change::OpenVolume(volume.name.clone())),
+/// Steps until exports are as desired. An address that another volume gets goes on listening.
+fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted) {
+    let is_wanted = |name: &str, nbd: &NbdAddress| {
+        let of = desired.volume(name);
+        of.is_some_and(|it| it.of.exports.iter().any(|it| it.nbd == *nbd))
+    };
+    let mut moved: Vec<(&str, &NbdAddress)> = Vec::new();
+    for volume in &desired.volumes {
+        let name = &volume.of.name;
+        let there = actual.iter().find(|it| it.of.name == *name);
+        for export in &volume.of.exports {
+            if let Some(now) = there.and_then(|it| it.export(&export.nbd)) {
+                if now != export {
+                    let change = Change::ChangeExport(name.clone(), now.clone(), export.clone());
+                    changes.exports.push(change);
+                }
+                continue;
+            }
+            let is_free = |it: &&ActualVolume| {
+                let of = (it.of.name.as_str(), &export.nbd);
+                it.export(&export.nbd).is_some() && !is_wanted(of.0, of.1) && !moved.contains(&of)
+            };
+            let Some(from) = actual.iter().find(is_free) else {
+                let add = Change::AddExport(name.clone(), export.clone());
+                changes.exports.push(add);
+                continue;
+            };
+            moved.push((&from.of.name, &export.nbd));
+            let from = from.of.name.clone();
+            let moves = Change::MoveExport(from, name.clone(), export.clone());
+            changes.rest.push(moves);
         }
     }
-    let [open, add, mut remove, rest] = changes;
-    remove.sort_by_key(|change| match change {
-        Change::RemovePath(volume, path) => !named(volume).is_some_and(|it| it.is_live(path)),
+    for it in actual {
+        let name = it.of.name.as_str();
+        let gone = it.exports.iter().filter(|export| {
+            !is_wanted(name, &export.nbd) && !moved.contains(&(name, &export.nbd))
+        });
+        let gone = gone.map(|export| Change::RemoveExport(name.to_owned(), export.clone()));
+        changes.rest.extend(gone);
+    }
+}
+
+/// Returns the steps in their order.
+pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
+    let mut changes = Sorted::default();
+    let named = |name: &str| actual.iter().find(|it| it.of.name == name);
+    for volume in &desired.volumes {
+        match named(&volume.of.name) {
+            Some(there) => there.plan(volume, &mut changes),
+            None => changes
+                .open
+                .push(Change::OpenVolume(volume.of.name.clone())),
+        }
+    }
+    plan_exports(desired, actual, &mut changes);
+    let is_live = |volume: &str, path: &PathSpec| {
+        let there = named(volume).and_then(|it| it.path(&path.config));
+        there.is_some_and(|it| it.presence == Presence::Live)
+    };
+    changes.remove.sort_by_key(|change| match change {
+        Change::RemovePath(volume, path) => !is_live(volume, path),
         _ => unreachable!("{change}: it is no removal"),
     });
     let gone = actual.iter().map(|it| &it.of.name);
-    let gone = gone.filter(|name| !wanted.iter().any(|it| it.name == **name));
+    let gone = gone.filter(|name| desired.volume(name).is_none());
     let gone = gone.map(|name| Change::CloseVolume(name.clone()));
-    let changes = open.into_iter().chain(add).chain(remove);
-    changes.chain(rest).chain(gone).collect()
+    let Sorted {
+        open,
+        add,
+        exports,
+        admin,
+        remove,
+        rest,
+    } = changes;
+    let fallible = [open, add, exports, admin, remove].into_iter().flatten();
+    fallible.chain(rest).chain(gone).collect()
 }
 
 #[cfg(test)]

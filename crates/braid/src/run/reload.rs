@@ -1,43 +1,36 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! Volumes are paired by name. What can fail is done first, and taken back if something else
-//! fails: new volumes are opened, new paths are connected, new exports listen; then paths that are
-//! gone from the file leave, dead ones last, since these can't be connected again; then exports
-//! that are there change (`exports`). Then the rest changes in one moment, as everybody sees it:
-//! new exports take clients, new volumes are there, others are not, policies and knobs are those of
-//! the file. What can't fail comes last: volumes that are gone drain and leave. A volume with a
-//! path of one that leaves comes with another reload, when no write of that one can be under way.
+//! Volumes are paired by name. What can fail is done first, in the order of the
+//! [plan](super::plan), and taken back if something else fails. Then the rest changes in one
+//! moment, as everybody sees it: new exports take clients, new volumes are there, others are not,
+//! policies and knobs are those of the file. What can't fail comes last: volumes that are gone
+//! drain and leave. A volume with a path of one that leaves comes with another reload, when no
+//! write of that one can be under way.
 //!
-//! A volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
-use super::choices::Choices;
-use super::config::{Config, Export, PathKeys, Subsystem, Volume};
+use super::config::{Config, PathKeys, Subsystem, Volume};
+use super::desired::Desired;
 use super::entries::PathEntry;
-use super::exports::Listening;
 use super::live;
 use super::mirrors::keep_legs;
 use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, plan};
+use super::reconcile::Reconciler;
 use super::service::{Service, State};
 use crate::control::server::Caller;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
-use std::collections::BTreeMap;
 
 /// A reload under way.
 struct Reload<'a> {
     service: &'a Service,
     /// As the file says.
     new: Config,
-    /// Its volumes, with the keys that were chosen by verb and still hold.
-    wanted: Vec<Volume>,
+    /// What the engine is to be.
+    desired: Desired,
     plan: Vec<Change>,
-    /// Numbers of volumes that were opened for it, which are not there yet.
-    opened: BTreeMap<String, u16>,
-    /// Steps that were done, to be taken back.
-    done: Vec<Change>,
     /// What was changed, in words.
     said: Vec<String>,
 }
@@ -54,20 +47,20 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
     let mut reload = Reload::new(service, new)?;
     let sources = service.find_sources(&reload.new)?;
     let gone = reload.gone();
-    reload.spare_unclean(force)?;
-    let made = spare_clients(service, &gone, force).and_then(|()| reload.prepare());
-    let made = made.and_then(|listening| {
+    reload.check(force)?;
+    let mut steps = Reconciler::new(service, reload.desired.clone());
+    let made = reload.prepare(&mut steps).and_then(|()| {
         // Again, because that took its time.
         spare_clients(service, &gone, force)?;
-        reload.rest(listening, &gone)
+        reload.rest(&mut steps, &gone)
     });
     if let Err(error) = made {
-        return Err(match reload.take_back() {
+        return Err(match steps.undo() {
             Ok(()) => error,
             Err(why) => error.context(format!("and not all could be taken back: {why}")),
         });
     }
-    reload.forget();
+    reload.forget(&mut steps);
     let mut changes = reload.said;
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
@@ -84,62 +77,46 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
 pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     let new = Config::read(&service.file)?;
     let reload = Reload::new(service, new)?;
-    let gone = reload.gone();
-    spare_clients(service, &gone, force)?;
-    reload.spare_unclean(force)?;
-    for change in &reload.plan {
-        if let Change::OpenVolume(name) = change {
-            apart(&service.state(), reload.wanted(name), &gone)?;
-        }
-    }
+    reload.check(force)?;
     service.find_sources(&reload.new)?;
     let lines = reload.plan.iter().map(Change::to_string);
-    let exports = {
-        let state = service.state();
-        let there = state.exports.iter().flatten();
-        let there = there.map(|it| (state.volumes.name(it.volume), it.export.clone()));
-        let exports = exports_in_words(&there.collect::<Vec<_>>(), &reload.new);
-        exports
-            .into_iter()
-            .chain(nvme_exports::hosts_in_words(&state, &reload.new))
-    };
-    let discovery = service.state().configured.discoveries != reload.new.discoveries;
+    let state = service.state();
+    let hosts = nvme_exports::hosts_in_words(&state, &reload.new);
+    let discovery = state.configured.discoveries != reload.new.discoveries;
     let discovery = discovery.then(|| "change [[discovery]]".to_owned());
-    let drain = service.state().configured.drain_timeout != reload.new.drain_timeout;
+    let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
-    Ok(lines.chain(exports).chain(discovery).chain(drain).collect())
+    Ok(lines.chain(hosts).chain(discovery).chain(drain).collect())
 }
 
 impl<'a> Reload<'a> {
     /// What is to be done, where all of it can be.
     fn new(service: &'a Service, mut new: Config) -> anyhow::Result<Self> {
         let cores = service.senders.report().unwrap_or_default();
-        let state = |number: u16, index: u8| {
+        let path_state = |number: u16, index: u8| {
             let paths = cores.first()?.volumes.get(usize::from(number))?;
             Some(paths.get(usize::from(index))?.state)
         };
         let choices = service.choices();
-        let now = service.state();
+        let state = service.state();
         keep_legs(
             &mut new.volumes,
-            now.volumes.iter().map(|(_, it)| it.of.clone()),
+            state.volumes.iter().map(|(_, it)| it.of.clone()),
         );
-        refuse_fixed(&now.configured, &new)?;
-        let actual = actual(&now, |number, path| match path.is_there() {
+        refuse_fixed(&state.configured, &new)?;
+        let actual = actual(&state, |number, path| match path.is_there() {
             false => Presence::Absent,
-            true if state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
+            true if path_state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
             true => Presence::Down,
         });
-        let wanted = with_choices(&new, &choices);
-        drop(now);
+        let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
+        drop(state);
         drop(choices);
         Ok(Self {
             service,
-            plan: plan(&wanted, &actual),
+            plan: plan(&desired, &actual),
             new,
-            wanted,
-            opened: BTreeMap::new(),
-            done: Vec::new(),
+            desired,
             said: Vec::new(),
         })
     }
@@ -154,116 +131,44 @@ impl<'a> Reload<'a> {
         gone.collect()
     }
 
-    fn wanted(&self, name: &str) -> &Volume {
-        let found = self.wanted.iter().find(|it| it.name == name);
-        found.unwrap_or_else(|| panic!("{name} is planned for and not wanted"))
-    }
-
-    /// Absent paths that may hold writes (T13) don't leave.
-    fn spare_unclean(&self, force: bool) -> anyhow::Result<()> {
+    /// What must not be changed is not.
+    fn check(&self, force: bool) -> anyhow::Result<()> {
+        let gone = self.gone();
+        spare_clients(self.service, &gone, force)?;
         let state = self.service.state();
         for change in &self.plan {
-            if let Change::ForgetPath(name, path) = change
-                && let Ok(number) = state.volumes.number(name)
-                && let Some(it) = state.volumes[number].entries().of_uri(&path.uri)
+            if let Change::OpenVolume(name) = change
+                && let Some(it) = self.desired.volume(name)
             {
-                let spared = state.volumes[number].spare_unclean(it.index(), force);
-                spared.map_err(|why| anyhow!("volume {name}: {why}"))?;
+                apart(&state, &it.of, &gone)?;
             }
         }
-        Ok(())
+        spare_unclean(&state, &self.plan, force)
     }
 
-    /// What can fail: volumes open, paths join, new exports listen, paths leave.
-    fn prepare(&mut self) -> anyhow::Result<Listening> {
-        let sure = self.plan.iter().filter(|it| it.can_fail()).cloned();
-        let (leave, come): (Vec<_>, Vec<_>) =
-            sure.partition(|it| matches!(it, Change::RemovePath(..)));
-        for change in come {
-            self.make(change)?;
-        }
-        let listening = self.service.listen(&self.new)?;
-        for change in leave {
-            self.make(change)?;
-        }
-        Ok(listening)
-    }
-
-    /// One step that can fail.
-    fn make(&mut self, change: Change) -> anyhow::Result<()> {
-        let (volume, made) = match &change {
-            Change::OpenVolume(name) => {
-                let gone = self.gone();
-                apart(&self.service.state(), self.wanted(name), &gone)?;
-                let opened = self.service.open_volume(self.wanted(name));
-                let opened = opened.map(|number| {
-                    self.opened.insert(name.clone(), number);
-                });
-                (name, opened)
-            }
-            Change::AddPath(name, path) => {
-                self.said.push(format!("added {}", path.uri));
-                (name, self.add_path(name, path))
-            }
-            Change::RemovePath(name, path) => {
-                self.said.push(format!("removed {}", path.uri));
-                (name, self.remove_path(name, path, false))
-            }
-            other => unreachable!("{other}: it can't fail"),
-        };
-        made.map_err(|why| anyhow!("volume {volume}: {why}"))?;
-        self.done.push(change);
-        Ok(())
-    }
-
-    fn add_path(&self, name: &str, path: &PathKeys) -> Result<(), String> {
-        let number = self.number(name)?;
-        self.service.add_path(number, path.clone()).map(drop)
-    }
-
-    fn remove_path(&self, name: &str, path: &PathKeys, force: bool) -> Result<(), String> {
-        let number = self.number(name)?;
-        let index = {
-            let state = self.service.state();
-            let it = state.volumes.get(number);
-            it.and_then(|it| Some(it.entries().of_uri(&path.uri)?.index()))
-        };
-        let index = index.ok_or_else(|| format!("{} has left meanwhile", path.uri))?;
-        self.service.remove_path(number, index, force)
-    }
-
-    fn number(&self, name: &str) -> Result<u16, String> {
-        let there = self.service.state().volumes.number(name);
-        there.map_err(|error| error.to_string())
-    }
-
-    /// Whatever can't be taken back is named; the rest is.
-    fn take_back(&mut self) -> Result<(), String> {
-        let mut whys = Vec::new();
-        for change in std::mem::take(&mut self.done).iter().rev() {
-            let taken = match change.undo() {
-                Some(Change::CloseVolume(name)) => {
-                    self.service.take_back_volume(self.opened[&name]);
-                    Ok(())
+    /// What can fail.
+    fn prepare(&mut self, steps: &mut Reconciler<'_>) -> anyhow::Result<()> {
+        for change in self.plan.iter().filter(|it| it.can_fail()) {
+            let volume = change.volume();
+            let made = steps.step(change.clone(), false);
+            made.map_err(|why| anyhow!("volume {volume}: {why}"))?;
+            match change {
+                Change::AddPath(_, it) => self.said.push(format!("added {}", it.config.uri)),
+                Change::RemovePath(_, it) => {
+                    self.said.push(format!("removed {}", it.config.uri));
                 }
-                Some(Change::AddPath(name, path)) => self.add_path(&name, &path),
-                Some(Change::RemovePath(name, path)) => self.remove_path(&name, &path, true),
-                _ => unreachable!("{change}: it can't fail"),
-            };
-            whys.extend(taken.err());
+                _ => {}
+            }
         }
-        match whys.is_empty() {
-            true => Ok(()),
-            false => Err(whys.join("; ")),
-        }
+        Ok(())
     }
 
     /// Absent paths are not looked for any more: the file says so, and what needs force was
     /// refused.
-    fn forget(&mut self) {
+    fn forget(&mut self, steps: &mut Reconciler<'_>) {
         for change in &self.plan {
-            if let Change::ForgetPath(name, path) = change {
-                self.said.push(match self.remove_path(name, path, true) {
+            if let Change::ForgetPath(_, path) = change {
+                self.said.push(match steps.step(change.clone(), true) {
                     Ok(()) => format!("removed {}", path.uri),
                     Err(why) => format!("not removed: {why}"),
                 });
@@ -271,30 +176,80 @@ impl<'a> Reload<'a> {
         }
     }
 
-    /// Exports, then what can't fail.
-    fn rest(&mut self, listening: Listening, gone: &[u16]) -> anyhow::Result<()> {
+    /// Exports take clients, then what can't fail.
+    fn rest(&mut self, steps: &mut Reconciler<'_>, gone: &[u16]) -> anyhow::Result<()> {
         let service = self.service;
+        let bound = steps.take_bound();
         let mut choices = service.choices();
         let mut state = service.state();
         state.ensure_open()?;
+        let moves = self.plan.iter();
+        let moves = moves.filter(|it| matches!(it, Change::MoveExport(..)));
+        state.ensure_exports(bound.len() + moves.count())?;
         let again = service.restore_sockets(&mut state, &self.new)?;
-        let mut changed = service.apply_exports(&mut state, &self.new, listening)?;
-        changed.extend(again);
-        changed.extend(service.apply_hosts(&state, &self.new));
-        for number in 0..state.exports.len() {
-            let there = state.exports[number].as_ref();
-            let over = there.filter(|there| {
-                let volume = self.new.volume(&state.volumes.name(there.volume));
-                volume.is_none_or(|volume| {
-                    let mut exports = volume.exports.iter();
-                    !exports.any(|export| *export == there.export)
-                })
-            });
-            if let Some(uri) = over.map(|there| there.uri.clone()) {
-                service.remove_export(&mut state, number);
-                self.said.push(format!("removed {uri}"));
+        let mut added = Vec::new();
+        for (volume, export, bound) in bound {
+            let nbd = export.nbd.clone();
+            match service.add_export(&mut state, volume, export, Some(bound)) {
+                Ok(uri) => added.push((volume, nbd, uri)),
+                Err(error) => {
+                    for (volume, nbd, _) in added {
+                        if let Some(number) = state.export_at(volume, &nbd) {
+                            service.remove_export(&mut state, number);
+                        }
+                    }
+                    return Err(error);
+                }
             }
         }
+        let mut changed: Vec<String> = added
+            .into_iter()
+            .map(|it| format!("added {}", it.2))
+            .collect();
+        let numbers = state.volumes.numbered(&self.new);
+        let number = |name: &str| {
+            numbers
+                .iter()
+                .find(|(_, of)| of.name == name)
+                .map(|it| it.0)
+        };
+        for change in &self.plan {
+            let (Change::ChangeExport(name, _, export)
+            | Change::MoveExport(name, _, export)
+            | Change::RemoveExport(name, export)) = change
+            else {
+                continue;
+            };
+            // The one that leaves is none of the new configuration.
+            let volume = number(name).or_else(|| state.volumes.number(name).ok());
+            let at = volume.and_then(|it| state.export_at(it, &export.nbd));
+            let Some(at) = at else {
+                continue; // it was removed by hand meanwhile
+            };
+            let uri = state.exports[at].as_ref().map(|it| it.uri.clone());
+            let uri = uri.unwrap_or_default();
+            match change {
+                Change::ChangeExport(_, before, after) => {
+                    if before.read_only != after.read_only {
+                        service.renew_export(&state, at);
+                    }
+                    changed.push(format!("changed {uri}"));
+                }
+                Change::MoveExport(_, to, _) => {
+                    let Some(to_number) = number(to) else {
+                        unreachable!("{to} is planned for, and was not opened");
+                    };
+                    service.move_export(&mut state, at, to_number, export.clone());
+                    changed.push(format!("{to}: took {uri} from {name}"));
+                }
+                _ => {
+                    service.remove_export(&mut state, at);
+                    self.said.push(format!("removed {uri}"));
+                }
+            }
+        }
+        changed.extend(again);
+        changed.extend(service.apply_hosts(&state, &self.new));
         for number in gone {
             let name = state.volumes.name(*number);
             self.said.push(format!("removed volume {name}"));
@@ -306,15 +261,15 @@ impl<'a> Reload<'a> {
             .extend(new.map(|number| service.tell_new(&state, *number)));
         self.said.append(&mut changed);
         // Anew: keys may have been set by verb meanwhile.
-        let wanted = with_choices(&self.new, &choices);
+        let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
         let actual = actual(&state, |_, _| Presence::Down);
-        for change in plan(&wanted, &actual) {
-            let said = set(service, &mut state, &change, &wanted);
+        for change in plan(&desired, &actual) {
+            let said = set(service, &mut state, &change, &desired);
             self.said.extend(said);
         }
-        for of in &wanted {
-            if let Ok(number) = state.volumes.number(&of.name) {
-                state.volumes[number].configure(of.clone());
+        for it in desired.volumes {
+            if let Ok(number) = state.volumes.number(&it.of.name) {
+                state.volumes[number].configure(it.of);
             }
         }
         state.configured = self.new.clone();
@@ -326,44 +281,60 @@ impl<'a> Reload<'a> {
     }
 }
 
-/// The volumes of a file, with the keys that were chosen by verb and still hold.
-fn with_choices(config: &Config, choices: &Choices) -> Vec<Volume> {
-    let mut wanted = config.volumes.clone();
-    wanted.iter_mut().for_each(|it| choices.apply_keys(it));
-    wanted
-}
-
 /// The volumes that run.
 fn actual(state: &State, presence: impl Fn(u16, &PathEntry) -> Presence) -> Vec<ActualVolume> {
     let all = state.volumes.iter().map(|(number, it)| {
-        let configured = state.configured.paths_of(&it.of.name);
-        ActualVolume::of(it, configured, |path| presence(number, path))
+        let exports = state.exports_of(number);
+        ActualVolume::new(it, exports, |path| presence(number, path))
     });
     all.collect()
 }
 
-/// Makes a change that can't fail, of a volume that is there; in words.
-fn set(service: &Service, state: &mut State, change: &Change, wanted: &[Volume]) -> Option<String> {
-    let (Change::SetPolicy(name, _) | Change::SetThroughput(name, _) | Change::SetKeys(name, _)) =
-        change
-    else {
-        return None;
-    };
-    let number = state.volumes.number(name).ok()?;
-    let of = wanted.iter().find(|it| it.name == *name)?;
-    match change {
-        Change::SetPolicy(..) => {
-            service.set_policy(state, number, of.policy, of.knobs());
-            Some(format!("{name}: policy {}", of.policy))
+/// Absent paths that may hold writes (T13) don't leave.
+///
+/// # Errors
+/// The first that would.
+pub fn spare_unclean(state: &State, plan: &[Change], force: bool) -> anyhow::Result<()> {
+    for change in plan {
+        if let Change::ForgetPath(name, path) = change
+            && let Ok(number) = state.volumes.number(name)
+            && let Some(it) = state.volumes[number].entries().of_uri(&path.uri)
+        {
+            let spared = state.volumes[number].spare_unclean(it.index(), force);
+            spared.map_err(|why| anyhow!("volume {name}: {why}"))?;
         }
-        Change::SetThroughput(_, keys) => {
+    }
+    Ok(())
+}
+
+/// Makes a change of values that can't fail; in words.
+pub fn set(
+    service: &Service,
+    state: &mut State,
+    change: &Change,
+    desired: &Desired,
+) -> Option<String> {
+    let name = change.volume();
+    let number = state.volumes.number(name).ok()?;
+    match change {
+        Change::SetPolicy(_, policy, knobs) => {
+            service.set_policy(state, number, *policy, *knobs);
+            Some(format!("{name}: policy {policy}"))
+        }
+        Change::SetThroughput(
+            _,
+            PathKeys {
+                uri, throughput, ..
+            },
+        ) => {
             let it = &mut state.volumes[number];
-            let path = it.set_throughput(&keys.uri, keys.throughput)?;
+            let path = it.set_throughput(uri, *throughput)?;
             let senders = &service.senders;
-            senders.set_throughput(number, path, keys.throughput);
-            Some(format!("{}: throughput {}", keys.uri, keys.throughput))
+            senders.set_throughput(number, path, *throughput);
+            Some(format!("{uri}: throughput {throughput}"))
         }
         Change::SetKeys(_, words) => {
+            let of = &desired.volume(name)?.of;
             service.senders.set_recovery(number, of.recovery());
             Some(format!("{name}: {}", words.join(", ")))
         }
@@ -377,34 +348,9 @@ pub fn start_in_words(config: &Config) -> Vec<String> {
         Change::OpenVolume(name) => config.volume(name).is_some_and(|it| it.leg_of.is_some()),
         _ => false,
     };
-    let volumes = plan(&config.volumes, &[]).into_iter();
-    let volumes = volumes.filter(|it| !of_legs(it));
-    let volumes = volumes.map(|it| it.to_string());
-    volumes.chain(exports_in_words(&[], config)).collect()
-}
-
-/// What changes of exports over NBD. `there`: each with the name of its volume.
-fn exports_in_words(there: &[(String, Export)], new: &Config) -> Vec<String> {
-    let wanted = || {
-        let all = new.volumes.iter();
-        all.flat_map(|of| of.exports.iter().map(|it| (&of.name, it)))
-    };
-    let is_at =
-        |it: &(String, Export), name: &str, export: &Export| it.0 == name && it.1.nbd == export.nbd;
-    let mut lines = Vec::new();
-    for (name, export) in wanted() {
-        match there.iter().find(|it| is_at(it, name, export)) {
-            None => lines.push(format!("{name}: add export {}", export.nbd)),
-            Some((_, now)) if now != export => {
-                lines.push(format!("{name}: change export {}", export.nbd));
-            }
-            Some(_) => {}
-        }
-    }
-    let gone = there.iter();
-    let gone = gone.filter(|it| !wanted().any(|(name, export)| is_at(it, name, export)));
-    lines.extend(gone.map(|(name, export)| format!("{name}: remove export {}", export.nbd)));
-    lines
+    let all = plan(&Desired::of_file(config), &[]).into_iter();
+    let all = all.filter(|it| !of_legs(it));
+    all.map(|it| it.to_string()).collect()
 }
 
 /// Volumes with clients don't leave.

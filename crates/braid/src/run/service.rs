@@ -36,7 +36,6 @@ use crate::units::format_bytes;
 use cores::RunControl;
 use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
-use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use serde_json::{Value, json};
@@ -256,29 +255,18 @@ impl Service {
         bound: Option<Bound>,
     ) -> anyhow::Result<String> {
         state.ensure_open()?;
-        let is_free =
-            |number: &usize| state.exports[*number].is_none() && !state.ending.contains_key(number);
-        let number = match (0..state.exports.len()).find(is_free) {
-            Some(number) => number,
-            None => {
-                let most = EXPORTS_MAX as usize;
-                anyhow::ensure!(state.exports.len() < most, "{most} exports are the most");
-                state.exports.push(None);
-                state.exports.len() - 1
-            }
+        state.ensure_exports(1)?;
+        let Some(number) = state.free_export() else {
+            unreachable!("room for exports was seen under this lock");
         };
         let bound = match bound {
             Some(bound) => bound,
             None => export.nbd.bind(&export.access())?,
         };
         let uri = bound.uri(&export.nbd);
-        let core = self.senders.of(volume);
-        let offer = state.offer(volume, &export);
-        core.send(RunControl::Export(ExportControl::Offer(
-            number as u32,
-            offer,
-        )));
-        let accepting = Accepting::start(bound, number as u32, core.clone())?;
+        self.offer_export(state, number, volume, &export);
+        let core = self.senders.of(volume).clone();
+        let accepting = Accepting::start(bound, number as u32, core)?;
         state.exports[number] = Some(Exported {
             volume,
             export,
@@ -288,16 +276,28 @@ impl Service {
         Ok(uri)
     }
 
+    /// Clients of an export get this volume.
+    pub fn offer_export(&self, state: &State, number: usize, volume: u16, export: &Export) {
+        let offer = state.offer(volume, export);
+        let offer = ExportControl::Offer(number as u32, offer);
+        self.senders.of(volume).send(RunControl::Export(offer));
+    }
+
     /// Listens no more; clients finish what is in flight and are disconnected.
     pub fn remove_export(&self, state: &mut State, number: usize) {
+        drop(self.withdraw_export(state, number));
+    }
+
+    /// Clients of an export finish what is in flight and are disconnected; until the result is
+    /// dropped, its address listens.
+    pub fn withdraw_export(&self, state: &mut State, number: usize) -> Option<Exported> {
         let drain_ns = state.configured.drain_timeout.0;
-        if let Some(export) = state.exports[number].take() {
-            state.ending.insert(number, export.volume);
-            let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
-            self.senders
-                .of(export.volume)
-                .send(RunControl::Export(withdraw));
-        }
+        let exported = state.exports[number].take()?;
+        state.ending.insert(number, exported.volume);
+        let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
+        let core = self.senders.of(exported.volume);
+        core.send(RunControl::Export(withdraw));
+        Some(exported)
     }
 
     /// Another policy and knobs for a volume.

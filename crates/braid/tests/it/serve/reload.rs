@@ -327,7 +327,7 @@ fn volume_with_clients_leaves_by_force_only() {
     let output = rig.command(&["reload", "--dry-run"]).output().unwrap();
     assert!(refused(&output).contains("connected: 2"), "{output:?}");
     let plan = rig.ask(&["reload", "--dry-run", "--force"])["plan"].clone();
-    assert_eq!(plan[0], "remove volume v1");
+    assert_eq!(plan[1], "remove volume v1");
     let changed = rig.ask(&["reload", "--force"])["changed"].clone();
     assert!(changed.as_str().unwrap().contains("removed volume v1"));
     assert_eq!(rig.names(), ["v0"]);
@@ -580,9 +580,12 @@ fn dry_run_tells_the_plan_and_changes_nothing() {
     assert_eq!(plan(&rig), [""; 0]);
     rig.configure(&[("v1", &["mem:2MiB"], "")]);
     let lines = plan(&rig);
-    assert_eq!(lines[..2], ["add volume v1", "remove volume v0"]);
-    assert!(lines[2].starts_with("v1: add export unix:"), "{lines:?}");
-    assert!(lines[3].starts_with("v0: remove export unix:"), "{lines:?}");
+    assert_eq!(
+        (&*lines[0], &*lines[3]),
+        ("add volume v1", "remove volume v0")
+    );
+    assert!(lines[1].starts_with("v1: add export unix:"), "{lines:?}");
+    assert!(lines[2].starts_with("v0: remove export unix:"), "{lines:?}");
     assert_eq!((lines.len(), rig.names()), (4, vec!["v0".to_owned()]));
     let other = (V0.0, V0.1, "retries = 7\n");
     rig.configure(&[other]);
@@ -599,5 +602,74 @@ fn dry_run_tells_the_plan_and_changes_nothing() {
             "{output:?}"
         );
     }
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
+/// The socket goes on listening, for another volume; clients of the one before are told.
+#[test]
+fn export_moves_to_another_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    if two_ports(directory.path(), "t").is_none() {
+        return; // no io_uring
+    }
+    let mut rig = Rig::new(directory, QUICK);
+    let volumes = [V0, ("v1", &["mem:2MiB"], "")];
+    rig.start(&volumes);
+    assert_eq!(rig.client("v0").write(0, 1), 0);
+    let file = rig.path("b.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // Each has the other one's socket.
+    let swapped = text.replace("/v0.sock", "/x.sock");
+    let swapped = swapped.replace("/v1.sock", "/v0.sock");
+    std::fs::write(&file, swapped.replace("/x.sock", "/v1.sock")).unwrap();
+    let mut there = rig.client("v0");
+    let changed = rig.ask(&["reload"])["changed"].clone();
+    let changed = changed.as_str().unwrap();
+    assert!(
+        changed.contains("v1: took nbd+unix:///?socket="),
+        "{changed}"
+    );
+    assert!(there.is_over(), "it was disconnected");
+    let socket = rig.path("v0.sock");
+    let mut client = Client::open_named(&socket, "v1");
+    assert_eq!(
+        client.read(0),
+        vec![0; 4096],
+        "it is the other volume's now"
+    );
+    drop(client);
+    // And back, from a volume that leaves.
+    rig.configure(&[V0]);
+    rig.ask(&["reload", "--force"]);
+    assert_eq!(rig.client("v0").read(0), vec![1; 4096]);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
+/// A path that was drained or failed by hand is so still when its removal is taken back.
+#[test]
+fn removal_taken_back_keeps_admin_state() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let mut rig = Rig::new(directory, QUICK);
+    rig.start(&[V0, ("v1", &[&one, &two], "")]);
+    let state =
+        |rig: &Rig| rig.stat("v1")["paths"].as_array().unwrap().last().unwrap()["state"].clone();
+    wait_until(|| (state(&rig) == "live").then_some(()));
+    // What can't be: an export that listens again fails after paths have left.
+    let socket = rig.path("v0.sock");
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::create_dir(&socket).unwrap();
+    for (verb, is) in [("drain", "draining"), ("fail", "failed")] {
+        rig.ask(&["path", verb, "v1", &two]);
+        assert_eq!(state(&rig), is);
+        let why = rig.refused_reload(&[V0, ("v1", &[&one], "")]);
+        assert!(why.contains("v0.sock"), "{why}");
+        assert!(!why.contains("not all could be taken back"), "{why}");
+        assert_eq!(state(&rig), is);
+    }
+    std::fs::remove_dir(&socket).unwrap();
+    rig.reload(&[V0, ("v1", &[&one], "")]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }

@@ -1,0 +1,176 @@
+//! Carries out changes one after the other, and takes them back.
+//!
+//! # Contract
+//! The caller has the volumes of the changes to itself ([`locks`](super::locks)). A step is done
+//! when [`Reconciler::step`] returns, or nothing of it is; one that the engine makes after that is
+//! taken back by itself (T55). An export that was added listens, and takes clients once the caller
+//! lets it ([`Reconciler::take_bound`]).
+use super::address::Bound;
+use super::config::Export;
+use super::desired::{Desired, PathSpec};
+use super::entries::{AdminState, Origin};
+use super::exports;
+use super::plan::Change;
+use super::service::Service;
+use policy::PathIndex;
+use std::collections::BTreeMap;
+
+/// Changes under way.
+pub struct Reconciler<'a> {
+    service: &'a Service,
+    /// What the volumes that it opens are.
+    desired: Desired,
+    /// Numbers of volumes that were opened, which are not there yet.
+    opened: BTreeMap<String, u16>,
+    /// Exports that listen, by the names of their volumes.
+    bound: Vec<(String, Export, Bound)>,
+    /// Steps that were done, to be taken back.
+    done: Vec<Change>,
+}
+
+impl<'a> Reconciler<'a> {
+    /// Nothing is done yet.
+    pub fn new(service: &'a Service, desired: Desired) -> Self {
+        Self {
+            service,
+            desired,
+            opened: BTreeMap::new(),
+            bound: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// For changes that open no volume.
+    pub fn of_verb(service: &'a Service) -> Self {
+        Self::new(service, Desired::default())
+    }
+
+    /// Carries out a change that can fail. `force`: also what leaves a volume without a path.
+    ///
+    /// # Errors
+    /// Why nothing of it was.
+    pub fn step(&mut self, change: Change, force: bool) -> Result<(), String> {
+        self.make(&change, force)?;
+        self.done.push(change);
+        Ok(())
+    }
+
+    /// Takes back what was done.
+    ///
+    /// # Errors
+    /// What could not be; the rest was.
+    pub fn undo(&mut self) -> Result<(), String> {
+        let mut whys = Vec::new();
+        for change in std::mem::take(&mut self.done).iter().rev() {
+            let Some(undo) = change.undo() else {
+                unreachable!("{change}: it can't fail");
+            };
+            whys.extend(self.make(&undo, true).err());
+        }
+        match whys.is_empty() {
+            true => Ok(()),
+            false => Err(whys.join("; ")),
+        }
+    }
+
+    /// Exports that listen, by the numbers of their volumes; their clients wait to be accepted.
+    pub fn take_bound(&mut self) -> Vec<(u16, Export, Bound)> {
+        let bound = std::mem::take(&mut self.bound);
+        let number = |name: &str| match self.opened.get(name) {
+            Some(number) => *number,
+            None => match self.service.state().volumes.number(name) {
+                Ok(number) => number,
+                Err(_) => unreachable!("{name} is nobody else's, and has left"),
+            },
+        };
+        let of = bound.into_iter();
+        of.map(|(name, export, bound)| (number(&name), export, bound))
+            .collect()
+    }
+
+    fn make(&mut self, change: &Change, force: bool) -> Result<(), String> {
+        let service = self.service;
+        match change {
+            Change::OpenVolume(name) => {
+                let Some(of) = self.desired.volume(name) else {
+                    unreachable!("{name} is opened and not wanted");
+                };
+                let number = service.open_volume(&of.of)?;
+                self.opened.insert(name.clone(), number);
+            }
+            Change::CloseVolume(name) => {
+                let Some(number) = self.opened.remove(name) else {
+                    unreachable!("{name} was not opened");
+                };
+                service.take_back_volume(number);
+            }
+            Change::AddPath(name, path) => self.add_path(name, path)?,
+            Change::RemovePath(name, path) => {
+                let (number, index) = self.find(name, path)?;
+                service.remove_path(number, index, force)?;
+            }
+            Change::ForgetPath(name, path) => {
+                let (number, index) = self.find(name, &path.clone().into())?;
+                service.remove_path(number, index, force)?;
+            }
+            Change::SetAdmin(name, path, _) => {
+                let (number, index) = self.find(name, path)?;
+                service.set_admin(number, index, path.admin, force)?;
+            }
+            Change::AddExport(name, export) => {
+                let bound = export.nbd.bind(&export.access());
+                let bound = bound.map_err(|error| format!("{error:#}"))?;
+                self.bound.push((name.clone(), export.clone(), bound));
+            }
+            Change::RemoveExport(name, export) => {
+                let is_it = |it: &(String, Export, Bound)| it.0 == *name && it.1 == *export;
+                self.bound.retain(|it| !is_it(it));
+            }
+            Change::ChangeExport(name, before, after) => {
+                let number = self.number(name)?;
+                let mut state = service.state();
+                let at = state.export_at(number, &before.nbd);
+                let at = at.ok_or_else(|| format!("{} was removed meanwhile", before.nbd))?;
+                let changed = exports::change(&mut state, at, after.clone());
+                changed.map_err(|error| format!("{error:#}"))?;
+            }
+            Change::MoveExport(..)
+            | Change::SetPolicy(..)
+            | Change::SetThroughput(..)
+            | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),
+        }
+        Ok(())
+    }
+
+    /// A path joins, and is what it is to be.
+    fn add_path(&self, name: &str, path: &PathSpec) -> Result<(), String> {
+        let service = self.service;
+        let number = self.number(name)?;
+        let index = service.add_path(number, path.config.clone())?;
+        if let (Origin::Discovery(by), Some(it)) =
+            (&path.origin, service.state().volumes.get_mut(number))
+        {
+            it.set_found(index, by.clone());
+        }
+        match path.admin {
+            AdminState::Enabled => Ok(()),
+            admin => service.set_admin(number, index, admin, true),
+        }
+    }
+
+    /// Numbers of a volume that is there and of its path.
+    fn find(&self, name: &str, path: &PathSpec) -> Result<(u16, PathIndex), String> {
+        let number = self.number(name)?;
+        let state = self.service.state();
+        let uri = &path.config.uri;
+        let it = state.volumes.get(number);
+        let it = it.and_then(|it| it.entries().of_uri(uri));
+        let it = it.ok_or_else(|| format!("{uri} has left meanwhile"))?;
+        Ok((number, it.index()))
+    }
+
+    fn number(&self, name: &str) -> Result<u16, String> {
+        let there = self.service.state().volumes.number(name);
+        there.map_err(|error| error.to_string())
+    }
+}
