@@ -32,6 +32,14 @@ service::calls! {
         "connect-all" => ConnectAll(ConnectAllParams) long,
         /// See `reload`.
         "reload" => Reload(ReloadParams) long,
+        /// See `forget`.
+        "diff" => Diff(DiffParams),
+        /// See `forget`.
+        "forget" => Forget(ForgetParams) long,
+        /// See `pending`.
+        "pending" => Pending(Nothing),
+        /// See `pending`.
+        "pending.cancel" => PendingCancel(CancelParams) long,
         /// See `exports`.
         "export.add" => ExportAdd(ExportParams),
         /// See `exports`.
@@ -165,6 +173,36 @@ pub struct ReloadParams {
     /// Nothing is changed: what would be is told.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
+}
+
+/// Of `diff`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiffParams {
+    /// `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+}
+
+/// Of `forget`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetParams {
+    pub volume: String,
+    /// `policy`, `paths`, or a knob or key; `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// Also the last usable path leaves.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub force: bool,
+}
+
+/// Of `pending.cancel`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelParams {
+    /// As `pending` shows it.
+    pub id: u64,
 }
 
 /// Of `path.…`.

@@ -5,6 +5,10 @@
 //! when it was made; a configuration that says something else later, wins. A volume without a
 //! choice of its own takes over what was chosen for it under another control socket, from an engine
 //! that has ended: a path that was failed by hand stays failed.
+mod differences;
+
+pub use differences::Difference;
+
 use super::config::{Config, PathKeys, Volume};
 use super::entries::AdminState;
 use super::live::{self, Key};
@@ -39,6 +43,9 @@ struct Choice {
     /// Of other keys, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     keys: BTreeMap<String, KeyChoice>,
+    /// Since when it holds, s after 1970, by [`Difference::what`]. Not in files of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<String, u64>,
 }
 
 /// The value of one key.
@@ -162,11 +169,10 @@ impl Choices {
         configured: (Policy, Knobs),
         chosen: (Policy, Knobs),
     ) -> anyhow::Result<()> {
-        let mut map = self.map.clone();
-        let choice = map.entry(volume.to_owned()).or_default();
+        let mut choice = self.map.get(volume).cloned().unwrap_or_default();
         choice.configured = Some(Setting::new(configured.0, configured.1));
         choice.chosen = Some(Setting::new(chosen.0, chosen.1));
-        self.keep_all(map)
+        self.keep_choice(volume, choice)
     }
 
     /// Keeps the value of a key, of a volume that is configured so.
@@ -179,14 +185,14 @@ impl Choices {
         key: &Key,
         chosen: &Volume,
     ) -> anyhow::Result<()> {
-        let mut map = self.map.clone();
-        let choice = map.entry(configured.name.clone()).or_default();
+        let name = &configured.name;
+        let mut choice = self.map.get(name).cloned().unwrap_or_default();
         let values = KeyChoice {
             configured: key.text(&configured.recovery()),
             chosen: key.text(&chosen.recovery()),
         };
         choice.keys.insert(key.name.to_owned(), values);
-        self.keep_all(map)
+        self.keep_choice(name, choice)
     }
 
     /// Gives a volume that is as configured the values that were chosen for keys of which the
@@ -253,9 +259,9 @@ impl Choices {
     /// # Errors
     /// The file can't be written; nothing has changed then.
     pub fn keep_paths(&mut self, volume: &str, paths: PathChoice) -> anyhow::Result<()> {
-        let mut map = self.map.clone();
-        map.entry(volume.to_owned()).or_default().paths = Some(paths);
-        self.keep_all(map)
+        let mut choice = self.map.get(volume).cloned().unwrap_or_default();
+        choice.paths = Some(paths);
+        self.keep_choice(volume, choice)
     }
 
     /// Forgets what was chosen of volumes of which a configuration says something else, or nothing:
@@ -286,7 +292,10 @@ impl Choices {
         }
     }
 
-    fn keep_all(&mut self, map: BTreeMap<String, Choice>) -> anyhow::Result<()> {
+    fn keep_choice(&mut self, volume: &str, mut choice: Choice) -> anyhow::Result<()> {
+        choice.note_since(self.map.get(volume));
+        let mut map = self.map.clone();
+        map.insert(volume.to_owned(), choice);
         state::write(&self.path, &map)?;
         self.map = map;
         Ok(())

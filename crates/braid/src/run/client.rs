@@ -1,7 +1,8 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
 use super::call::{
-    AcceptParams, CheckParams, EngineCall, KnobParams, PathParams, PolicyParams, ReloadParams,
+    AcceptParams, CancelParams, CheckParams, DiffParams, EngineCall, ForgetParams, KnobParams,
+    PathParams, PolicyParams, ReloadParams,
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
@@ -13,7 +14,7 @@ use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
-use crate::units::{format_bytes, format_ns};
+use crate::units::{format_bytes, format_ns, format_utc};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::fmt::Write;
@@ -69,6 +70,33 @@ pub enum EngineVerb {
         /// Change nothing, and show what would change, in its order
         #[arg(long)]
         dry_run: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Show what differs from the configuration file by verb, and since when
+    Diff {
+        /// Volume [default: all]
+        volume: Option<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Make a volume what its configuration says again, in all that was set by verb or in one thing
+    Forget {
+        /// Volume
+        volume: String,
+        /// policy, paths, or a knob or key as `braid diff` shows it [default: all]
+        what: Option<String>,
+        /// Also remove the last usable path, and one with unflushed writes
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Show changes that go on after their verbs gave up waiting
+    Pending {
+        /// Cancel one, by its number: the path is what it was before
+        #[arg(long, value_name = "NUMBER")]
+        cancel: Option<u64>,
         #[command(flatten)]
         common: Common,
     },
@@ -278,6 +306,42 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
                 true => items(&value["plan"]).try_for_each(|it| writeln!(text, "{}", word(it))),
             })
         }
+        EngineVerb::Diff { volume, common } => {
+            let volume = volume.clone();
+            common.show(&EngineCall::Diff(DiffParams { volume }), diff)
+        }
+        EngineVerb::Forget {
+            volume,
+            what,
+            force,
+            common,
+        } => {
+            let value = common.call_for_long(&EngineCall::Forget(ForgetParams {
+                volume: volume.clone(),
+                what: what.clone(),
+                force: *force,
+            }))?;
+            common.print(&value, |text, value| {
+                if items(&value["changed"]).next().is_none() {
+                    writeln!(text, "{}: no difference", word(&value["volume"]))?;
+                }
+                items(&value["changed"]).try_for_each(|it| writeln!(text, "{}", word(it)))
+            })
+        }
+        EngineVerb::Pending {
+            cancel: None,
+            common,
+        } => common.show(&EngineCall::Pending(Nothing), pending),
+        EngineVerb::Pending {
+            cancel: Some(id),
+            common,
+        } => {
+            let call = EngineCall::PendingCancel(CancelParams { id: *id });
+            let value = common.call_for_long(&call)?;
+            common.print(&value, |text, value| {
+                writeln!(text, "cancelled: {}", word(&value["cancelled"]))
+            })
+        }
         EngineVerb::Export { verb } => export(verb),
         EngineVerb::Accept { volume, common } => {
             let volume = volume.clone();
@@ -442,6 +506,36 @@ fn path(verb: &PathVerb) -> anyhow::Result<()> {
             Some(warning) => writeln!(text, "{warning}"),
             None => Ok(()),
         }
+    })
+}
+
+/// Since when, for people.
+fn since(value: &Value) -> String {
+    let since = value["since_s"].as_u64();
+    since.map_or(String::new(), |it| format!(", since {}", format_utc(it)))
+}
+
+fn diff(text: &mut String, value: &Value) -> std::fmt::Result {
+    if items(&value["differences"]).next().is_none() {
+        return writeln!(text, "no difference");
+    }
+    items(&value["differences"]).try_for_each(|it| {
+        let (volume, what, now) = (word(&it["volume"]), word(&it["what"]), word(&it["now"]));
+        let (file, since) = (word(&it["file"]), since(it));
+        writeln!(text, "{volume}: {what} {now} (file: {file}){since}")
+    })
+}
+
+fn pending(text: &mut String, value: &Value) -> std::fmt::Result {
+    if items(&value["pending"]).next().is_none() {
+        return writeln!(text, "nothing is pending");
+    }
+    items(&value["pending"]).try_for_each(|it| {
+        let id = it["id"]
+            .as_u64()
+            .map_or("-".to_owned(), |id| id.to_string());
+        let (change, state) = (word(&it["change"]), word(&it["state"]));
+        writeln!(text, "{id}  {change}: {state}{}", since(it))
     })
 }
 

@@ -387,6 +387,11 @@ impl PathTable {
         awaited.chain(all).collect()
     }
 
+    /// Paths that discovery may tell of again are in use then.
+    pub fn forget_awaited(&mut self) {
+        self.awaited.clear();
+    }
+
     /// Who told of the paths that came from discovery, by URI.
     pub fn found(&self) -> BTreeMap<String, String> {
         let found = self.iter().filter_map(|it| match &it.origin {

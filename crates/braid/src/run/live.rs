@@ -157,6 +157,15 @@ impl Key {
         }
     }
 
+    /// Such a text for people.
+    pub fn shown(&self, text: &str) -> Option<String> {
+        let value = self.parse(text).ok()?;
+        let words = self.words((self.get)(&value.recovery()));
+        words
+            .strip_prefix(&format!("{} ", self.name))
+            .map(str::to_owned)
+    }
+
     /// The name of its value in JSON.
     fn json_name(&self) -> String {
         match self.kind {

@@ -34,6 +34,7 @@ mod ends;
 mod entries;
 mod explain;
 mod exports;
+mod forget;
 mod known;
 mod late;
 mod limited;
@@ -46,11 +47,12 @@ mod names;
 mod notes;
 mod nvme_exports;
 mod paths;
+mod pending;
 mod plan;
 mod reach;
+mod reconcile;
 mod registry;
 mod reload;
-mod reconcile;
 mod report;
 mod service;
 mod stat;
@@ -151,6 +153,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         choices.apply_keys(volume);
     }
     choices.forget_others(&configured);
+    let restored = forget::restored(&choices, &configured);
     let mut marks = Marks::read(registry.state_path("marks"))?;
     marks.set_owned(registry.is_held());
     marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
@@ -159,6 +162,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let clients = u64::from(config.clients) * u64::from(config.cores);
     let few = advice::of_few_files("clients", clients);
     for line in unclean
+        .chain(restored)
         .chain(notes::warning(&config))
         .chain(volatile)
         .chain(few)

@@ -39,7 +39,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How much longer than the engine its answer is waited for.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -73,7 +73,24 @@ struct Asked {
     /// Who waits for the answer to a ticket.
     waiting: BTreeMap<u64, SyncSender<Answer>>,
     /// Verbs that have given up: what becomes of their changes if these are made after all.
-    given_up: BTreeMap<u64, Undo>,
+    given_up: BTreeMap<u64, GivenUp>,
+    /// Changes that go on after their verbs have given up, by a ticket that no other one has.
+    going: BTreeMap<u64, Going>,
+}
+
+/// A change whose verb has given up, and which is taken back should the engine make it.
+pub struct GivenUp {
+    pub undo: Undo,
+    /// What was asked for, in words.
+    pub what: String,
+    pub since: SystemTime,
+}
+
+/// A change that goes on.
+#[derive(Clone)]
+pub struct Going {
+    pub change: plan::Change,
+    pub since: SystemTime,
 }
 
 /// How a change is taken back that was made after its verb had given up (T55).
@@ -118,7 +135,36 @@ impl Changes {
 
     /// What is to be done about a change whose verb has given up.
     pub fn late(&self, ticket: u64) -> Option<Undo> {
-        self.asked().given_up.remove(&ticket)
+        let given_up = self.asked().given_up.remove(&ticket);
+        given_up.map(|it| it.undo)
+    }
+
+    /// Changes whose verbs have given up, and which the engine has not answered, by ticket.
+    pub fn each_given_up<T>(&self, of: impl Fn(u64, &GivenUp) -> T) -> Vec<T> {
+        let asked = self.asked();
+        let all = asked.given_up.iter();
+        all.map(|(ticket, it)| of(*ticket, it)).collect()
+    }
+
+    /// Changes that go on, by ticket.
+    pub fn going(&self) -> BTreeMap<u64, Going> {
+        self.asked().going.clone()
+    }
+
+    /// A change goes on; others of the same path are over.
+    pub fn note_going(&self, change: plan::Change) {
+        let mut asked = self.asked();
+        asked
+            .going
+            .retain(|_, it| !it.change.is_of_path_of(&change));
+        asked.ticket += 1;
+        let (ticket, since) = (asked.ticket, SystemTime::now());
+        asked.going.insert(ticket, Going { change, since });
+    }
+
+    /// A change goes on no more.
+    pub fn forget_going(&self, ticket: u64) {
+        self.asked().going.remove(&ticket);
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -517,6 +563,11 @@ impl Service {
         if admin == AdminState::Enabled || made.is_ok() || drains {
             self.note_admin(volume, path, admin);
         }
+        let is_tried =
+            || made.is_err() && admin == AdminState::Enabled && self.is_tried(volume, path);
+        if was != admin && (drains || is_tried()) {
+            self.note_going(volume, path, was);
+        }
         // What goes on after this answer says how it is ended.
         let name = self.name(volume);
         let number = path.0;
@@ -531,8 +582,23 @@ impl Service {
         })
     }
 
+    /// A path gets the admin state that was asked for, after its verb has given up.
+    fn note_going(&self, volume: u16, path: PathIndex, was: AdminState) {
+        let change = {
+            let state = self.state();
+            let of = state.volumes.get(volume);
+            of.and_then(|it| {
+                let spec = PathSpec::from(it.entries().get(path)?);
+                Some(plan::Change::SetAdmin(it.of.name.clone(), spec, was))
+            })
+        };
+        change
+            .into_iter()
+            .for_each(|it| self.changes.note_going(it));
+    }
+
     /// Whether the engine goes on connecting a path.
-    fn is_tried(&self, volume: u16, path: PathIndex) -> bool {
+    pub fn is_tried(&self, volume: u16, path: PathIndex) -> bool {
         let tried = [PathState::Connecting, PathState::Reconnecting];
         self.path_state(volume, path)
             .is_some_and(|it| tried.contains(&it))
@@ -543,7 +609,7 @@ impl Service {
         self.path_state(volume, path) == Some(PathState::Live)
     }
 
-    fn path_state(&self, volume: u16, path: PathIndex) -> Option<PathState> {
+    pub fn path_state(&self, volume: u16, path: PathIndex) -> Option<PathState> {
         let cores = self.senders.report().unwrap_or_default();
         let paths = cores.first()?.volumes.get(usize::from(volume))?;
         Some(paths.get(usize::from(path.0))?.state)
@@ -610,6 +676,7 @@ impl Service {
     /// The same; where no answer comes, the change is taken back as `undo` says, should it be made
     /// after all.
     pub fn ask_or(&self, undo: Undo, change: Change, wait_ns: u64, later: Duration) -> Answer {
+        let what = self.in_words(&change);
         let wait_ns = wait_ns.min(WAIT_NS_MAX);
         let (to, from) = sync_channel(1);
         let ticket = {
@@ -625,7 +692,8 @@ impl Service {
             let mut asked = self.changes.asked();
             let untold = asked.waiting.remove(&ticket).is_some();
             if untold {
-                asked.given_up.insert(ticket, undo);
+                let since = SystemTime::now();
+                asked.given_up.insert(ticket, GivenUp { undo, what, since });
             }
             drop(asked);
             let last = from.recv_timeout(if untold { Duration::ZERO } else { GRACE });
@@ -698,7 +766,13 @@ mod tests {
         assert_eq!(second.try_recv(), Ok(Ok(made(2))));
         // The first verb gives up.
         changes.asked().waiting.remove(&1);
-        changes.asked().given_up.insert(1, Undo::Join);
+        let given_up = GivenUp {
+            undo: Undo::Join,
+            what: String::new(),
+            since: SystemTime::UNIX_EPOCH,
+        };
+        changes.asked().given_up.insert(1, given_up);
+        assert_eq!(changes.each_given_up(|ticket, _| ticket), [1]);
         assert!(changes.answered(1, Ok(made(1))).is_some());
         assert!(first.try_recv().is_err());
         assert!(matches!(changes.late(1), Some(Undo::Join)));

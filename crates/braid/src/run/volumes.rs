@@ -151,6 +151,11 @@ impl Running {
         self.entries.set_admin(path, admin);
     }
 
+    /// See [`PathTable::forget_awaited`].
+    pub fn forget_awaited(&mut self) {
+        self.entries.forget_awaited();
+    }
+
     /// See [`PathTable::set_found`].
     pub fn set_found(&mut self, path: PathIndex, by: String) -> AdminState {
         self.entries.set_found(path, by)

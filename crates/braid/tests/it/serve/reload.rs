@@ -1,4 +1,5 @@
 //! Volumes of a running engine that come and go with its configuration.
+mod choices;
 mod state;
 
 use crate::serve::nbd;

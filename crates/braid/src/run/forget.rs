@@ -1,0 +1,232 @@
+//! What differs from the configuration file, and how that ends.
+//!
+//! `diff {"volume": "v0"}` · `forget {"volume": "v0", "what": "policy"}`
+//!
+//! # Contract
+//! A choice that is forgotten is taken back in the engine first: what can fail is done before
+//! anything is forgotten, and if it fails, all holds as before. Exports that came or went by verb
+//! are listed; they end with the engine, or by `export add` and `export remove`.
+use super::call::{DiffParams, ForgetParams};
+use super::choices::{Choices, Difference};
+use super::config::{Config, Export, Volume};
+use super::desired::{Desired, DesiredVolume, PathSpec};
+use super::entries::Origin;
+use super::live;
+use super::plan::{ActualVolume, Change, Presence, plan};
+use super::reconcile::Reconciler;
+use super::reload;
+use super::service::{Service, State};
+use crate::control::rpc::ControlError;
+use crate::control::server::Caller;
+use crate::units::format_utc;
+use serde_json::{Value, json};
+
+/// A volume's choices in a line each.
+fn in_words(it: &Difference) -> String {
+    let since = it.since_s.map(|it| format!(", since {}", format_utc(it)));
+    let (what, file, now) = (&it.what, &it.file, &it.now);
+    format!("{what} {now} (file: {file}{})", since.unwrap_or_default())
+}
+
+/// What an engine begins with that its file does not say, a line for each volume.
+pub fn restored(choices: &Choices, config: &Config) -> Vec<String> {
+    let line = |volume: &Volume| {
+        let all: Vec<String> = choices
+            .differences(&volume.name)
+            .iter()
+            .map(in_words)
+            .collect();
+        let name = &volume.name;
+        let line = format!(
+            "{name}: as it was set by verb before this start: {}; braid forget {name} ends that",
+            all.join("; ")
+        );
+        (!all.is_empty()).then_some(line)
+    };
+    config.volumes.iter().filter_map(line).collect()
+}
+
+/// Exports that came or went by verb.
+fn of_exports(state: &State, volume: u16, file: &Volume) -> Vec<Difference> {
+    let now = state.exports_of(volume);
+    let among = |all: &[Export], it: &Export| all.iter().any(|other| other.nbd == it.nbd);
+    let difference = |it: &Export, file: &str, now: &str| Difference {
+        what: format!("export {}", it.nbd),
+        file: file.to_owned(),
+        now: now.to_owned(),
+        since_s: None,
+    };
+    let added = now.iter().filter(|it| !among(&file.exports, it));
+    let added = added.map(|it| difference(it, "no export", "added"));
+    let is_stopped = state.stopped.contains_key(&volume);
+    let gone = file
+        .exports
+        .iter()
+        .filter(|it| !is_stopped && !among(&now, it));
+    let gone = gone.map(|it| difference(it, "an export", "removed"));
+    added.chain(gone).collect()
+}
+
+impl Service {
+    /// `diff`.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn diff(&self, params: &DiffParams) -> Result<Value, ControlError> {
+        let choices = self.choices();
+        let state = self.state();
+        if let Some(name) = &params.volume {
+            state.volumes.number(name)?;
+        }
+        let mut all = Vec::new();
+        for (number, it) in state.volumes.iter() {
+            let name = &it.of.name;
+            if params.volume.as_ref().is_some_and(|only| only != name) {
+                continue;
+            }
+            let file = state.configured.volume(name);
+            let exports = file.map(|file| of_exports(&state, number, file));
+            let differences = choices.differences(name).into_iter();
+            for it in differences.chain(exports.unwrap_or_default()) {
+                all.push(json!({
+                    "volume": name,
+                    "what": it.what,
+                    "file": it.file,
+                    "now": it.now,
+                    "since_s": it.since_s,
+                }));
+            }
+        }
+        Ok(json!({"differences": all}))
+    }
+
+    /// `forget`: a volume is what its file says, in all or in one thing.
+    ///
+    /// # Errors
+    /// Why all is as before.
+    pub fn forget(&self, params: &ForgetParams, by: &Caller<'_>) -> Result<Value, ControlError> {
+        let _alone = self.changes.verbs.alone_with(&params.volume);
+        by.ensure_there()?;
+        let what = params.what.as_deref();
+        let refused = |error: anyhow::Error| ControlError::refused(format!("{error:#}"));
+        let (plan, desired) = {
+            let state = self.state();
+            let desired = forgotten(&state, &params.volume, what)?;
+            let plan = plan_of(&state, &desired);
+            reload::spare_unclean(&state, &plan, params.force).map_err(refused)?;
+            (plan, desired)
+        };
+        let mut steps = Reconciler::of_verb(self);
+        for change in plan.iter().filter(|it| it.can_fail()) {
+            if let Err(why) = steps.step(change.clone(), params.force) {
+                let why = match steps.undo() {
+                    Ok(()) => why,
+                    Err(undo) => format!("{why}; and not all could be taken back: {undo}"),
+                };
+                return Err(ControlError::refused(why));
+            }
+        }
+        let mut choices = self.choices();
+        if let Err(error) = choices.forget(&params.volume, what) {
+            drop(choices);
+            let undone = steps.undo();
+            let error = match undone {
+                Ok(()) => error,
+                Err(why) => error.context(format!("and not all could be taken back: {why}")),
+            };
+            return Err(refused(error));
+        }
+        let left: Vec<String> = {
+            let mut state = self.state();
+            let changes = plan_of(&state, &desired);
+            let set = changes.iter();
+            let set = set.filter_map(|it| reload::set(self, &mut state, it, &desired));
+            set.for_each(drop);
+            let number = state.volumes.number(&params.volume)?;
+            if let Some(it) = desired.volume(&params.volume) {
+                state.volumes[number].configure(it.of.clone());
+            }
+            if what.is_none_or(|it| it == "paths") {
+                state.volumes[number].forget_awaited();
+            }
+            let left = choices.differences(&params.volume);
+            left.iter().map(in_words).collect()
+        };
+        drop(choices);
+        // Absent paths that the file does not have.
+        for change in plan
+            .iter()
+            .filter(|it| matches!(it, Change::ForgetPath(..)))
+        {
+            let forgotten = steps.step(change.clone(), params.force);
+            forgotten.map_err(ControlError::refused)?;
+        }
+        let done: Vec<String> = plan.iter().map(Change::to_string).collect();
+        Ok(json!({"volume": params.volume, "changed": done, "left": left}))
+    }
+}
+
+/// What a volume is to be without what was chosen of it.
+fn forgotten(state: &State, name: &str, what: Option<&str>) -> Result<Desired, ControlError> {
+    let number = state.volumes.number(name)?;
+    let mut it = DesiredVolume::new(&state.volumes[number]);
+    it.of.exports = state.exports_of(number);
+    let file = state.configured.volume(name);
+    let file = file.ok_or_else(|| ControlError::refused(format!("{name} is not in the file")))?;
+    let is = |wanted: &str| what.is_none_or(|what| what == wanted);
+    let mut known = false;
+    if is("policy") {
+        (it.policy, known) = (file.policy, true);
+    }
+    for (knob, take) in KNOBS {
+        if is(knob) {
+            take(&mut it.knobs, &file.knobs());
+            known = true;
+        }
+    }
+    for key in live::KEYS.iter().filter(|key| is(key.name)) {
+        (key.take)(&mut it.of, file);
+        known = true;
+    }
+    if is("paths") && !file.is_mirror() {
+        let found = |it: &PathSpec| matches!(it.origin, Origin::Discovery(_));
+        let in_file = |it: &PathSpec| file.paths.iter().any(|keys| keys.uri == it.config.uri);
+        it.paths.retain(|it| found(it) && !in_file(it));
+        it.paths
+            .iter_mut()
+            .for_each(|it| it.admin = Default::default());
+        let of_file = file.paths.iter().cloned().map(PathSpec::from);
+        it.paths = of_file.chain(it.paths).collect();
+        known = true;
+    }
+    match what.filter(|_| !known) {
+        None => Ok(Desired { volumes: vec![it] }),
+        Some(what) => Err(ControlError::params(format!(
+            "\"{what}\" can't be forgotten: name policy, paths, or a knob or key as braid diff \
+             shows it"
+        ))),
+    }
+}
+
+type TakeKnob = fn(&mut policy::Knobs, &policy::Knobs);
+
+const KNOBS: [(&str, TakeKnob); 3] = [
+    ("ewma_shift", |to, from| to.ewma_shift = from.ewma_shift),
+    ("weight_timeout", |to, from| {
+        to.weight_timeout_ns = from.weight_timeout_ns;
+    }),
+    ("hedge", |to, from| to.hedging = from.hedging),
+];
+
+/// The changes that make a volume that runs what it is to be.
+fn plan_of(state: &State, desired: &Desired) -> Vec<Change> {
+    let volumes = state.volumes.iter();
+    let ours = volumes.filter(|(_, it)| desired.volume(&it.of.name).is_some());
+    let actual = ours.map(|(number, it)| {
+        ActualVolume::new(it, state.exports_of(number), |path| match path.is_there() {
+            false => Presence::Absent,
+            true => Presence::Live,
+        })
+    });
+    plan(desired, &actual.collect::<Vec<_>>())
+}
