@@ -1,10 +1,10 @@
 //! What `policy set`, `knob set` and `path` chose: kept so that it survives a restart.
 //!
 //! # Contract
-//! The file is replaced whole or not at all. A choice wins over the configuration that was there
-//! when it was made; a configuration that says something else later, wins. A volume without a
-//! choice of its own takes over what was chosen for it under another control socket, from an engine
-//! that has ended: a path that was failed by hand stays failed.
+//! The record of a volume is replaced whole or not at all. It is found by where the volume leads,
+//! whatever the volume is called, and whichever control socket the engine had that kept it: a path
+//! that was failed by hand stays failed. A choice wins over the configuration that was there when
+//! it was made; a configuration that says something else later, wins.
 mod differences;
 
 pub use differences::Difference;
@@ -13,26 +13,26 @@ use super::config::{Config, PathKeys, Volume};
 use super::entries::AdminState;
 use super::live::{self, Key};
 use super::paths::uris;
+use super::records::{Found, Identity, Kept, Records};
 use super::registry::Registry;
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
-use anyhow::Context;
 use policy::{Hedging, Knobs, Policy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-/// All choices, and their file.
+/// All choices, and their files.
 pub struct Choices {
-    path: PathBuf,
+    records: Records<Choice>,
+    /// By the names of volumes.
     map: BTreeMap<String, Choice>,
 }
 
 /// Of one volume, in the words that a user would say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Choice {
+pub struct Choice {
     /// What the configuration said then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     configured: Option<Setting>,
@@ -81,6 +81,29 @@ struct Setting {
     hedge: String,
 }
 
+impl Kept for Choice {
+    const KIND: &'static str = "choice";
+    const OLD: &'static str = "choices";
+    const ADVICE: &'static str = "has what was set by verb (remove it to forget choices)";
+    const STRICT: bool = false;
+
+    fn tell(&self, of: &mut Identity) {
+        let uris = self.paths.iter().flat_map(|it| &it.configured);
+        let uris = uris.filter_map(|uri| uri.parse().ok());
+        uris.for_each(|uri: PathUri| of.add_path(&uri));
+    }
+
+    fn merged(self, _other: Self) -> Self {
+        self
+    }
+}
+
+impl Choice {
+    fn is_empty(&self) -> bool {
+        self.chosen.is_none() && self.paths.is_none() && self.keys.is_empty()
+    }
+}
+
 fn auto() -> String {
     Hedging::Auto.to_string()
 }
@@ -97,50 +120,46 @@ impl Setting {
 }
 
 impl Choices {
-    /// Reads the file, if there is one.
-    ///
-    /// # Errors
-    /// It can't be read, or isn't ours.
-    pub fn read(path: PathBuf) -> anyhow::Result<Self> {
-        let map = state::read(&path)
-            .with_context(|| format!("{} (remove it to forget choices)", path.display()))?;
-        Ok(Self { path, map })
+    /// None yet.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            records: Records::new(registry),
+            map: BTreeMap::new(),
+        }
     }
 
-    /// Takes over, for volumes that have no choice here, what engines that have ended kept under
-    /// other control sockets: of a volume of that name to which the configuration gave the same
-    /// paths. A file that can't be read is logged, and left as it is.
-    pub fn adopt(&mut self, registry: &Registry, config: &Config) {
-        let left = registry.left_behind("choices", &self.path);
-        for file in &left.files {
-            let what = "choices that an engine with another control socket kept";
-            let Some(mut theirs) = state::read_other::<BTreeMap<String, Choice>>(file, what) else {
+    /// Reads what was chosen of the volumes that an engine starts with. Of volumes that its
+    /// configuration has no more it is forgotten.
+    ///
+    /// # Errors
+    /// A file of one of them can't be read; others are logged.
+    pub fn adopt(&mut self, registry: &Registry, config: &Config) -> anyhow::Result<()> {
+        let volumes = config.volumes.iter();
+        let identities: Vec<Identity> = volumes.map(|it| self.records.learn(it)).collect();
+        let mut found = self.records.read(registry, &identities)?;
+        found.retain(|it| registry.names_of(&it.record.of.engine).is_none());
+        for now in &identities {
+            let rank = |it: &Found<Choice>| {
+                let of = &it.record.of;
+                (of.has_name_of(now), of.volume == now.volume)
+            };
+            let its = (0..found.len()).filter(|at| found[*at].record.of.is(now));
+            let Some(best) = its.max_by_key(|at| rank(&found[*at])) else {
                 continue;
             };
-            let before = theirs.len();
-            theirs.retain(|name, choice| {
-                let paths = choice.paths.as_ref();
-                let same = config.volume(name).is_some_and(|volume| {
-                    paths.is_some_and(|it| it.configured == uris(&volume.paths))
-                });
-                let moves = same && !self.map.contains_key(name);
-                if moves {
-                    self.map.insert(name.clone(), choice.clone());
-                }
-                !moves
-            });
-            if theirs.len() == before {
-                continue;
-            }
-            let moved = left.move_out(file, &theirs, || state::write(&self.path, &self.map));
-            if let Err(error) = moved {
-                log::say(format!(
-                    "what was chosen under another control socket holds, and can't be moved out of \
-                     {}: {error:#}",
-                    file.display()
-                ));
+            let Found { path, record } = found.remove(best);
+            self.map.insert(now.volume.clone(), record.holds.clone());
+            if let Some(path) = path {
+                self.records.claim(&now.volume, path, record);
             }
         }
+        found.retain(|it| it.record.of.engine == registry.id());
+        let over = found.into_iter().filter_map(|it| it.path);
+        let forgotten: anyhow::Result<()> = over.map(|path| state::remove(&path)).collect();
+        if let Err(error) = forgotten {
+            log::say(format!("what was chosen is not forgotten: {error:#}"));
+        }
+        Ok(())
     }
 
     /// What holds for a volume that is configured so.
@@ -267,7 +286,9 @@ impl Choices {
     /// Forgets what was chosen of volumes of which a configuration says something else, or nothing:
     /// whoever gives it later what stood there then, gets what stands there.
     pub fn forget_others(&mut self, config: &Config) {
-        let before = self.map.clone();
+        for volume in &config.volumes {
+            self.records.learn(volume);
+        }
         self.map.retain(|name, choice| {
             let Some(volume) = config.volume(name) else {
                 return false;
@@ -283,21 +304,26 @@ impl Choices {
             choice.keys.retain(|name, it| {
                 live::find(name).is_ok_and(|key| key.text(&recovery) == it.configured)
             });
-            choice.chosen.is_some() || choice.paths.is_some() || !choice.keys.is_empty()
+            !choice.is_empty()
         });
-        if before != self.map
-            && let Err(error) = state::write(&self.path, &self.map)
-        {
+        if let Err(error) = self.write() {
             log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
     }
 
+    fn write(&mut self) -> anyhow::Result<()> {
+        for (name, choice) in &self.map {
+            self.records.keep(name, choice)?;
+        }
+        let mut over = self.records.names();
+        over.retain(|name| !self.map.contains_key(name));
+        over.iter().try_for_each(|name| self.records.remove(name))
+    }
+
     fn keep_choice(&mut self, volume: &str, mut choice: Choice) -> anyhow::Result<()> {
         choice.note_since(self.map.get(volume));
-        let mut map = self.map.clone();
-        map.insert(volume.to_owned(), choice);
-        state::write(&self.path, &map)?;
-        self.map = map;
+        self.records.keep(volume, &choice)?;
+        self.map.insert(volume.to_owned(), choice);
         Ok(())
     }
 }
@@ -305,42 +331,90 @@ impl Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::config::tests::parsed;
     use std::fs;
+    use std::path::Path;
+
+    /// What was chosen, for an engine that starts with this configuration.
+    fn started(directory: &Path, config: &Config) -> Choices {
+        started_as("a", directory, config)
+    }
+
+    fn started_as(id: &str, directory: &Path, config: &Config) -> Choices {
+        let registry = Registry::new(directory.to_owned(), id.to_owned(), &directory.join(id));
+        let mut choices = Choices::new(&registry);
+        choices.adopt(&registry, config).unwrap();
+        choices
+    }
+
+    fn config(name: &str, keys: &str, uri: &str) -> Config {
+        parsed(&format!(
+            "[[volume]]\nname = \"{name}\"\n{keys}[[volume.path]]\nuri = \"{uri}\"\n"
+        ))
+    }
 
     #[test]
     fn a_choice_survives_until_the_configuration_says_something_else() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a/choices.json");
+        let place = directory.path();
         let knobs = Knobs::default();
         let (configured, chosen) = ((Policy::Numa, knobs), (Policy::QueueDepth, knobs));
-        let mut choices = Choices::read(path.clone()).unwrap();
+        let of = config("v0", "", "mem:1MiB");
+        let mut choices = started(place, &of);
         assert_eq!(choices.of("v0", Policy::Numa, knobs), configured);
         choices.keep("v0", configured, chosen).unwrap();
-        let again = Choices::read(path.clone()).unwrap();
+        let again = started(place, &of);
         assert_eq!(again.of("v0", Policy::Numa, knobs), chosen);
         assert_eq!(again.of("v1", Policy::Numa, knobs), configured);
         let other = again.of("v0", Policy::WEIGHTED_LATENCY, knobs);
         assert_eq!(other.0, Policy::WEIGHTED_LATENCY);
-        fs::write(&path, "{\"v0\": 1}").unwrap();
-        assert!(Choices::read(path).is_err());
+        let file = fs::read_dir(place.join("volumes")).unwrap().next();
+        fs::write(file.unwrap().unwrap().path(), "{\"v0\": 1}").unwrap();
+        let registry = Registry::new(place.to_owned(), "a".to_owned(), place);
+        assert!(Choices::new(&registry).adopt(&registry, &of).is_err());
+    }
+
+    /// By where a volume leads, and never by its name.
+    #[test]
+    fn choices_follow_a_volume_and_no_other_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let knobs = Knobs::default();
+        let (configured, chosen) = ((Policy::Numa, knobs), (Policy::QueueDepth, knobs));
+        let of = config("v0", "", "file:/srv/a");
+        let choose = || {
+            let mut choices = started(place, &of);
+            choices.keep("v0", configured, chosen).unwrap();
+        };
+        let holds = |id, name: &str, uri| {
+            let choices = started_as(id, place, &config(name, "", uri));
+            choices.of(name, Policy::Numa, knobs) == chosen
+        };
+        choose();
+        assert!(!holds("b", "v0", "file:/srv/b"), "another volume");
+        assert!(holds("b", "w0", "file:/srv/a"), "renamed, elsewhere");
+        assert!(holds("a", "v0", "file:/srv/a"));
+        assert!(!holds("a", "v0", "file:/srv/b"), "another volume");
+        assert!(
+            !holds("a", "v0", "file:/srv/a"),
+            "forgotten, as it was gone"
+        );
+        choose();
+        assert!(holds("a", "w0", "file:/srv/a?distance=3"));
     }
 
     #[test]
     fn a_configuration_that_comes_back_does_not_bring_back_what_was_chosen_before() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("choices.json");
-        let config = |policy: &str, uri: &str| {
-            crate::run::config::tests::parsed(&format!(
-                "[[volume]]\nname = \"v0\"\npolicy = \"{policy}\"\n\
-                 [[volume.path]]\nuri = \"{uri}\"\n"
-            ))
-        };
+        let place = directory.path();
+        let config =
+            |policy: &str, uri: &str| config("v0", &format!("policy = \"{policy}\"\n"), uri);
         let first = config("numa", "mem:1MiB");
         let volume = &first.volumes[0];
         let knobs = volume.knobs();
         let chosen = (Policy::QueueDepth, knobs);
         let aside = |choices: &Choices| choices.aside(volume, &first).len();
-        let mut choices = Choices::read(path.clone()).unwrap();
+        let mut choices = started(place, &first);
         let mut choose = |with: &Config| {
             choices.keep("v0", (Policy::Numa, knobs), chosen).unwrap();
             let of_paths = PathChoice {
@@ -350,7 +424,7 @@ mod tests {
             };
             choices.keep_paths("v0", of_paths).unwrap();
             choices.forget_others(with);
-            let again = Choices::read(path.clone()).unwrap();
+            let again = started(place, &first);
             let policy = again.of("v0", Policy::Numa, knobs).0;
             (policy, aside(&again))
         };
@@ -364,14 +438,10 @@ mod tests {
     #[test]
     fn a_key_that_was_chosen_holds_until_the_file_says_something_else_of_it() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("choices.json");
-        let config = |keys: &str| {
-            crate::run::config::tests::parsed(&format!(
-                "[[volume]]\nname = \"v0\"\n{keys}[[volume.path]]\nuri = \"mem:1MiB\"\n"
-            ))
-        };
-        let mut choices = Choices::read(path.clone()).unwrap();
+        let place = directory.path();
+        let config = |keys: &str| config("v0", keys, "mem:1MiB");
         let first = config("retries = 7\n");
+        let mut choices = started(place, &first);
         for (name, value) in [("ctrl_loss_tmo", "60s"), ("reconnect_delay", "30s")] {
             let key = live::find(name).unwrap();
             let chosen = key.set(&first.volumes[0], value).unwrap();
@@ -383,34 +453,35 @@ mod tests {
             let recovery = volume.recovery();
             [recovery.ctrl_loss_ns, recovery.reconnect_max_ns].map(|ns| ns / 1_000_000_000)
         };
-        let again = Choices::read(path.clone()).unwrap();
+        let again = started(place, &first);
         assert_eq!(of(&again, "retries = 6\n"), [60, 30]);
         assert_eq!(of(&again, "ctrl_loss_tmo = \"5s\"\n"), [5, 30]);
         let beside = "reconnect_delay = \"50s\"\nreconnect_delay_min = \"40s\"\n";
         assert_eq!(of(&again, beside), [60, 50]);
         choices.forget_others(&config("ctrl_loss_tmo = \"5s\"\n"));
-        let again = Choices::read(path).unwrap();
+        let again = started(place, &first);
         assert_eq!(of(&again, ""), [600, 30], "forgotten for good");
     }
 
     #[test]
-    fn hostile_files_are_refused_or_hold_choices_that_can_be() {
+    fn hostile_files_are_passed_over_or_hold_choices_that_can_be() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("choices.json");
+        let place = directory.path();
+        fs::create_dir_all(place.join("volumes")).unwrap();
+        let path = place.join("volumes/choice-0.json");
+        let of = config("v0", "", "mem:1MiB");
         let knobs = Knobs::default();
-        hostile::attack("state", |text| {
+        hostile::attack("records", |text| {
             fs::write(&path, text).unwrap();
-            match Choices::read(path.clone()) {
-                Ok(mut choices) => {
-                    let (policy, knobs) = choices.of("v0", Policy::QueueDepth, knobs);
-                    assert!(knobs.check().is_ok());
-                    choices
-                        .keep("v0", (policy, knobs), (policy, knobs))
-                        .unwrap();
-                    let again = Choices::read(path.clone()).unwrap();
-                    assert_eq!(again.map, choices.map);
-                }
-                Err(error) => assert!(format!("{error:#}").contains("choices.json")),
+            let mut choices = started(place, &of);
+            let (policy, knobs) = choices.of("v0", Policy::QueueDepth, knobs);
+            assert!(knobs.check().is_ok());
+            choices
+                .keep("v0", (policy, knobs), (policy, knobs))
+                .unwrap();
+            assert_eq!(started(place, &of).map, choices.map);
+            for file in fs::read_dir(place.join("volumes")).unwrap() {
+                fs::remove_file(file.unwrap().path()).unwrap();
             }
         });
     }

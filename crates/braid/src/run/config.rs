@@ -34,7 +34,7 @@ use crate::uri::discovery::DiscoveryUri;
 use crate::uri::{PathUri, UriKind};
 pub use check::is_name;
 use engine::host::{Recovery, WriteFailover};
-pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
+pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, end, leg_name};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::cmp::Reverse;

@@ -1,32 +1,31 @@
 //! Which namespace each volume had when it was opened last: a name is tied to its data.
 //!
 //! # Contract
-//! `volumes-<id>.json` keeps, by the name of a volume, what identified its namespace; what another
-//! control socket's file says of that name and subsystem counts where this one says nothing. A
-//! volume that shows another one at a later start is not opened until a user accepts it (`braid
-//! accept`, `braid run --accept`), or `uuid` or `nguid` of its configuration names the new one.
-//! Where these keys stand, they decide. Of a mirror the identifier on its legs is kept: the engine
-//! compares it before anything is written ([`MirrorConfig::known`]).
+//! A record keeps what identified the namespace of a volume, found by where the volume leads. Of a
+//! volume that leads elsewhere by its configuration, what the engine of this control socket kept
+//! under its name counts. A volume that shows another namespace at a later start is not opened
+//! until a user accepts it (`braid accept`, `braid run --accept`), or `uuid` or `nguid` of its
+//! configuration names the new one. Where these keys stand, they decide. Of a mirror the identifier
+//! on its legs is kept: the engine compares it before anything is written
+//! ([`MirrorConfig::known`]).
 //!
 //! [`MirrorConfig::known`]: engine::mirror::MirrorConfig::known
 //!
 //! # Limits
-//! Local files have no identity. What another control socket's file says of a mirror does not
-//! count: nothing but the name would tie it to this one.
+//! Local files have no identity.
 use super::config::Volume;
-use super::registry::{Registry, others, places};
-use super::state;
-use anyhow::Context;
+use super::records::{Found, Identity, IdentityKind, Kept, Records};
+use super::registry::{Place, Registry};
 use mirror::Id;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use uuid::Uuid;
 use volume::Namespace;
 
-/// All of them, and their file.
+/// All of them, and their files.
 pub struct Known {
-    path: PathBuf,
+    records: Records<Shown>,
+    /// By the names of volumes.
     map: BTreeMap<String, Shown>,
     /// Volumes whose next namespace is taken: the one that a user was shown, or whichever it is.
     accepted: BTreeMap<String, Option<Shown>>,
@@ -70,6 +69,29 @@ impl From<MirrorId> for String {
 fn hex(bytes: &[u8]) -> Option<String> {
     let digits = || bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.iter().any(|byte| *byte != 0).then(digits)
+}
+
+impl Kept for Shown {
+    const KIND: &'static str = "identity";
+    const OLD: &'static str = "volumes";
+    const ADVICE: &'static str = "says which namespace a volume had; remove it only if all volumes \
+                                  are as they are meant";
+    const STRICT: bool = false;
+
+    fn tell(&self, of: &mut Identity) {
+        if self.mirror.is_some() {
+            of.kind = IdentityKind::Mirror;
+        } else {
+            of.add_namespace(Place {
+                subsystem: self.subsystem.clone(),
+                nsid: Some(self.nsid),
+            });
+        }
+    }
+
+    fn merged(self, _other: Self) -> Self {
+        self
+    }
 }
 
 impl From<&Namespace> for Shown {
@@ -130,45 +152,46 @@ impl Shown {
 }
 
 impl Known {
-    /// Reads the file, if there is one; the namespaces of `accepted` volumes are forgotten.
-    ///
-    /// # Errors
-    /// It can't be read, or isn't ours.
-    pub fn read(path: PathBuf, accepted: &[String]) -> anyhow::Result<Self> {
-        let map: BTreeMap<String, Shown> = state::read(&path).with_context(|| {
-            format!(
-                "{} says which namespace each volume had; remove it only if all of them are as \
-                 they are meant",
-                path.display()
-            )
-        })?;
-        Ok(Self {
-            path,
-            map,
+    /// Nothing yet; the next namespaces of `accepted` volumes are taken, whichever they are.
+    pub fn new(registry: &Registry, accepted: &[String]) -> Self {
+        Self {
+            records: Records::new(registry),
+            map: BTreeMap::new(),
             accepted: accepted.iter().map(|name| (name.clone(), None)).collect(),
-        })
+        }
     }
 
-    /// Takes what engines with other control sockets know of volumes that are not known here: of
-    /// those with the same name and subsystem. A file that can't be read is logged.
-    pub fn adopt(&mut self, registry: &Registry, volumes: &[Volume]) {
-        let files = others(registry.directory(), "volumes").into_iter();
-        for file in files.filter(|it| *it != self.path) {
-            let what = "namespaces that volumes of another control socket had";
-            let Some(theirs) = state::read_other::<BTreeMap<String, Shown>>(&file, what) else {
+    /// Reads what is known of volumes.
+    ///
+    /// # Errors
+    /// A file of one of them can't be read; others are logged.
+    pub fn adopt(&mut self, registry: &Registry, volumes: &[Volume]) -> anyhow::Result<()> {
+        // The identity of a leg is in its superblock.
+        let volumes = volumes.iter().filter(|it| it.leg_of.is_none());
+        let identities: Vec<Identity> = volumes.map(|it| self.records.learn(it)).collect();
+        let found = self.records.read(registry, &identities)?;
+        for now in &identities {
+            let rank = |it: &&Found<Shown>| {
+                let of = &it.record.of;
+                let named = of.has_name_of(now);
+                match of.is(now) {
+                    true => Some((true, named, of.volume == now.volume)),
+                    // A name stays tied to its data where the configuration leads elsewhere.
+                    false => named.then_some((false, true, true)),
+                }
+            };
+            let best = found.iter().filter(|it| rank(it).is_some());
+            let Some(best) = best.max_by_key(rank) else {
                 continue;
             };
-            for of in volumes.iter().filter(|of| of.leg_of.is_none()) {
-                let known = theirs.get(&of.name).filter(|known| {
-                    let mut places = places(of).into_iter();
-                    places.any(|it| it.subsystem == known.subsystem)
-                });
-                if let Some(known) = known {
-                    let own = self.map.entry(of.name.clone());
-                    own.or_insert_with(|| known.clone());
-                }
+            let name = &now.volume;
+            self.map.insert(name.clone(), best.record.holds.clone());
+            let is_free = registry.names_of(&best.record.of.engine).is_none();
+            if let Some(path) = best.path.as_ref().filter(|_| is_free) {
+                self.records.claim(name, path.clone(), best.record.clone());
             }
         }
+        Ok(())
     }
 
     /// Whether a namespace may be used as this volume's, which is not open yet.
@@ -219,11 +242,9 @@ impl Known {
 
     fn keep_as(&mut self, name: &str, now: Shown) -> anyhow::Result<()> {
         self.accepted.remove(name);
-        if self.map.get(name) == Some(&now) {
-            return Ok(());
-        }
+        self.records.keep(name, &now)?;
         self.map.insert(name.to_owned(), now);
-        state::write(&self.path, &self.map)
+        Ok(())
     }
 
     /// Whether a volume of that name is known.
@@ -252,10 +273,8 @@ impl Known {
     /// # Errors
     /// The file can't be written.
     pub fn forget(&mut self, name: &str) -> anyhow::Result<()> {
-        match self.map.remove(name) {
-            Some(_) => state::write(&self.path, &self.map),
-            None => Ok(()),
-        }
+        self.map.remove(name);
+        self.records.remove(name)
     }
 }
 
@@ -311,6 +330,7 @@ fn pinned(of: &Volume, namespace: &Namespace) -> Result<bool, String> {
 mod tests {
     use super::*;
     use crate::run::config::tests::parsed;
+    use std::path::Path;
 
     fn volume(keys: &str) -> Volume {
         let text =
@@ -331,41 +351,67 @@ mod tests {
         }
     }
 
+    /// What an engine that starts with these volumes knows.
+    fn started(directory: &Path, accepted: &[&str], of: &[Volume]) -> Known {
+        started_as("a", directory, accepted, of)
+    }
+
+    fn started_as(id: &str, directory: &Path, accepted: &[&str], of: &[Volume]) -> Known {
+        let registry = Registry::new(directory.to_owned(), id.to_owned(), &directory.join(id));
+        let accepted: Vec<String> = accepted.iter().map(|it| (*it).to_owned()).collect();
+        let mut known = Known::new(&registry, &accepted);
+        known.adopt(&registry, of).unwrap();
+        known
+    }
+
     #[test]
     fn another_namespace_is_refused_until_accepted() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("volumes-a.json");
-        let of = volume("");
-        let mut known = Known::read(path.clone(), &[]).unwrap();
-        assert_eq!(known.check(&of, &namespace(1, 0)), Ok(()));
+        let place = directory.path();
+        let all = [volume("")];
+        let of = &all[0];
+        let mut known = started(place, &[], &all);
+        assert_eq!(known.check(of, &namespace(1, 0)), Ok(()));
         known.keep("v0", &namespace(1, 0)).unwrap();
-        let mut known = Known::read(path.clone(), &[]).unwrap();
-        assert_eq!(known.check(&of, &namespace(1, 0)), Ok(()));
-        assert_eq!(known.check(&of, &namespace(1, 5)), Ok(()), "shows more");
+        let mut known = started(place, &[], &all);
+        assert_eq!(known.check(of, &namespace(1, 0)), Ok(()));
+        assert_eq!(known.check(of, &namespace(1, 5)), Ok(()), "shows more");
         for other in [namespace(2, 0), namespace(0, 0), namespace(0, 1)] {
-            let why = known.check(&of, &other).unwrap_err();
+            let why = known.check(of, &other).unwrap_err();
             assert!(why.contains("braid accept v0"), "{why}");
         }
         known.accept("v0");
-        assert_eq!(known.check(&of, &namespace(2, 0)), Ok(()));
+        assert_eq!(known.check(of, &namespace(2, 0)), Ok(()));
         known.keep("v0", &namespace(2, 0)).unwrap();
-        assert!(known.check(&of, &namespace(1, 0)).is_err(), "once");
-        let known = Known::read(path, &["v0".to_owned()]).unwrap();
-        assert_eq!(known.check(&of, &namespace(1, 0)), Ok(()));
+        assert!(known.check(of, &namespace(1, 0)).is_err(), "once");
+        let known = started(place, &["v0"], &all);
+        assert_eq!(known.check(of, &namespace(1, 0)), Ok(()));
     }
 
     #[test]
     fn mirror_is_known_by_its_identifier() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("volumes-a.json");
-        let mut known = Known::read(path.clone(), &[]).unwrap();
+        let place = directory.path();
+        let mirror = |name: &str, legs: [&str; 2]| {
+            let legs = legs.map(|leg| format!("[[volume.leg]]\nuri = \"file:{leg}\"\n"));
+            let text = format!("[[volume]]\nname = \"{name}\"\nkind = \"mirror\"\n");
+            parsed(&(text + &legs.concat())).volumes
+        };
+        let m0 = mirror("v0", ["/srv/a", "/srv/b"]);
+        let mut known = started(place, &[], &m0);
         assert_eq!(known.mirror("v0"), None);
         known.keep_mirror("v0", Id([5; 16])).unwrap();
-        let accepted = Known::read(path.clone(), &["v0".to_owned()]).unwrap();
-        assert_eq!(accepted.mirror("v0"), None);
-        let mut known = Known::read(path, &[]).unwrap();
-        assert_eq!(known.mirror("v0"), Some(Id([5; 16])));
+        assert_eq!(started(place, &["v0"], &m0).mirror("v0"), None, "accepted");
+        let is = |name, legs, id| {
+            let known = started_as(id, place, &[], &mirror(name, legs));
+            known.mirror(name).is_some()
+        };
+        assert!(is("v0", ["/srv/a", "/srv/b"], "a"));
+        assert!(is("m1", ["/srv/b", "/srv/c"], "b"), "by its legs");
+        assert!(is("v0", ["/srv/c", "/srv/d"], "a"), "by its name");
+        assert!(!is("v0", ["/srv/c", "/srv/d"], "b"));
         // The name is a volume's now.
+        let mut known = started(place, &[], &[volume("")]);
         assert_eq!(known.check(&volume(""), &namespace(1, 0)), Ok(()));
         known.keep("v0", &namespace(1, 0)).unwrap();
         assert_eq!(known.mirror("v0"), None);
@@ -374,9 +420,8 @@ mod tests {
     #[test]
     fn one_that_was_shown_is_accepted_and_no_other() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("volumes-a.json");
         let of = volume("");
-        let mut known = Known::read(path, &[]).unwrap();
+        let mut known = started(directory.path(), &[], std::slice::from_ref(&of));
         known.keep("v0", &namespace(1, 0)).unwrap();
         known.accept_shown(&of, &namespace(2, 0)).unwrap();
         assert_eq!(known.check(&of, &namespace(2, 0)), Ok(()));
@@ -385,34 +430,54 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_known_under_another_socket() {
+    fn identity_is_known_by_where_a_volume_leads() {
         let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().to_owned();
-        let registry = |id: &str| Registry::new(place.clone(), id.to_owned(), &place);
-        let mut known = Known::read(registry("a").state_path("volumes"), &[]).unwrap();
-        known.keep("v0", &namespace(1, 0)).unwrap();
-        let of = |nqn: &str| {
+        let place = directory.path();
+        let of = |name: &str, nqn: &str| {
             let uri = format!("nvme-tcp://127.0.0.1:4420/{nqn}");
-            let text = format!("[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
             parsed(&text).volumes.remove(0)
         };
-        for (nqn, refused) in [
-            ("nqn.2026-01.org.example:s", true),
-            ("nqn.2026-01.org.example:other", false),
+        let [own, other] = ["nqn.2026-01.org.example:s", "nqn.2026-01.org.example:other"];
+        let mut known = started(place, &[], &[of("v0", own)]);
+        known.keep("v0", &namespace(1, 0)).unwrap();
+        for (name, nqn, id, refused) in [
+            ("v0", own, "a", true),
+            ("v0", own, "b", true),
+            ("w0", own, "b", true),
+            ("v0", other, "b", false), // of another engine
+            ("w0", other, "a", false),
+            ("v0", other, "a", true), // the name stays tied to its data
         ] {
-            let mut other = Known::read(registry("b").state_path("volumes"), &[]).unwrap();
+            let of = of(name, nqn);
             // What can't be read of others keeps no engine from starting.
-            std::fs::write(registry("0").state_path("volumes"), "{").unwrap();
-            other.adopt(&registry("b"), &[of(nqn)]);
-            assert_eq!(other.check(&of(nqn), &namespace(2, 0)).is_err(), refused);
+            std::fs::write(place.join("volumes/identity-0.json"), "{").unwrap();
+            let now = started_as(id, place, &[], std::slice::from_ref(&of));
+            let is_refused = now.check(&of, &namespace(2, 0)).is_err();
+            assert_eq!(is_refused, refused, "{name} {nqn} {id}");
         }
+    }
+
+    #[test]
+    fn damaged_file_of_an_own_volume_ends_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let of = [volume("")];
+        let mut known = started(place, &[], &of);
+        known.keep("v0", &namespace(1, 0)).unwrap();
+        let file = std::fs::read_dir(place.join("volumes")).unwrap().next();
+        std::fs::write(file.unwrap().unwrap().path(), "{").unwrap();
+        let registry = Registry::new(place.to_owned(), "a".to_owned(), place);
+        let mut known = Known::new(&registry, &[]);
+        assert!(known.adopt(&registry, &of).is_err());
+        let other = parsed("[[volume]]\nname = \"w0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n");
+        assert!(known.adopt(&registry, &other.volumes).is_ok());
     }
 
     #[test]
     fn pinned_identity_decides() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("volumes-a.json");
-        let mut known = Known::read(path, &[]).unwrap();
+        let mut known = started(directory.path(), &[], &[volume("")]);
         known.keep("v0", &namespace(2, 2)).unwrap();
         let pin = |key: &str, byte: u8| {
             volume(&format!(
@@ -431,8 +496,7 @@ mod tests {
     #[test]
     fn without_identifiers_subsystem_and_number_are_compared() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("volumes-a.json");
-        let mut known = Known::read(path, &[]).unwrap();
+        let mut known = started(directory.path(), &[], &[volume("")]);
         known.keep("v0", &namespace(0, 0)).unwrap();
         let mut other = namespace(0, 0);
         assert_eq!(known.check(&volume(""), &other), Ok(()));

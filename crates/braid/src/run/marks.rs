@@ -6,31 +6,30 @@
 //! A mark is durable before the first queue of a controller whose bound it holds is opened. It goes
 //! after a stop in which all changes of data ended; where some were not flushed then, one that
 //! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
-//! volume that leaves goes and stays likewise. A volume is known by its name, or by a path that it
-//! had, in the file of its engine's control socket; in the files of other control sockets by a path
-//! or by its namespace. Marks found there whose engine has ended ([`Registry`]) move to this
-//! engine's file; those of a running engine stay there, and are heeded where that engine does not
-//! have the volume. A volume whose paths are
-//! discovered is known by any that it would be told of, too, and has them from its start: else its
-//! first flush would miss controllers that are told of later (T13).
+//! volume that leaves goes and stays likewise. A volume is known by a path that it had, or by its
+//! namespace, whatever it is called and whichever control socket its engine had; its name alone
+//! says nothing. Marks of an engine that has ended ([`Registry`]) become this engine's; those of a
+//! running engine stay its own, and are heeded where that engine does not have the volume. A volume
+//! whose paths are discovered is known by any that it would be told of, too, and has them from its
+//! start: else its first flush would miss controllers that are told of later (T13).
 use super::config::Volume;
 use super::config::twice;
 use super::discovery::plan;
+use super::records::{Identity, Kept, Records};
 use super::registry::{Place, Registry, places};
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
-use anyhow::Context;
 use engine::host::WriteFailover;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// All marks, and their file.
+/// All marks, and their files.
 pub struct Marks {
-    path: PathBuf,
-    /// As in the file.
+    records: Records<Mark>,
+    /// By the names of volumes, as they are to be in the files.
     map: BTreeMap<String, Mark>,
     /// What engines before this one left.
     found: BTreeMap<String, Found>,
@@ -40,16 +39,16 @@ pub struct Marks {
     unfinished: BTreeSet<String>,
     /// Paths of volumes with writes that were not flushed.
     unflushed: BTreeMap<String, Vec<String>>,
-    /// The file is this engine's: it is recorded ([`Registry`]).
+    /// The files are this engine's: it is recorded ([`Registry`]).
     owned: bool,
-    /// What stands in the file is the next engine's.
+    /// What stands in the files is the next engine's.
     closed: bool,
 }
 
 /// Of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mark {
+pub struct Mark {
     /// How long the slowest of its controllers may execute what it had; none: nothing bounds it.
     bound_ms: Option<u64>,
     /// Its paths.
@@ -100,9 +99,23 @@ impl Found {
     }
 }
 
-impl Mark {
-    /// What both say, of one volume.
-    fn with(self, other: Self) -> Self {
+impl Kept for Mark {
+    const KIND: &'static str = "mark";
+    const OLD: &'static str = "marks";
+    const ADVICE: &'static str = "says which volumes have changes of an earlier engine under way; \
+                                  remove it only if no write of that engine can be under way any \
+                                  more";
+    const STRICT: bool = true;
+
+    fn tell(&self, of: &mut Identity) {
+        let uris = self.paths.iter().filter_map(|uri| uri.parse().ok());
+        uris.for_each(|uri: PathUri| of.add_path(&uri));
+        if let Some(place) = &self.namespace {
+            of.add_namespace(place.clone());
+        }
+    }
+
+    fn merged(self, other: Self) -> Self {
         let longer = self.bound().max(other.bound());
         let mut paths = self.paths;
         for uri in other.paths {
@@ -119,7 +132,9 @@ impl Mark {
             loss: self.loss || other.loss,
         }
     }
+}
 
+impl Mark {
     /// Whether a volume, whatever its name, is the one that has left it.
     fn is_of(&self, volume: &Volume) -> bool {
         let there = uris(volume);
@@ -129,8 +144,8 @@ impl Mark {
         self.paths.iter().any(named) || namespace.is_some_and(leads)
     }
 
-    /// The same of a mark in the file of another control socket. Older versions wrote no namespace:
-    /// any that its paths may lead to counts.
+    /// The same of a mark in a file. Older versions wrote no namespace: any that its paths may lead
+    /// to counts.
     fn is_perhaps_of(&self, volume: &Volume) -> bool {
         let leads = |uri: &String| {
             let uri: Option<PathUri> = uri.parse().ok();
@@ -147,84 +162,79 @@ impl Mark {
 }
 
 impl Marks {
-    /// Reads the file, if there is one.
-    ///
-    /// # Errors
-    /// It can't be read, or isn't ours.
-    pub fn read(path: PathBuf) -> anyhow::Result<Self> {
-        let map: BTreeMap<String, Mark> = state::read(&path).with_context(|| {
-            format!(
-                "{} says which volumes have changes of earlier engines under way; remove it only \
-                 if no write of an earlier engine can be under way any more",
-                path.display()
-            )
-        })?;
-        Ok(Self {
-            path,
-            found: map
-                .iter()
-                .map(|(name, mark)| (name.clone(), Found::now(mark.clone())))
-                .collect(),
-            map,
+    /// None yet.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            records: Records::new(registry),
+            map: BTreeMap::new(),
+            found: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             unfinished: BTreeSet::new(),
             unflushed: BTreeMap::new(),
-            owned: true,
+            owned: registry.is_held(),
             closed: false,
-        })
+        }
     }
 
-    /// Whether the file may be written: it may be another engine's as long as this one is not
+    /// Whether files may be written: they may be another engine's as long as this one is not
     /// recorded.
     pub fn set_owned(&mut self, owned: bool) {
         self.owned = owned;
     }
 
-    /// Takes over what engines that have ended left of these volumes in the files of other control
-    /// sockets. Where that can't be written down, it stays there as well, and is heeded twice.
+    /// Takes over what engines that have ended left of these volumes. Where that can't be written
+    /// down, it stays theirs as well, and is heeded twice.
     ///
     /// # Errors
     /// A file can't be read, or isn't ours.
     pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
-        let left = registry.left_behind("marks", &self.path);
-        for file in &left.files {
-            let mut theirs = read_theirs(file)?;
-            let before = theirs.len();
-            theirs.retain(|_, mark| {
-                let of = volumes.iter().find(|it| mark.is_perhaps_of(it));
-                of.inspect(|of| self.take_over(&of.name, mark)).is_none()
-            });
-            if theirs.len() == before {
+        let identities: Vec<Identity> = volumes.iter().map(|it| self.records.learn(it)).collect();
+        let (mut merged, mut any) = (Vec::<PathBuf>::new(), false);
+        // Else another engine could take them over, too. Where none can be locked, none is written.
+        let guard = registry.guard();
+        for found in self.records.read(registry, &identities)? {
+            let (of, mark) = (&found.record.of, found.record.holds.clone());
+            let is_own = of.engine == registry.id();
+            let Some(volume) = volumes.iter().find(|it| mark.is_perhaps_of(it)) else {
+                continue;
+            };
+            if is_own && found.path.is_some() && self.map.contains_key(&of.volume) {
+                continue; // of a volume that this engine has, or had
+            }
+            // A running engine may keep marks of volumes that it doesn't have: of those that it
+            // took over for a reload that failed, or that its configuration has no more. They stay
+            // its own, and hold here as well.
+            let theirs = registry.names_of(&of.engine);
+            if theirs.as_ref().is_some_and(|it| it.contains(&of.volume)) {
                 continue;
             }
-            let moved = left.move_out(file, &theirs, || self.write());
-            if let Err(error) = moved {
-                log::say(format!(
-                    "what an engine with another control socket left is heeded, and can't be \
-                     moved out of {}: {error:#}",
-                    file.display()
-                ));
+            any = true;
+            self.take_over(&volume.name, mark);
+            match found.path.filter(|_| theirs.is_none()) {
+                Some(path) if self.records.has(&volume.name) => merged.push(path),
+                Some(path) => self.records.claim(&volume.name, path, found.record),
+                None => {}
             }
         }
-        // A running engine may keep marks of volumes that it doesn't have: of those that it took
-        // over for a reload that failed, or that its configuration has no more. They stay with it,
-        // and hold here as well.
-        for (file, has) in registry.of_running("marks", &self.path) {
-            let theirs = read_theirs(&file)?;
-            for (_, mark) in theirs.iter().filter(|(name, _)| !has.contains(name)) {
-                if let Some(of) = volumes.iter().find(|it| mark.is_perhaps_of(it)) {
-                    self.take_over(&of.name, mark);
-                }
-            }
+        let moved = guard.and_then(|_guard| {
+            self.write()?;
+            merged.iter().try_for_each(|path| state::remove(path))
+        });
+        if let Err(error) = moved
+            && any
+        {
+            log::say(format!(
+                "what another engine left is heeded, and can't be taken over in {}: {error:#}",
+                self.records.directory().display()
+            ));
         }
         Ok(())
     }
 
-    fn take_over(&mut self, name: &str, mark: &Mark) {
-        let there = self.map.remove(name);
-        let both = match there {
-            Some(own) => own.with(mark.clone()),
-            None => mark.clone(),
+    fn take_over(&mut self, name: &str, mark: Mark) {
+        let both = match self.map.remove(name) {
+            Some(own) => own.merged(mark),
+            None => mark,
         };
         self.map.insert(name.to_owned(), both.clone());
         self.found.insert(name.to_owned(), Found::now(both));
@@ -257,9 +267,8 @@ impl Marks {
 
     /// All that earlier engines left of a volume, perhaps under other names.
     fn of(&self, volume: &Volume) -> impl Iterator<Item = &Found> {
-        let marks = self.found.iter();
-        let marks = marks.filter(|it| *it.0 == volume.name || it.1.mark.is_of(volume));
-        marks.map(|(_, found)| found)
+        let marks = self.found.values();
+        marks.filter(|it| it.mark.is_perhaps_of(volume))
     }
 
     /// Paths that earlier engines had, and of which discovery would tell a volume that doesn't have
@@ -302,8 +311,9 @@ impl Marks {
             Some(left) => format!("its writes wait {} ms until that is over", left.as_millis()),
             None => format!(
                 "without keep_alive_tmo nothing bounds that, so its writes wait; set \
-                 write_failover = \"immediate\", or remove {} once that target was restarted",
-                self.path.display()
+                 write_failover = \"immediate\", or remove its mark in {} once that target was \
+                 restarted",
+                self.records.directory().display()
             ),
         };
         let mut known = uris(volume);
@@ -339,7 +349,8 @@ impl Marks {
             }
         }
         self.map.insert(volume.name.clone(), mark);
-        self.write()
+        self.records.learn(volume);
+        self.write_of(&volume.name)
     }
 
     /// The paths of a volume are others now: its mark, if there is one, names these.
@@ -352,7 +363,8 @@ impl Marks {
             Some(mark) if !same(&mark.paths, &now) => mark.paths = now,
             _ => return Ok(()),
         }
-        self.write()
+        self.records.learn(volume);
+        self.write_of(&volume.name)
     }
 
     /// A path of a volume has left with writes that were not flushed, and nobody was told; or a
@@ -374,9 +386,10 @@ impl Marks {
                     loss: true,
                 };
                 self.map.insert(volume.name.clone(), mark);
+                self.records.learn(volume);
             }
         }
-        self.write()
+        self.write_of(&volume.name)
     }
 
     /// Changes of data in a volume did not end: its mark stays as it is.
@@ -451,35 +464,33 @@ impl Marks {
         };
     }
 
-    fn write(&self) -> anyhow::Result<()> {
-        let empty = self.map.is_empty();
-        let nothing = empty && !self.path.exists();
-        if !(self.owned || self.closed || nothing) {
+    /// Writes what has changed. A volume whose file can't be written holds up no other one.
+    fn write(&mut self) -> anyhow::Result<()> {
+        let mut names: BTreeSet<String> = self.map.keys().cloned().collect();
+        names.extend(self.records.names());
+        let written = names.iter().map(|name| self.write_of(name));
+        let written: Vec<anyhow::Result<()>> = written.collect();
+        written.into_iter().collect()
+    }
+
+    /// Writes the mark of one volume, if it has changed.
+    fn write_of(&mut self, name: &str) -> anyhow::Result<()> {
+        let mark = self.map.get(name);
+        if self.closed || mark.is_none() && !self.records.has(name) {
+            return Ok(());
+        }
+        if !self.owned {
             anyhow::bail!(
-                "this engine is not recorded in its state directory, so {} may be another one's",
-                self.path.display()
+                "this engine is not recorded in its state directory, so files in {} may be another \
+                 one's",
+                self.records.directory().display()
             );
         }
-        match (self.closed, empty) {
-            (true, _) => Ok(()),
-            (_, true) => state::remove(&self.path),
-            (_, false) => state::write(&self.path, &self.map),
+        match mark {
+            Some(mark) => self.records.keep(name, mark),
+            None => self.records.remove(name),
         }
     }
-}
-
-/// The marks in the file of another control socket.
-///
-/// # Errors
-/// It can't be read, or isn't ours.
-fn read_theirs(file: &Path) -> anyhow::Result<BTreeMap<String, Mark>> {
-    state::read(file).with_context(|| {
-        format!(
-            "{} says which volumes of another control socket have changes under way; remove it \
-             only if no write of that engine can be under way any more",
-            file.display()
-        )
-    })
 }
 
 /// Whether both are the same paths, in whatever order.
@@ -499,6 +510,7 @@ fn uris(volume: &Volume) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_order_of_paths_says_nothing() {
@@ -508,10 +520,44 @@ mod tests {
         assert!(!same(&of(&["a", "b"]), &of(&["a"])));
     }
 
+    fn registry(directory: &Path, id: &str) -> Registry {
+        Registry::new(directory.to_owned(), id.to_owned(), &directory.join(id))
+    }
+
+    /// The marks of an engine that starts with these volumes.
+    fn started(directory: &Path, volumes: &[&Volume]) -> Marks {
+        started_as("a", directory, volumes)
+    }
+
+    fn started_as(id: &str, directory: &Path, volumes: &[&Volume]) -> Marks {
+        let registry = registry(directory, id);
+        let mut marks = Marks::new(&registry);
+        marks.set_owned(true);
+        marks.adopt(&registry, volumes).unwrap();
+        marks
+    }
+
+    /// Files of marks.
+    fn files(directory: &Path) -> usize {
+        let all = std::fs::read_dir(directory.join("volumes"));
+        all.map_or(0, Iterator::count)
+    }
+
+    fn volume(name: &str, uri: &str) -> Volume {
+        let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+        crate::run::config::tests::parsed(&text).volumes.remove(0)
+    }
+
+    fn nvme(address: &str, more: &str) -> String {
+        format!("nvme-tcp://{address}:4420/nqn.2026-01.org.example:{more}")
+    }
+
+    const MINUTE: Option<u64> = Some(60_000_000_000);
+
     #[test]
     fn a_mark_names_the_paths_as_they_are_when_the_engine_is_killed() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("marks.json");
+        let place = directory.path();
         let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
         let volume = |more: &str| {
             let config = crate::run::config::tests::parsed(&format!("{text}{more}"));
@@ -519,159 +565,152 @@ mod tests {
         };
         let (before, now) = (volume(""), volume("[[volume.path]]\nuri = \"mem:2MiB\"\n"));
         let said = || {
-            let marks = Marks::read(path.clone()).unwrap();
-            let line = marks.in_words(&now);
+            let line = started(place, &[&now]).in_words(&now);
             line.map(|line| line.contains("its paths were others then"))
         };
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&before]);
         marks.keep_paths(&now).unwrap();
         assert_eq!(said(), None, "none is made");
         marks.keep(&before, 60_000_000_000).unwrap();
         assert_eq!(said(), Some(true));
         marks.keep_paths(&now).unwrap();
         assert_eq!(said(), Some(false));
-        let wait_ns = Marks::read(path.clone()).unwrap().wait_ns(&now);
-        assert_eq!(wait_ns, Some(60_000_000_000), "as long as before");
+        let wait_ns = started(place, &[&now]).wait_ns(&now);
+        assert_eq!(wait_ns, MINUTE, "as long as before");
     }
 
     #[test]
     fn where_nothing_is_marked_there_is_no_file() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("marks.json");
-        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
-        let config = crate::run::config::tests::parsed(text);
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let place = directory.path();
+        let of = volume("v0", "mem:1MiB");
+        let mut marks = started(place, &[&of]);
         marks.clear("v0").unwrap();
-        marks.keep(&config.volumes[0], 1_000_000).unwrap();
-        assert!(path.exists());
-        marks.close(&config.volumes).unwrap();
-        assert!(!path.exists());
-        assert_eq!(Marks::read(path).unwrap().wait_ns(&config.volumes[0]), None);
-    }
-
-    /// A file for marks, and volumes by name and path.
-    fn place() -> (
-        tempfile::TempDir,
-        PathBuf,
-        impl Fn(&str, &str) -> Volume + Copy,
-    ) {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("marks.json");
-        let volume = |name: &str, uri: &str| {
-            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
-            crate::run::config::tests::parsed(&text).volumes.remove(0)
-        };
-        (directory, path, volume)
+        marks.keep(&of, 1_000_000).unwrap();
+        assert_eq!(files(place), 1);
+        marks.close(std::slice::from_ref(&of)).unwrap();
+        assert_eq!(files(place), 0);
+        assert_eq!(started(place, &[&of]).wait_ns(&of), None);
     }
 
     #[test]
     fn t13_what_was_not_flushed_is_the_next_engines_to_flush_and_nothing_waits() {
-        let (_directory, path, volume) = place();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
         let (a, b) = (volume("a", "mem:1MiB"), volume("b", "mem:2MiB"));
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&a, &b]);
         marks.keep(&a, 60_000_000_000).unwrap();
         marks.keep(&b, 60_000_000_000).unwrap();
         marks.note_unflushed("a", uris(&a));
         marks.close(&[a.clone(), b.clone()]).unwrap();
         let of = |volume: &Volume| {
-            let marks = Marks::read(path.clone()).unwrap();
+            let marks = started(place, &[volume]);
             (marks.wait_ns(volume), marks.in_words(volume))
         };
         assert_eq!(of(&a), (Some(0), None));
         assert_eq!(of(&b), (None, None));
         // One that doesn't have the volume leaves it to the one after it.
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&b]);
         marks.close(std::slice::from_ref(&b)).unwrap();
         assert_eq!(of(&a), (Some(0), None));
-        let mut marks = Marks::read(path.clone()).unwrap();
         let renamed = volume("c", "mem:1MiB");
+        let mut marks = started(place, &[&b, &renamed]);
         marks.close(&[b, renamed]).unwrap();
-        assert!(!path.exists());
+        assert_eq!(files(place), 0);
     }
 
     #[test]
     fn t13_a_loss_that_nobody_was_told_is_the_next_engines_to_tell() {
-        let (_directory, path, volume) = place();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
         let a = volume("a", "mem:1MiB");
-        let untold = || {
-            Marks::read(path.clone())
-                .unwrap()
-                .before(&a)
-                .unreported_loss
-        };
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let untold = || started(place, &[&a]).before(&a).unreported_loss;
+        let mut marks = started(place, &[&a]);
         marks.keep(&a, 60_000_000_000).unwrap();
         marks.note_loss(&a, true).unwrap();
         marks.keep(&a, 70_000_000_000).unwrap();
         assert!(untold(), "killed");
         marks.close(std::slice::from_ref(&a)).unwrap();
         assert!(untold(), "stopped");
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&a]);
         marks.note_loss(&a, true).unwrap();
         marks.note_loss(&a, false).unwrap();
         assert!(!untold(), "told");
         marks.close(std::slice::from_ref(&a)).unwrap();
-        assert!(!path.exists());
+        assert_eq!(files(place), 0);
     }
 
     #[test]
     fn t13_a_volume_that_left_unflushed_is_heeded_by_the_next_with_its_path() {
-        let (_directory, path, volume) = place();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
         let a = volume("a", "mem:1MiB");
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&a]);
         marks.keep(&a, 60_000_000_000).unwrap();
         marks.note_unflushed("a", uris(&a));
         marks.clear("a").unwrap();
         assert_eq!(marks.wait_ns(&volume("b", "mem:1MiB")), Some(0));
-        assert_eq!(Marks::read(path).unwrap().wait_ns(&a), Some(0));
+        assert_eq!(started(place, &[&a]).wait_ns(&a), Some(0));
     }
 
     #[test]
     fn t09_the_mark_of_a_volume_that_leaves_with_unfinished_changes_stays() {
-        let (_directory, path, volume) = place();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
         let a = volume("a", "mem:1MiB");
-        let mut marks = Marks::read(path.clone()).unwrap();
+        let mut marks = started(place, &[&a]);
         marks.keep(&a, 60_000_000_000).unwrap();
         marks.note_unfinished("a");
         marks.note_unflushed("a", uris(&a));
         marks.clear("a").unwrap();
         marks.close(&[]).unwrap();
-        let marks = Marks::read(path).unwrap();
-        assert_eq!(marks.wait_ns(&a), Some(60_000_000_000));
+        assert_eq!(started(place, &[&a]).wait_ns(&a), MINUTE);
     }
 
     #[test]
-    fn t09_a_volume_with_another_name_heeds_the_mark_of_its_path() {
+    fn t09_mark_is_found_by_path_and_not_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("marks.json");
-        let volume = |name: &str, uri: &str| {
-            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
-            crate::run::config::tests::parsed(&text).volumes.remove(0)
-        };
-        let mut marks = Marks::read(path.clone()).unwrap();
-        marks
-            .keep(&volume("a", "mem:1MiB"), 60_000_000_000)
-            .unwrap();
-        marks
-            .keep(&volume("b", "mem:2MiB"), 30_000_000_000)
-            .unwrap();
-        let marks = Marks::read(path).unwrap();
-        let wait_ns = |name, uri| marks.wait_ns(&volume(name, uri));
-        let minute = Some(60_000_000_000);
-        assert_eq!(wait_ns("c", "mem:1MiB"), minute, "renamed");
-        assert_eq!(wait_ns("b", "mem:1MiB"), minute, "the longer one");
-        assert_eq!(wait_ns("a", "mem:2MiB"), minute, "its own");
-        assert_eq!(wait_ns("c", "mem:3MiB"), None, "neither name nor path");
-        let line = marks.in_words(&volume("c", "mem:1MiB")).unwrap();
+        let place = directory.path();
+        let [a, b] = [volume("a", "mem:1MiB"), volume("b", "mem:2MiB")];
+        let mut marks = started(place, &[&a, &b]);
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.keep(&b, 30_000_000_000).unwrap();
+        let of = |name, uri| volume(name, uri);
+        let wait_ns = |of: &Volume| started_as("b", place, &[of]).wait_ns(of);
+        assert_eq!(wait_ns(&of("c", "mem:3MiB")), None, "neither");
+        assert_eq!(wait_ns(&of("a", "mem:3MiB")), None, "another volume");
+        let renamed = of("c", "mem:1MiB");
+        assert_eq!(wait_ns(&renamed), MINUTE, "renamed");
+        assert_eq!(wait_ns(&of("b", "mem:1MiB")), MINUTE, "renamed again");
+        let line = started(place, &[&renamed]).in_words(&renamed).unwrap();
         assert!(
             line.starts_with("c: an earlier engine left changes under way"),
             "{line}"
         );
+        assert_eq!(wait_ns(&of("a", "mem:2MiB")), Some(30_000_000_000));
+    }
+
+    /// Two volumes of before are one now: it waits for the longer one, and one file is left.
+    #[test]
+    fn t09_marks_of_one_volume_are_merged() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let uris = [nvme("10.0.0.1", "s?nsid=1"), nvme("10.0.0.1", "s?nsid=2")];
+        let [a, b] = [volume("a", &uris[0]), volume("b", &uris[1])];
+        let mut marks = started(place, &[&a, &b]);
+        marks.keep(&a, 30_000_000_000).unwrap();
+        marks.keep(&b, 60_000_000_000).unwrap();
+        let any = volume("c", &nvme("10.0.0.2", "s"));
+        for _ in 0..2 {
+            assert_eq!(started(place, &[&any]).wait_ns(&any), MINUTE);
+            assert_eq!(files(place), 1);
+        }
     }
 
     #[test]
     fn t13_paths_that_were_discovered_are_there_again_after_an_unclean_stop() {
-        let (_directory, path, _) = place();
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
         let volume = |name: &str, keys: &str, paths: &[&str]| {
             let nqn = "nqn.2026-01.org.example:v0";
             let paths = paths
@@ -690,15 +729,17 @@ mod tests {
             "10.0.0.3:4420/nqn.2026-01.org.example:w0",
             "10.0.0.1:4420/nqn.2026-01.org.example:v0?nsid=1",
         ];
-        let mut marks = Marks::read(path.clone()).unwrap();
         let mut before = volume("a", "", &[two, one, other]);
+        let mut marks = started(place, &[&before]);
         // Added by hand: the file can't have both.
         let by_hand: PathUri = format!("nvme-tcp://{first}").parse().unwrap();
         before.paths.push(by_hand.into());
+        let place_of = places(&volume("a", "nsid = 1\n", &[])).remove(0);
+        marks.name_namespace("a", place_of);
         marks.keep(&before, 60_000_000_000).unwrap();
-        let marks = Marks::read(path).unwrap();
         let discovered = |name, keys, paths: &[&str]| {
             let of = volume(name, keys, paths);
+            let marks = started(place, &[&of]);
             let uris = marks.discovered(&of).into_iter();
             let uris = uris.map(|uri| uri.to_string());
             (uris.collect::<Vec<_>>(), marks.wait_ns(&of))
@@ -707,105 +748,66 @@ mod tests {
             let all = all.iter();
             all.map(|it| format!("nvme-tcp://{it}")).collect()
         };
-        let minute = Some(60_000_000_000);
-        assert_eq!(discovered("a", "", &[]), (uris(&[two, one]), minute));
-        assert_eq!(discovered("b", "", &[]), (uris(&[two, one]), minute));
-        assert_eq!(discovered("a", "", &[two]), (uris(&[one]), minute));
-        assert_eq!(discovered("a", "nsid = 1\n", &[]), (uris(&[first]), minute));
         assert_eq!(discovered("b", "nsid = 2\n", &[]), (Vec::new(), None));
-    }
-
-    #[test]
-    fn t09_older_mark_of_another_socket_is_taken_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let registry = Registry::new(
-            directory.path().to_owned(),
-            "new".to_owned(),
-            &directory.path().join("c.sock"),
-        );
-        let older = directory.path().join("marks-old.json");
-        let uri = |address: &str, more: &str| {
-            format!("nvme-tcp://{address}:4420/nqn.2026-01.org.example:{more}")
-        };
-        let mark = |of: &str| {
-            format!(
-                "{{\"bound_ms\": 60000, \"paths\": [\"{}\"]}}",
-                uri("10.0.0.1", of)
-            )
-        };
-        let text = format!("{{\"x\": {}, \"y\": {}}}", mark("v0"), mark("other"));
-        std::fs::write(&older, text).unwrap();
-        let keys = uri("10.0.0.2", "v0?nsid=1");
-        let text = format!("[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{keys}\"\n");
-        let of = crate::run::config::tests::parsed(&text).volumes.remove(0);
-        let own = registry.state_path("marks");
-        let mut marks = Marks::read(own.clone()).unwrap();
-        marks.adopt(&registry, &[&of]).unwrap();
-        assert_eq!(marks.wait_ns(&of), Some(60_000_000_000));
-        // It has moved, durably; what is another volume's stays where it is.
-        assert_eq!(Marks::read(own).unwrap().wait_ns(&of), Some(60_000_000_000));
-        let left: BTreeMap<String, Mark> = state::read(&older).unwrap();
-        assert_eq!(left.keys().collect::<Vec<_>>(), ["y"]);
+        assert_eq!(discovered("a", "", &[]), (uris(&[two, one]), MINUTE));
+        assert_eq!(discovered("b", "", &[]), (uris(&[two, one]), MINUTE));
+        assert_eq!(discovered("a", "", &[two]), (uris(&[one]), MINUTE));
+        assert_eq!(discovered("a", "nsid = 1\n", &[]), (uris(&[first]), MINUTE));
     }
 
     #[test]
     fn t09_mark_with_a_running_engine_without_its_volume_holds() {
         let directory = tempfile::tempdir().unwrap();
-        let registry = |id: &str| {
-            let place = directory.path();
-            Registry::new(place.to_owned(), id.to_owned(), &place.join(id))
-        };
-        let volume = |name: &str| {
-            let uri = format!("nvme-tcp://10.0.0.1:4420/nqn.2026-01.org.example:{name}?nsid=1");
-            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
-            crate::run::config::tests::parsed(&text).volumes.remove(0)
-        };
-        let (a, b) = (volume("a"), volume("b"));
-        let mut running = registry("running");
+        let place = directory.path();
+        let of = |name: &str| volume(name, &nvme("10.0.0.1", &format!("{name}?nsid=1")));
+        let (a, b) = (of("a"), of("b"));
+        let mut running = registry(place, "running");
         assert!(running.enter(std::iter::once(&a)).is_ok());
         // It took over the mark of b for a reload that failed, and has one of its own.
-        let theirs = running.state_path("marks");
-        let mut marks = Marks::read(theirs.clone()).unwrap();
+        let mut marks = Marks::new(&running);
         for of in [&a, &b] {
             marks.keep(of, 60_000_000_000).unwrap();
         }
-        let new = registry("new");
         let adopted = || {
-            let mut marks = Marks::read(new.state_path("marks")).unwrap();
-            marks.adopt(&new, &[&a, &b]).unwrap();
+            let marks = started_as("new", place, &[&a, &b]);
             [&a, &b].map(|of| marks.wait_ns(of))
         };
-        assert_eq!(adopted(), [None, Some(60_000_000_000)]);
-        assert_eq!(Marks::read(theirs).unwrap().map.len(), 2, "they stay there");
+        assert_eq!(adopted(), [None, MINUTE]);
+        let theirs = marks.records.names();
+        assert_eq!(theirs, ["a", "b"], "they stay there");
+        assert_eq!(files(place), 3, "the new engine has one of its own");
         running.end();
-        assert_eq!(adopted(), [Some(60_000_000_000); 2]);
+        assert_eq!(adopted(), [MINUTE; 2]);
     }
 
     #[test]
     fn hostile_files_are_refused_or_hold_marks() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("marks.json");
-        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
-        let config = crate::run::config::tests::parsed(text);
-        hostile::attack("state", |text| {
+        let place = directory.path();
+        let of = volume("v0", "mem:1MiB");
+        let path = place.join("volumes/mark-0.json");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let registry = registry(place, "a");
+        hostile::attack("records", |text| {
             std::fs::write(&path, text).unwrap();
-            match Marks::read(path.clone()) {
-                Ok(mut marks) => {
-                    let wait_ns = marks.wait_ns(&config.volumes[0]);
-                    let its = |(name, it): &(&String, &Mark)| {
-                        *name == "v0" || it.paths.iter().any(|uri| uri == "mem:1MiB")
-                    };
-                    let found = marks.found.iter().map(|(name, it)| (name, &it.mark));
-                    let mut its = found.filter(its);
-                    assert_eq!(wait_ns.is_some(), its.clone().next().is_some());
+            let mut marks = Marks::new(&registry);
+            marks.set_owned(true);
+            match marks.adopt(&registry, &[&of]) {
+                Ok(()) => {
+                    let its: Vec<&Mark> = marks.map.values().collect();
+                    let wait_ns = marks.wait_ns(&of);
+                    assert_eq!(wait_ns.is_some(), !its.is_empty());
                     let waits = wait_ns.is_some_and(|ns| ns > 0);
-                    assert_eq!(waits, its.any(|(_, it)| it.bound_ms != Some(0)));
-                    assert_eq!(marks.in_words(&config.volumes[0]).is_some(), waits);
-                    marks.keep(&config.volumes[0], 1).unwrap();
-                    assert_eq!(Marks::read(path.clone()).unwrap().map, marks.map);
+                    assert_eq!(waits, its.iter().any(|it| it.bound_ms != Some(0)));
+                    assert_eq!(marks.in_words(&of).is_some(), waits);
+                    marks.keep(&of, 1).unwrap();
+                    assert_eq!(started(place, &[&of]).map, marks.map);
                     marks.clear("v0").unwrap();
                 }
-                Err(error) => assert!(format!("{error:#}").contains("marks.json")),
+                Err(error) => assert!(format!("{error:#}").contains("mark-0.json")),
+            }
+            for file in std::fs::read_dir(place.join("volumes")).unwrap() {
+                std::fs::remove_file(file.unwrap().path()).unwrap();
             }
         });
     }

@@ -5,7 +5,7 @@
 //! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
 //!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
-//!   them; [`state`]: their files
+//!   them; [`records`] and [`state`]: their files; [`older`]: those of older versions
 //! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers;
 //!   [`reload`]: another configuration; [`desired`]: what it is to be; [`plan`]: which changes that
 //!   takes; [`reconcile`]: carries them out
@@ -46,11 +46,13 @@ mod mirrors;
 mod names;
 mod notes;
 mod nvme_exports;
+mod older;
 mod paths;
 mod pending;
 mod plan;
 mod reach;
 mod reconcile;
+mod records;
 mod registry;
 mod reload;
 mod report;
@@ -138,15 +140,16 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let directory = identity::state_directory()?;
     let mut registry = Registry::new(directory, state_id(&path)?, &path);
-    let mut known = Known::read(registry.state_path("volumes"), &args.accept)?;
-    known.adopt(&registry, &config.volumes);
     // Before what it left is read: it may be running.
     let recorded = registry.enter(config.volumes.iter());
     if let Err(Refused::Rival(why)) = recorded {
         anyhow::bail!(why);
     }
-    let mut choices = Choices::read(registry.state_path("choices"))?;
-    choices.adopt(&registry, &config);
+    older::convert(&registry, &config.volumes)?;
+    let mut known = Known::new(&registry, &args.accept);
+    known.adopt(&registry, &config.volumes)?;
+    let mut choices = Choices::new(&registry);
+    choices.adopt(&registry, &config)?;
     let configured = config.clone();
     choices.apply_paths(&mut config);
     for volume in &mut config.volumes {
@@ -154,8 +157,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     choices.forget_others(&configured);
     let restored = forget::restored(&choices, &configured);
-    let mut marks = Marks::read(registry.state_path("marks"))?;
-    marks.set_owned(registry.is_held());
+    let mut marks = Marks::new(&registry);
     marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
     let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
     let volatile = notes::volatile(&config, registry.directory());
@@ -284,8 +286,8 @@ fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Resu
     Ok(())
 }
 
-/// What the state files of a control socket are named by, by whatever links its directory is
-/// reached: several engines of one user don't share them.
+/// What tells the engine of a control socket from others in the state directory, by whatever links
+/// the socket's directory is reached.
 fn state_id(socket: &Path) -> anyhow::Result<String> {
     let socket = std::path::absolute(socket)?;
     let directory = socket.parent().and_then(|it| it.canonicalize().ok());

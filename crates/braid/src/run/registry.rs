@@ -13,14 +13,12 @@
 //! namespace of its subsystem. Legs are recorded by name only: they have an owner record. Engines
 //! that use different state directories do not see each other.
 use super::config::Volume;
-use super::state;
 use crate::text;
 use crate::uri::UriKind;
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
@@ -31,7 +29,7 @@ const LOCK_MAX: Duration = Duration::from_secs(5);
 const RECORD_MAX: Duration = Duration::from_millis(200);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The state files of one control socket.
+/// The record of one control socket.
 pub struct Registry {
     directory: PathBuf,
     id: String,
@@ -118,9 +116,14 @@ impl Registry {
         }
     }
 
-    /// The state file of a kind.
-    pub fn state_path(&self, kind: &str) -> PathBuf {
-        self.directory.join(format!("{kind}-{}.json", self.id))
+    /// The id of its control socket.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its record.
+    fn record_path(&self) -> PathBuf {
+        self.directory.join(format!("engine-{}.json", self.id))
     }
 
     /// Where the state files are.
@@ -217,28 +220,16 @@ impl Registry {
         Ok(file)
     }
 
-    /// The state files of a kind that engines with other control sockets left when they ended.
-    /// The directory is locked while there are any: another engine may be about to begin with one.
-    pub fn left_behind(&self, kind: &str, own: &Path) -> LeftBehind {
-        let files = others(&self.directory, kind).into_iter();
-        let mut files: Vec<PathBuf> = files.filter(|it| it != own).collect();
-        let guard = (!files.is_empty()).then(|| self.guard());
-        files.retain(|it| !id_of(it).is_some_and(|id| self.is_alive(id)));
-        LeftBehind { files, guard }
-    }
-
-    /// The state files of a kind of engines with other control sockets that run, with the names of
-    /// the volumes that each has.
-    pub fn of_running(&self, kind: &str, own: &Path) -> Vec<(PathBuf, Vec<String>)> {
-        let files = others(&self.directory, kind).into_iter();
-        let files = files.filter(|it| it != own);
-        let running = files.filter_map(|file| {
-            let id = id_of(&file).filter(|id| self.is_alive(id))?;
-            let record = read(&self.directory.join(format!("engine-{id}.json"))).ok()?;
-            let names = record.volumes.into_iter().map(|it| it.name);
-            Some((file, names.collect()))
-        });
-        running.collect()
+    /// The names of the volumes of another engine that runs, by the id of its state files; `None`:
+    /// it does not run.
+    pub fn names_of(&self, id: &str) -> Option<Vec<String>> {
+        if !self.is_alive(id) {
+            return None;
+        }
+        // Of one that is being written nothing is known, so nothing is taken for its own.
+        let record = read(&self.directory.join(format!("engine-{id}.json")));
+        let volumes = record.map(|it| it.volumes).unwrap_or_default();
+        Some(volumes.into_iter().map(|it| it.name).collect())
     }
 
     /// The engine has ended: another one may have all of its volumes.
@@ -249,7 +240,7 @@ impl Registry {
         // Without the lock of the directory the record stays, unlocked: another engine could have
         // opened it just now.
         if let Ok(_guard) = self.guard() {
-            let _ = fs::remove_file(self.state_path("engine"));
+            let _ = fs::remove_file(self.record_path());
             self.file = None;
         }
         self.file = None;
@@ -268,7 +259,7 @@ impl Registry {
         let written = self.write();
         if is_new && written.is_err() {
             // A locked record without volumes would keep every other engine from starting.
-            let _ = fs::remove_file(self.state_path("engine"));
+            let _ = fs::remove_file(self.record_path());
             self.file = None;
         }
         written.map_err(Refused::Failed)
@@ -277,7 +268,7 @@ impl Registry {
     /// Removes the records of engines that have ended; the directory is locked, so none of them is
     /// just beginning.
     fn remove_stale(&self) {
-        let own = self.state_path("engine");
+        let own = self.record_path();
         let paths = others(&self.directory, "engine").into_iter();
         for path in paths.filter(|path| *path != own) {
             let file = fs::File::open(&path);
@@ -288,7 +279,7 @@ impl Registry {
     }
 
     fn lock_record(&self) -> Result<fs::File, Refused> {
-        let path = self.state_path("engine");
+        let path = self.record_path();
         let failed = |error: std::io::Error| {
             let error = anyhow::Error::new(error);
             Refused::Failed(error.context(format!("cannot write {}", path.display())))
@@ -312,7 +303,7 @@ impl Registry {
 
     /// Writes the record in place: its lock is on the file, not on the name.
     fn write(&mut self) -> anyhow::Result<()> {
-        let path = self.state_path("engine");
+        let path = self.record_path();
         let record = Record {
             pid: std::process::id(),
             socket: self.socket.display().to_string(),
@@ -331,7 +322,7 @@ impl Registry {
 
     /// Why a running engine keeps this one from having these volumes.
     fn rival(&self, volumes: &[Entry]) -> Option<String> {
-        let own = self.state_path("engine");
+        let own = self.record_path();
         let paths = others(&self.directory, "engine").into_iter();
         for path in paths.filter(|path| *path != own) {
             let record = match fs::File::open(&path) {
@@ -371,40 +362,8 @@ impl Registry {
     }
 }
 
-/// See [`Registry::left_behind`].
-pub struct LeftBehind {
-    /// Their paths.
-    pub files: Vec<PathBuf>,
-    /// The lock of the directory, if it was wanted.
-    guard: Option<anyhow::Result<fs::File>>,
-}
-
-impl LeftBehind {
-    /// Moves what was taken over out of `file`: writes it as this engine's by `write_own`, then
-    /// leaves `rest` there.
-    ///
-    /// # Errors
-    /// The directory is not locked, or a file can't be written: it may stand in both.
-    pub fn move_out<T: Serialize>(
-        &self,
-        file: &Path,
-        rest: &BTreeMap<String, T>,
-        write_own: impl FnOnce() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        if let Some(Err(error)) = &self.guard {
-            return Err(anyhow!("{error:#}"));
-        }
-        write_own()?;
-        if rest.is_empty() {
-            state::remove(file)
-        } else {
-            state::write(file, rest)
-        }
-    }
-}
-
 /// The id in the name of a state file.
-fn id_of(path: &Path) -> Option<&str> {
+pub fn id_of(path: &Path) -> Option<&str> {
     let (_, id) = path.file_stem()?.to_str()?.split_once('-')?;
     Some(id)
 }

@@ -1,6 +1,5 @@
 //! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
 use crate::limits::TEXT_BYTES_MAX;
-use crate::log;
 use crate::text;
 use crate::units::format_bytes;
 use anyhow::{Context, bail};
@@ -10,30 +9,14 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-/// What a file holds; the default if there is none.
+/// What a file holds; `None`: there is none.
 ///
 /// # Errors
 /// It can't be read, or holds something else.
-pub fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
     match text::if_there(path)? {
-        Some(text) => Ok(serde_json::from_str(&text)?),
-        None => Ok(T::default()),
-    }
-}
-
-/// What a file of another control socket holds that is no safety state; `None`: it can't be read,
-/// which is logged.
-pub fn read_other<T: DeserializeOwned + Default>(path: &Path, what: &str) -> Option<T> {
-    match read(path) {
-        Ok(it) => Some(it),
-        Err(error) => {
-            log::say(format!(
-                "{}: {what} can't be read, and are passed over: {error:#}; remove the file if \
-                 that engine will not start again",
-                path.display()
-            ));
-            None
-        }
+        Some(text) => Ok(Some(serde_json::from_str(&text)?)),
+        None => Ok(None),
     }
 }
 
@@ -57,6 +40,17 @@ pub fn remove(path: &Path) -> anyhow::Result<()> {
         // It would be in nobody's way if it came back.
         _ => Ok(()),
     }
+}
+
+/// Removes a file for good, if it is there: it does not come back after a loss of power.
+///
+/// # Errors
+/// It can't be.
+pub fn remove_durably(path: &Path) -> anyhow::Result<()> {
+    remove(path)?;
+    let directory = path.parent().context("no directory")?;
+    fs::File::open(directory)?.sync_all()?;
+    Ok(())
 }
 
 fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
@@ -108,9 +102,9 @@ mod tests {
             format!("{error:#}").contains("more than 1 MiB"),
             "{error:#}"
         );
-        assert_eq!(read::<String>(&path).unwrap(), "a");
+        assert_eq!(read::<String>(&path).unwrap().unwrap(), "a");
         let longest = "c".repeat(TEXT_BYTES_MAX as usize - 2); // and its quotes
         write(&path, &longest).unwrap();
-        assert_eq!(read::<String>(&path).unwrap(), longest);
+        assert_eq!(read::<String>(&path).unwrap().unwrap(), longest);
     }
 }

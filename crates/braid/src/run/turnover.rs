@@ -62,7 +62,7 @@ impl Service {
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
         let (mut of, mut found) = self.with_discovered(of);
         let recorded = self.record(&of)?;
-        self.inherit_marks(&of)?;
+        self.inherit(&of)?;
         found.append(&mut remember(&self.marks(), &mut of));
         let of = &of;
         if of.paths.is_empty() {
@@ -156,11 +156,14 @@ impl Service {
         }
     }
 
-    /// Takes over what engines that have ended left of a new volume.
-    fn inherit_marks(&self, of: &Volume) -> Result<(), String> {
+    /// Takes over what engines that have ended left of a new volume, and knew of it.
+    fn inherit(&self, of: &Volume) -> Result<(), String> {
         let registry = self.registry();
         let adopted = self.marks().adopt(&registry, &[of]);
-        adopted.map_err(|error| format!("{error:#}"))
+        let known = || self.known().adopt(&registry, std::slice::from_ref(of));
+        adopted
+            .and_then(|()| known())
+            .map_err(|error| format!("{error:#}"))
     }
 
     /// One that was opened leaves before anybody had it.

@@ -430,6 +430,7 @@ impl Volumes {
 mod tests {
     use super::*;
     use crate::run::config::tests::parsed;
+    use crate::run::registry::Registry;
 
     fn config(names: &[&str]) -> Config {
         let volume = |name: &&str| {
@@ -440,8 +441,9 @@ mod tests {
     }
 
     fn running(name: &str) -> Running {
-        let file = tempfile::tempdir().unwrap().path().join("none");
-        let choices = Choices::read(file).unwrap();
+        let nowhere = std::path::Path::new("/nowhere");
+        let registry = Registry::new(nowhere.to_owned(), "a".to_owned(), nowhere);
+        let choices = Choices::new(&registry);
         let of = config(&[name]).volumes.remove(0);
         Running::new(of, &choices, BTreeMap::new(), &BTreeMap::new())
     }

@@ -210,7 +210,7 @@ pub(super) fn check_alone(volumes: &[Volume]) -> Result<(), (usize, String)> {
 }
 
 /// What a URI leads to, whatever is said beside. Memory is another one each time.
-pub(super) fn end(uri: &PathUri) -> String {
+pub fn end(uri: &PathUri) -> String {
     match uri.kind() {
         UriKind::File(path) => format!("file:{}", path.display()),
         UriKind::NvmeNg(ng) => format!("nvme-ng:{}", ng.device.display()),

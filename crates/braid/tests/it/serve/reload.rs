@@ -128,21 +128,43 @@ impl Rig {
             .collect()
     }
 
-    /// The state file of this kind, and what it holds.
+    /// The record of this engine, or the first of the files of a kind; what it holds.
     fn kept(&self, kind: &str) -> (PathBuf, Value) {
-        let Ok(all) = std::fs::read_dir(self.path("state/braid")) else {
-            return Default::default(); // nothing was kept yet
-        };
-        let mut all = all.map(|entry| entry.unwrap().path());
-        let is_it = |path: &PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            name.starts_with(kind) && name.ends_with(".json")
-        };
-        let Some(path) = all.find(is_it) else {
-            return Default::default();
-        };
-        let text = std::fs::read_to_string(&path).unwrap();
-        (path, serde_json::from_str(&text).unwrap())
+        let mut all = self.files(kind);
+        match all.is_empty() {
+            true => Default::default(), // nothing was kept yet
+            false => all.remove(0),
+        }
+    }
+
+    /// What marks hold, by the names of their volumes.
+    fn marks(&self) -> Value {
+        let all = self.files("volumes/mark").into_iter();
+        let named = all.map(|(_, it)| {
+            let name = it["of"]["volume"].as_str().unwrap().to_owned();
+            (name, it["holds"].clone())
+        });
+        Value::Object(named.collect())
+    }
+
+    fn files(&self, kind: &str) -> Vec<(PathBuf, Value)> {
+        let kind = self.path("state/braid").join(kind);
+        let all = std::fs::read_dir(kind.parent().unwrap())
+            .into_iter()
+            .flatten();
+        let mut all: Vec<PathBuf> = all.map(|entry| entry.unwrap().path()).collect();
+        all.retain(|path| {
+            let start = path.to_str().unwrap().starts_with(kind.to_str().unwrap());
+            start && path.extension().is_some_and(|it| it == "json")
+        });
+        all.sort();
+        // One may be removed just now.
+        let text = |path: &PathBuf| std::fs::read_to_string(path).ok();
+        let read = all.into_iter().filter_map(|it| {
+            let text = text(&it)?;
+            Some((it, serde_json::from_str(&text).unwrap()))
+        });
+        read.collect()
     }
 
     fn client(&self, name: &str) -> Client {
@@ -229,7 +251,7 @@ fn volumes_come_and_go_under_load_and_are_shown_at_once() {
         for name in ["v1.sock", "more.sock"] {
             assert!(!rig.path(name).exists(), "{name}");
         }
-        assert!(rig.kept("marks").1.get("v1").is_none(), "it left cleanly");
+        assert!(rig.marks().get("v1").is_none(), "it left cleanly");
     }
     load.end();
     assert_eq!(rig.end(Signal::TERM), Some(0));
@@ -276,7 +298,7 @@ fn a_reload_with_one_bad_volume_changes_nothing() {
         for name in ["v1.sock", "v2.sock"] {
             assert!(!rig.path(name).exists(), "{name}");
         }
-        let marks = rig.kept("marks").1;
+        let marks = rig.marks();
         assert!(marks.get("v1").is_none() && marks.get("v2").is_none());
     }
     let changed = rig.reload(&[V0, ("v2", &[&one, dead], "")]);
@@ -333,7 +355,7 @@ fn volume_with_clients_leaves_by_force_only() {
     assert!(changed.as_str().unwrap().contains("removed volume v1"));
     assert_eq!(rig.names(), ["v0"]);
     assert!(idle.is_over() && busy.is_over());
-    wait_until(|| rig.kept("marks").1.get("v1").is_none().then_some(()));
+    wait_until(|| rig.marks().get("v1").is_none().then_some(()));
     load.end();
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
@@ -456,7 +478,7 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
         .notes("v1: an earlier engine left changes under way");
     assert!(line.contains("its paths were others then"), "{line}");
     wait_until(|| {
-        let paths = rig.kept("marks").1["v1"]["paths"].clone();
+        let paths = rig.marks()["v1"]["paths"].clone();
         (paths.as_array()?.len() == 2).then_some(())
     });
     rig.end(Signal::KILL);
@@ -491,7 +513,7 @@ fn a_reload_that_waits_does_not_keep_the_engine_from_ending() {
     assert!(begun.elapsed() < SOON);
     let output = reload.unwrap().wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(rig.kept("marks").1.get("v1").is_none());
+    assert!(rig.marks().get("v1").is_none());
     rig.start(&[V0]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }

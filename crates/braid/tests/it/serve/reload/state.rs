@@ -58,7 +58,7 @@ fn t09_mark_is_found_by_any_control_socket() {
     assert_eq!(client.write(0, 2), 0); // after the bound
     engine.signal(Signal::TERM);
     assert_eq!(engine.ended().code(), Some(0));
-    assert_eq!(rig.kept("marks").0, PathBuf::new());
+    assert_eq!(rig.kept("volumes/mark").0, PathBuf::new());
     assert_eq!(rig.kept("engine").0, PathBuf::new());
 }
 
@@ -70,7 +70,7 @@ fn t09_running_engine_keeps_its_mark_and_volume() {
     };
     let mut rig = Rig::new(directory, QUICK);
     rig.start(&[V0, ("v1", &[&one], "")]);
-    wait_until(|| rig.kept("marks").1.get("v1").map(drop));
+    wait_until(|| rig.marks().get("v1").map(drop));
     let pid = format!("process {}", rig.engine().child.id());
     std::fs::remove_file(rig.path("c.sock")).unwrap(); // as a cleaner does
     for (socket, volume) in [
@@ -84,7 +84,7 @@ fn t09_running_engine_keeps_its_mark_and_volume() {
         assert!(line.contains(&pid), "{line}");
         assert_eq!(second.ended().code(), Some(1));
     }
-    assert!(rig.kept("marks").1.get("v1").is_some());
+    assert!(rig.marks().get("v1").is_some());
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
@@ -97,8 +97,8 @@ fn volume_without_a_mark() {
     let mut rig = Rig::new(directory, keys);
     let v1: Volume = ("v1", &[&one], "");
     rig.start(&[V0, v1]);
-    wait_until(|| rig.kept("marks").1.get("v1").map(drop));
-    let (marks, _) = rig.kept("marks");
+    wait_until(|| rig.marks().get("v1").map(drop));
+    let (marks, _) = rig.kept("volumes/mark");
     rig.reload(&[V0]);
     wait_until(|| (!marks.exists()).then_some(())); // nothing is marked
     // Where the new file is to be, something else is.
@@ -417,7 +417,8 @@ fn damaged_file_of_another_socket_keeps_no_engine_from_starting() {
     let mut rig = Rig::new(directory, QUICK);
     let kept = rig.path("state/braid");
     std::fs::create_dir_all(&kept).unwrap();
-    for kind in ["choices", "volumes"] {
+    std::fs::create_dir_all(kept.join("volumes")).unwrap();
+    for kind in ["choices", "volumes", "volumes/choice", "volumes/identity"] {
         let name = format!("{kind}-0123456789abcdef.json");
         std::fs::write(kept.join(&name), "{").unwrap();
         rig.start(&[V0]);
@@ -427,10 +428,118 @@ fn damaged_file_of_another_socket_keeps_no_engine_from_starting() {
         std::fs::remove_file(kept.join(name)).unwrap();
     }
     // What they say of writes under way is not passed over.
-    let marks = "marks-0123456789abcdef.json";
-    std::fs::write(kept.join(marks), "{").unwrap();
-    rig.configure(&[V0]);
-    let mut engine = start_at(&rig, &rig.path("c.sock"));
-    engine.notes(marks);
-    assert_eq!(engine.ended().code(), Some(1));
+    for kind in ["marks", "volumes/mark"] {
+        let marks = format!("{kind}-0123456789abcdef.json");
+        std::fs::write(kept.join(&marks), "{").unwrap();
+        rig.configure(&[V0]);
+        let mut engine = start_at(&rig, &rig.path("c.sock"));
+        engine.notes(&marks);
+        assert_eq!(engine.ended().code(), Some(1));
+        std::fs::remove_file(kept.join(marks)).unwrap();
+    }
+}
+
+/// What an engine of the version before kept, of one of its volumes over a target and one over a
+/// file: by its control socket, as it called the volumes.
+fn older_files(rig: &Rig, socket: &Path, [one, two]: &[String; 2]) {
+    let place = |uri: &str| {
+        (
+            format!("{uri}?nsid=1"),
+            uri.rsplit('/').next().unwrap().to_owned(),
+        )
+    };
+    let ((one, nqn), (two, _)) = (place(one), place(two));
+    let setting = |policy: &str| {
+        serde_json::json!({
+            "policy": policy, "ewma_shift": 3, "weight_timeout_ns": 15_000_000_000_u64,
+            "hedge": "auto",
+        })
+    };
+    let chosen = |paths: serde_json::Value| {
+        serde_json::json!({
+            "configured": setting("queue-depth"), "chosen": setting("round-robin"), "paths": paths,
+        })
+    };
+    let paths = serde_json::json!({
+        "configured": [one, two], "chosen": [one, two], "aside": {&two: "failed"},
+    });
+    let id = uuid::Uuid::new_v5(
+        &uuid::Uuid::NAMESPACE_URL,
+        socket.as_os_str().as_encoded_bytes(),
+    );
+    let mark = serde_json::json!({
+        "bound_ms": 1100, "paths": [one, two], "namespace": {"subsystem": nqn, "nsid": 1},
+    });
+    let shown = serde_json::json!({
+        "subsystem": nqn, "nsid": 1, "uuid": UUIDS[0], "nguid": null,
+    });
+    for (kind, text) in [
+        ("marks", serde_json::json!({"v1": mark})),
+        (
+            "choices",
+            serde_json::json!({"v0": chosen(serde_json::Value::Null), "v1": chosen(paths)}),
+        ),
+        ("volumes", serde_json::json!({"v1": shown})),
+    ] {
+        let name = format!("state/braid/{kind}-{}.json", id.simple());
+        std::fs::create_dir_all(rig.path("state/braid")).unwrap();
+        std::fs::write(rig.path(&name), text.to_string()).unwrap();
+    }
+}
+
+/// What the version before kept holds at an upgrade, and nothing of it for another volume.
+#[test]
+fn files_of_the_version_before_are_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, uris)) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let Some((_other, [unrelated, _])) = two_ports(directory.path(), "u") else {
+        return;
+    };
+    let mut rig = Rig::new(directory, QUICK);
+    std::fs::write(rig.path("image"), vec![0; 16 << 20]).unwrap();
+    let image = format!("file:{}", rig.path("image").display());
+    let v0: Volume = ("v0", &[&image], "");
+    let [one, two] = [0, 1].map(|at| format!("{}?nsid=1", uris[at]));
+    // By an engine that is elsewhere: its names are no other volumes', and what it knew of its
+    // namespaces holds where these are.
+    older_files(&rig, &rig.path("other.sock"), &uris);
+    let unrelated: Volume = ("v1", &[&unrelated], "");
+    rig.start(&[v0, unrelated]);
+    rig.engine().notes("were converted");
+    rig.engine().says("v1: ready").unwrap();
+    assert!(rig.files("marks").is_empty() && rig.files("choices").is_empty());
+    for name in ["v0", "v1"] {
+        assert_eq!(rig.stat(name)["policy"], "queue-depth", "{name}");
+    }
+    assert!(!rig.engine().has_noted("an earlier engine"));
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+    // By this one, under another name. The namespace is another one than it was.
+    for socket in ["other.sock", "c.sock"] {
+        let _ = std::fs::remove_dir_all(rig.path("state"));
+        older_files(&rig, &rig.path(socket), &uris);
+        rig.start(&[v0, ("w1", &[&one, &two], "")]);
+        let engine = rig.engine();
+        engine.notes("w1: an earlier engine left changes under way");
+        engine.notes("w1: its paths lead to another namespace");
+        rig.ask(&["accept", "w1"]);
+        rig.engine().says("w1: ready").unwrap();
+        let w1 = rig.stat("w1");
+        assert_eq!(w1["policy"], "round-robin");
+        wait_until(|| (rig.stat("w1")["paths"][1]["state"] == "failed").then_some(()));
+        let of_file = match socket {
+            "c.sock" => "round-robin",
+            _ => "queue-depth",
+        };
+        assert_eq!(rig.stat("v0")["policy"], of_file);
+        // Killed and started again, it has all that from its own files.
+        rig.end(Signal::KILL);
+        rig.start(&[v0, ("w1", &[&one, &two], "")]);
+        rig.engine()
+            .notes("w1: an earlier engine left changes under way");
+        rig.engine().says("w1: ready").unwrap();
+        assert_eq!(rig.stat("w1")["policy"], "round-robin");
+        assert_eq!(rig.end(Signal::TERM), Some(0));
+    }
 }
