@@ -6,6 +6,11 @@
 use sd_notify::NotifyState;
 use std::time::Duration;
 
+/// Whether a service manager is told anything.
+pub fn is_there() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
 /// Reports that clients are served from now on, and starts the watchdog's pings if the unit has a
 /// watchdog.
 pub fn ready() {

@@ -1,13 +1,13 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
 use super::call::{
-    AcceptParams, CancelParams, CheckParams, DiffParams, EngineCall, ForgetParams, KnobParams,
-    PathParams, PolicyParams, ReloadParams,
+    AcceptParams, CancelParams, DiffParams, EngineCall, ForgetParams, KnobParams, PathParams,
+    PolicyParams, ReloadParams,
 };
 use super::explain::ExplainArgs;
 use super::exports::ExportParams;
 use super::live;
-use crate::cli::{Exit, Usage};
+use crate::cli::Usage;
 use crate::control::access::{Mode, Name};
 use crate::control::call::Nothing;
 use crate::control::limits::ANSWER_WAIT;
@@ -115,7 +115,7 @@ pub enum EngineVerb {
     },
     /// Say how well a volume is, and why a path isn't usable: exit code 0 ok (all paths are), 1
     /// degraded (some are), 2 down (none is), 3 unknown
-    Check(CheckArgs),
+    Check(super::check::CheckArgs),
 }
 
 /// Options of every verb here.
@@ -265,15 +265,6 @@ pub enum ExportVerb {
     },
 }
 
-/// Options of `check`.
-#[derive(Clone, Debug, Args)]
-pub struct CheckArgs {
-    /// Volume [default: the worst of all]
-    volume: Option<String>,
-    #[command(flatten)]
-    common: Common,
-}
-
 /// Asks, and shows the answer.
 ///
 /// # Errors
@@ -351,7 +342,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
                 writeln!(text, "{}: accepted", word(&value["volume"]))
             })
         }
-        EngineVerb::Check(args) => check(args),
+        EngineVerb::Check(args) => super::check::check(args),
     }
 }
 
@@ -583,61 +574,6 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
 /// A text that the engine would take: a wrong one is a usage error whether or not an engine runs.
 pub fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
     text.parse::<T>().map(|_| text.to_owned())
-}
-
-fn check(args: &CheckArgs) -> anyhow::Result<()> {
-    let volume = args.volume.clone();
-    let value = match args.common.call(&EngineCall::Check(CheckParams { volume })) {
-        Ok(value) => value,
-        Err(error) => {
-            output::note(&format!("{error:#}"));
-            return Err(Exit(UNKNOWN).into());
-        }
-    };
-    let told = args.common.print(&value, |text, value| {
-        for volume in items(&value["volumes"]) {
-            writeln!(
-                text,
-                "{}: {}",
-                word(&volume["name"]),
-                word(&volume["state"])
-            )?;
-            if let Some(why) = volume["why"].as_str() {
-                super::stat::paragraph_at(text, "  ", why)?;
-            }
-            for leg in items(&volume["legs"]) {
-                let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
-                let whys = [&leg["why"], &leg["damage"]].map(Value::as_str);
-                let whys: Vec<&str> = whys.into_iter().flatten().collect();
-                let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
-                if state != "in-sync" || why.is_some() {
-                    writeln!(text, "  {uri}: {state}{}", why.unwrap_or_default())?;
-                }
-            }
-            if let Some(risk) = volume["risk"].as_str() {
-                super::stat::paragraph_at(text, "  risk: ", risk)?;
-            }
-            for why in items(&volume["awaits"]) {
-                super::stat::paragraph_at(text, "  awaits: ", word(why))?;
-            }
-            let paths = items(&volume["paths"]);
-            for path in paths {
-                let whys = [&path["why"], &path["damage"]];
-                for why in whys.into_iter().filter_map(Value::as_str) {
-                    let uri = word(&path["uri"]);
-                    writeln!(text, "  {} {uri}: {why}", number(&path["path"]))?;
-                }
-            }
-        }
-        Ok(())
-    });
-    if let Err(why) = output::unless_closed(told) {
-        output::note(&format!("{why:#}"));
-    }
-    match number(&value["code"]) as u8 {
-        0 => Ok(()),
-        code => Err(Exit(code).into()),
-    }
 }
 
 fn list(text: &mut String, value: &Value) -> std::fmt::Result {

@@ -107,6 +107,9 @@ pub struct Config {
     /// How long a SIGTERM waits for I/O under way.
     #[serde(default = "keys::drain_timeout")]
     pub drain_timeout: Duration,
+    /// How long READY waits for volumes that are not up.
+    #[serde(default = "keys::ready_wait")]
+    pub ready_wait: Duration,
     /// Host NQN.
     pub hostnqn: Option<String>,
     /// Host identifier.
@@ -151,6 +154,17 @@ pub enum Gone {
     Remove,
 }
 
+/// What becomes of clients of a volume that was not up yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BeforeUp {
+    /// They wait.
+    #[default]
+    Wait,
+    /// They are told so, and have no export.
+    Refuse,
+}
+
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -187,6 +201,8 @@ pub struct Volume {
     pub nsid: Option<u32>,
     /// What becomes of paths that are not told any more.
     pub gone: Option<Gone>,
+    /// What becomes of clients before it is up.
+    pub before_up: Option<BeforeUp>,
     /// Policy.
     #[serde(default = "keys::default_policy", deserialize_with = "keys::policy")]
     pub policy: Policy,

@@ -70,7 +70,7 @@ pub static KEYS: [Key; 13] = [
 /// Knobs of policies, which `knob set` takes as well.
 const OF_POLICIES: &str = "ewma_shift, weight_timeout, hedge";
 /// Keys of a volume that are fixed while it runs.
-const FIXED: [&str; 7] = [
+const FIXED: [&str; 8] = [
     "quiesce_time",
     "write_failover",
     "shared_write_cache",
@@ -78,6 +78,7 @@ const FIXED: [&str; 7] = [
     "unsafe_without_mark",
     "uuid",
     "nguid",
+    "before_up",
 ];
 /// Keys of the whole engine that are, and look like those of a volume.
 const OF_ENGINE: [&str; 4] = [
@@ -252,6 +253,7 @@ pub fn fixed(from: &Volume, to: &Volume) -> Vec<&'static str> {
         from.unsafe_without_mark != to.unsafe_without_mark,
         from.uuid != to.uuid,
         from.nguid != to.nguid,
+        from.before_up != to.before_up,
     ];
     let (from, to) = (from.recovery(), to.recovery());
     let differ = [

@@ -9,7 +9,8 @@
 //! * [`call`]: what can be asked of it; [`service`]: who answers; [`report`]: the answers;
 //!   [`reload`]: another configuration; [`desired`]: what it is to be; [`plan`]: which changes that
 //!   takes; [`reconcile`]: carries them out
-//! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
+//! * [`client`]: the verbs that ask; [`check`] and [`stat`]: what these show; [`explain`]: why a
+//!   path; [`ready`]: what is told of volumes that are not up yet
 //!
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
@@ -22,6 +23,7 @@
 //! All clients of a volume are on one core.
 mod address;
 pub mod call;
+mod check;
 mod choices;
 pub mod client;
 mod config;
@@ -51,6 +53,7 @@ mod paths;
 mod pending;
 mod plan;
 mod reach;
+mod ready;
 mod reconcile;
 mod records;
 mod registry;
@@ -200,6 +203,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     let keeper = Keeper::start(&service)?;
     service.put_aside();
+    service.refuse_early_clients();
     service.accept_names(&args.accept);
     service.look_for_late();
     let exported = service.export_configured();
@@ -210,7 +214,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         for line in service.exports_in_words() {
             output::print(&line).ok();
         }
-        service_manager::ready();
+        ready::announce(&service)?;
         attend(&events, &service, &keeper)
     });
     service_manager::stopping();
@@ -367,7 +371,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         | RunEvent::Unflushed(..)
         | RunEvent::Loss(..)
         | RunEvent::Changed(..)) => keeper.keep(event),
-        RunEvent::Refused(volume, why) => service.senders.refuse_clients(volume, why),
+        RunEvent::Refused(volume, why) => service.refuse_clients(volume, why),
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Disconnected(of) => service.look_up_host(of),
         RunEvent::Vacated(export) => service.vacated(export),

@@ -360,7 +360,9 @@ impl Service {
         let mut state = self.state();
         let there = state.volumes.has(volume);
         let it = state.volumes.meant(volume);
-        it.is_some_and(|it| it.info.replace(info).is_none()) && there
+        let is_new = it.is_some_and(|it| it.info.replace(info).is_none());
+        self.news.notify_all();
+        is_new && there
     }
 
     /// A new volume is there, which is said to everybody; in words.

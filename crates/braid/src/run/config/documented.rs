@@ -19,6 +19,7 @@ fn resolve(volume: &mut Volume) {
     volume.leg_quiesce.get_or_insert(LEG_QUIESCE_NS);
     volume.rebuild_floor.get_or_insert(Rate(speed.floor));
     volume.gone.get_or_insert_default();
+    volume.before_up.get_or_insert_default();
     volume.ewma_shift = Some(knobs.ewma_shift);
     volume.weight_timeout = Some(knobs.weight_timeout_ns);
     volume.hedge = Some(knobs.hedging);

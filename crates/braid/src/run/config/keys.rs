@@ -35,6 +35,10 @@ pub(super) fn connect_timeout() -> Duration {
 pub(super) fn drain_timeout() -> Duration {
     Duration(30_000_000_000)
 }
+/// Well below what service managers wait for a start (90 s).
+pub(super) fn ready_wait() -> Duration {
+    Duration(30_000_000_000)
+}
 pub(super) fn default_policy() -> Policy {
     Policy::QueueDepth
 }

@@ -4,6 +4,7 @@ use crate::run::config::Config;
 use crate::run::config::tests::parsed;
 use crate::run::entries::Origin;
 use crate::run::paths::uris;
+use crate::run::registry::Registry;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,8 +96,9 @@ impl Engine {
     }
 
     fn reloaded(&self, wanted: &[Volume]) -> Desired {
-        let file = tempfile::tempdir().unwrap().path().join("none");
-        let choices = Choices::read(file).unwrap();
+        let nowhere = std::path::Path::new("/nowhere");
+        let registry = Registry::new(nowhere.to_owned(), "a".to_owned(), nowhere);
+        let choices = Choices::new(&registry);
         let (old, new) = (config(&self.file), config(wanted));
         self.now().reloaded(&old, &new, &choices)
     }

@@ -2,6 +2,7 @@
 //! `braid target`, and servers of hardware queues.
 
 mod discovery;
+mod early;
 mod explain;
 mod extents;
 mod faults;

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// The socket of a service manager.
-struct Manager(UnixDatagram);
+pub struct Manager(UnixDatagram);
 
 impl Manager {
-    fn bind(at: &Path) -> Self {
+    pub fn bind(at: &Path) -> Self {
         let socket = UnixDatagram::bind(at).unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         Self(socket)
@@ -24,8 +24,16 @@ impl Manager {
         Ok(String::from_utf8_lossy(&bytes[..len]).into_owned())
     }
 
+    /// Whether nothing was said that was not heard.
+    pub fn is_silent(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        let heard = self.next();
+        self.0.set_nonblocking(false).unwrap();
+        heard.is_err()
+    }
+
     /// Messages until one has this line.
-    fn until(&self, line: &str) {
+    pub fn until(&self, line: &str) {
         while !self.next().unwrap().lines().any(|it| it == line) {}
     }
 }
