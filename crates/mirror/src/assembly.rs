@@ -24,6 +24,8 @@
 //! ([`Superblock::confirmed`]), which takes up to two heartbeats (T50): it is rebuilt then.
 //!
 //! [`History`]: super::history::History
+pub mod degraded;
+
 use super::Superblock;
 use super::copies::NoLeg;
 use super::history::Standing;

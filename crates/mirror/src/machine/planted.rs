@@ -7,7 +7,7 @@
 #[cfg(test)]
 pub(crate) use plant::has;
 #[cfg(test)]
-pub(super) use plant::plant;
+pub(in crate::mirror) use plant::plant;
 
 /// What can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,10 @@ pub(crate) enum Bug {
     ShrunkUnlike,
     /// Where the last leg in sync was cut is not heeded by the next start (T50).
     CutForgotten,
+    /// A mirror starts by itself with legs of another lineage than its host began last (T14).
+    AnyLineage,
+    /// A mirror starts by itself after an unclean stop (T14).
+    StartUnclean,
 }
 
 #[cfg(not(test))]
@@ -101,7 +105,9 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::BadRead
         | Bug::LaggingSource
         | Bug::LeftWithoutUnflushed
-        | Bug::WaitingLacks => return None,
+        | Bug::WaitingLacks
+        | Bug::AnyLineage
+        | Bug::StartUnclean => return None,
     })
 }
 
