@@ -7,7 +7,7 @@
 #[cfg(test)]
 pub(crate) use plant::has;
 #[cfg(test)]
-pub(in crate::mirror) use plant::plant;
+pub(crate) use plant::plant;
 
 /// What can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! `assembly/tests/model.rs`.
 use super::super::tests::{PLACE, legs};
 use super::*;
-use crate::mirror::machine::planted;
+use crate::machine::planted;
 use alloc::vec;
 
 const MINE: u64 = 7;
