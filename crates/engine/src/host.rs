@@ -17,6 +17,7 @@
 //! * `stop`: the engine stops, by the stages of `shutdown`; `timers`: when it is called;
 //!   `outbox`: what it hands out
 //! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
+//! * `cache`: what a controller may have in its cache only
 //! * `volumes`: one volume, `path`: one path, on this core; `peers`: shared counts
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
@@ -127,8 +128,6 @@ pub struct HostEngine {
     out: Outbox,
     started: bool,
     shutdown: Shutdown,
-    /// Longest time that an I/O may go without an answer before its path is looked at.
-    unseen_ns_max: u64,
     /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
     is_inspection_due: bool,
     /// Most paths in all.
@@ -197,7 +196,6 @@ impl HostEngine {
             room,
             started: false,
             shutdown: Shutdown::new(),
-            unseen_ns_max,
             is_inspection_due: false,
             changes: ConfigChanges::default(),
             found: 0,

@@ -252,8 +252,9 @@ impl HostEngine {
         } else {
             self.volumes[at] = it;
         }
-        self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
-        self.hedger.set_unseen_max(self.unseen_ns_max);
+        let io_timeout_ns = self.settings.io_timeout_ns;
+        let unseen_ns_max = probation::unseen_ns_max(&self.volumes, io_timeout_ns);
+        self.hedger.set_unseen_max(unseen_ns_max);
         if self.started {
             self.volumes[at].shut_gate(&mut self.out, now_ns);
         }

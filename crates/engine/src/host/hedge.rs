@@ -286,6 +286,11 @@ impl Hedger {
         self.set_period(self.after_ns);
     }
 
+    /// The longest time that an I/O may go without an answer before its path is looked at, ns.
+    pub(super) fn unseen_ns_max(&self) -> u64 {
+        self.unseen_ns_max
+    }
+
     fn set_period(&mut self, after_ns: u64) {
         self.after_ns = after_ns;
         self.patience_ns = match after_ns {
@@ -763,7 +768,8 @@ impl HostEngine {
         let hedger = &mut self.hedger;
         let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
-            self.out.touch(&mut self.paths[number], Role::Io); // its bytes are copied in the next turn
+            // Its bytes are copied in the next turn.
+            self.out.touch(&mut self.paths[number], Role::Io);
         }
         end
     }

@@ -301,7 +301,7 @@ impl HostEngine {
             } else if let Some(issued_ns) = path.oldest_timed(&self.ios) {
                 // Whoever is silent together with all others is looked at again.
                 self.paths[number].probing.inspect_ns =
-                    now_ns.saturating_add(self.unseen_ns_max / 4);
+                    now_ns.saturating_add(self.hedger.unseen_ns_max() / 4);
                 let beside = self.probe_beside(number, issued_ns, now_ns);
                 let head = &mut self.volumes[volume].head;
                 let why = match beside {

@@ -137,8 +137,9 @@ impl HostEngine {
         if it.recovery.fast_io_fail_ns != before.fast_io_fail_ns {
             it.renew_patience(&mut self.ios);
         }
-        self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
-        self.hedger.set_unseen_max(self.unseen_ns_max);
+        let io_timeout_ns = self.settings.io_timeout_ns;
+        let unseen_ns_max = probation::unseen_ns_max(&self.volumes, io_timeout_ns);
+        self.hedger.set_unseen_max(unseen_ns_max);
         self.out.wake_by(now_ns);
     }
 }
