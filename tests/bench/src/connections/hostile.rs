@@ -61,6 +61,14 @@ pub struct Plan {
     pub pace: Duration,
 }
 
+impl Plan {
+    /// Pause between two steps of this one.
+    fn rest(self, number: usize) -> Duration {
+        let is_idle = number < self.idle;
+        if is_idle { IDLE_LOOK } else { self.pace }
+    }
+}
+
 /// One of them.
 struct Hostile {
     kind: Kind,
@@ -149,11 +157,7 @@ fn open_all(place: &Place, plan: Plan, count: &Count, stop: &AtomicBool) -> Vec<
         }
         let now = Instant::now();
         // Spread over the second, and the pace.
-        let rest = if number < plan.idle {
-            IDLE_LOOK
-        } else {
-            plan.pace
-        };
+        let rest = plan.rest(number);
         let mut hostile = Hostile {
             kind,
             queue: None,
@@ -180,12 +184,7 @@ fn step(place: &Place, plan: Plan, all: &mut [Hostile], count: &Count) {
         if hostile.due > now {
             continue;
         }
-        hostile.due = now
-            + if number < plan.idle {
-                IDLE_LOOK
-            } else {
-                plan.pace
-            };
+        hostile.due = now + plan.rest(number);
         if hostile.queue.is_none() {
             if again < AGAIN_MAX {
                 again += 1;
@@ -217,11 +216,7 @@ impl Hostile {
             return Seen::Over;
         };
         let mut bytes = [0; 4096];
-        let most = if self.kind == Kind::Reader {
-            1
-        } else {
-            bytes.len()
-        };
+        let most = if self.kind == Kind::Reader { 1 } else { 4096 };
         let seen = queue.socket.peep(&mut bytes[..most]);
         if seen == Seen::Over {
             return Seen::Over;
@@ -271,23 +266,17 @@ fn begin(kind: Kind, place: &Place, source: u8) -> Result<(Queue, Vec<u8>)> {
         Kind::Silent => (alone(place.connect(source)?), Vec::new()),
         Kind::Half => {
             let socket = place.connect(source)?;
-            let words = if nvme {
-                words::ic_req()
-            } else {
-                words::nbd_flags()
-            };
-            socket.say(&words[..words.len() / 2])?;
+            match nvme {
+                true => socket.say(&words::HALF_IC_REQ)?,
+                false => socket.say(&words::nbd_flags()[..2])?,
+            }
             (alone(socket), Vec::new())
         }
         Kind::Logged => {
             let socket = place.login(source, words::KATO_MS)?;
             // NBD has no word for it.
-            let words = if nvme {
-                words::keep_alive()
-            } else {
-                Vec::new()
-            };
-            (alone(socket), words)
+            let keep_alive = nvme.then(words::keep_alive);
+            (alone(socket), keep_alive.unwrap_or_default())
         }
         Kind::Trickle => {
             let queue = place.queue(source, ASKED + 1)?;

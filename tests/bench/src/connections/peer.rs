@@ -1,9 +1,9 @@
 //! Both sides of a session's beginning, as hosts and clients go through it.
 use super::socket::{Address, Socket};
 use super::words;
-use anyhow::{Result, ensure};
-use nvme::wire::fabrics::{CNTLID_ANY, ConnectResult};
-use nvme::wire::pdu::{COMMON_LEN, Header, PduType, parse_response};
+use anyhow::Result;
+use nvme::wire::fabrics::{CATTR_DISABLE_SQ_FLOW, CNTLID_ANY, Connect};
+use system::faults::nvme::Queue as Login;
 
 /// What a server speaks.
 #[derive(Clone, Debug)]
@@ -28,6 +28,18 @@ pub struct Queue {
     pub admin: Option<Socket>,
 }
 
+/// Connect of queue `qid` with so many entries.
+fn connect(qid: u16, entries: u16, kato_ms: u32) -> Connect {
+    Connect {
+        recfmt: 0,
+        qid,
+        sqsize: entries - 1,
+        // So that data may carry SUCCESS.
+        cattr: CATTR_DISABLE_SQ_FLOW,
+        kato_ms,
+    }
+}
+
 impl Place {
     /// A connection that was not used yet.
     pub fn connect(&self, source: u8) -> Result<Socket> {
@@ -47,9 +59,8 @@ impl Place {
             return Ok(Queue { socket, admin });
         };
         let io = self.connect(source)?;
-        initialize(&io)?;
-        io.say(&words::connect(nqn, 1, cntlid, entries, 0))?;
-        response(&io)?;
+        let mut queue = Login::begin(io.stream()?)?;
+        queue.connect(nqn, cntlid, &connect(1, entries, 0))?;
         Ok(Queue {
             socket: io,
             admin: Some(socket),
@@ -60,11 +71,9 @@ impl Place {
         let socket = self.connect(source)?;
         match &self.wire {
             Wire::Nvme(nqn) => {
-                initialize(&socket)?;
-                socket.say(&words::connect(nqn, 0, CNTLID_ANY, 32, kato_ms))?;
-                let cntlid = ConnectResult::parse(response(&socket)?).cntlid;
-                socket.say(&words::enable())?;
-                response(&socket)?;
+                let mut admin = Login::begin(socket.stream()?)?;
+                let cntlid = admin.connect(nqn, CNTLID_ANY, &connect(0, 32, kato_ms))?;
+                admin.enable()?;
                 Ok((socket, cntlid))
             }
             Wire::Nbd => {
@@ -76,31 +85,4 @@ impl Place {
             }
         }
     }
-}
-
-/// ICReq and ICResp.
-fn initialize(socket: &Socket) -> Result<()> {
-    socket.say(&words::ic_req())?;
-    socket.hear_all(&mut [0; 128])
-}
-
-/// The result of a response, which must be good.
-fn response(socket: &Socket) -> Result<u64> {
-    let mut pdu = vec![0; COMMON_LEN];
-    socket.hear_all(&mut pdu)?;
-    let length = Header::parse(&pdu)?.plen as usize;
-    ensure!(
-        (COMMON_LEN..=4 << 20).contains(&length),
-        "a PDU of {length} bytes"
-    );
-    pdu.resize(length, 0);
-    socket.hear_all(&mut pdu[COMMON_LEN..])?;
-    let cqe = parse_response(&pdu)?;
-    ensure!(
-        pdu[0] == PduType::CapsuleResp as u8 && cqe.status.is_success(),
-        "the target refused a command: PDU type {}, status {}",
-        pdu[0],
-        cqe.status
-    );
-    Ok(cqe.result)
 }

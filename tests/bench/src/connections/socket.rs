@@ -1,8 +1,10 @@
 //! Stream sockets of a load: TCP from several addresses of loopback, or Unix.
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +32,7 @@ pub enum Seen {
 
 /// A connected socket. Dropped, it is reset, so that no port rests in TIME-WAIT.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket(File);
 
 impl Socket {
     /// Connects; TCP from 127.0.`source`.1.
@@ -54,7 +56,12 @@ impl Socket {
         }
         .context("connect")?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER))?;
-        Ok(Self(socket))
+        Ok(Self(socket.into()))
+    }
+
+    /// The same connection of TCP, as its protocol's client takes it.
+    pub fn stream(&self) -> Result<TcpStream> {
+        Ok(OwnedFd::from(self.0.try_clone()?).into())
     }
 
     /// Little is received before the peer has to wait.
@@ -63,30 +70,20 @@ impl Socket {
     }
 
     /// Sends all.
-    pub fn say(&self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let sent = rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?;
-            bytes = &bytes[sent..];
-        }
-        Ok(())
+    pub fn say(&self, bytes: &[u8]) -> Result<()> {
+        (&self.0).write_all(bytes).context("send")
     }
 
     /// Receives some; nothing is an error.
     pub fn hear(&self, bytes: &mut [u8]) -> Result<usize> {
-        match rustix::net::recv(&self.0, &mut *bytes, RecvFlags::empty()) {
-            Ok((0, _)) => bail!("the server closed the connection"),
-            Ok((count, _)) => Ok(count),
-            Err(error) => Err(error).context("receive"),
-        }
+        let count = (&self.0).read(bytes).context("receive")?;
+        ensure!(count > 0, "the server closed the connection");
+        Ok(count)
     }
 
     /// Receives exactly as many.
     pub fn hear_all(&self, bytes: &mut [u8]) -> Result<()> {
-        let mut at = 0;
-        while at < bytes.len() {
-            at += self.hear(&mut bytes[at..])?;
-        }
-        Ok(())
+        (&self.0).read_exact(bytes).context("receive")
     }
 
     /// Takes what is there, without waiting.

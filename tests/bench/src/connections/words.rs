@@ -1,8 +1,7 @@
 //! PDUs and requests of hosts and clients, as bytes.
 use nbd::wire::{OptionHeader, RequestHeader, cmd, handshake, opt};
 use nvme::wire::SqeBuilder;
-use nvme::wire::fabrics::{CATTR_DISABLE_SQ_FLOW, Cc, Connect, ConnectData, Property, property};
-use nvme::wire::pdu::{DataHeader, Framing, IcReq, PduType, flags};
+use nvme::wire::pdu::{DataHeader, Framing, PduType, flags};
 use nvme::wire::sqe::{Sgl, admin, nvm};
 
 /// Time-out of an association that sends keep-alive, ms.
@@ -14,58 +13,16 @@ fn emitted(emit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// ICReq.
-pub fn ic_req() -> Vec<u8> {
-    let request = IcReq {
-        pfv: 0,
-        hpda: 0,
-        header_digest: false,
-        data_digest: false,
-        maxr2t: 0,
-    };
-    emitted(|out| request.emit(out))
-}
+/// The common header of an ICReq, of which all else is missing.
+pub const HALF_IC_REQ: [u8; 8] = [0, 0, 128, 0, 128, 0, 0, 0];
 
-fn capsule(sqe: &SqeBuilder, data: &[u8]) -> Vec<u8> {
+fn capsule(sqe: &SqeBuilder) -> Vec<u8> {
     let kind = PduType::CapsuleCmd;
-    emitted(|out| Framing::PLAIN.whole(out, kind, 0, sqe.bytes(), data))
-}
-
-/// Connect of queue `qid` of controller `cntlid` with so many entries.
-pub fn connect(nqn: &str, qid: u16, cntlid: u16, entries: u16, kato_ms: u32) -> Vec<u8> {
-    let connect = Connect {
-        recfmt: 0,
-        qid,
-        sqsize: entries - 1,
-        // So that data may carry SUCCESS.
-        cattr: CATTR_DISABLE_SQ_FLOW,
-        kato_ms,
-    };
-    let data = ConnectData {
-        hostid: [7; 16],
-        cntlid,
-        subnqn: nqn.as_bytes(),
-        hostnqn: b"nqn.2026-01.org.braid:bench-connections",
-    };
-    let sgl = Sgl::InCapsule {
-        offset: 0,
-        len: ConnectData::LEN as u32,
-    };
-    capsule(&connect.emit().sgl(sgl), &data.emit())
-}
-
-/// Property Set of CC: enabled.
-pub fn enable() -> Vec<u8> {
-    let set = Property {
-        offset: property::CC,
-        wide: false,
-        value: Cc::enabled(0, 0).0.into(),
-    };
-    capsule(&set.emit_set().cid(1), &[])
+    emitted(|out| Framing::PLAIN.whole(out, kind, 0, sqe.bytes(), &[]))
 }
 
 pub fn keep_alive() -> Vec<u8> {
-    capsule(&SqeBuilder::new(admin::KEEP_ALIVE).cid(2), &[])
+    capsule(&SqeBuilder::new(admin::KEEP_ALIVE).cid(2))
 }
 
 fn io(opcode: u8, cid: u16, blocks: u16, slba: u64) -> Vec<u8> {
@@ -79,7 +36,7 @@ fn io(opcode: u8, cid: u16, blocks: u16, slba: u64) -> Vec<u8> {
         0,
     ];
     let sqe = SqeBuilder::new(opcode).cid(cid).nsid(1).cdws(&cdws);
-    capsule(&sqe.sgl(Sgl::Transport { len }), &[])
+    capsule(&sqe.sgl(Sgl::Transport { len }))
 }
 
 /// A read of so many blocks of 4 KiB.

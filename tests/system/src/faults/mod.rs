@@ -20,7 +20,7 @@ mod marks;
 mod mounted;
 mod nbd;
 mod net;
-mod nvme;
+pub mod nvme;
 mod plan;
 mod prefixes;
 mod probe;

@@ -7,7 +7,8 @@
 use super::nbd::{BLOCK, PATIENCE};
 use super::stop;
 use anyhow::{Context, Result, bail, ensure};
-use nvme::wire::fabrics::{CNTLID_ANY, Cc, Connect, ConnectData, Property, property};
+use nvme::wire::fabrics::{CNTLID_ANY, Cc, Connect, ConnectData, ConnectResult};
+use nvme::wire::fabrics::{Property, property};
 use nvme::wire::pdu::{
     COMMON_LEN, DataHeader, Framing, Header, IcReq, IcResp, PduType, flags, parse_response,
 };
@@ -29,7 +30,7 @@ const PDU_MAX: usize = 4 << 20;
 const READY: Duration = Duration::from_secs(30);
 
 /// One queue.
-struct Queue {
+pub struct Queue {
     stream: TcpStream,
     cid: u16,
     /// Most bytes of one H2CData.
@@ -50,14 +51,16 @@ impl Client {
     /// # Errors
     /// Nobody listens, or the controller says why not.
     pub fn open(address: SocketAddr) -> Result<Self> {
-        let mut admin = Queue::open(address)?;
-        let cntlid = admin.connect(0, CNTLID_ANY)?;
-        let cc = Property {
-            offset: property::CC,
-            wide: false,
-            value: Cc::enabled(0, 0).0.into(),
+        let connect = |qid| Connect {
+            recfmt: 0,
+            qid,
+            sqsize: 31,
+            cattr: 0,
+            kato_ms: 0,
         };
-        good("Property Set", admin.command(cc.emit_set(), &[], &mut [])?)?;
+        let mut admin = Queue::open(address)?;
+        let cntlid = admin.connect(NQN, CNTLID_ANY, &connect(0))?;
+        admin.enable()?;
         let csts = Property {
             offset: property::CSTS,
             wide: false,
@@ -68,7 +71,7 @@ impl Client {
             Ok((good("Property Get", ended)?.result & 1 == 1).then_some(()))
         })?;
         let mut queue = Queue::open(address)?;
-        queue.connect(1, cntlid as u16)?;
+        queue.connect(NQN, cntlid, &connect(1))?;
         let mut shift = 0;
         stop::wait("namespace 1 is there", READY, || {
             shift = admin.block_shift()?;
@@ -145,11 +148,18 @@ fn good(what: &str, ended: Cqe) -> Result<Cqe> {
 }
 
 impl Queue {
-    /// A connection after ICReq and ICResp.
     fn open(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        Self::begin(stream)
+    }
+
+    /// A connection after ICReq and ICResp.
+    ///
+    /// # Errors
+    /// The peer does not answer, or as no controller does.
+    pub fn begin(stream: TcpStream) -> Result<Self> {
         let mut queue = Self {
             stream,
             cid: 0,
@@ -170,23 +180,32 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Connect: its result.
-    fn connect(&mut self, qid: u16, cntlid: u16) -> Result<u64> {
-        let connect = Connect {
-            recfmt: 0,
-            qid,
-            sqsize: 31,
-            cattr: 0,
-            kato_ms: 0,
-        };
+    /// Connect: the identifier of the controller.
+    ///
+    /// # Errors
+    /// The controller refuses.
+    pub fn connect(&mut self, nqn: &str, cntlid: u16, connect: &Connect) -> Result<u16> {
         let data = ConnectData {
             hostid: [0x6b; 16],
             cntlid,
-            subnqn: NQN.as_bytes(),
+            subnqn: nqn.as_bytes(),
             hostnqn: b"nqn.2026-01.org.example:faults-host",
         };
         let ended = self.command(connect.emit(), &data.emit(), &mut [])?;
-        Ok(good("Connect", ended)?.result & 0xffff)
+        Ok(ConnectResult::parse(good("Connect", ended)?.result).cntlid)
+    }
+
+    /// Property Set of CC: the controller of this admin queue is enabled.
+    ///
+    /// # Errors
+    /// The controller refuses.
+    pub fn enable(&mut self) -> Result<()> {
+        let cc = Property {
+            offset: property::CC,
+            wide: false,
+            value: Cc::enabled(0, 0).0.into(),
+        };
+        good("Property Set", self.command(cc.emit_set(), &[], &mut [])?).map(drop)
     }
 
     /// log2 of the block size of namespace 1; 0: it is not active.
