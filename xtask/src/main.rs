@@ -29,8 +29,7 @@ enum Task {
     /// Fuzzes with the stable compiler, each target for some seconds.
     Fuzz(fuzz::Args),
     /// Measures: what a policy, a wire I/O and an idle host cost.
-    #[command(subcommand)]
-    Bench(bench::Task),
+    Bench(bench::Args),
     /// Breaks paths of a real installation under load: what clients see, as tables.
     Faults(faults::Args),
     /// Plants bugs, and shows which world of the simulator finds each.
@@ -55,7 +54,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Task::Ci(args) => ci::run(&root(), &args),
         Task::Tidy => tidy::run(&root()),
         Task::Fuzz(args) => fuzz::run(&root(), &args),
-        Task::Bench(task) => bench::run(&root(), &task),
+        Task::Bench(args) => bench::run(&root(), args),
         Task::Faults(args) => faults::run(&root(), &args),
         Task::Canaries(args) => canaries::run(&root(), &args),
         Task::Vm(task) => vm::run(&root(), &task),

@@ -13,17 +13,8 @@ pub struct Counted {
     pub printed: Option<u64>,
 }
 
-/// What callgrind counts with [`SIMULATED`], in the order of its sums: instructions, reads, writes,
-/// and misses of instructions, reads and writes, in the first level and in the last.
-pub const EVENTS: [&str; 9] = [
-    "Ir", "Dr", "Dw", "I1mr", "D1mr", "D1mw", "ILmr", "DLmr", "DLmw",
-];
-/// Words to valgrind for a run whose cache misses are simulated.
-pub const SIMULATED: [&str; 3] = [
-    "--tool=callgrind",
-    "--callgrind-out-file=/dev/null",
-    "--cache-sim=yes",
-];
+/// Words to valgrind for a run of which only the sum is read.
+pub const QUIET: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
 
 /// # Errors
 /// valgrind is not installed: what to install.
@@ -37,7 +28,7 @@ pub fn check() -> Result<()> {
 /// Runs `program`; `function`: counts only inside functions of this pattern.
 pub fn run(program: &Path, arguments: &[&str], function: Option<&str>) -> Result<Counted> {
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.args(QUIET);
     if let Some(function) = function {
         command.args([
             "--collect-atstart=no",
@@ -56,10 +47,8 @@ pub fn run(program: &Path, arguments: &[&str], function: Option<&str>) -> Result
         "{name} {} failed:\n{said}",
         arguments.join(" ")
     );
-    let instructions = collected(&said);
     Ok(Counted {
-        instructions: instructions
-            .with_context(|| format!("callgrind counted nothing:\n{said}"))?,
+        instructions: collected(&said)?,
         printed: first_number(&String::from_utf8_lossy(&output.stdout)),
     })
 }
@@ -91,21 +80,14 @@ pub fn per_iteration(program: &Path, arguments: &[&str], few: u64) -> Result<(f6
 }
 
 /// The total in callgrind's summary.
-fn collected(said: &str) -> Option<u64> {
-    sums(said)?.next()?.parse().ok()
-}
-
-/// One sum for each of [`EVENTS`].
-pub fn totals(said: &str) -> Option<Vec<f64>> {
-    let totals: Option<Vec<f64>> = sums(said)?.map(|word| word.parse().ok()).collect();
-    totals.filter(|totals| totals.len() == EVENTS.len())
-}
-
-fn sums(said: &str) -> Option<impl Iterator<Item = &str>> {
-    let line = said
+///
+/// # Errors
+/// There is none.
+pub fn collected(said: &str) -> Result<u64> {
+    let sum = said
         .lines()
-        .find_map(|line| line.split_once("Collected :"))?;
-    Some(line.1.split_whitespace())
+        .find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+    sum.with_context(|| format!("callgrind counted nothing:\n{said}"))
 }
 
 fn first_number(text: &str) -> Option<u64> {
@@ -114,17 +96,13 @@ fn first_number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{collected, first_number, totals};
+    use super::{collected, first_number};
 
     #[test]
     fn the_total_is_read_out_of_callgrinds_summary() {
         let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
-        assert_eq!(collected(said), Some(123_456));
-        assert_eq!(collected("==7== Events    : Ir\n"), None);
-        assert_eq!(totals(said), None);
-        let said = "==7== Collected : 9 8 7 6 5 4 3 2 1\n";
-        let expected = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0];
-        assert_eq!(totals(said), Some(expected.to_vec()));
+        assert_eq!(collected(said).unwrap(), 123_456);
+        assert!(collected("==7== Events    : Ir\n").is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod served;
 mod socket;
 mod words;
 
-use super::Format;
+use super::Setup;
 use super::program::{median, range};
 use super::rounds::middle;
 use super::table::{self, Column};
@@ -27,8 +27,7 @@ use hostile::{Load, Plan};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use served::{Kind, Look, Served};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -102,15 +101,6 @@ pub struct Args {
         default_value = "target,nbd-unix,nbd-tcp"
     )]
     servers: Vec<Kind>,
-    /// A braid to measure instead of this tree's.
-    #[arg(long, value_name = "PATH")]
-    program: Option<PathBuf>,
-    /// Show what the server said.
-    #[arg(long)]
-    log: bool,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// A window with the load.
@@ -139,16 +129,15 @@ struct Row {
 }
 
 /// Measures and prints.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     raise_open_files(args)?;
     ensure!(
         args.pairs > 0 && args.seconds > 0.0,
         "no windows to measure"
     );
-    let braid = match &args.program {
-        Some(program) => program.clone(),
-        None => super::build(root, &["--bin", "braid"])?,
-    };
+    // The check has built this one.
+    let built = || super::build(&setup.root, &["--bin", "braid"]);
+    let braid = setup.braid.clone().map_or_else(built, Ok)?;
     let mut rows: Vec<Row> = Vec::new();
     for &kind in &args.servers {
         rows.push(measure(&braid, kind, args)?);
@@ -158,7 +147,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         args.idle, args.slow, args.pairs
     );
     let cells: Vec<Value> = rows.iter().map(|row| row.cell(args)).collect();
-    table::print(args.output, &title, &COLUMNS, &cells);
+    table::print(setup.output, &title, &COLUMNS, &cells);
     for row in &rows {
         let (most, bound) = (row.peak(), row.bound(args.slow));
         ensure!(
@@ -183,7 +172,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             args.least
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Each hostile client is a descriptor here, those with an admin connection two; and one at the
@@ -229,9 +218,6 @@ fn measure(braid: &Path, kind: Kind, args: &Args) -> Result<Row> {
         row.alone_cpu.push(cpu);
         loaded.ratio = 2.0 * loaded.rate / (before + rate);
         row.loaded.push(loaded);
-    }
-    if args.log {
-        eprintln!("{}:\n{}", kind.name(), served.said());
     }
     honest.end()?;
     Ok(row)

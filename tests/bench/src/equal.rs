@@ -7,14 +7,14 @@
 //! of I/Os per second, and of the host's processor time per I/O, which its neighbours touch less.
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
-use super::Format;
+use super::Setup;
 use super::program::{Target, facts, median, number, range};
 use super::rounds::{middle, ratios};
 use super::table::{self, Column};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// What the policy is compared to.
 const BESIDE: &str = "round-robin";
@@ -52,9 +52,6 @@ pub struct Args {
     /// CPUs of host and target.
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
     cpus: Vec<usize>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// One row of the table.
@@ -74,12 +71,12 @@ struct Run {
 }
 
 /// Measures every cell.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let [host, target] = args.cpus[..] else {
         bail!("--cpus: two of them, HOST,TARGET")
     };
     ensure!(args.pairs > 0, "--pairs: at least one");
-    let braid = super::build_dist(root, &["--bin", "braid"])?;
+    let braid = setup.braid()?;
     let mut rows = Vec::new();
     for &paths in &args.paths {
         ensure!(paths > 0, "--paths: at least one");
@@ -104,8 +101,8 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         args.depth, args.pairs, args.seconds, args.policy
     );
     let cells: Vec<Value> = rows.iter().map(Row::cell).collect();
-    table::print(args.output, &title, &COLUMNS, &cells);
-    Ok(ExitCode::SUCCESS)
+    table::print(setup.output, &title, &COLUMNS, &cells);
+    Ok(())
 }
 
 impl Row {

@@ -17,32 +17,57 @@ mod policy;
 mod queue;
 mod rounds;
 mod server;
-mod sim;
 mod table;
 mod wire;
 
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use system::figures::{Format, load_average};
 use system::program::{self, build, build_dist};
 
-/// What to measure.
+/// The part to measure, the program, and the form of the figures.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    task: Task,
+    #[command(flatten)]
+    setup: Setup,
+}
+
+#[derive(clap::Args)]
+struct Setup {
+    /// Output format.
+    #[arg(short, long, global = true, value_enum, default_value = "text")]
+    output: Format,
+    /// A braid that was built before, instead of building it.
+    #[arg(long, global = true, value_name = "PROGRAM")]
+    braid: Option<PathBuf>,
+    #[arg(skip)]
+    root: PathBuf,
+}
+
+impl Setup {
+    /// The braid to measure, built as it is installed unless one was given.
+    fn braid(&self) -> Result<PathBuf> {
+        let built = || build_dist(&self.root, &["--bin", "braid"]);
+        self.braid.clone().map_or_else(built, Ok)
+    }
+}
+
 #[derive(clap::Subcommand)]
-pub enum Task {
+enum Task {
     /// Instructions per select + complete, by policy and number of paths (callgrind).
     Policy(policy::Args),
     /// Instructions per I/O of each layer (callgrind).
-    Layers(layers::Args),
-    /// I/Os per second of a simulated world, and instructions per I/O (callgrind).
-    Sim(sim::Args),
+    Layers,
     /// A policy beside round-robin over one path and over equal paths (real I/O).
     Equal(equal::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
     /// Memory and wake-ups of an engine that is connected and idle.
     Memory(memory::Args),
-    /// A mirror under fio: policies over its legs, its intent bitmap, one leg beside none.
+    /// A mirror under fio: policies over its legs, its intent bitmap.
     Mirror(mirror::Args),
     /// An NBD export under fio, beside nbdkit's memory disk.
     Nbd(nbd::Args),
@@ -53,19 +78,21 @@ pub enum Task {
 }
 
 /// Measures and prints.
-pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
-    match task {
-        Task::Policy(args) => policy::run(root, args),
-        Task::Layers(args) => layers::run(root, args),
-        Task::Sim(args) => sim::run(root, args),
-        Task::Equal(args) => equal::run(root, args),
-        Task::Wire(args) => wire::run(root, args),
-        Task::Memory(args) => memory::run(root, args),
-        Task::Mirror(args) => mirror::run(root, args),
-        Task::Nbd(args) => nbd::run(root, args),
-        Task::Queue(args) => queue::run(root, args),
-        Task::Connections(args) => connections::run(root, args),
-    }
+pub fn run(root: &Path, args: Args) -> Result<ExitCode> {
+    let Args { task, mut setup } = args;
+    setup.root = root.to_path_buf();
+    match &task {
+        Task::Policy(args) => policy::run(&setup, args),
+        Task::Layers => layers::run(&setup),
+        Task::Equal(args) => equal::run(&setup, args),
+        Task::Wire(args) => wire::run(&setup, args),
+        Task::Memory(args) => memory::run(&setup, args),
+        Task::Mirror(args) => mirror::run(&setup, args),
+        Task::Nbd(args) => nbd::run(&setup, args),
+        Task::Queue(args) => queue::run(&setup, args),
+        Task::Connections(args) => connections::run(&setup, args),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Processor time of all children that have ended.

@@ -5,7 +5,7 @@
 //! the probes of its idle queues are all that happens. Once it is connected, resident memory and
 //! the voluntary switches of each of its threads are read from `/proc`, twice: the difference is
 //! how often it woke.
-use super::Format;
+use super::Setup;
 use super::program::Target;
 use super::server::{Server, directory, listens};
 use super::table::{self, Column};
@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -42,9 +41,6 @@ pub struct Args {
     /// Seconds of watching.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// An engine with one volume over these paths, and no client.
@@ -72,8 +68,8 @@ struct Look {
 }
 
 /// Measures and prints.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
-    let braid = super::build_dist(root, &["--bin", "braid"])?;
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
+    let braid = setup.braid()?;
     let target = Target::start(&braid, args.paths, None, false)?;
     let host = idle_engine(&braid, &target.uris, args.cores)?;
     sleep(SETTLE);
@@ -94,8 +90,8 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     cells.extend(target_after.cells("target", &target_before, seconds));
     let (paths, cores) = (args.paths, args.cores);
     let title = format!("{paths} paths x {cores} cores, connected and idle");
-    table::print(args.output, &title, &COLUMNS, &cells);
-    Ok(ExitCode::SUCCESS)
+    table::print(setup.output, &title, &COLUMNS, &cells);
+    Ok(())
 }
 
 impl Look {

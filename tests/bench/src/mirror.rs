@@ -2,31 +2,28 @@
 //!
 //! # Contract
 //! Real processes: legs in memory behind targets whose ports are shaped, or in files on their own,
-//! an engine that runs the mirror, fio over NBD. Three tables:
+//! an engine that runs the mirror, fio over NBD. Two tables:
 //! - `balance`: every policy over two equal legs and over one like a hard disk beside one like an
 //!   SSD: random reads and writes of four processes, one sequential reader, random reads; beside
 //!   the better leg alone. All policies in turn, several rounds; figures are medians over rounds,
 //!   ratios those of each round.
 //! - `intent`: writes where the bits of the intent bitmap have to be set first, and the same writes
 //!   once more where they are set; each round on a new mirror, over files that were written before.
-//! - `alone`: reads of a mirror with one leg beside the same reads of a file without a mirror: one
-//!   that was written, and one of holes, which asks no disk.
 //!
 //! # Limits
-//! The legs of `balance` are shaped, so that the machine is not what bounds them; those of the
-//! other two are as fast as the machine's disk.
-mod alone;
+//! The legs of `balance` are shaped, so that the machine is not what bounds them; those of
+//! `intent` are as fast as the machine's disk.
 mod balance;
 mod intent;
 mod stage;
 
-use super::Format;
 use super::fio::{self, Run};
 use super::table::{self, Column};
+use super::{Format, Setup};
 use anyhow::{Result, bail};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::Command;
 use system::process::is_installed;
 
 /// Which cells, how long.
@@ -47,12 +44,6 @@ pub struct Args {
     /// Only cells whose heading has this in it, such as "equal, read 128k".
     #[arg(long, default_value = "")]
     cells: String,
-    /// A braid that was built before, instead of building it.
-    #[arg(long, value_name = "PROGRAM")]
-    braid: Option<PathBuf>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// What can be measured.
@@ -62,23 +53,18 @@ enum Table {
     Balance,
     /// What the intent bitmap costs writes.
     Intent,
-    /// What one leg costs beside none.
-    Alone,
 }
 
 /// Measures every cell.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     if !is_installed("fio") {
         bail!("fio is not installed: apt-get install fio");
     }
-    let braid = match &args.braid {
-        Some(braid) => braid.clone(),
-        None => super::build_dist(root, &["--bin", "braid"])?,
-    };
+    let braid = setup.braid()?;
     let wanted = |table| args.tables.is_empty() || args.tables.contains(&table);
     let mut shown = serde_json::Map::new();
     let mut show = |name: &str, columns: &[Column], cells: Vec<Value>| {
-        if args.output == Format::Text {
+        if setup.output == Format::Text {
             println!("{name}\n{}", table::text(columns, &cells));
         }
         shown.insert(name.into(), Value::Array(cells));
@@ -89,14 +75,11 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if wanted(Table::Intent) {
         show("intent", &intent::COLUMNS, intent::run(&braid, args)?);
     }
-    if wanted(Table::Alone) {
-        show("alone", &alone::COLUMNS, alone::run(&braid, args)?);
-    }
-    match args.output {
+    match setup.output {
         Format::Text => println!("load average of the machine: {}", super::load_average()),
         Format::Json => println!("{}", Value::Object(shown)),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Args {
@@ -122,13 +105,5 @@ impl Load {
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         fio::words(&mut command, &uri, seconds);
         fio::run(command.args(self.words))
-    }
-}
-
-/// Says what is being measured, on a terminal.
-fn progress(text: &str) {
-    use std::io::IsTerminal;
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{text}");
     }
 }

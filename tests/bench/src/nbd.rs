@@ -6,7 +6,7 @@
 //! each round, so that what the machine does besides hits all of them. The figure is the median
 //! over rounds, the ratio that of each round. System calls are counted in one more round, by perf,
 //! in which nothing is timed: those of the server's process, by all requests.
-use super::Format;
+use super::Setup;
 use super::fio::{self, Run};
 use super::program::{Target, median};
 use super::rounds::{middle, ratios};
@@ -14,8 +14,7 @@ use super::server::Server;
 use super::table::{self, Column};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use system::process::is_installed;
 
 /// Which cells, how long.
@@ -33,9 +32,6 @@ pub struct Args {
     /// Bytes of a request, in fio's words.
     #[arg(long, default_value = "4k")]
     bs: String,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 const COLUMNS: [Column; 8] = [
@@ -67,13 +63,13 @@ struct Row {
 }
 
 /// Measures every cell.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     for (program, package) in [("fio", "fio"), ("nbdkit", "nbdkit")] {
         if !is_installed(program) {
             bail!("{program} is not installed: apt-get install {package}");
         }
     }
-    let braid = super::build_dist(root, &["--bin", "braid"])?;
+    let braid = setup.braid()?;
     let target = Target::start(&braid, 1, None, false)?;
     let servers = [
         Server::nbdkit()?,
@@ -103,11 +99,11 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         args.bs
     );
     let cells: Vec<Value> = rows.iter().flat_map(Row::cells).collect();
-    table::print(args.output, &title, &COLUMNS, &cells);
+    table::print(setup.output, &title, &COLUMNS, &cells);
     if let Err(error) = counted {
         eprintln!("system calls were not counted: {error:#}");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// One more round, with perf.

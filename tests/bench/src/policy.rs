@@ -5,11 +5,9 @@
 //! own share, measured without a selector, is taken off. Counts repeat exactly, whatever else the
 //! machine does.
 use super::table::{self, Column};
-use super::{Format, callgrind};
+use super::{Setup, callgrind};
 use anyhow::{Result, ensure};
 use serde_json::json;
-use std::path::Path;
-use std::process::ExitCode;
 
 const POLICIES: [&str; 14] = [
     "numa",
@@ -41,20 +39,20 @@ pub struct Args {
     /// Iterations of the longer run; the shorter has half of them.
     #[arg(long, default_value_t = 20_000)]
     iterations: u64,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// Measures every policy with every number of paths.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     ensure!(
         args.iterations >= 2,
         "--iterations {}: at least 2",
         args.iterations
     );
     callgrind::check()?;
-    let program = super::build_dist(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
+    let program = super::build_dist(
+        &setup.root,
+        &["-p", "braid-policy", "--example", "policy_cost"],
+    )?;
     let cell = |policy: &str, paths: u32| -> Result<f64> {
         let arguments = [policy, &paths.to_string()];
         Ok(callgrind::per_iteration(&program, &arguments, args.iterations / 2)?.0)
@@ -72,6 +70,6 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         cells.push(row);
     }
     let title = "instructions per select + complete (callgrind)";
-    table::print(args.output, title, &COLUMNS, &cells);
-    Ok(ExitCode::SUCCESS)
+    table::print(setup.output, title, &COLUMNS, &cells);
+    Ok(())
 }

@@ -10,15 +10,15 @@ mod bare;
 mod cost;
 mod wakes;
 
-use super::Format;
 use super::program::{facts, median, number, range};
 use super::rounds::parts;
 use super::server::{self, Server};
 use super::table::{self, Column};
+use super::{Format, Setup};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Duration;
 
 /// Which cells, how long.
@@ -45,18 +45,12 @@ pub struct Args {
     /// How long the server spins, µs.
     #[arg(long, default_value_t = 1_000_000)]
     spin_us: u64,
-    /// Don't count instructions and cache misses (which needs valgrind).
+    /// Don't count instructions (which needs valgrind).
     #[arg(long)]
     no_cost: bool,
     /// Don't measure what waking costs.
     #[arg(long)]
     no_wakes: bool,
-    /// A braid that was built before, instead of building it.
-    #[arg(long, value_name = "PROGRAM")]
-    braid: Option<PathBuf>,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// Calls of `io_uring_enter` by the server's threads that serve queues, per I/O: interrupts, and
@@ -166,7 +160,7 @@ impl QueueServer {
 }
 
 /// Measures every cell.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let [client, server] = args.cpus[..] else {
         bail!("--cpus: two of them, CLIENT,SERVER")
     };
@@ -175,10 +169,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         server,
         spin_us: args.spin_us,
     };
-    let braid = match &args.braid {
-        Some(braid) => braid.clone(),
-        None => super::build_dist(root, &["--bin", "braid"])?,
-    };
+    let braid = setup.braid()?;
     let mut rows = rows(args);
     for _ in 0..args.rounds {
         for row in &mut rows {
@@ -195,12 +186,12 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     };
     let cells: Result<Vec<[Value; 2]>> = rows.iter().map(Row::cells).collect();
     let cells = cells?.concat();
-    if args.output == Format::Json {
+    if setup.output == Format::Json {
         println!(
             "{}",
             json!({ "cells": cells, "wakes": wakes, "costs": costs })
         );
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     println!("random reads of nothing, a core each side; medians over rounds, and their range");
     println!("per I/O: the client's system calls, the server's enters");
@@ -213,11 +204,11 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         print!("{}", table::text(&wakes::COLUMNS, &wakes));
     }
     if !costs.is_empty() {
-        println!("\nper I/O, user_poll (callgrind; misses simulated, of a core that is alone)");
+        println!("\ninstructions per I/O, user_poll (callgrind)");
         print!("{}", table::text(&cost::COLUMNS, &costs));
     }
     println!("load average of the machine: {}", super::load_average());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// All cells, not measured yet.

@@ -5,7 +5,7 @@
 //! beside a ping-pong of the same message sizes on the same two CPUs. Both are run in turn, several
 //! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
 //! machine does besides hits both.
-use super::Format;
+use super::Setup;
 use super::pingpong::{self, Exchange};
 use super::program::{Target, facts, median, number};
 use super::rounds::parts;
@@ -13,7 +13,7 @@ use super::table::{self, Column};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::Duration;
 
 /// CapsuleCmd with its SQE; data PDU header; capsule response; the blocks.
@@ -52,9 +52,6 @@ pub struct Args {
     /// Only the bare exchange: what this machine can do.
     #[arg(long)]
     bare: bool,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Format,
 }
 
 /// One row of the table.
@@ -68,7 +65,7 @@ struct Row {
 }
 
 /// Measures every cell.
-pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+pub fn run(setup: &Setup, args: &Args) -> Result<()> {
     let [host, target] = args.cpus[..] else {
         bail!("--cpus: two of them, HOST,TARGET")
     };
@@ -78,18 +75,15 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             rows.extend(args.depths.iter().map(|&depth| Row::new(op, depth, spin)));
         }
     }
-    measure(root, args, [host, target], &mut rows)?;
+    measure(setup, args, [host, target], &mut rows)?;
     let title = "4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O";
     let cells: Vec<Value> = rows.iter().map(Row::cell).collect();
-    table::print(args.output, title, &COLUMNS, &cells);
-    Ok(ExitCode::SUCCESS)
+    table::print(setup.output, title, &COLUMNS, &cells);
+    Ok(())
 }
 
-fn measure(root: &Path, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Result<()> {
-    let braid = match args.bare {
-        true => None,
-        false => Some(super::build_dist(root, &["--bin", "braid"])?),
-    };
+fn measure(setup: &Setup, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Result<()> {
+    let braid = (!args.bare).then(|| setup.braid()).transpose()?;
     for spin in [false, true] {
         let target = braid
             .as_ref()

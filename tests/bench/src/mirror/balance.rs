@@ -1,7 +1,7 @@
 //! Policies over legs that are alike, and that are not.
 use super::super::program::median;
 use super::stage::Stage;
-use super::{Args, Load, Run, progress};
+use super::{Args, Load, Run};
 use crate::rounds::{middle, ratios};
 use crate::table::Column;
 use anyhow::{Context, Result};
@@ -106,17 +106,12 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
                     reads: Vec::new(),
                 })
                 .collect();
-            for round in 0..args.rounds {
+            for _ in 0..args.rounds {
                 for row in &mut rows {
-                    progress(&format!(
-                        "{legs}, {}, {}, round {round}",
-                        load.name, row.policy
-                    ));
                     row.measure(&stage, load, args.seconds)
                         .with_context(|| format!("{}, {}", load.name, row.policy))?;
                 }
             }
-            progress("");
             let measured = rows.iter().filter(|row| !row.runs.is_empty());
             cells.extend(measured.map(|row| row.cell(&rows[0], legs, load)));
         }

@@ -1,7 +1,7 @@
 //! What the intent bitmap costs: writes where a bit has to be set first, and where it is set.
 use super::super::program::median;
-use super::stage::{Legs, Stage};
-use super::{Args, Load, Run, progress};
+use super::stage::Stage;
+use super::{Args, Load, Run};
 use crate::rounds::{middle, ratios};
 use crate::table::Column;
 use anyhow::Result;
@@ -49,14 +49,12 @@ pub fn run(braid: &Path, args: &Args) -> Result<Vec<Value>> {
     let mut cells = Vec::new();
     for load in LOADS.into_iter().filter(|load| args.wants(load.name)) {
         let mut passes: [Vec<Run>; PASSES.len()] = Default::default();
-        for round in 0..args.rounds {
-            progress(&format!("intent, {}, round {round}", load.name));
-            let stage = Stage::files(braid, 2, Legs::Written)?;
+        for _ in 0..args.rounds {
+            let stage = Stage::files(braid)?;
             for runs in &mut passes {
                 runs.push(load.run(&stage.socket("m0"), None)?);
             }
         }
-        progress("");
         for (name, runs) in PASSES.iter().zip(&passes) {
             cells.push(json!({
                 "load": load.name, "pass": name,

@@ -1,7 +1,7 @@
 //! The processes under a measurement: targets with shaped ports, and the engine.
 use super::super::program::{Target, printed};
 use super::super::server::{Server, directory};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -45,22 +45,19 @@ impl Stage {
         }
         let alone = uris.pop().context("no shapes")?;
         create(braid, &uris)?;
-        Self::start(braid, directory, targets, &uris, &alone)
+        Self::start(braid, directory, targets, &uris, Some(&alone))
     }
 
-    /// A mirror `m0` over so many files, and a file of the same size as volume `alone`.
+    /// A mirror `m0` over two files that were written once.
     ///
     /// # Errors
     /// Something does not start, with what it said.
-    pub fn files(braid: &Path, legs: usize, kind: Legs) -> Result<Self> {
-        ensure!(legs > 0, "a mirror has legs");
+    pub fn files(braid: &Path) -> Result<Self> {
         let directory = directory()?;
-        let uris = (0..legs)
-            .map(|leg| kind.make(&directory.join(format!("leg{leg}.img"))))
-            .collect::<Result<Vec<String>>>()?;
+        let uris = ["leg0.img", "leg1.img"].map(|leg| written(&directory.join(leg)));
+        let uris = uris.into_iter().collect::<Result<Vec<String>>>()?;
         create(braid, &uris)?;
-        let alone = kind.make(&directory.join("alone.img"))?;
-        Self::start(braid, directory, Vec::new(), &uris, &alone)
+        Self::start(braid, directory, Vec::new(), &uris, None)
     }
 
     fn start(
@@ -68,7 +65,7 @@ impl Stage {
         directory: PathBuf,
         targets: Vec<Target>,
         legs: &[String],
-        alone: &str,
+        alone: Option<&str>,
     ) -> Result<Self> {
         let mut config = String::from("[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n");
         for uri in legs {
@@ -76,17 +73,16 @@ impl Stage {
         }
         let export = |name: &str| directory.join(name).display().to_string();
         writeln!(config, "[[volume.export]]\nnbd = \"unix:{}\"", export("m0"))?;
-        write!(
-            config,
-            "[[volume]]\nname = \"alone\"\n[[volume.path]]\nuri = \"{alone}\"\n\
-             [[volume.export]]\nnbd = \"unix:{}\"\n",
-            export("alone")
-        )?;
-        // Until both volumes are there.
-        let is_ready = |server: &Server| {
-            let check = |name| ask(braid, server, &["check", name]).is_ok();
-            ["m0", "alone"].into_iter().all(check)
-        };
+        if let Some(uri) = alone {
+            write!(
+                config,
+                "[[volume]]\nname = \"alone\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+                 [[volume.export]]\nnbd = \"unix:{}\"\n",
+                export("alone")
+            )?;
+        }
+        // Until all volumes are there.
+        let is_ready = |server: &Server| ask(braid, server, &["check"]).is_ok();
         Ok(Self {
             braid: braid.to_path_buf(),
             engine: Server::braid(braid, "run", directory, &config, is_ready)?,
@@ -124,15 +120,6 @@ impl Stage {
             .map(|leg| leg["reads"].as_f64().context("no reads"));
         reads.collect()
     }
-
-    /// Seconds of a processor that the engine took so far.
-    ///
-    /// # Errors
-    /// It is gone.
-    pub fn engine_seconds(&self) -> Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.engine.id()))?;
-        super::super::cpu_seconds(&stat, super::super::OWN)
-    }
 }
 
 fn ask(braid: &Path, engine: &Server, words: &[&str]) -> Result<String> {
@@ -142,30 +129,15 @@ fn ask(braid: &Path, engine: &Server, words: &[&str]) -> Result<String> {
     printed(&mut command)
 }
 
-/// What files are before they are used.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Legs {
-    /// Nothing was ever written: reads ask no disk, a first write also has a place found for it.
-    Holes,
-    /// Written once.
-    Written,
-}
-
-impl Legs {
-    /// Makes such a file; its URI.
-    fn make(self, file: &Path) -> Result<String> {
-        let mut made = File::create(file)?;
-        if self == Self::Written {
-            let zeroes = vec![0; 1 << 20];
-            for _ in 0..LEG_BYTES >> 20 {
-                made.write_all(&zeroes)?;
-            }
-            made.sync_all()?;
-        }
-        made.set_len(LEG_BYTES)
-            .with_context(|| file.display().to_string())?;
-        Ok(format!("file:{}", file.display()))
+/// Makes a file for a leg, and writes all of it; its URI.
+fn written(file: &Path) -> Result<String> {
+    let mut made = File::create(file)?;
+    let zeroes = vec![0; 1 << 20];
+    for _ in 0..LEG_BYTES >> 20 {
+        made.write_all(&zeroes)?;
     }
+    made.sync_all()?;
+    Ok(format!("file:{}", file.display()))
 }
 
 /// A new mirror on these.

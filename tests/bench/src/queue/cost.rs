@@ -1,13 +1,11 @@
-//! What bounds an I/O of a hardware queue: instructions and cache misses of either side.
+//! What bounds an I/O of a hardware queue: instructions of either side.
 //!
 //! # Contract
 //! One side runs under callgrind, the other one natively and so some fifty times as fast: the slow
 //! side always finds a full batch, and nothing is counted for waiting. What a start costs is taken
-//! off by a second run of twice the time. Cache misses are those of callgrind's model of one
-//! core's caches, in which nobody else writes: lines that travel between two cores are not in
-//! them.
+//! off by a second run of twice the time.
 use super::{Ends, Load, QueueServer};
-use crate::callgrind::{self, EVENTS, SIMULATED};
+use crate::callgrind;
 use crate::program::{facts, number};
 use crate::table::Column;
 use anyhow::{Context, Result, ensure};
@@ -30,15 +28,13 @@ enum Side {
     Broker,
 }
 
-/// Instructions, and what missed the first and the last level of data caches.
-pub const COLUMNS: [Column; 7] = [
+/// Instructions per I/O.
+pub const COLUMNS: [Column; 5] = [
     ("side", "side", 0),
     ("trust", "trust", 0),
     ("size", "size", 0),
     ("depth", "depth", 0),
     ("instructions", "instructions", 1),
-    ("simulated_d1_misses", "D1 misses", 3),
-    ("simulated_ll_misses", "LL misses", 3),
 ];
 
 /// Counts both sides at every size and depth of more than one: at one, either waits for the other.
@@ -65,26 +61,19 @@ pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> R
             let (few, many) = (run(SECONDS)?, run(2.0 * SECONDS)?);
             let ios = many.1 - few.1;
             ensure!(ios > 0.0, "the longer run had fewer I/Os");
-            let of = |wanted: &[&str]| {
-                let chosen = EVENTS.iter().zip(few.0.iter().zip(&many.0));
-                let chosen = chosen.filter(|(name, _)| wanted.contains(name));
-                chosen.map(|(_, (few, many))| many - few).sum::<f64>() / ios
-            };
             costs.push(json!({
                 "side": if side == Side::Client { "client and its load" } else { "broker" },
                 "trust": trust,
                 "size": load.size,
                 "depth": load.depth,
-                "instructions": of(&["Ir"]),
-                "simulated_d1_misses": of(&["D1mr", "D1mw"]),
-                "simulated_ll_misses": of(&["DLmr", "DLmw"]),
+                "instructions": (many.0 - few.0) / ios,
             }));
         }
     }
     Ok(costs)
 }
 
-/// What one run came to: events of the side, and I/Os.
+/// What one run came to: instructions of the side, and I/Os.
 fn events(
     braid: &Path,
     side: Side,
@@ -92,10 +81,10 @@ fn events(
     load: &Load<'_>,
     ends: &Ends,
     seconds: f64,
-) -> Result<(Vec<f64>, f64)> {
+) -> Result<(f64, f64)> {
     let log = log();
     let mut counted = Command::new("valgrind");
-    counted.args(SIMULATED);
+    counted.args(callgrind::QUIET);
     counted.arg(format!("--log-file={}", log.display()));
     counted.arg(braid);
     let (serve, bench, spin_us) = match side {
@@ -110,9 +99,9 @@ fn events(
     let _ = fs::remove_file(&log);
     let said = said?;
     let facts = facts.with_context(|| format!("callgrind said:\n{said}"))?;
-    let totals =
-        callgrind::totals(&said).with_context(|| format!("callgrind counted nothing:\n{said}"))?;
-    Ok((totals, number(&facts, "iops")? * number(&facts, "seconds")?))
+    let instructions = callgrind::collected(&said)? as f64;
+    let ios = number(&facts, "iops")? * number(&facts, "seconds")?;
+    Ok((instructions, ios))
 }
 
 /// Where callgrind writes to.
