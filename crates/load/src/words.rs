@@ -7,7 +7,7 @@ use super::verify::Stamps;
 use super::worker::{Task, buffer_bytes};
 use crate::limits::{ARENA_BYTES_MAX, IODEPTH_MAX, JOBS_MAX, VERIFY_BLOCKS_MAX};
 use engine::host::VolumeInfo;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use terminal::exit::Usage;
 use terminal::units::{format_bytes, parse_count, parse_rate, parse_seconds, parse_size};
@@ -146,29 +146,20 @@ impl Words {
     }
 
     /// Parameters of the load in JSON results. Block sizes are bytes.
-    pub fn json(&self, cores: usize) -> Map<String, Value> {
+    pub fn json(&self, cores: usize) -> Value {
         let jobs = self.numjobs.unwrap_or(cores as u32);
         let sizes = |mix: &SizeMix| -> Value {
             let parts = mix.parts();
             let parts = parts.map(|(bytes, percent)| json!({"bytes": bytes, "percent": percent}));
             parts.collect()
         };
-        let facts = [
-            ("op", json!(self.op())),
-            ("order", json!(self.order())),
-            ("read_percent", json!(self.read_percent())),
-            ("read_sizes", sizes(&self.sizes().read)),
-            ("write_sizes", sizes(&self.sizes().write)),
-            ("iodepth", json!(self.iodepth)),
-            ("numjobs", json!(jobs)),
-            ("outstanding", json!(jobs.saturating_mul(self.iodepth))),
-            ("cores", json!(cores)),
-            ("verify", json!(self.verify)),
-        ];
-        facts
-            .map(|(key, value)| (key.to_owned(), value))
-            .into_iter()
-            .collect()
+        json!({
+            "op": self.op(), "order": self.order(), "read_percent": self.read_percent(),
+            "read_sizes": sizes(&self.sizes().read), "write_sizes": sizes(&self.sizes().write),
+            "iodepth": self.iodepth, "numjobs": jobs,
+            "outstanding": jobs.saturating_mul(self.iodepth), "cores": cores,
+            "verify": self.verify,
+        })
     }
 
     /// The operation's name in results: read, write or mixed.

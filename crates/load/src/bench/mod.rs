@@ -68,9 +68,6 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,
           value_parser = parse_io_timeout)]
     io_timeout: u64,
-    /// Show how the latencies are distributed
-    #[arg(long)]
-    histogram: bool,
     /// Show results for people or for programs
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -135,10 +132,9 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
         reactor,
     };
     match args.output {
-        Format::Json => output::print_json(&result.json(plan.cores.len(), args.histogram))?,
+        Format::Json => output::print_json(&result.json(plan.cores.len()))?,
         Format::Text => {
-            let style = Style::of_stdout();
-            output::print(&result.text(plan.cores.len(), args.histogram, style)?)?;
+            output::print(&result.text(plan.cores.len(), Style::of_stdout())?)?;
         }
     }
     Ok(result.failure())
@@ -203,7 +199,11 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
     })
 }
 
-fn pins(
+/// The CPU of each core.
+///
+/// # Errors
+/// Fewer CPUs than cores.
+pub fn pins(
     cpus: Option<&terminal::cpus::CpuList>,
     cores: usize,
 ) -> anyhow::Result<Vec<Option<usize>>> {

@@ -12,15 +12,17 @@ mod result;
 
 use super::local::{Local, Target};
 use super::{SERVICE, client_error};
-use crate::bench::parse_io_timeout;
+use crate::bench::{parse_io_timeout, pins};
 use crate::words::Words;
-use crate::worker::{Device, Finished, Worker};
-use ::queue::{Coalescing, Counts, Form, Kind, Options, Queue};
+use crate::worker::{Device, Finished, Task, Worker};
+use ::queue::{Counts, Kind, Options, Queue};
 use anyhow::{Context, anyhow, bail};
 use engine::host::VolumeInfo;
+use engine::machine::Memory;
 use lane::Lane;
 use paths::limits::CORES_MAX;
 use paths::uri::PathUri;
+use runtime::now_ns;
 use service::control::socket::client_path;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +43,7 @@ use terminal::units::{format_count, format_ns};
 pub struct BenchArgs {
     /// Instead of a queue server: read a namespace that the kernel drives (nvme-ng:/dev/ngXnY), or
     /// its block device (file:/dev/nvmeXnY), through io_uring
-    #[arg(value_name = "TARGET", conflicts_with_all = ["socket", "nsid", "pointers", "coalesce"])]
+    #[arg(value_name = "TARGET", conflicts_with_all = ["socket", "nsid"])]
     target: Option<PathUri>,
     /// Socket of the server [default: /run/braid/q.sock for root, else
     /// $XDG_RUNTIME_DIR/braid/q.sock]
@@ -53,17 +55,10 @@ pub struct BenchArgs {
     /// Kind of the queues
     #[arg(long, value_enum, default_value_t)]
     kind: KindWord,
-    /// Data pointers
-    #[arg(long, value_enum, default_value_t)]
-    pointers: FormWord,
     /// Most completions that are taken before the next commands are submitted
     #[arg(long, value_name = "N", default_value = "32",
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     batch: u32,
-    /// Completions before a queue is interrupted, and µs after the first at the latest; needs
-    /// --kind user_irq
-    #[arg(long, value_name = "N,US", value_parser = parse_coalescing)]
-    coalesce: Option<Coalescing>,
     /// Threads, each with a queue of its own
     #[arg(long, value_name = "N", default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
@@ -93,17 +88,6 @@ enum KindWord {
     UserIrq,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum FormWord {
-    /// PRPs where they can say it
-    #[default]
-    Auto,
-    /// PRP lists
-    Prp,
-    /// SGLs
-    Sgl,
-}
-
 impl BenchArgs {
     pub(super) fn words(&self) -> &Words {
         &self.words
@@ -125,11 +109,62 @@ pub(super) struct Ran {
 
 /// One core's part of a load.
 pub(super) trait Run: Send {
-    /// Does it, on a CPU where one is given.
+    /// Does it on this thread.
     ///
     /// # Errors
     /// What ends a measurement.
-    fn run(self, cpu: Option<usize>, watch: &Watch) -> anyhow::Result<Ran>;
+    fn run(self, watch: &Watch) -> anyhow::Result<(Finished, Counts)>;
+}
+
+/// A queue, or the kernel, as what takes the I/Os of one core.
+pub(super) trait Port: Device {
+    /// The load's data.
+    type Memory: Memory;
+    /// Tells the load what has ended.
+    fn hand_in(&mut self, memory: &mut Self::Memory, worker: &mut Worker, now_ns: u64);
+    /// Submits what was prepared, then takes completions until there was one, or it is time.
+    ///
+    /// # Errors
+    /// Why nothing more can be measured.
+    fn exchange(
+        &mut self,
+        memory: &mut Self::Memory,
+        due_ns: u64,
+        now_ns: u64,
+    ) -> Result<(), String>;
+    /// Since when the oldest I/O is under way, ns.
+    fn oldest_ns(&self) -> Option<u64>;
+}
+
+/// A whole task over one port.
+pub(super) fn drive<P: Port>(
+    port: &mut P,
+    memory: &mut P::Memory,
+    task: Task,
+    watch: &Watch,
+) -> Finished {
+    let mut worker = Worker::new(task, memory, now_ns());
+    let mut looked_ns = now_ns();
+    loop {
+        let now_ns = now_ns();
+        port.hand_in(memory, &mut worker, now_ns);
+        watch.heed(&mut worker, port, now_ns);
+        if now_ns - looked_ns >= LOOK_NS {
+            looked_ns = now_ns;
+            watch.look(&mut worker, port, port.oldest_ns(), now_ns);
+        }
+        worker.turn(port, memory, now_ns);
+        if worker.is_over() {
+            return worker.finish();
+        }
+        let due_ns = worker.poll_timeout().unwrap_or(u64::MAX);
+        let due_ns = due_ns.min(now_ns + LOOK_NS);
+        if let Err(why) = port.exchange(memory, due_ns, now_ns) {
+            // These it answered, before it said what can't be.
+            port.hand_in(memory, &mut worker, now_ns);
+            watch.end(&mut worker, port, format!("{}: {why}", watch.name), now_ns);
+        }
+    }
 }
 
 /// Ends a load before its time.
@@ -145,7 +180,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Ends a load that is to end; once in a turn.
-    pub(super) fn heed(&self, worker: &mut Worker, device: &impl Device, now_ns: u64) {
+    fn heed(&self, worker: &mut Worker, device: &impl Device, now_ns: u64) {
         let wanted = self.interrupt.is_set() || self.failed.load(Ordering::Relaxed);
         if wanted && !worker.is_parting() {
             worker.interrupt(device, now_ns);
@@ -153,13 +188,7 @@ impl Watch {
     }
 
     /// Ends a load whose oldest I/O, begun then, should have been answered; now and then.
-    pub(super) fn look(
-        &self,
-        worker: &mut Worker,
-        device: &impl Device,
-        oldest_ns: Option<u64>,
-        now_ns: u64,
-    ) {
+    fn look(&self, worker: &mut Worker, device: &impl Device, oldest_ns: Option<u64>, now_ns: u64) {
         let late_ns = now_ns.saturating_sub(oldest_ns.unwrap_or(now_ns));
         if late_ns < self.io_timeout_ns {
             return;
@@ -175,13 +204,9 @@ impl Watch {
     }
 
     /// Ends it all: what is under way here will never be answered.
-    pub(super) fn end(&self, worker: &mut Worker, device: &impl Device, why: String, now_ns: u64) {
+    fn end(&self, worker: &mut Worker, device: &impl Device, why: String, now_ns: u64) {
         self.failed.store(true, Ordering::Relaxed);
         worker.abandon(why, device, now_ns);
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 }
 
@@ -243,17 +268,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// All of it, but for showing it.
 fn whole(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Ran> {
-    let cores = usize::from(args.cores);
-    if let Some(list) = &args.cpus
-        && list.0.len() < cores
-    {
-        return Err(Usage::error("--cpus names fewer CPUs than --cores"));
-    }
-    if args.coalesce.is_some() && args.polls() {
-        return Err(Usage::error(
-            "--coalesce is of interrupts, and a user_poll queue has none: give --kind user_irq",
-        ));
-    }
+    let cpus = pins(args.cpus.as_ref(), args.cores.into())?;
     let watch = |name, advice| Watch {
         interrupt: interrupt.clone(),
         io_timeout_ns: args.io_timeout,
@@ -263,18 +278,15 @@ fn whole(args: &BenchArgs, interrupt: &Interrupt) -> anyhow::Result<Ran> {
     };
     if let Some(uri) = &args.target {
         let advice = "see what the kernel says of the device (dmesg)";
-        return measure(
-            args,
-            local_lanes(args, uri)?,
-            &watch(uri.to_string(), advice),
-        );
+        let watch = watch(uri.to_string(), advice);
+        return measure(cpus, local_lanes(args, uri)?, &watch);
     }
     let path = client_path(args.socket.as_deref(), SERVICE)?;
     let lanes = lanes_unless(args, &path, interrupt)?;
     let name = format!("the {} on {}", SERVICE.noun, path.display());
     let advice = "see whether its process stands still, or the storage of its namespaces hangs \
                   (`braid queue list` shows what is in flight)";
-    measure(args, lanes, &watch(name, advice))
+    measure(cpus, lanes, &watch(name, advice))
 }
 
 /// The queues, unless the user has enough of waiting for a server that hangs.
@@ -363,26 +375,18 @@ fn open(args: &BenchArgs, path: &Path, cores: usize) -> anyhow::Result<Queue> {
         },
         entries,
         data_bytes: bytes.next_multiple_of(4096),
-        coalescing: args.coalesce.unwrap_or_default(),
-        form: match args.pointers {
-            FormWord::Auto => Form::Auto,
-            FormWord::Prp => Form::Prp,
-            FormWord::Sgl => Form::Sgl,
-        },
+        ..Options::default()
     };
     Queue::open(path, &options).map_err(|error| client_error(error, path))
 }
 
 /// Runs all cores; what they came to, added up.
-fn measure(args: &BenchArgs, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Result<Ran> {
+fn measure(cpus: Vec<Option<usize>>, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Result<Ran> {
     let mut sum: Option<Ran> = None;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..)
-            .zip(lanes)
-            .map(|(at, lane)| {
-                let cpu = args.cpus.as_ref().and_then(|list| list.0.get(at).copied());
-                scope.spawn(move || lane.run(cpu, watch))
-            })
+        let lanes = cpus.into_iter().zip(lanes);
+        let threads: Vec<_> = lanes
+            .map(|(cpu, lane)| scope.spawn(move || run_on(cpu, lane, watch)))
             .collect();
         for thread in threads {
             let ended = thread.join().map_err(|_| anyhow!("a thread panicked"))?;
@@ -406,28 +410,21 @@ fn measure(args: &BenchArgs, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Res
     })
 }
 
-fn parse_coalescing(text: &str) -> Result<Coalescing, String> {
-    let wrong = || format!("\"{text}\" is not COMPLETIONS,MICROSECONDS, as in 8,50");
-    let (completions, time_us) = text.split_once(',').ok_or_else(wrong)?;
-    let coalescing = Coalescing {
-        completions: completions.parse().map_err(|_| wrong())?,
-        time_us: time_us.parse().map_err(|_| wrong())?,
-    };
-    let most = u32::from(nvme::limits::QUEUE_ENTRIES_MAX) - 1;
-    match coalescing.completions {
-        0 => Err(format!(
-            "\"{text}\": no completions are none to wait for; 1 interrupts for each"
-        )),
-        count if count > most => Err(format!(
-            "\"{text}\": {count} completions never come together, a queue has {most} in flight \
-             at most"
-        )),
-        _ => Ok(coalescing),
+/// A core's part of the load, on a CPU where one is given.
+fn run_on(cpu: Option<usize>, lane: impl Run, watch: &Watch) -> anyhow::Result<Ran> {
+    if let Some(cpu) = cpu {
+        sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
     }
+    let (finished, counts) = lane.run(watch)?;
+    Ok(Ran {
+        finished,
+        counts,
+        cpu_ns: thread_cpu_ns(),
+    })
 }
 
 /// CPU time of this thread, ns; 0 where the kernel doesn't tell.
-pub(super) fn thread_cpu_ns() -> u64 {
+fn thread_cpu_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|ns| ns.parse().ok()).unwrap_or(0)

@@ -10,10 +10,10 @@
 //! # Limits
 //! Reads only: block devices are read through the same ring that polls, and what writes would show
 //! is no different.
-use super::bench::{Begun, BenchArgs, LOOK_NS, Ran, Run, Watch, thread_cpu_ns};
+use super::bench::{self, Begun, BenchArgs, Run, Watch};
 use crate::worker::{Device, Finished, Task, Worker};
 use ::queue::Counts;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
 use engine::machine::Memory;
@@ -108,11 +108,15 @@ struct Port {
     pending: Vec<Io>,
     begun: Begun,
     counts: Counts,
+    /// Completions that were taken, `batch` at most.
+    ended: Vec<(u64, Outcome)>,
+    batch: usize,
 }
 
-struct Lent<'a>(&'a mut Ring);
+/// The load's data is in the arena of the ring.
+struct Data(Ring);
 
-impl Memory for Lent<'_> {
+impl Memory for Data {
     fn bytes(&self, span: Span) -> &[u8] {
         self.0.arena().bytes(Extent::new(span.at, span.len))
     }
@@ -172,26 +176,21 @@ impl Port {
     }
 
     /// Takes completions until there was one, or it is time to do something else.
-    fn reap(
-        &mut self,
-        ring: &mut Ring,
-        ended: &mut Vec<(u64, Outcome)>,
-        batch: usize,
-        due_ns: u64,
-    ) -> Result<(), Ended> {
+    fn reap(&mut self, ring: &mut Ring, due_ns: u64) -> Result<(), Ended> {
         let polls = self.reaping == Reaping::Poll;
         for poll in 1_u32.. {
             if polls || ring.wants_enter() {
                 ring.enter(Wait::No)?;
             }
             self.counts.polls += 1;
-            while ended.len() < batch
+            while self.ended.len() < self.batch
                 && let Some(completion) = ring.next_completion()
             {
                 let is_file = matches!(self.target, Target::File(_));
-                ended.push((completion.tag, outcome(completion.result, is_file, polls)?));
+                let outcome = outcome(completion.result, is_file, polls)?;
+                self.ended.push((completion.tag, outcome));
             }
-            if !ended.is_empty() {
+            if !self.ended.is_empty() {
                 return Ok(());
             }
             self.counts.empty_polls += 1;
@@ -203,11 +202,36 @@ impl Port {
                 return Ok(());
             }
             if !polls {
-                let wait = Duration::from_nanos(left_ns.min(LOOK_NS));
-                ring.enter(Wait::AtMost(wait))?;
+                ring.enter(Wait::AtMost(Duration::from_nanos(left_ns)))?;
             }
         }
         Ok(())
+    }
+}
+
+impl bench::Port for Port {
+    type Memory = Data;
+
+    fn hand_in(&mut self, memory: &mut Data, worker: &mut Worker, now_ns: u64) {
+        for (cookie, outcome) in self.ended.drain(..) {
+            let done = IoDone {
+                cookie,
+                outcome,
+                path: PathIndex(0),
+                latency_ns: self.begun.ended(cookie, now_ns),
+            };
+            worker.handle_done(&done, memory);
+        }
+    }
+
+    fn exchange(&mut self, memory: &mut Data, due_ns: u64, _: u64) -> Result<(), String> {
+        let went = self.flush(&mut memory.0).map_err(Ended::from);
+        let went = went.and_then(|()| self.reap(&mut memory.0, due_ns));
+        went.map_err(|why| why.to_string())
+    }
+
+    fn oldest_ns(&self) -> Option<u64> {
+        self.begun.oldest_ns()
     }
 }
 
@@ -226,14 +250,13 @@ impl From<Errno> for Ended {
     }
 }
 
-impl Ended {
-    fn in_words(&self, target: &str) -> String {
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Refused(error) => format!("{target}: io_uring: {error}"),
-            Self::NoPolling => format!(
-                "{target}: the completions of this device can't be polled (EOPNOTSUPP): give \
-                 --kind user_irq; an NVMe device can where its driver has poll queues \
-                 (nvme.poll_queues)"
+            Self::Refused(error) => write!(f, "io_uring: {error}"),
+            Self::NoPolling => f.write_str(
+                "the completions of this device can't be polled (EOPNOTSUPP): give --kind \
+                 user_irq; an NVMe device can where its driver has poll queues (nvme.poll_queues)",
             ),
         }
     }
@@ -252,10 +275,7 @@ fn outcome(result: Result<u32, Errno>, is_file: bool, polls: bool) -> Result<Out
 }
 
 impl Run for Local {
-    fn run(self, cpu: Option<usize>, watch: &Watch) -> anyhow::Result<Ran> {
-        if let Some(cpu) = cpu {
-            sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
-        }
+    fn run(self, watch: &Watch) -> anyhow::Result<(Finished, Counts)> {
         if self.outstanding as usize > COMMANDS_MAX {
             return Err(Usage::error(format!(
                 "{} outstanding I/Os on one core: {COMMANDS_MAX} at most here",
@@ -268,7 +288,7 @@ impl Run for Local {
             buffers_lent: 1,
             buffer_bytes: 4096,
         };
-        let mut ring = Ring::new(&config, Arena::new(self.bytes.next_multiple_of(4096))?)?;
+        let ring = Ring::new(&config, Arena::new(self.bytes.next_multiple_of(4096))?)?;
         let mut port = Port {
             file: Fd::new(match &self.target {
                 Target::Passthrough(device) => device.try_clone()?,
@@ -282,55 +302,13 @@ impl Run for Local {
             pending: Vec::with_capacity(self.outstanding as usize),
             begun: Begun::new(self.outstanding as usize + 1),
             counts: Counts::default(),
+            ended: Vec::with_capacity(self.batch),
+            batch: self.batch,
         };
-        let finished = drive(&mut port, &mut ring, self.task, self.batch, watch)?;
-        port.counts.calls = ring.enters();
-        Ok(Ran {
-            finished,
-            counts: port.counts,
-            cpu_ns: thread_cpu_ns(),
-        })
-    }
-}
-
-fn drive(
-    port: &mut Port,
-    ring: &mut Ring,
-    task: Task,
-    batch: usize,
-    watch: &Watch,
-) -> anyhow::Result<Finished> {
-    let mut worker = Worker::new(task, &mut Lent(ring), now_ns());
-    let mut ended = Vec::with_capacity(batch);
-    let mut looked_ns = now_ns();
-    loop {
-        let now_ns = now_ns();
-        for (cookie, outcome) in ended.drain(..) {
-            let done = IoDone {
-                cookie,
-                outcome,
-                path: PathIndex(0),
-                latency_ns: port.begun.ended(cookie, now_ns),
-            };
-            worker.handle_done(&done, &mut Lent(ring));
-        }
-        watch.heed(&mut worker, port, now_ns);
-        if now_ns - looked_ns >= LOOK_NS {
-            looked_ns = now_ns;
-            watch.look(&mut worker, port, port.begun.oldest_ns(), now_ns);
-        }
-        worker.turn(port, &mut Lent(ring), now_ns);
-        if worker.is_over() {
-            return Ok(worker.finish());
-        }
-        let due_ns = worker.poll_timeout().unwrap_or(u64::MAX);
-        let due_ns = due_ns.min(now_ns + LOOK_NS);
-        let went = port.flush(ring).map_err(Ended::from);
-        let went = went.and_then(|()| port.reap(ring, &mut ended, batch, due_ns));
-        if let Err(error) = went {
-            let why = error.in_words(watch.name());
-            watch.end(&mut worker, port, why, now_ns);
-        }
+        let mut data = Data(ring);
+        let finished = bench::drive(&mut port, &mut data, self.task, watch);
+        port.counts.calls = data.0.enters();
+        Ok((finished, port.counts))
     }
 }
 
@@ -351,7 +329,6 @@ mod tests {
         ] {
             assert_eq!(outcome(result, is_file, polls), want, "{result:?}");
         }
-        let words = Ended::NoPolling.in_words("file:/dev/sda");
-        assert!(words.starts_with("file:/dev/sda: ") && words.contains("--kind user_irq"));
+        assert!(Ended::NoPolling.to_string().contains("--kind user_irq"));
     }
 }

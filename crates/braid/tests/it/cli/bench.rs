@@ -145,14 +145,12 @@ fn a_load_with_a_rate_and_a_time_ends_and_reports() {
         "1000",
         "--runtime",
         "300ms",
-        "--histogram",
         "-o",
         "json",
     ]);
     // How the rate is kept to is tested in virtual time, with the pace itself.
     assert_eq!(paced["errors"], 0, "{paced}");
     assert!(paced["iops"].as_f64().unwrap() > 0.0, "{paced}");
-    assert!(!paced["histogram"].as_array().unwrap().is_empty());
 }
 
 #[test]
@@ -161,17 +159,14 @@ fn a_pipe_gets_tables_without_colour_or_progress() {
     let output = place.braid(&["bench", "mem:1m", "mem:1m", "--runtime", "150ms"]);
     // Two memories of one size are still two different things.
     assert_eq!(code(&output), 1, "{}", stdout(&output));
-    let output = place.braid(&["bench", "mem:1m", "--runtime", "150ms", "--histogram"]);
+    let output = place.braid(&["bench", "mem:1m", "--runtime", "150ms"]);
     assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     let out = stdout(&output);
     assert!(
         out.starts_with("sequential read of 4 KiB, 1 outstanding on 1 core"),
         "{out}"
     );
-    assert!(
-        !out.contains('\x1b') && out.contains("latency from"),
-        "{out}"
-    );
+    assert!(!out.contains('\x1b'), "{out}");
 }
 
 #[test]

@@ -267,9 +267,6 @@ fn what_cannot_be_is_said() {
         (["--iodepth", "5000"], "a queue takes 4095"),
         (["--bs", "512"], "multiples"),
         (["--runtime", "0"], "nothing is measured"),
-        (["--coalesce", "8,50"], "--kind user_irq"),
-        (["--coalesce", "0,0"], "1 interrupts for each"),
-        (["--coalesce", "70000,1"], "4095 in flight at most"),
         (["--io-timeout", "1ms"], "shorter than 10ms"),
     ] {
         fails(&mut bench(&words), 2, why);

@@ -1,8 +1,7 @@
 //! One core's queue, and its part of the load.
-use super::{Begun, BenchArgs, CLOCK_POLLS, LOOK_NS, Ran, Run, Watch};
-use crate::worker::{Device, Task, Worker};
-use ::queue::{Done, Kind, Queue};
-use anyhow::Context;
+use super::{Begun, BenchArgs, CLOCK_POLLS, LOOK_NS, Run, Watch, drive};
+use crate::worker::{Device, Finished, Task, Worker};
+use ::queue::{Counts, Done, Kind, Queue};
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
@@ -16,7 +15,6 @@ pub struct Lane {
     task: Task,
     /// The load's data, in memory that it may look at.
     staging: Vec<u8>,
-    batch: usize,
 }
 
 /// The queue as what takes I/Os.
@@ -30,6 +28,11 @@ struct Port {
     /// Bytes of each buffer, by its number.
     spans: Vec<Span>,
     pending: Vec<(u32, Span)>,
+    /// Completions that were taken, `batch` at most.
+    ended: Vec<Done>,
+    batch: usize,
+    /// When it was last known that the server lives, ns.
+    alive_ns: u64,
 }
 
 impl Device for Port {
@@ -81,20 +84,6 @@ impl Port {
         self.queue.submit()
     }
 
-    /// Tells the load what has ended.
-    fn hand_in(
-        &mut self,
-        ended: &mut Vec<Done>,
-        worker: &mut Worker,
-        staging: &mut Vec<u8>,
-        now_ns: u64,
-    ) {
-        for done in ended.drain(..) {
-            let done = self.done(&done, now_ns, staging);
-            worker.handle_done(&done, staging);
-        }
-    }
-
     /// A completion as the load knows it; its data is where the load looks.
     fn done(&mut self, done: &Done, now_ns: u64, staging: &mut Vec<u8>) -> IoDone {
         let slot = done.token as u32 as usize;
@@ -113,6 +102,38 @@ impl Port {
     }
 }
 
+impl super::Port for Port {
+    type Memory = Vec<u8>;
+
+    fn hand_in(&mut self, staging: &mut Vec<u8>, worker: &mut Worker, now_ns: u64) {
+        let mut ended = std::mem::take(&mut self.ended);
+        for done in ended.drain(..) {
+            let done = self.done(&done, now_ns, staging);
+            worker.handle_done(&done, staging);
+        }
+        self.ended = ended;
+    }
+
+    fn exchange(&mut self, staging: &mut Vec<u8>, due_ns: u64, now_ns: u64) -> Result<(), String> {
+        let went = self.flush(staging);
+        let went = went.and_then(|()| reap(&mut self.queue, &mut self.ended, self.batch, due_ns));
+        let went = went.and_then(|came| {
+            if came || now_ns - self.alive_ns < LOOK_NS {
+                return Ok(());
+            }
+            self.alive_ns = now_ns;
+            self.queue.is_alive()
+        });
+        went.map_err(|error| {
+            format!("{error} (what it said when it ended tells why; start it again)")
+        })
+    }
+
+    fn oldest_ns(&self) -> Option<u64> {
+        self.begun.oldest_ns()
+    }
+}
+
 impl Lane {
     pub fn new(args: &BenchArgs, queue: Queue, block_shift: u8, task: Task, bytes: u64) -> Self {
         let depth = usize::from(queue.depth()) + 1;
@@ -125,66 +146,21 @@ impl Lane {
                 copies: args.words.verify,
                 spans: vec![none; depth],
                 pending: Vec::with_capacity(depth),
+                ended: Vec::with_capacity(args.batch as usize),
+                batch: args.batch as usize,
+                alive_ns: now_ns(),
                 queue,
             },
             task,
             staging: vec![0; bytes as usize],
-            batch: args.batch as usize,
         }
     }
 }
 
 impl Run for Lane {
-    fn run(self, cpu: Option<usize>, watch: &Watch) -> anyhow::Result<Ran> {
-        if let Some(cpu) = cpu {
-            sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
-        }
-        let Self {
-            mut port,
-            task,
-            mut staging,
-            batch,
-        } = self;
-        let mut worker = Worker::new(task, &mut staging, now_ns());
-        let mut ended = Vec::with_capacity(batch);
-        let (mut alive_ns, mut looked_ns) = (now_ns(), now_ns());
-        loop {
-            let now_ns = now_ns();
-            port.hand_in(&mut ended, &mut worker, &mut staging, now_ns);
-            watch.heed(&mut worker, &port, now_ns);
-            if now_ns - looked_ns >= LOOK_NS {
-                looked_ns = now_ns;
-                watch.look(&mut worker, &port, port.begun.oldest_ns(), now_ns);
-            }
-            worker.turn(&mut port, &mut staging, now_ns);
-            if worker.is_over() {
-                return Ok(Ran {
-                    finished: worker.finish(),
-                    counts: port.queue.counts(),
-                    cpu_ns: super::thread_cpu_ns(),
-                });
-            }
-            let went = port.flush(&staging).and_then(|()| {
-                let due_ns = worker.poll_timeout().unwrap_or(now_ns + LOOK_NS);
-                reap(&mut port.queue, &mut ended, batch, due_ns)
-            });
-            let went = went.and_then(|came| {
-                if came || now_ns - alive_ns < LOOK_NS {
-                    return Ok(());
-                }
-                alive_ns = now_ns;
-                port.queue.is_alive()
-            });
-            if let Err(error) = went {
-                let why = format!(
-                    "{}: {error} (what it said when it ended tells why; start it again)",
-                    watch.name()
-                );
-                // These it answered, before it said what can't be.
-                port.hand_in(&mut ended, &mut worker, &mut staging, now_ns);
-                watch.end(&mut worker, &port, why, now_ns);
-            }
-        }
+    fn run(mut self, watch: &Watch) -> anyhow::Result<(Finished, Counts)> {
+        let finished = drive(&mut self.port, &mut self.staging, self.task, watch);
+        Ok((finished, self.port.queue.counts()))
     }
 }
 

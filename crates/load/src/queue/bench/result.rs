@@ -1,9 +1,11 @@
 //! Result of a load on queues, for people and for programs.
 use super::{BenchArgs, Ran};
+use crate::facts::{Extras, joined};
 use crate::worker::Finished;
 use ::queue::Counts;
 use serde_json::{Value, json};
-use terminal::units::{format_bytes, format_count, format_ns, significant};
+use terminal::output::Style;
+use terminal::units::significant;
 
 /// Why the program has failed, if it has.
 pub fn failure(args: &BenchArgs, finished: &Finished) -> Option<String> {
@@ -22,76 +24,38 @@ fn empty_share(counts: Counts) -> f64 {
     counts.empty_polls as f64 / counts.polls.max(1) as f64
 }
 
+fn kind(args: &BenchArgs) -> &'static str {
+    if args.polls() {
+        "user_poll"
+    } else {
+        "user_irq"
+    }
+}
+
 pub fn json(args: &BenchArgs, ran: &Ran) -> Value {
     let (finished, counts) = (&ran.finished, ran.counts);
-    let mut facts = finished.json(&args.words, args.cores.into());
-    let more = [
-        (
-            "kind",
-            json!(if args.polls() {
-                "user_poll"
-            } else {
-                "user_irq"
-            }),
-        ),
-        ("ios", json!(finished.totals.ios)),
-        ("error", json!(failure(args, finished))),
-        ("share", json!({ "queue": 1.0 })),
-        ("system_calls_per_io", json!(finished.per_io(counts.calls))),
-        ("polls_per_io", json!(finished.per_io(counts.polls))),
-        ("empty_polls_share", json!(empty_share(counts))),
-        ("cpu_ns_per_io", json!(finished.per_io(ran.cpu_ns))),
-    ];
-    facts.extend(more.map(|(key, value)| (key.to_owned(), value)));
-    facts.into()
+    let own = json!({
+        "kind": kind(args), "ios": finished.totals.ios, "error": failure(args, finished),
+        "share": { "queue": 1.0 },
+        "system_calls_per_io": finished.per_io(counts.calls),
+        "polls_per_io": finished.per_io(counts.polls),
+        "empty_polls_share": empty_share(counts),
+        "cpu_ns_per_io": finished.per_io(ran.cpu_ns),
+    });
+    joined([finished.json(&args.words, args.cores.into()), own])
 }
 
 pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Result<String> {
-    let stats = &finished.stats;
-    let total = stats.total();
-    let quantile = |part| format_ns(total.quantile_ns(part));
-    let cores = usize::from(args.cores);
-    let rates = match stats.iops(&total) as u64 {
-        0 if finished.totals.ios == 0 => "no I/O has ended well".to_owned(),
-        iops => format!(
-            "{} IOPS, {} MiB/s; latency mean {}, p50 {}, p99 {}, p99.9 {}",
-            format_count(iops),
-            significant(stats.mib_s(&total)),
-            format_ns(total.mean_ns()),
-            quantile(0.5),
-            quantile(0.99),
-            quantile(0.999),
+    let extras = Extras {
+        unit: &format!("{} queue", kind(args)),
+        over: String::new(),
+        tables: String::new(),
+        counts: format!(
+            ", system calls per I/O {}, polls per I/O {}, of which {} % found nothing",
+            significant(finished.per_io(counts.calls)),
+            significant(finished.per_io(counts.polls)),
+            significant(100.0 * empty_share(counts)),
         ),
     };
-    let mut text = format!(
-        "{} {} of {}, {} outstanding on {cores} user_{} queues, {}{}\n{rates}\n\
-         {} system calls and {} polls per I/O; {} % of the polls found nothing\n",
-        args.words.order(),
-        args.words.op(),
-        args.words.sizes().read,
-        args.words.jobs(cores)? * args.words.iodepth,
-        if args.polls() { "poll" } else { "irq" },
-        format_ns(stats.elapsed_ns as f64),
-        if finished.interrupted {
-            ", ended early"
-        } else {
-            ""
-        },
-        significant(finished.per_io(counts.calls)),
-        significant(finished.per_io(counts.polls)),
-        significant(100.0 * empty_share(counts)),
-    );
-    if stats.errors > 0 {
-        text.push_str(&format!("errors {}", format_count(stats.errors)));
-        if stats.unanswered > 0 {
-            let unanswered = format_count(stats.unanswered);
-            text.push_str(&format!(" ({unanswered} never answered, in no latency)"));
-        }
-        text.push('\n');
-    }
-    if args.words.verify {
-        let checked = format_bytes(stats.verified_bytes);
-        text.push_str(&format!("{checked} read and found right\n"));
-    }
-    Ok(text)
+    finished.text(&args.words, args.cores.into(), &extras, Style::of_stdout())
 }
