@@ -41,57 +41,88 @@ pub struct Scenario {
     pub bound_elsewhere: Option<f64>,
 }
 
+/// Keys that a file may leave out; below `each`, those of each table of this kind. A path has the
+/// keys of a device too, for its own.
+const DEFAULTS: &str = "\
+warm_ms = 500
+run_ms = 2000
+stale_us = 0
+mirror = false
+ana = 'strict'
+also = []
+hedge = false
+host = {hosts = 1, cpus = 8, nodes = 1, busy_run_us = 0, io_us = 0, busy_stall_us = 0}
+device = {}
+event = []
+figures = {}
+[each]
+path = {copies = 1, bandwidth_mb_s = 1200, delay_us = 50, jitter_percent = 5, large_from = '0', \
+large_us = 0, small_us = 0, tail_per_million = 0, tail_us = 0, cross_percent = 0, \
+state = 'optimized'}
+device = {servers = 8, read_us = 200, write_us = 160, read_byte_ps = 50, write_byte_ps = 60, \
+noise = true, disk = false}
+job = {count = 1, depth = 1, sizes = '4k', write_percent = 0, sequential = false, \
+span = '64GiB', iops = 0, move_ms = 0}
+";
+
+/// The whole of a scenario: what is left out is as in [`DEFAULTS`].
+fn with_defaults(mut given: Table) -> anyhow::Result<Table> {
+    let mut whole: Table = text::toml(DEFAULTS).map_err(|why| anyhow!("defaults: {why}"))?;
+    let each = whole.remove("each");
+    let each = each.and_then(|it| it.try_into::<BTreeMap<String, Table>>().ok());
+    let each = each.context("defaults of each")?;
+    for (kind, names) in [
+        ("path", &["device", "path"][..]),
+        ("device", &["device"]),
+        ("job", &["job"]),
+    ] {
+        let Some(Value::Table(those)) = given.get_mut(kind) else {
+            continue;
+        };
+        for (_, one) in those.iter_mut() {
+            if let Value::Table(own) = one {
+                let mut filled = Table::new();
+                names
+                    .iter()
+                    .for_each(|name| merge(&mut filled, each[*name].clone()));
+                merge(&mut filled, std::mem::take(own));
+                *own = filled;
+            }
+        }
+    }
+    merge(&mut whole, given);
+    Ok(whole)
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     title: String,
-    #[serde(default = "File::warm_ms")]
     warm_ms: u64,
-    #[serde(default = "File::run_ms")]
     run_ms: u64,
-    #[serde(default)]
     stale_us: u64,
-    #[serde(default)]
     mirror: bool,
-    #[serde(default)]
     ana: AnaWord,
     step_ms: Option<u64>,
-    #[serde(default)]
     also: Vec<String>,
-    #[serde(default)]
     hedge: bool,
-    #[serde(default)]
     host: Host,
     path: BTreeMap<String, Path>,
-    #[serde(default)]
     device: BTreeMap<String, Device>,
     job: BTreeMap<String, Job>,
-    #[serde(default)]
     event: Vec<Event>,
-    #[serde(default)]
     figures: BTreeMap<String, f64>,
 }
 
-impl File {
-    fn warm_ms() -> u64 {
-        500
-    }
-
-    fn run_ms() -> u64 {
-        2000
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum AnaWord {
-    #[default]
     Strict,
     Merge,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 struct Host {
     /// Hosts of this kind.
     hosts: usize,
@@ -102,22 +133,9 @@ struct Host {
     busy_stall_us: u64,
 }
 
-impl Default for Host {
-    fn default() -> Self {
-        Self {
-            hosts: 1,
-            cpus: 8,
-            nodes: 1,
-            busy_run_us: 0,
-            io_us: 0,
-            busy_stall_us: 0,
-        }
-    }
-}
-
 /// A path; the standard one where nothing is said.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 struct Path {
     copies: usize,
     bandwidth_mb_s: u64,
@@ -144,10 +162,9 @@ struct Path {
     disk: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
-    #[default]
     Optimized,
     NonOptimized,
     Inaccessible,
@@ -159,34 +176,6 @@ impl State {
             Self::Optimized => Ana::Optimized,
             Self::NonOptimized => Ana::NonOptimized,
             Self::Inaccessible => Ana::Inaccessible,
-        }
-    }
-}
-
-impl Default for Path {
-    fn default() -> Self {
-        let own = Device::default();
-        Self {
-            copies: 1,
-            bandwidth_mb_s: 1200,
-            delay_us: 50,
-            jitter_percent: 5,
-            large_from: "0".to_owned(),
-            large_us: 0,
-            small_us: 0,
-            tail_per_million: 0,
-            tail_us: 0,
-            cross_percent: 0,
-            state: State::Optimized,
-            node: None,
-            device: None,
-            servers: own.servers,
-            read_us: own.read_us,
-            write_us: own.write_us,
-            read_byte_ps: own.read_byte_ps,
-            write_byte_ps: own.write_byte_ps,
-            noise: own.noise,
-            disk: own.disk,
         }
     }
 }
@@ -206,7 +195,7 @@ impl Path {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 struct Device {
     servers: u16,
     read_us: u64,
@@ -216,20 +205,6 @@ struct Device {
     noise: bool,
     /// A rotating disk instead.
     disk: bool,
-}
-
-impl Default for Device {
-    fn default() -> Self {
-        Self {
-            servers: 8,
-            read_us: 200,
-            write_us: 160,
-            read_byte_ps: 50,
-            write_byte_ps: 60,
-            noise: true,
-            disk: false,
-        }
-    }
 }
 
 impl Device {
@@ -255,7 +230,7 @@ impl Device {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 struct Job {
     count: usize,
     depth: usize,
@@ -268,22 +243,6 @@ struct Job {
     move_ms: u64,
     /// Only on this host; else on each.
     host: Option<usize>,
-}
-
-impl Default for Job {
-    fn default() -> Self {
-        Self {
-            count: 1,
-            depth: 1,
-            sizes: "4k".to_owned(),
-            write_percent: 0,
-            sequential: false,
-            span: "64GiB".to_owned(),
-            iops: 0,
-            move_ms: 0,
-            host: None,
-        }
-    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -328,10 +287,9 @@ pub fn parse(name: &str, text: &str) -> anyhow::Result<Vec<Scenario>> {
     let scenario = |(name, table): (String, Table)| {
         let mut whole = base.clone();
         merge(&mut whole, table);
-        let file: File = whole
-            .try_into()
-            .with_context(|| format!("scenario {name}"))?;
-        build(&name, file).with_context(|| format!("scenario {name}"))
+        let file = with_defaults(whole).and_then(|it| Ok(it.try_into::<File>()?));
+        let scenario = file.and_then(|file| build(&name, file));
+        scenario.with_context(|| format!("scenario {name}"))
     };
     variants.into_iter().map(scenario).collect()
 }
