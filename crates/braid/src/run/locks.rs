@@ -1,11 +1,10 @@
-//! Who may change what: one verb at a time for each volume, and one for all of them.
+//! One change at a time for each volume.
 //!
 //! # Contract
-//! A verb of one volume excludes other verbs of that volume, and a reload, which changes all of
-//! them; verbs of different volumes go on side by side. A verb of a mirror's legs has the mirror
-//! and its legs, all at once or none. A verb for all volumes that
-//! waits goes before verbs of one volume that come later. Users come before discovery,
-//! which waits for the verb that is under way at most once.
+//! A verb of one volume excludes other verbs of that volume; verbs of different volumes go on side
+//! by side. A verb of a mirror's legs has the mirror and its legs, and a reload the volumes that it
+//! changes, all at once or none. Users come before discovery, which waits for the verb that is under
+//! way at most once.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,12 +21,8 @@ pub struct VerbLock {
 
 #[derive(Default)]
 struct Turn {
-    /// One changes all volumes.
-    all: bool,
     /// Those that one changes.
     volumes: BTreeSet<String>,
-    /// Users who wait for all volumes.
-    waiting_for_all: usize,
     /// Users who wait for one.
     waiting_for: BTreeMap<String, usize>,
 }
@@ -35,18 +30,14 @@ struct Turn {
 /// No other verb changes what this one has, while it is there.
 pub struct Alone<'a> {
     lock: &'a VerbLock,
-    /// `None`: all volumes.
-    volumes: Option<Vec<String>>,
+    volumes: Vec<String>,
 }
 
 impl Alone<'_> {
     /// Has a volume besides that does not exist yet. Verbs of that name only find that out, so this
     /// waits for none that is long, nor for one that waits for this one.
     pub fn add(&mut self, volume: &str) {
-        let Some(volumes) = &mut self.volumes else {
-            return; // it has all
-        };
-        if volumes.iter().any(|it| it == volume) {
+        if self.volumes.iter().any(|it| it == volume) {
             return;
         }
         let mut turn = self.lock.turn();
@@ -54,30 +45,23 @@ impl Alone<'_> {
             turn = self.lock.wait(turn);
         }
         turn.volumes.insert(volume.to_owned());
-        volumes.push(volume.to_owned());
+        self.volumes.push(volume.to_owned());
     }
 }
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
         let mut turn = self.lock.turn();
-        match &self.volumes {
-            Some(volumes) => turn.volumes.retain(|it| !volumes.contains(it)),
-            None => turn.all = false,
-        }
+        turn.volumes.retain(|it| !self.volumes.contains(it));
         drop(turn);
         self.lock.free.notify_all();
     }
 }
 
 impl Turn {
-    fn is_idle(&self) -> bool {
-        !self.all && self.volumes.is_empty()
-    }
-
     /// Whether a verb of a volume may begin.
     fn has_room_for(&self, volume: &str) -> bool {
-        !self.all && self.waiting_for_all == 0 && !self.volumes.contains(volume)
+        !self.volumes.contains(volume)
     }
 
     /// Whether discovery may change a volume.
@@ -87,18 +71,6 @@ impl Turn {
 }
 
 impl VerbLock {
-    /// Waits until no other verb is under way; until the result is dropped, none begins.
-    pub fn alone(&self) -> Alone<'_> {
-        let mut turn = self.turn();
-        turn.waiting_for_all += 1;
-        while !turn.is_idle() {
-            turn = self.wait(turn);
-        }
-        turn.waiting_for_all -= 1;
-        turn.all = true;
-        self.has(None)
-    }
-
     /// Waits until no other verb changes this volume; until the result is dropped, none does.
     pub fn alone_with(&self, volume: &str) -> Alone<'_> {
         self.alone_with_all(vec![volume.to_owned()])
@@ -122,7 +94,7 @@ impl VerbLock {
             }
         }
         turn.volumes.extend(volumes.iter().cloned());
-        self.has(Some(volumes))
+        self.has(volumes)
     }
 
     /// The same, if no verb changes one of them just now, or waits for it.
@@ -133,7 +105,7 @@ impl VerbLock {
             return None;
         }
         turn.volumes.extend(volumes.iter().cloned());
-        Some(self.has(Some(volumes)))
+        Some(self.has(volumes))
     }
 
     /// The same for a change that no user asked for: users who wait come first.
@@ -143,7 +115,7 @@ impl VerbLock {
             turn = self.wait(turn);
         }
         turn.volumes.insert(volume.to_owned());
-        self.has(Some(vec![volume.to_owned()]))
+        self.has(vec![volume.to_owned()])
     }
 
     /// The same, unless the caller wants to `stop` first, which is asked ten times a second.
@@ -157,10 +129,10 @@ impl VerbLock {
             turn = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         turn.volumes.insert(volume.to_owned());
-        Some(self.has(Some(vec![volume.to_owned()])))
+        Some(self.has(vec![volume.to_owned()]))
     }
 
-    fn has(&self, volumes: Option<Vec<String>>) -> Alone<'_> {
+    fn has(&self, volumes: Vec<String>) -> Alone<'_> {
         Alone {
             lock: self,
             volumes,
@@ -223,23 +195,22 @@ mod tests {
         let first = lock.alone_with("a");
         let second = lock.alone_with("b"); // does not wait
         assert!(lock.alone_at_last_unless("a", &|| true).is_none());
-        // One for all waits for both, and none begins before it.
+        // A reload of both waits for both, and others go on.
         let mine = Arc::clone(&lock);
         let (to, done) = channel();
-        let all = std::thread::spawn(move || {
-            let _alone = mine.alone();
+        let both = std::thread::spawn(move || {
+            let _alone = mine.alone_with_all(vec!["a".to_owned(), "b".to_owned()]);
             to.send(()).unwrap();
         });
-        while lock.turn().waiting_for_all == 0 {
+        while !lock.turn().waiting_for.contains_key("b") {
             std::thread::yield_now();
         }
-        assert!(lock.alone_at_last_unless("c", &|| true).is_none());
+        drop(lock.alone_with("c"));
         drop(first);
         assert!(done.try_recv().is_err());
         drop(second);
-        all.join().unwrap();
-        drop(lock.alone_with("c"));
-        assert!(lock.turn().is_idle());
+        both.join().unwrap();
+        assert!(lock.turn().volumes.is_empty());
     }
 
     #[test]
@@ -263,25 +234,26 @@ mod tests {
         assert!(!third.is_finished());
         drop(second);
         third.join().unwrap();
-        assert!(lock.turn().is_idle() && lock.turn().waiting_for.is_empty());
+        assert!(lock.turn().volumes.is_empty() && lock.turn().waiting_for.is_empty());
     }
 
     #[test]
-    fn new_volume_is_locked_beside_one_that_waits_for_all() {
+    fn new_volume_is_locked_beside_one_that_waits_for_it() {
         let lock = Arc::new(VerbLock::default());
+        let names = || vec!["a".to_owned(), "a/1".to_owned()];
         let mut first = lock.alone_with_all(vec!["a".to_owned(), "a/0".to_owned()]);
         let mine = Arc::clone(&lock);
-        let all = std::thread::spawn(move || drop(mine.alone()));
-        while lock.turn().waiting_for_all == 0 {
+        let other = std::thread::spawn(move || drop(mine.alone_with_all(names())));
+        while !lock.turn().waiting_for.contains_key("a/1") {
             std::thread::yield_now();
         }
         first.add("a/1"); // does not wait for the one that waits for this one
         first.add("a/1");
-        assert!(!all.is_finished());
+        assert!(!other.is_finished());
         assert!(lock.turn().volumes.contains("a/1"));
         drop(first);
-        all.join().unwrap();
-        assert!(lock.turn().is_idle());
+        other.join().unwrap();
+        assert!(lock.turn().volumes.is_empty());
     }
 
     #[test]
@@ -295,19 +267,15 @@ mod tests {
             std::thread::spawn(move || to.send(mine.alone_now_with_all(names()).is_none()));
             answer.recv_timeout(Duration::from_secs(60))
         };
-        for all in [true, false] {
-            let first = if all {
-                lock.alone()
-            } else {
-                lock.alone_with("a/0")
-            };
+        for name in ["a", "a/0"] {
+            let first = lock.alone_with(name);
             let answer = tried(&lock);
             if answer.is_err() {
                 std::mem::forget(first); // it would wait too
                 panic!("it waits for itself");
             }
             assert_eq!(answer, Ok(true));
-            assert!(!lock.turn().is_idle(), "the first one has it yet");
+            assert!(!lock.turn().volumes.is_empty(), "the first one has it yet");
             drop(first);
         }
         // Others go on beside it.
@@ -315,6 +283,6 @@ mod tests {
         assert!(now.is_some());
         drop(lock.alone_with("b"));
         drop(now);
-        assert!(lock.turn().is_idle());
+        assert!(lock.turn().volumes.is_empty());
     }
 }

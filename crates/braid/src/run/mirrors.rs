@@ -14,7 +14,7 @@ mod terms;
 
 pub use again::Stopped;
 pub(in crate::run) use kept::PAUSED;
-pub use legs::keep_legs;
+pub use legs::{name_legs, refuse_legs};
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
 use super::known::Known;

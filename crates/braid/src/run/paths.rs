@@ -63,6 +63,8 @@ pub struct Changes {
     /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
     /// which number it has.
     opening: Mutex<()>,
+    /// Held by a reload.
+    reload: Mutex<()>,
     asked: Mutex<Asked>,
 }
 
@@ -118,9 +120,9 @@ impl Changes {
         None
     }
 
-    /// For a verb that changes what all volumes have: see [`VerbLock::alone`].
-    pub fn alone(&self) -> Alone<'_> {
-        self.verbs.alone()
+    /// Waits until no other reload is under way; until the result is dropped, none begins.
+    pub fn reload(&self) -> MutexGuard<'_, ()> {
+        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For a verb of some volumes: see [`VerbLock::alone_with_all`].
@@ -368,8 +370,8 @@ impl Service {
             let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
             state.volumes.ensure_apart(of, &keys.uri, storage)?;
         }
-        let others = state.volumes.iter().filter(|(it, _)| *it != volume);
-        let meets = |(_, it): (u16, &Running)| {
+        let others = state.volumes.others(volume);
+        let meets = |it: &Running| {
             let theirs = twice::shared(&it.to_mark(), &keys.uri)?;
             Some(twice::line(&keys.uri.to_string(), &it.of.name, &theirs))
         };

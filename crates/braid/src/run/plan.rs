@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
-//! set aside, paths leave, of which those that are in use leave first, since others may not connect
-//! again. Each of these steps can be taken back ([`Change::undo`]), so a plan that is carried out
+//! set aside, legs join, paths leave, of which those that are in use leave first, since others may
+//! not connect again, and legs leave. Each of these steps can be taken back ([`Change::undo`]), so a plan that is carried out
 //! in order, and taken back in reverse where a step fails, ends with the engine as desired or as it
 //! was. What can't fail comes last.
 use super::address::NbdAddress;
@@ -11,6 +11,7 @@ use super::config::{Export, PathKeys, Volume};
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::{AdminState, PathEntry};
 use super::live;
+use super::paths::uris;
 use super::volumes::Running;
 use policy::{Knobs, Policy};
 use std::fmt;
@@ -63,8 +64,12 @@ pub enum Change {
     ChangeExport(String, Export, Export),
     /// A path gets this admin state, and had that one.
     SetAdmin(String, PathSpec, AdminState),
+    /// A leg joins a mirror, and is rebuilt.
+    AddLeg(String, DesiredVolume),
     /// A path that the engine has leaves a volume.
     RemovePath(String, PathSpec),
+    /// A leg of a mirror is none any more.
+    RemoveLeg(String, DesiredVolume),
     /// A path that was not there since the start is not looked for any more.
     ForgetPath(String, PathKeys),
     /// The clients of an address get another volume: from the first to the second one.
@@ -91,7 +96,9 @@ impl Change {
                 | Self::AddExport(..)
                 | Self::ChangeExport(..)
                 | Self::SetAdmin(..)
+                | Self::AddLeg(..)
                 | Self::RemovePath(..)
+                | Self::RemoveLeg(..)
         )
     }
 
@@ -103,7 +110,9 @@ impl Change {
             | Self::AddExport(volume, _)
             | Self::ChangeExport(volume, ..)
             | Self::SetAdmin(volume, ..)
+            | Self::AddLeg(volume, _)
             | Self::RemovePath(volume, _)
+            | Self::RemoveLeg(volume, _)
             | Self::ForgetPath(volume, _)
             | Self::MoveExport(volume, ..)
             | Self::RemoveExport(volume, _)
@@ -139,7 +148,9 @@ impl Change {
                 };
                 Self::SetAdmin(volume, path, after)
             }
+            Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
+            Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
             _ => return None,
         })
     }
@@ -162,6 +173,8 @@ impl fmt::Display for Change {
             | Self::ForgetPath(volume, config) => {
                 write!(f, "{volume}: remove path {}", config.uri)
             }
+            Self::AddLeg(mirror, leg) => write!(f, "{mirror}: add leg {}", leg_words(leg)),
+            Self::RemoveLeg(mirror, leg) => write!(f, "{mirror}: remove leg {}", leg_words(leg)),
             Self::MoveExport(from, to, export) => {
                 write!(f, "{to}: take export {} from {from}", export.nbd)
             }
@@ -179,6 +192,11 @@ impl fmt::Display for Change {
     }
 }
 
+/// What leads to a leg, for people.
+pub fn leg_words(leg: &DesiredVolume) -> String {
+    uris(&leg.of.paths).join(" and ")
+}
+
 /// Changes by the place that they have in a plan.
 #[derive(Default)]
 struct Sorted {
@@ -186,6 +204,7 @@ struct Sorted {
     add: Vec<Change>,
     exports: Vec<Change>,
     admin: Vec<Change>,
+    legs: Vec<Change>,
     remove: Vec<Change>,
     /// What can't fail.
     rest: Vec<Change>,
@@ -208,6 +227,19 @@ impl ActualVolume {
             knobs: running.knobs,
             paths: running.entries().iter().map(path).collect(),
             exports,
+        }
+    }
+
+    /// The same, as one would desire it.
+    pub fn desired(&self) -> DesiredVolume {
+        DesiredVolume {
+            of: Volume {
+                exports: self.exports.clone(),
+                ..self.of.clone()
+            },
+            policy: self.policy,
+            knobs: self.knobs,
+            paths: self.paths.iter().map(|it| it.spec.clone()).collect(),
         }
     }
 
@@ -310,11 +342,16 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     let mut changes = Sorted::default();
     let named = |name: &str| actual.iter().find(|it| it.of.name == name);
     for volume in &desired.volumes {
-        match named(&volume.of.name) {
-            Some(there) => there.plan(volume, &mut changes),
-            None => changes
-                .open
-                .push(Change::OpenVolume(volume.of.name.clone())),
+        let of = &volume.of;
+        // A leg of a mirror that runs is opened by that.
+        let mirror = of.leg_of.as_ref().filter(|it| named(it).is_some());
+        match (named(&of.name), mirror) {
+            (Some(there), _) => there.plan(volume, &mut changes),
+            (None, Some(mirror)) => {
+                let add = Change::AddLeg(mirror.clone(), volume.clone());
+                changes.legs.push(add);
+            }
+            (None, None) => changes.open.push(Change::OpenVolume(of.name.clone())),
         }
     }
     plan_exports(desired, actual, &mut changes);
@@ -326,19 +363,30 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
         Change::RemovePath(volume, path) => !is_live(volume, path),
         _ => unreachable!("{change}: it is no removal"),
     });
-    let gone = actual.iter().map(|it| &it.of.name);
-    let gone = gone.filter(|name| desired.volume(name).is_none());
-    let gone = gone.map(|name| Change::CloseVolume(name.clone()));
+    let (mut legs_gone, mut volumes_gone) = (Vec::new(), Vec::new());
+    for it in actual
+        .iter()
+        .filter(|it| desired.volume(&it.of.name).is_none())
+    {
+        let mirror = it.of.leg_of.clone();
+        match mirror.filter(|mirror| desired.volume(mirror).is_some()) {
+            Some(mirror) => legs_gone.push(Change::RemoveLeg(mirror, it.desired())),
+            None => volumes_gone.push(Change::CloseVolume(it.of.name.clone())),
+        }
+    }
     let Sorted {
         open,
         add,
         exports,
         admin,
+        legs,
         remove,
         rest,
     } = changes;
-    let fallible = [open, add, exports, admin, remove].into_iter().flatten();
-    fallible.chain(rest).chain(gone).collect()
+    // Legs go last of what can fail: one that comes back is rebuilt.
+    let fallible = [open, add, exports, admin, legs, remove, legs_gone];
+    let fallible = fallible.into_iter().flatten();
+    fallible.chain(rest).chain(volumes_gone).collect()
 }
 
 #[cfg(test)]

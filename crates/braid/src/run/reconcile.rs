@@ -7,7 +7,7 @@
 //! lets it ([`Reconciler::take_bound`]).
 use super::address::Bound;
 use super::config::Export;
-use super::desired::{Desired, PathSpec};
+use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::{AdminState, Origin};
 use super::exports;
 use super::plan::Change;
@@ -95,7 +95,10 @@ impl<'a> Reconciler<'a> {
                 let Some(of) = self.desired.volume(name) else {
                     unreachable!("{name} is opened and not wanted");
                 };
-                let number = service.open_volume(&of.of)?;
+                let number = {
+                    let _opening = service.changes.opening();
+                    service.open_volume(&of.of)?
+                };
                 self.opened.insert(name.clone(), number);
             }
             Change::CloseVolume(name) => {
@@ -116,6 +119,17 @@ impl<'a> Reconciler<'a> {
             Change::SetAdmin(name, path, _) => {
                 let (number, index) = self.find(name, path)?;
                 service.set_admin(number, index, path.admin, force)?;
+            }
+            Change::AddLeg(name, leg) => {
+                let number = self.number(name)?;
+                let taken = service.take_leg(number, &leg.of, force);
+                taken.map_err(|error| error.to_string())?;
+                self.set_admin_of(leg)?;
+            }
+            Change::RemoveLeg(name, leg) => {
+                let (number, leg) = (self.number(name)?, self.number(&leg.of.name)?);
+                let gone = service.drop_leg(number, leg);
+                gone.map_err(|error| error.to_string())?;
             }
             Change::AddExport(name, export) => {
                 let bound = export.nbd.bind(&export.access());
@@ -156,6 +170,16 @@ impl<'a> Reconciler<'a> {
             AdminState::Enabled => Ok(()),
             admin => service.set_admin(number, index, admin, true),
         }
+    }
+
+    /// Paths of a volume that has come back are set aside as they were.
+    fn set_admin_of(&self, of: &DesiredVolume) -> Result<(), String> {
+        let aside = of.paths.iter().filter(|it| it.admin != AdminState::Enabled);
+        for path in aside {
+            let (number, index) = self.find(&of.of.name, path)?;
+            self.service.set_admin(number, index, path.admin, true)?;
+        }
+        Ok(())
     }
 
     /// Numbers of a volume that is there and of its path.

@@ -8,20 +8,24 @@
 //! drain and leave. A volume with a path of one that leaves comes with another reload, when no
 //! write of that one can be under way.
 //!
-//! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
+//! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
+//! leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Subsystem, Volume};
 use super::desired::Desired;
 use super::entries::PathEntry;
 use super::live;
-use super::mirrors::keep_legs;
+use super::locks::Alone;
+use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
-use super::plan::{ActualVolume, Change, Presence, plan};
+use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
 use super::reconcile::Reconciler;
 use super::service::{Service, State};
 use crate::control::server::Caller;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
+use engine::mirror::LegReport;
+use std::collections::BTreeSet;
 
 /// A reload under way.
 struct Reload<'a> {
@@ -42,9 +46,9 @@ struct Reload<'a> {
 /// Why nothing was.
 pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
     let new = Config::read(&service.file)?;
-    let _alone = service.changes.alone();
+    let _only = service.changes.reload();
+    let (mut reload, _alone) = Reload::alone(service, &new)?;
     by.ensure_there()?;
-    let mut reload = Reload::new(service, new)?;
     let sources = service.find_sources(&reload.new)?;
     let gone = reload.gone();
     reload.check(force)?;
@@ -99,11 +103,8 @@ impl<'a> Reload<'a> {
         };
         let choices = service.choices();
         let state = service.state();
-        keep_legs(
-            &mut new.volumes,
-            state.volumes.iter().map(|(_, it)| it.of.clone()),
-        );
         refuse_fixed(&state.configured, &new)?;
+        name_legs(&mut new, &state.configured, &state)?;
         let actual = actual(&state, |number, path| match path.is_there() {
             false => Presence::Absent,
             true if path_state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
@@ -119,6 +120,42 @@ impl<'a> Reload<'a> {
             desired,
             said: Vec::new(),
         })
+    }
+
+    /// The same, with the volumes that it changes to itself. Verbs of others go on.
+    fn alone(service: &'a Service, new: &Config) -> anyhow::Result<(Self, Alone<'a>)> {
+        loop {
+            let before = Self::new(service, new.clone())?.volumes();
+            let alone = service
+                .changes
+                .alone_with_all(before.iter().cloned().collect());
+            let reload = Self::new(service, new.clone())?;
+            // A verb may have changed others meanwhile.
+            if reload.volumes().is_subset(&before) {
+                return Ok((reload, alone));
+            }
+        }
+    }
+
+    /// Names of the volumes that are changed, and of mirrors all legs.
+    fn volumes(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for change in &self.plan {
+            names.insert(change.volume().to_owned());
+            match change {
+                Change::MoveExport(_, to, _) => names.insert(to.clone()),
+                Change::AddLeg(_, leg) => names.insert(leg.of.name.clone()),
+                _ => false,
+            };
+        }
+        let state = self.service.state();
+        let legs = state.volumes.iter().filter(|(_, it)| {
+            let mirror = it.of.leg_of.as_ref();
+            mirror.is_some_and(|it| names.contains(it))
+        });
+        let legs: Vec<String> = legs.map(|(_, it)| it.of.name.clone()).collect();
+        names.extend(legs);
+        names
     }
 
     /// Volumes that the file has no more.
@@ -143,7 +180,42 @@ impl<'a> Reload<'a> {
                 apart(&state, &it.of, &gone)?;
             }
         }
-        spare_unclean(&state, &self.plan, force)
+        spare_unclean(&state, &self.plan, force)?;
+        drop(state);
+        self.spare_last_leg()
+    }
+
+    /// A mirror that gives up legs keeps one that is in sync: one that was taken back would have to
+    /// be rebuilt.
+    fn spare_last_leg(&self) -> anyhow::Result<()> {
+        for it in self.desired.volumes.iter().filter(|it| it.of.is_mirror()) {
+            let name = &it.of.name;
+            let service = self.service;
+            let gone: Vec<u16> = {
+                let state = service.state();
+                let gone = self.plan.iter().filter_map(|change| match change {
+                    Change::RemoveLeg(mirror, leg) if mirror == name => {
+                        state.volumes.number(&leg.of.name).ok()
+                    }
+                    _ => None,
+                });
+                gone.collect()
+            };
+            if gone.is_empty() {
+                continue;
+            }
+            let number = service.state().volumes.number(name);
+            let report = number.and_then(|number| service.mirror_report(number));
+            let report = report.map_err(|error| anyhow!("volume {name}: {error}"))?;
+            let stays = |leg: &LegReport| leg.volume.is_none_or(|it| !gone.contains(&it));
+            if !report.legs.iter().any(|leg| leg.serves() && stays(leg)) {
+                bail!(
+                    "volume {name}: none of the legs that stay is in sync: add others first, and \
+                     reload without these when they are"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// What can fail.
@@ -156,6 +228,10 @@ impl<'a> Reload<'a> {
                 Change::AddPath(_, it) => self.said.push(format!("added {}", it.config.uri)),
                 Change::RemovePath(_, it) => {
                     self.said.push(format!("removed {}", it.config.uri));
+                }
+                Change::AddLeg(_, it) => self.said.push(format!("added leg {}", leg_words(it))),
+                Change::RemoveLeg(_, it) => {
+                    self.said.push(format!("removed leg {}", leg_words(it)));
                 }
                 _ => {}
             }
@@ -183,6 +259,8 @@ impl<'a> Reload<'a> {
         let mut choices = service.choices();
         let mut state = service.state();
         state.ensure_open()?;
+        // Anew: legs of other mirrors may have come and gone by verb meanwhile.
+        name_legs(&mut self.new, &state.configured, &state)?;
         let moves = self.plan.iter();
         let moves = moves.filter(|it| matches!(it, Change::MoveExport(..)));
         state.ensure_exports(bound.len() + moves.count())?;
@@ -387,13 +465,14 @@ fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mirrors stay as they are, with their legs.
+/// Mirrors stay as they are, but for legs and exports.
 fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
     let mirrors = |config: &Config| -> Vec<Volume> {
         let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
         let fixed = mirrors.map(|it| Volume {
             export_keys: Vec::new(),
             exports: Vec::new(),
+            legs: Vec::new(),
             ..it.clone()
         });
         let mut fixed: Vec<Volume> = fixed.collect();
@@ -402,9 +481,14 @@ fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
     };
     if mirrors(old) != mirrors(new) {
         bail!(
-            "mirrors and their legs can't come, go or change by a reload yet (but for exports): \
-             restart the engine"
+            "mirrors can't come, go or change by a reload yet (but for legs and exports): restart \
+             the engine"
         );
+    }
+    for new in new.volumes.iter().filter(|it| it.is_mirror()) {
+        if let Some(old) = old.volume(&new.name) {
+            refuse_legs(old, new)?;
+        }
     }
     Ok(())
 }

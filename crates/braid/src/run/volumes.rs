@@ -232,6 +232,14 @@ impl Volumes {
         self.order.iter().map(|number| (*number, &self[*number]))
     }
 
+    /// Those that are there or are being opened, but for one.
+    pub fn others(&self, number: u16) -> impl Iterator<Item = &Running> {
+        let there = self.all.iter().map(|(it, of)| (Some(*it), of));
+        let opening = self.opening.iter().map(|(it, of)| (*it, of));
+        let others = there.chain(opening).filter(move |it| it.0 != Some(number));
+        others.map(|it| it.1)
+    }
+
     /// The one of this number, which may have left by now.
     pub fn get(&self, number: u16) -> Option<&Running> {
         self.all.get(&number)

@@ -22,11 +22,12 @@ use crate::log;
 use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
-use crate::run::config::{Export, PathKeys, Volume};
+use crate::run::config::{Config, Export, LegKeys, PathKeys, Volume, leg_name};
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
-use crate::run::service::Service;
+use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
+use anyhow::{anyhow, bail};
 use engine::host::VolumeInfo;
 use engine::mirror::{
     LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
@@ -34,6 +35,7 @@ use engine::mirror::{
 use mirror::copies::{Chosen, NoLeg};
 use mirror::{Named, Superblock};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -58,6 +60,26 @@ impl Service {
     ) -> Result<Value, ControlError> {
         let mut alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
+        let uri: PathUri = uri
+            .parse()
+            .map_err(|error| ControlError::params(format!("\"{uri}\": {error}")))?;
+        let of = self.new_leg(volume, uri);
+        // It may have to go again: nothing else is done with it before it is a leg.
+        alone.add(&of.name);
+        self.make_leg(volume, &of, force, replaces)
+    }
+
+    /// The same of a leg by its volume. No other verb has this mirror or its legs.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn make_leg(
+        &self,
+        volume: u16,
+        of: &Volume,
+        force: bool,
+        replaces: Option<&LegReport>,
+    ) -> Result<Value, ControlError> {
         let report = self.mirror_report(volume)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
         let superblock = report
@@ -65,9 +87,9 @@ impl Service {
             .filter(|_| report.state == MirrorState::Running);
         let superblock =
             superblock.ok_or_else(|| ControlError::refused("it does not run: start it first"))?;
-        let wrong =
-            |error: &dyn std::fmt::Display| ControlError::params(format!("\"{uri}\": {error}"));
-        let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
+        let Some(PathKeys { uri, .. }) = of.paths.first() else {
+            unreachable!("{}: a leg has at least one path", of.name);
+        };
         let name = uri.to_string();
         let of_name = || report.legs.iter().filter(|leg| leg.is_called(&name));
         // One that is not there, or another disk in its place, is none.
@@ -99,11 +121,11 @@ impl Service {
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
             self.forget_place(volume, leg)?;
         }
-        self.make_room(&uri, &room)?;
+        self.make_room(uri, &room)?;
         for leg in of_name().filter(|leg| leg.status == LegStatus::Missing) {
             self.forget_place(volume, leg)?;
         }
-        self.join_leg(volume, uri, &superblock, replaces, &mut alone)
+        self.join_leg(volume, of, &superblock, replaces)
     }
 
     /// What there is room for becomes a leg.
@@ -113,15 +135,11 @@ impl Service {
     fn join_leg(
         &self,
         volume: u16,
-        uri: PathUri,
+        of: &Volume,
         mirror: &Superblock,
         replaces: Option<u8>,
-        alone: &mut Alone<'_>,
     ) -> Result<Value, ControlError> {
-        let of = self.new_leg(volume, uri);
-        // It may have to go again: nothing else is done with it before it is a leg.
-        alone.add(&of.name);
-        let (number, info) = self.open_leg_of(&of).map_err(ControlError::refused)?;
+        let (number, info) = self.open_leg_of(of).map_err(ControlError::refused)?;
         let least = mirror.place.data_offset + mirror.geometry.bytes;
         let unfit = create::refuse_small(info.bytes, least).err();
         let unfit = unfit.map(|why| why.to_string());
@@ -129,7 +147,7 @@ impl Service {
             self.senders.order(
                 volume,
                 MirrorOrder::Add(Box::new(NewLeg {
-                    config: leg_config(&of, number),
+                    config: leg_config(of, number),
                     info,
                     id: draw_id(),
                     replaces,
@@ -141,7 +159,7 @@ impl Service {
             None => self.is_taken(volume, number),
         };
         if taken {
-            return Ok(json!({"volume": self.name(volume), "leg": leg_config(&of, number).name}));
+            return Ok(json!({"volume": self.name(volume), "leg": leg_config(of, number).name}));
         }
         let Some(why) = why else {
             let undo = "braid mirror remove takes it out again";
@@ -265,6 +283,14 @@ impl Service {
     ) -> Result<Value, ControlError> {
         let _alone = self.alone_with_mirror(volume);
         by.ensure_there()?;
+        self.unmake_leg(volume, leg)
+    }
+
+    /// The same. No other verb has this mirror or its legs.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn unmake_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, ControlError> {
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             let why = "it does not run: start it first";
@@ -541,7 +567,7 @@ impl Service {
             let free = state.volumes.number(name).is_err();
             free && !left_out().any(|it| it.name == *name)
         };
-        let name = (0..).map(|leg| crate::run::config::leg_name(&mirror.name, leg));
+        let name = (0..).map(|leg| leg_name(&mirror.name, leg));
         let name = name.into_iter().find(named).unwrap_or_default();
         mirror.leg_volume(name, vec![PathKeys::from(uri)])
     }
@@ -679,8 +705,128 @@ fn not_among(others: &[Volume], mut legs: Vec<Volume>) -> Vec<Volume> {
     legs
 }
 
-/// Legs of a running engine are what was added and removed there, whatever the file says.
-pub fn keep_legs(new: &mut Vec<Volume>, running: impl Iterator<Item = Volume>) {
-    new.retain(|it| it.leg_of.is_none());
-    new.extend(running.filter(|it| it.leg_of.is_some()));
+impl Service {
+    /// A leg of the file goes: one that is a leg, or what is in its place.
+    ///
+    /// # Errors
+    /// It is the last one in sync, or can't be now.
+    pub fn drop_leg(&self, volume: u16, number: u16) -> Result<(), ControlError> {
+        let report = self.mirror_report(volume)?;
+        self.may_write(volume, &report)?;
+        let leg = report.legs.iter().find(|it| it.volume == Some(number));
+        match leg {
+            Some(leg) if orders::is_another(leg) => self.forget_place(volume, leg),
+            Some(leg) => self.unmake_leg(volume, leg).map(drop),
+            None => Err(ControlError::refused("it has left meanwhile")),
+        }
+    }
+
+    /// A leg of the file comes.
+    ///
+    /// # Errors
+    /// Why it doesn't.
+    pub fn take_leg(&self, volume: u16, of: &Volume, force: bool) -> Result<(), ControlError> {
+        let report = self.mirror_report(volume)?;
+        self.may_write(volume, &report)?;
+        self.make_leg(volume, of, force, None).map(drop)
+    }
+}
+
+/// Legs of a running mirror are those that it has, with what was added and removed by verb, unless
+/// the file gives it other ones than it gave before (`old`): then they are these. One that stays
+/// keeps its name.
+///
+/// # Errors
+/// A mirror that does not run gets other legs; a leg that stays gets another policy or paths.
+pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Result<()> {
+    let of_file: Vec<Volume> = new
+        .volumes
+        .extract_if(.., |it| it.leg_of.is_some())
+        .collect();
+    let running: Vec<&Volume> = state.volumes.iter().map(|(_, it)| &it.of).collect();
+    let mirrors: Vec<Volume> = new
+        .volumes
+        .iter()
+        .filter(|it| it.is_mirror())
+        .cloned()
+        .collect();
+    for mirror in mirrors {
+        let is_its = |it: &&Volume| it.leg_of.as_ref() == Some(&mirror.name);
+        let there: Vec<&Volume> = running.iter().copied().filter(|it| is_its(&it)).collect();
+        let before = old.volume(&mirror.name).map(|it| &it.legs[..]);
+        if before.is_none_or(|before| uris_of(before) == uris_of(&mirror.legs)) {
+            new.volumes.extend(there.into_iter().cloned());
+            continue;
+        }
+        let number = state.mirror(&mirror.name);
+        let number = number.map_err(|error| anyhow!("{error}"))?;
+        if state.stopped.contains_key(&number) {
+            bail!(
+                "volume {0}: it is stopped, and has no other legs before it runs: start it first \
+                 (braid mirror assemble {0})",
+                mirror.name
+            );
+        }
+        let left_out = state.left_out.get(&number).into_iter().flatten();
+        let left_out: Vec<&Volume> = left_out.collect();
+        let same = |a: &Volume, b: &Volume| uri_set(&a.paths) == uri_set(&b.paths);
+        let mut names: Vec<String> = running.iter().map(|it| it.name.clone()).collect();
+        names.extend(left_out.iter().map(|it| it.name.clone()));
+        for leg in of_file.iter().filter(|it| is_its(it)) {
+            if left_out.iter().any(|it| same(it, leg)) {
+                continue; // it comes when the mirror is stopped and started
+            }
+            if let Some(stays) = there.iter().find(|it| same(it, leg)) {
+                new.volumes.push((*stays).clone());
+                continue;
+            }
+            let numbers = (0..).map(|number| leg_name(&mirror.name, number));
+            let Some(name) = numbers.into_iter().find(|it| !names.contains(it)) else {
+                unreachable!("there are more numbers than legs");
+            };
+            names.push(name.clone());
+            new.volumes.push(Volume {
+                name,
+                ..leg.clone()
+            });
+        }
+    }
+    Ok(())
+}
+
+fn uri_set(paths: &[PathKeys]) -> BTreeSet<String> {
+    paths.iter().map(|it| it.uri.to_string()).collect()
+}
+
+fn uris_of(legs: &[LegKeys]) -> BTreeSet<BTreeSet<String>> {
+    legs.iter().map(|it| uri_set(&it.paths)).collect()
+}
+
+/// What of legs can't change while a mirror runs: a leg that stays has the paths that it had, and
+/// so far as other hosts can reach them now, they could before.
+///
+/// # Errors
+/// Which would.
+pub fn refuse_legs(old: &Volume, new: &Volume) -> anyhow::Result<()> {
+    let name = &new.name;
+    for leg in &new.legs {
+        let same = |it: &&LegKeys| uri_set(&it.paths) == uri_set(&leg.paths);
+        let Some(there) = old.legs.iter().find(same) else {
+            continue;
+        };
+        let uri = &leg.paths[0].uri;
+        if there.policy != leg.policy || !leg.paths.iter().all(|it| there.paths.contains(it)) {
+            bail!(
+                "volume {name}: leg {uri}: its policy and the keys of its paths can't be changed \
+                 by a reload yet: restart the engine"
+            );
+        }
+    }
+    if old.is_shared() != new.is_shared() {
+        bail!(
+            "volume {name}: whether other hosts can reach its legs can't be changed while it \
+             runs: restart the engine"
+        );
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::run::choices::Choices;
-use crate::run::config::Config;
 use crate::run::config::tests::parsed;
+use crate::run::config::{Config, Kind};
 use crate::run::entries::Origin;
 use crate::run::paths::uris;
 use crate::run::registry::Registry;
@@ -20,10 +20,18 @@ fn base() -> Config {
     ))
 }
 
+/// `m` is a mirror, and what begins with `m/` one of its legs.
 fn volume(name: &str, paths: &[u8]) -> Volume {
+    let paths = if name == "m" { &[][..] } else { paths };
     Volume {
         name: name.to_owned(),
         paths: paths.iter().map(|it| path(*it)).collect(),
+        kind: if name == "m" {
+            Kind::Mirror
+        } else {
+            Kind::Paths
+        },
+        leg_of: name.starts_with("m/").then(|| "m".into()),
         ..base().volumes.remove(0)
     }
 }
@@ -81,17 +89,8 @@ impl Engine {
 
     /// What it is, as one desires it.
     fn now(&self) -> Desired {
-        let of = |it: &ActualVolume| DesiredVolume {
-            of: Volume {
-                exports: it.exports.clone(),
-                ..it.of.clone()
-            },
-            policy: it.policy,
-            knobs: it.knobs,
-            paths: it.paths.iter().map(|it| it.spec.clone()).collect(),
-        };
         Desired {
-            volumes: self.actual.iter().map(of).collect(),
+            volumes: self.actual.iter().map(ActualVolume::desired).collect(),
         }
     }
 
@@ -181,6 +180,21 @@ fn removal_of_a_failed_path_is_undone_as_failed() {
 }
 
 #[test]
+fn legs_come_before_others_go() {
+    let engine = runs("m", &[]).and(runs("m/0", &[1])).and(runs("m/1", &[2]));
+    let wanted = [volume("m", &[]), volume("m/1", &[2]), volume("m/2", &[3])];
+    let both = ["m: add leg 3", "m: remove leg 1"];
+    assert_eq!(words(&wanted, &engine), both);
+    // A mirror comes and goes with its legs.
+    let all = words(&wanted, &runs("a", &[1]));
+    assert_eq!(
+        all[..3],
+        ["m", "m/1", "m/2"].map(|it| format!("add volume {it}"))
+    );
+    assert_eq!(words(&[], &engine).len(), 3);
+}
+
+#[test]
 fn admin_state_is_set_and_undone() {
     let engine = runs("a", &[1]);
     let mut desired = engine.now();
@@ -250,6 +264,16 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
             let there = world.insert(name.clone(), (paths, BTreeMap::new()));
             assert!(there.is_none(), "{change}");
         }
+        Change::AddLeg(mirror, leg) => {
+            assert!(world.contains_key(mirror), "{change}");
+            let paths = leg.paths.iter().map(facts).collect();
+            let there = world.insert(leg.of.name.clone(), (paths, BTreeMap::new()));
+            assert!(there.is_none(), "{change}");
+        }
+        Change::RemoveLeg(mirror, leg) => {
+            assert!(world.contains_key(mirror), "{change}");
+            assert!(world.remove(&leg.of.name).is_some(), "{change}");
+        }
         Change::AddPath(name, path) => {
             let (uri, facts) = facts(path);
             let paths = &mut world.get_mut(name).unwrap().0;
@@ -307,7 +331,13 @@ fn paths() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn names() -> impl Strategy<Value = Vec<&'static str>> {
-    proptest::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4).prop_shuffle()
+    let all = vec!["a", "b", "c", "d", "m", "m/0", "m/1", "m/2"];
+    let some = proptest::sample::subsequence(all, 0..=8).prop_shuffle();
+    some.prop_map(|mut names| {
+        let has_mirror = names.contains(&"m");
+        names.retain(|it| has_mirror || !it.starts_with("m/"));
+        names
+    })
 }
 
 /// Whose each of five addresses is: that of one of four volumes, or of none; whether read-only.
@@ -328,7 +358,7 @@ fn place(name: &str) -> usize {
 }
 
 fn wanted() -> impl Strategy<Value = Vec<Volume>> {
-    let paths = proptest::collection::vec(paths(), 4);
+    let paths = proptest::collection::vec(paths(), 8);
     (names(), paths, addresses()).prop_map(|(names, paths, addresses)| {
         let all = names.into_iter().zip(paths);
         let of = all.map(|(name, paths)| Volume {
@@ -342,7 +372,7 @@ fn wanted() -> impl Strategy<Value = Vec<Volume>> {
 fn engine() -> impl Strategy<Value = Engine> {
     let facts = proptest::collection::vec((any::<bool>(), 0_usize..3, 0_usize..3), 5);
     let one = (paths(), paths(), facts);
-    let all = proptest::collection::vec(one, 4);
+    let all = proptest::collection::vec(one, 8);
     (names(), all, addresses()).prop_map(|(names, all, addresses)| {
         let none = Engine {
             file: Vec::new(),

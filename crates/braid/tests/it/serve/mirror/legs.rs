@@ -6,6 +6,18 @@ use serde_json::Value;
 use std::fs::File;
 
 impl Place {
+    /// The file gives the mirror these legs.
+    fn config_of_legs(&self, legs: &[&str]) {
+        self.config("");
+        let file = self.path("b.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (head, rest) = text.split_once("[[volume.leg]]").unwrap();
+        let (_, export) = rest.split_once("[[volume.export]]").unwrap();
+        let leg = |uri: &&str| format!("[[volume.leg]]\nuri = \"{uri}\"\n");
+        let legs: String = legs.iter().map(leg).collect();
+        std::fs::write(file, format!("{head}{legs}[[volume.export]]{export}")).unwrap();
+    }
+
     /// Another file, of nothing.
     fn file(&self, name: &str, bytes: u64) -> String {
         File::create(self.path(name))
@@ -731,5 +743,60 @@ fn t55_what_can_not_be_noted_on_a_leg_is_refused() {
     place.told(&["mirror", "restore", "v0", "1"]);
     place.until_in_sync();
     assert_eq!(place.legs(), ["in-sync", "in-sync"], "nothing was pending");
+    end(engine);
+}
+
+/// The file gives other legs: new ones are rebuilt, others are none any more. A file that says what
+/// verbs have done changes nothing.
+#[test]
+fn legs_come_and_go_by_reload() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    let [a, b] = ["a", "b"].map(|it| place.leg(it));
+    let [c, d] = ["c", "d"].map(|it| place.file(it, LEG_BYTES));
+    place.config_of_legs(&[&a, &b, &c]);
+    let plan = place.told(&["reload", "--dry-run"])["plan"].clone();
+    assert_eq!(plan, serde_json::json!([format!("v0: add leg {c}")]));
+    let changed = place.told(&["reload"])["changed"].clone();
+    assert_eq!(changed, format!("added leg {c}"));
+    place.until_in_sync();
+    assert_eq!(place.legs().len(), 3);
+    // By verb, then in the file too.
+    place.told(&["mirror", "remove", "v0", &b]);
+    place.config_of_legs(&[&a, &c]);
+    assert_eq!(place.told(&["reload"])["changed"], "no difference");
+    assert_eq!(place.legs(), ["in-sync"; 2]);
+    // One that fails takes the others back: what holds data is not written over.
+    let full = place.file("full", LEG_BYTES);
+    std::fs::write(place.path("full"), [7; 1 << 20]).unwrap();
+    place.config_of_legs(&[&a, &c, &d, &full]);
+    let why = place.refused(&["reload"]);
+    assert!(why.contains("volume v0") && why.contains("full"), "{why}");
+    assert!(!why.contains("not all could be taken back"), "{why}");
+    assert_eq!(place.legs(), ["in-sync"; 2]);
+    // The last one in sync does not go.
+    let e = place.file("e", LEG_BYTES);
+    place.config_of_legs(&[&e]);
+    let why = place.refused(&["reload"]);
+    assert!(
+        why.contains("none of the legs that stay is in sync"),
+        "{why}"
+    );
+    place.config_of_legs(&[&c, &e]);
+    let changed = place.told(&["reload"])["changed"].clone();
+    let said = changed.as_str().unwrap();
+    let both = [format!("added leg {e}"), format!("removed leg {a}")];
+    assert!(both.iter().all(|it| said.contains(it)), "{said}");
+    assert!(!place.is_leg(&a), "its superblocks are gone");
+    place.until_in_sync();
+    verify(&mut client, 300);
+    end(engine);
+    assert!(place.data("c") == place.data("e"), "legs differ");
+    // The next engine has the same.
+    let engine = place.start();
+    assert_eq!(place.legs(), ["in-sync"; 2]);
+    assert_eq!(place.told(&["reload"])["changed"], "no difference");
     end(engine);
 }
