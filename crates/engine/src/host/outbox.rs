@@ -68,11 +68,13 @@ impl Outbox {
     }
 
     /// The next event; it stays.
+    #[inline]
     pub(super) fn peek_event(&self) -> Option<&HostEvent> {
         self.events.front()
     }
 
     /// The next event.
+    #[inline]
     pub(super) fn poll_event(&mut self) -> Option<HostEvent> {
         self.events.pop_front()
     }
