@@ -444,8 +444,8 @@ impl Core {
 
     /// Stops the devices once no client and no host is left.
     fn stop_devices(&mut self, now_ns: u64) {
-        let have_ended = self.nbd.is_empty() && self.nvme.iter().all(NvmeServer::is_over);
-        if self.stopping && have_ended {
+        let have_ended = || self.nbd.is_empty() && self.nvme.iter().all(NvmeServer::is_over);
+        if self.stopping && have_ended() {
             self.stopping = false;
             self.devices.handle_control(HostControl::Stop, now_ns);
             self.again = true;

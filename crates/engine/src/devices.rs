@@ -416,7 +416,8 @@ impl Devices {
     }
 
     /// As [`start_before_ns`](machine::Machine::start_before_ns) of the reactor's machine: of a
-    /// request that a mirror has issued, what the mirror says (T49). What is no mirror's may start at any time.
+    /// request that a mirror has issued, what the mirror says (T49). What is no mirror's may start
+    /// at any time.
     pub(crate) fn start_before_ns(&self, id: u32) -> u64 {
         match self.host.cookie_of(id).map(Issuer::of_cookie) {
             Some(Issuer::Device(key)) => self.mirrors.start_before_ns(key),

@@ -1,6 +1,6 @@
 //! One core's whole: connections' lives, timers, and the routing of events between the machines.
 //!
-//! * [`machine`]: the face a reactor drives; the same for [`host`] and [`target`]
+//! * [`machine`]: the face a reactor drives, of a [`Core`] or a [`target`]
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
 //! * [`Core`]: front ends and block devices of one core, and the owner of each connection

@@ -1,5 +1,4 @@
-//! The face a reactor drives: one trait for the host's engine, the target's, and programs around
-//! them.
+//! The face a reactor drives: one trait for a core, a target, discovery, and programs around them.
 //!
 //! # Contract
 //! One core, one reactor, one machine. A turn of the loop: the reactor reads the clock once, hands
@@ -19,7 +18,9 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u32);
 
-/// A block device or file of this core, as the reactor's owner numbered it.
+/// What the reactor itself executes requests on (null, memory, a file, a namespace of the kernel's
+/// driver, a hardware queue), as its owner numbered it. Devices of the block layer are
+/// `block::DeviceId`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalDevice(pub u16);
 
