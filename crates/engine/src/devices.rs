@@ -28,7 +28,7 @@ use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError, Wi
 use crate::limits::MIRROR_SCRATCH_BYTES;
 use crate::machine::{self, Memory, Span};
 use crate::mirror::{
-    Drive, LegReport, MIRRORS_FROM, MirrorOrder, MirrorReport, MirrorState, Mirrored, Mirrors,
+    Drive, LegReport, MIRRORS_FROM, MirrorDevice, MirrorOrder, MirrorReport, MirrorState, Mirrors,
     MirrorsConfig,
 };
 use alloc::boxed::Box;
@@ -75,11 +75,11 @@ impl BackEnd {
 pub(crate) struct BackEnds<'a> {
     /// The multipath volumes, for what only these have: paths, and what is left on them.
     pub host: &'a HostEngine,
-    mirrors: &'a [Option<Box<Mirrored>>],
+    mirrors: &'a [Option<Box<MirrorDevice>>],
 }
 
 impl<'a> BackEnds<'a> {
-    fn mirror(self, place: usize) -> Option<&'a Mirrored> {
+    fn mirror(self, place: usize) -> Option<&'a MirrorDevice> {
         self.mirrors.get(place)?.as_deref()
     }
 
@@ -114,7 +114,7 @@ impl<'a> BackEnds<'a> {
     pub fn times_given_up(self, device: DeviceId) -> u32 {
         match BackEnd::of(device) {
             BackEnd::Multipath(volume) => self.host.times_given_up(volume),
-            BackEnd::Mirror(place) => self.mirror(place).map_or(0, Mirrored::times_given_up),
+            BackEnd::Mirror(place) => self.mirror(place).map_or(0, MirrorDevice::times_given_up),
         }
     }
 
@@ -139,12 +139,12 @@ impl<'a> BackEnds<'a> {
 pub(crate) struct BackEndsMut<'a> {
     /// As [`BackEnds::host`].
     pub host: &'a mut HostEngine,
-    mirrors: &'a mut [Option<Box<Mirrored>>],
+    mirrors: &'a mut [Option<Box<MirrorDevice>>],
 }
 
 impl<'a> BackEndsMut<'a> {
     /// The volumes of the host, and these mirrors: the first ones.
-    pub fn new(host: &'a mut HostEngine, mirrors: &'a mut [Option<Box<Mirrored>>]) -> Self {
+    pub fn new(host: &'a mut HostEngine, mirrors: &'a mut [Option<Box<MirrorDevice>>]) -> Self {
         Self { host, mirrors }
     }
 
@@ -302,7 +302,7 @@ impl Devices {
 
     /// Whether a device is a mirror that was stopped, and was not begun anew.
     pub(crate) fn is_stopped(&self, volume: u16) -> bool {
-        self.numbered(volume).is_some_and(Mirrored::is_stopped)
+        self.numbered(volume).is_some_and(MirrorDevice::is_stopped)
     }
 
     /// What one command can do on every path of a device (T34), once it is ready. Of a mirror, on
@@ -363,7 +363,7 @@ impl Devices {
         Some((used, *it.state() == MirrorState::Running))
     }
 
-    fn numbered(&self, volume: u16) -> Option<&Mirrored> {
+    fn numbered(&self, volume: u16) -> Option<&MirrorDevice> {
         match BackEnd::of(DeviceId(volume)) {
             BackEnd::Multipath(_) => None,
             BackEnd::Mirror(place) => self.mirrors.get(place),
@@ -460,7 +460,7 @@ impl Devices {
     /// Once per turn of the loop, after all events.
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.host.turn(memory, now_ns);
-        self.mirrors.look_at_legs(&mut self.host, now_ns);
+        self.mirrors.inspect_legs(&mut self.host, now_ns);
         self.settle(memory, now_ns);
     }
 

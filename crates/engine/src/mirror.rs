@@ -48,9 +48,9 @@ mod table;
 mod types;
 
 pub use crate::devices::Devices;
-pub(crate) use device::Mirrored;
+pub(crate) use device::MirrorDevice;
 pub use reads::for_mirror;
-pub use settings::{aside, set_aside, set_speed, speed_of};
+pub use settings::{admin_offline, set_admin_offline, set_speed, speed_of};
 pub use types::*;
 
 use crate::devices::BackEndsMut;
@@ -63,19 +63,19 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::{DeviceId, Key};
-use buffer_leases::Loans;
-use device::Kit;
+use buffer_leases::BufferLeases;
+use device::Context;
 use mirror::Crc32c;
 use table::Table;
 
 /// The mirrors of one core. See the module's contract.
 pub(crate) struct Mirrors {
     /// By number, less [`MIRRORS_FROM`]; `None`: it is on another core. Empty: all are.
-    all: Vec<Option<Box<Mirrored>>>,
+    all: Vec<Option<Box<MirrorDevice>>>,
     /// Mirror and place of the leg that a device is, by the device's number.
     legs: Vec<Option<(u8, u8)>>,
     table: Table,
-    loans: Loans,
+    buffer_leases: BufferLeases,
     crc32c: Crc32c,
     /// I/Os that the host has room for.
     room: usize,
@@ -114,7 +114,7 @@ impl Mirrors {
             all: Vec::with_capacity(config.mirrors.len()),
             legs: Vec::new(),
             table: Table::new(room),
-            loans: Loans::new(room),
+            buffer_leases: BufferLeases::new(room),
             crc32c: config.crc32c,
             room,
         };
@@ -127,7 +127,7 @@ impl Mirrors {
                 let len = MIRROR_SCRATCH_BYTES;
                 let span = Span { at, len };
                 at += u64::from(len);
-                Box::new(Mirrored::new(mirror, span, room))
+                Box::new(MirrorDevice::new(mirror, span, room))
             });
             it.all.push(mirror);
         }
@@ -170,39 +170,39 @@ impl Mirrors {
     }
 
     /// All mirrors, by place.
-    pub fn all(&self) -> &[Option<Box<Mirrored>>] {
+    pub fn all(&self) -> &[Option<Box<MirrorDevice>>] {
         &self.all
     }
 
     /// The same.
     #[inline]
-    pub fn all_mut(&mut self) -> &mut [Option<Box<Mirrored>>] {
+    pub fn all_mut(&mut self) -> &mut [Option<Box<MirrorDevice>>] {
         &mut self.all
     }
 
     /// The mirror of a place; `None`: there is none here.
-    pub fn get(&self, place: usize) -> Option<&Mirrored> {
+    pub fn get(&self, place: usize) -> Option<&MirrorDevice> {
         self.all.get(place)?.as_deref()
     }
 
     /// The same.
-    pub fn get_mut(&mut self, place: usize) -> Option<&mut Mirrored> {
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut MirrorDevice> {
         self.all.get_mut(place)?.as_deref_mut()
     }
 
-    fn here(&mut self) -> impl Iterator<Item = &mut Mirrored> {
+    fn here(&mut self) -> impl Iterator<Item = &mut MirrorDevice> {
         self.all.iter_mut().flatten().map(Box::as_mut)
     }
 
     /// See [`Devices::lends`].
     #[inline]
     pub fn lends(&self) -> bool {
-        self.loans.lends()
+        self.buffer_leases.has_retained()
     }
 
     /// See [`Devices::is_lent`].
     pub fn is_lent(&self, span: Span) -> bool {
-        self.loans.is_lent(span)
+        self.buffer_leases.is_retained(span)
     }
 
     /// Asks something of a mirror; `ends`: the engine does. Whether the mirror is here.
@@ -232,7 +232,7 @@ impl Mirrors {
                 mirror.not_added = why.map(|why| (new.config.volume, why));
                 let leg = DeviceId(new.config.volume);
                 added
-                    .map(|place| self.lead(leg, (index, place), host))
+                    .map(|place| self.attach_again(leg, (index, place), host))
                     .map_err(|why| format!("{} was not added: {why}", new.config.name))
             }
             MirrorOrder::Begin(anew) => {
@@ -267,7 +267,7 @@ impl Mirrors {
         let it = self.get_mut(index.into());
         let it = it.unwrap_or_else(|| unreachable!("a mirror is told to begin on its own core"));
         let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
-        let waits = busy || queued || it.lacks_room() || !it.early.is_empty();
+        let waits = busy || queued || it.lacks_room() || !it.ended_early.is_empty();
         let why = match it.state {
             _ if ends => Some("its engine ends"),
             MirrorState::Stopped if waits => {
@@ -280,8 +280,8 @@ impl Mirrors {
         if let Some(why) = why {
             return Err(why.into());
         }
-        let (room, accepts_name) = (it.early.capacity(), it.accepts_name);
-        *it = Mirrored::new(anew.config.clone(), it.span, room);
+        let (room, accepts_name) = (it.ended_early.capacity(), it.accepts_name);
+        *it = MirrorDevice::new(anew.config.clone(), it.span, room);
         it.accepts_name = accepts_name;
         for (place, info) in (0..).zip(&anew.infos) {
             it.leg_ready(place, *info, now_ns);
@@ -292,29 +292,29 @@ impl Mirrors {
             .filter(theirs)
             .for_each(|it| *it = None);
         for (place, leg) in (0..).zip(&anew.config.legs) {
-            self.lead(DeviceId(leg.volume), (index, place), host);
+            self.attach_again(DeviceId(leg.volume), (index, place), host);
         }
         Ok(())
     }
 
     /// As [`Self::attach`], of one that may have been a leg before.
-    fn lead(&mut self, device: DeviceId, leg: (u8, u8), host: &mut HostEngine) {
+    fn attach_again(&mut self, device: DeviceId, leg: (u8, u8), host: &mut HostEngine) {
         self.attach(device, leg, host);
         host.uncut(device.0);
     }
 
     /// A round of [`Self::drive`] begins: times are looked at.
     pub fn begin_round(&mut self) {
-        self.here().for_each(|it| it.look = true);
+        self.here().for_each(|it| it.is_timeout_unchecked = true);
     }
 
     /// Drives each mirror as far as it goes; whether anything came of it.
     pub fn drive(&mut self, by: &mut Drive<'_>) -> bool {
         let mut any = false;
         for place in 0..self.all.len() {
-            let driven = self.with(place, by, |mirror, kit| {
-                mirror.again = false;
-                mirror.drive(kit)
+            let driven = self.with(place, by, |mirror, cx| {
+                mirror.needs_turn = false;
+                mirror.drive(cx)
             });
             any |= driven == Some(true);
         }
@@ -327,8 +327,8 @@ impl Mirrors {
     /// If there is no such I/O: each ends once.
     pub fn complete(&mut self, key: Key, done: &IoDone, by: &mut Drive<'_>) {
         let entry = self.table.take(key);
-        let ended = self.with(entry.mirror.into(), by, |mirror, kit| {
-            mirror.leg_ended(&entry, done, kit);
+        let ended = self.with(entry.mirror.into(), by, |mirror, cx| {
+            mirror.leg_ended(&entry, done, cx);
         });
         assert!(ended.is_some(), "an I/O of a mirror that is not here");
     }
@@ -338,16 +338,16 @@ impl Mirrors {
         &mut self,
         place: usize,
         by: &mut Drive<'_>,
-        what: impl FnOnce(&mut Mirrored, &mut Kit<'_>) -> T,
+        what: impl FnOnce(&mut MirrorDevice, &mut Context<'_>) -> T,
     ) -> Option<T> {
         // Legs are of lower number: a mirror reaches neither itself nor those above it.
         let (lower, rest) = self.all.split_at_mut(place);
         let mirror = rest.first_mut()?.as_deref_mut()?;
         let index = place as u8;
-        let mut kit = Kit {
+        let mut cx = Context {
             below: BackEndsMut::new(by.host, lower),
             table: &mut self.table,
-            loans: &mut self.loans,
+            buffer_leases: &mut self.buffer_leases,
             events: by.events,
             memory: by.memory,
             crc32c: self.crc32c,
@@ -355,15 +355,15 @@ impl Mirrors {
             index,
             now_ns: by.now_ns,
         };
-        Some(what(mirror, &mut kit))
+        Some(what(mirror, &mut cx))
     }
 
     /// The mirror whose leg a device is, and the leg's place there.
-    fn over(&mut self, device: DeviceId) -> Option<(&mut Mirrored, usize)> {
+    fn over(&mut self, device: DeviceId) -> Option<(&mut MirrorDevice, usize)> {
         let (index, at) = (*self.legs.get(usize::from(device.0))?)?;
         let mirror = self.get_mut(index.into())?;
         let at = usize::from(at);
-        mirror.is_led_by(at, device.0).then_some((mirror, at))
+        mirror.is_leg(at, device.0).then_some((mirror, at))
     }
 
     /// A device is ready, or has another size: maybe a leg is.
@@ -416,12 +416,12 @@ impl Mirrors {
         }
     }
 
-    /// Once a turn: see [`Mirrored::look_at_legs`].
-    pub fn look_at_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
+    /// Once a turn: see [`MirrorDevice::inspect_legs`].
+    pub fn inspect_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
         for place in 0..self.all.len() {
             let (lower, rest) = self.all.split_at_mut(place);
             if let Some(Some(mirror)) = rest.first_mut() {
-                mirror.look_at_legs(&mut BackEndsMut::new(host, lower), now_ns);
+                mirror.inspect_legs(&mut BackEndsMut::new(host, lower), now_ns);
             }
         }
     }

@@ -407,7 +407,7 @@ fn complete(
                 _ => was,
             },
         };
-        next.put(slot, now);
+        next.set_state(slot, now);
     }
     let absent = state.entries().map(|it| it.0);
     let lags = |it: &&(usize, &Superblock)| {

@@ -40,7 +40,7 @@ pub struct NewLeg {
     /// How it was reached.
     pub label: Label,
     /// It has the same data as the first one; else it is to be rebuilt.
-    pub alike: bool,
+    pub in_sync: bool,
 }
 
 impl Superblock {
@@ -57,7 +57,7 @@ impl Superblock {
         for (slot, (entry, leg)) in room.iter_mut().zip(legs).enumerate() {
             *entry = Some(LegEntry {
                 id: leg.id,
-                state: match slot == 0 || leg.alike {
+                state: match slot == 0 || leg.in_sync {
                     true => LegState::InSync,
                     false => LegState::Stale(whole),
                 },
@@ -262,7 +262,7 @@ impl Superblock {
         Some(entry.state)
     }
 
-    pub(super) fn put(&mut self, slot: u8, state: LegState) {
+    pub(super) fn set_state(&mut self, slot: u8, state: LegState) {
         if let Some(Some(entry)) = self.legs.get_mut(usize::from(slot)) {
             entry.state = state;
         }
@@ -270,7 +270,7 @@ impl Superblock {
 
     fn changed(&self, slot: u8, state: LegState) -> Option<Self> {
         let mut next = self.next();
-        next.put(slot, state);
+        next.set_state(slot, state);
         Some(next)
     }
 

@@ -9,7 +9,7 @@
 //! * `commit`: superblocks: what is said of the mirror, who leaves; `heartbeat`: that its owner
 //!   lives, for [`ownership`](super::ownership); `confirmed`: legs put back to an older state;
 //!   `outputs`: which of them may be polled meanwhile
-//! * `lifecycle`: from an assembly to the first change, and the clean stop
+//! * `startup`: states from an assembly to the first change; `lifecycle`: these, and the clean stop
 //! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
 //!   a user accepts that
 //! * `returns`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
@@ -79,6 +79,7 @@ mod rebuild;
 mod resync;
 mod returns;
 mod spare;
+mod startup;
 mod types;
 mod unreadable;
 mod unverified;
@@ -102,11 +103,12 @@ use dirty_log::DirtyLog;
 use grow::Growth;
 use io::Slot;
 use legs::{Round, Work};
-use lifecycle::{Life, Stop};
+use lifecycle::Stop;
 use loss::Loss;
 use members::{Member, Members, Rebuild};
 use resync::Diverged;
 use spare::Spare;
+use startup::Startup;
 use unreadable::Unreadable;
 
 /// One leg.
@@ -129,7 +131,7 @@ struct Leg {
     gave_up: bool,
     /// Reads that it failed.
     errors: u32,
-    mended: u64,
+    repaired: u64,
     /// Times that it was read as a spare.
     rescued: u64,
     /// What it could not write when the record of its bad blocks had no more room.
@@ -147,7 +149,7 @@ struct Leg {
     /// Whether it may be read although it gets no writes.
     spare: Spare,
     /// Its superblocks are being read for that, which a stop does not wait for.
-    is_asked: bool,
+    is_probed: bool,
 }
 
 /// What the user wants to be otherwise, until it is said.
@@ -168,14 +170,8 @@ pub struct Mirror {
     now_ns: u64,
     ownership: Ownership,
     lineage: u64,
-    life: Life,
-    /// Legs whose bitmaps are being read at the start.
-    reading: Legs,
-    /// It changes something, or is about to.
-    begin: bool,
-    begun: bool,
+    startup: Startup,
     stop: Stop,
-    unclean: bool,
     read_only: bool,
     accepting: Accepting,
     loss: Loss,
@@ -186,9 +182,6 @@ pub struct Mirror {
     state: Superblock,
     /// The state by the last event that was committed.
     committed: Box<Superblock>,
-    /// What the newest leg said at the start, and legs which that has not reached.
-    newest: Box<Superblock>,
-    lagging: Legs,
     changes: Changes,
     /// Legs that some leg may call in sync: what they lack is not acknowledged.
     required: Legs,
@@ -198,7 +191,7 @@ pub struct Mirror {
     update: SuperblockUpdate,
     sequence: u64,
     /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
-    doubt_until_ns: u64,
+    unverified_until_ns: u64,
     log: DirtyLog,
     /// By number; `None`: it has ended, which its user was not told yet.
     slots: SlotMap<Option<Slot>>,
@@ -210,7 +203,7 @@ pub struct Mirror {
     copies: Copies,
     unreadable: Unreadable,
     /// Until then it is not said again that a spare was read.
-    rescue_said_until_ns: u64,
+    rescue_reported_until_ns: u64,
     bad: Bad,
     check: Option<Check>,
     report: CheckReport,
@@ -250,7 +243,7 @@ impl Mirror {
         let cut = it.contents.cut().filter(|_| is_last);
         Some(LegFacts {
             in_sync: self.members.in_sync().has(leg),
-            joining: self.members.rebuilding().has(leg),
+            rebuilding: self.members.rebuilding().has(leg),
             returning: self.changes.adding.has(leg) || self.members.is_returning(leg),
             leaving: self.required.has(leg) && !self.members.writable().has(leg),
             lapsed: self.lapsed().has(leg),
@@ -266,7 +259,7 @@ impl Mirror {
             bad_more: it.bad_full,
             last_copy: self.last_copy_on(leg),
             errors: it.errors,
-            mended: it.mended,
+            repaired: it.repaired,
             rescued: it.rescued,
             in_flight: it.in_flight,
         })
@@ -437,10 +430,10 @@ impl Mirror {
         self.wake |= self.is_stopping();
         if let Some(leg) = self.leg_mut(ticket.leg) {
             leg.in_flight = leg.in_flight.saturating_sub(1);
-            leg.is_asked &= ticket.work != Work::Verify;
+            leg.is_probed &= ticket.work != Work::Verify;
             // It may be the last thing that it had when it left.
             let is_quiet = leg.in_flight == 0;
-            let is_spare = leg.spare != Spare::Away;
+            let is_spare = leg.spare != Spare::Missing;
             let waits = is_spare || matches!(self.members.get(ticket.leg), Member::Waiting(_));
             self.wake |= is_quiet && waits;
         }

@@ -65,7 +65,7 @@ pub fn begin(choice: u8) -> Legs {
     let leg = |slot| NewLeg {
         id: Id([slot + 10; 16]),
         label: Label::default(),
-        alike: choice & 4 == 0 || slot + 1 < count,
+        in_sync: choice & 4 == 0 || slot + 1 < count,
     };
     let all: Vec<NewLeg> = (0..count).map(leg).collect();
     let state = Superblock::new(&new, &all, PLACE).expect("legs, and not too many");

@@ -121,7 +121,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     let entry = |uri: &PathUri| NewLeg {
         id: draw_id(),
         label: Label::of_uri(&uri.to_string()),
-        alike: empty,
+        in_sync: empty,
     };
     let entries: Vec<NewLeg> = args.legs.iter().map(entry).collect();
     let first = Superblock::new(&new, &entries, place(&legs[0]));

@@ -248,7 +248,7 @@ fn identified(
     let entries = order.iter().map(|&at| NewLeg {
         id: draw_id(),
         label: Label::of_uri(&args.legs[at].to_string()),
-        alike: alike(at),
+        in_sync: alike(at),
     });
     let entries: Vec<NewLeg> = entries.collect();
     Superblock::new(&new, &entries, it.place).context("these legs make no mirror")
@@ -315,7 +315,7 @@ mod tests {
         let leg = NewLeg {
             id: Id([id; 16]),
             label: Label::default(),
-            alike: true,
+            in_sync: true,
         };
         let place = Place {
             leg_bytes: 16 << 20,

@@ -3,7 +3,7 @@ use super::examine::{Examined, Seen};
 use crate::output::Style;
 use crate::table::Table;
 use crate::units::{format_bytes, format_utc};
-use engine::mirror::aside;
+use engine::mirror::admin_offline;
 use mirror::assembly::{Assembly, Refusal, Role};
 use mirror::bad::BadKind;
 use mirror::copies::{Chosen, NoLeg};
@@ -64,7 +64,7 @@ fn legs(it: &Superblock) -> String {
     let mut table = Table::new(4, &["  leg", "state", "last seen as", "identifier"]);
     for (slot, entry) in it.entries() {
         let label = entry.label.to_string();
-        let out = match aside(&it.properties).has(slot) {
+        let out = match admin_offline(&it.properties).has(slot) {
             true => ", taken out",
             false => "",
         };

@@ -1,99 +1,102 @@
-//! Memory of users' I/Os that legs have parts of, and which of it is lent beyond its I/O's end.
+//! Leases of the buffers of front ends' I/O while legs have parts of it, and the buffers that are
+//! retained beyond the I/O's end.
 //!
 //! # Contract
-//! An I/O has a loan while legs have parts of it ([`Loans::add`], [`Loans::end`] once for each).
-//! One that ends before that lends its memory ([`Loans::lend`]): a leg that has left may still read
-//! it (T10). Its number is another one's only when all parts have ended.
+//! An I/O has a lease while legs have parts of it ([`BufferLeases::add`], and one
+//! [`BufferLeases::end`] for each part). Where an I/O ends before its parts, its buffer is retained
+//! ([`BufferLeases::retain`]): a leg that has left may still read it (T10). The lease's key is used
+//! again only when all parts have ended.
 //!
 //! # Limits
-//! As many as there are parts under way; each step takes the same time, however many there are.
-//! Room is made once for as many as the host has slots; what waits for a slot may need a little
-//! more.
+//! One lease per part in flight; each step takes constant time. The room for as many as the host
+//! has slots is reserved once; parts that wait for a slot may need more.
 use crate::machine::Span;
 use block::{Key, SlotMap};
 
-/// All of them.
-pub(super) struct Loans {
-    all: SlotMap<Loan>,
-    /// How many are lent.
-    lent: usize,
+/// All leases of one core. See the module.
+pub(super) struct BufferLeases {
+    all: SlotMap<BufferLease>,
+    /// Retained leases.
+    retained: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Loan {
+struct BufferLease {
     span: Span,
     parts: u32,
     /// The cookie of its I/O, once that has ended.
-    lent: Option<u64>,
+    retained: Option<u64>,
 }
 
-/// What is left of a loan when a part has ended.
+/// The state of a lease after a part has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// Other parts.
-    Some,
-    /// Nothing, and its I/O goes on or has no memory.
-    None,
-    /// Nothing; its I/O, of this cookie, had ended before.
-    NoneOfLent(u64),
+pub(super) enum Remaining {
+    /// Other parts of the I/O.
+    Parts,
+    /// No part; the I/O has not ended, or has no memory.
+    Nothing,
+    /// No part; the I/O with this cookie had ended before.
+    Retained(u64),
 }
 
-impl Loans {
+impl BufferLeases {
     pub fn new(room: usize) -> Self {
         Self {
             all: SlotMap::new(room as u32),
-            lent: 0,
+            retained: 0,
         }
     }
 
-    /// A leg has one part more of an I/O with this memory; its loan, which is a new one where it
-    /// had none.
-    pub fn add(&mut self, loan: Option<Key>, span: Span) -> Key {
-        if let Some(loan) = loan {
-            self.all[loan].parts += 1;
-            return loan;
+    /// Adds a part to the I/O's lease, or makes a lease for its first part. Returns the lease.
+    pub fn add(&mut self, buffer_lease: Option<Key>, span: Span) -> Key {
+        if let Some(buffer_lease) = buffer_lease {
+            self.all[buffer_lease].parts += 1;
+            return buffer_lease;
         }
-        self.all.insert(Loan {
+        self.all.insert(BufferLease {
             span,
             parts: 1,
-            lent: None,
+            retained: None,
         })
     }
 
-    /// The I/O of this cookie ends, and legs still have parts of it.
-    pub fn lend(&mut self, loan: Key, cookie: u64) {
-        let it = &mut self.all[loan];
-        let before = it.lent.replace(cookie);
-        assert!(it.parts > 0 && before.is_none(), "memory is lent once");
-        self.lent += 1;
+    /// Retains the buffer of the I/O with this cookie, which ends before its parts.
+    pub fn retain(&mut self, buffer_lease: Key, cookie: u64) {
+        let it = &mut self.all[buffer_lease];
+        let before = it.retained.replace(cookie);
+        assert!(
+            it.parts > 0 && before.is_none(),
+            "a buffer is retained once"
+        );
+        self.retained += 1;
     }
 
-    /// A part has ended.
-    pub fn end(&mut self, loan: Key) -> Left {
-        let it = &mut self.all[loan];
+    /// Ends one part.
+    pub fn end(&mut self, buffer_lease: Key) -> Remaining {
+        let it = &mut self.all[buffer_lease];
         it.parts -= 1;
         if it.parts > 0 {
-            return Left::Some;
+            return Remaining::Parts;
         }
-        match self.all.remove(loan).lent {
+        match self.all.remove(buffer_lease).retained {
             Some(cookie) => {
-                self.lent -= 1;
-                Left::NoneOfLent(cookie)
+                self.retained -= 1;
+                Remaining::Retained(cookie)
             }
-            None => Left::None,
+            None => Remaining::Nothing,
         }
     }
 
-    /// Whether anything is lent.
-    pub fn lends(&self) -> bool {
-        self.lent > 0
+    /// Whether any buffer is retained.
+    pub fn has_retained(&self) -> bool {
+        self.retained > 0
     }
 
-    /// Whether something of this memory is lent; it looks at all loans.
-    pub fn is_lent(&self, span: Span) -> bool {
+    /// Whether a retained buffer overlaps `span`. Goes through all leases.
+    pub fn is_retained(&self, span: Span) -> bool {
         let end = |it: Span| it.at + u64::from(it.len);
-        let mut lent = self.all.iter().filter(|(_, it)| it.lent.is_some());
-        lent.any(|(_, it)| it.span.at < end(span) && span.at < end(it.span))
+        let mut retained = self.all.iter().filter(|(_, it)| it.retained.is_some());
+        retained.any(|(_, it)| it.span.at < end(span) && span.at < end(it.span))
     }
 }
 
@@ -106,7 +109,7 @@ mod tests {
     /// The plain way: an I/O, and the parts that legs have.
     #[derive(Clone, Copy, Default)]
     struct Plain {
-        loan: Option<Key>,
+        buffer_lease: Option<Key>,
         parts: u32,
         ended: bool,
     }
@@ -119,19 +122,23 @@ mod tests {
     }
 
     /// One step of an I/O; what it came to.
-    fn step(loans: &mut Loans, (at, it): (usize, &mut Plain), what: u64) -> Option<Left> {
-        match (what, it.loan) {
-            (0 | 1, loan) if !it.ended => {
-                it.loan = Some(loans.add(loan, span(at)));
+    fn step(
+        buffer_leases: &mut BufferLeases,
+        (at, it): (usize, &mut Plain),
+        what: u64,
+    ) -> Option<Remaining> {
+        match (what, it.buffer_lease) {
+            (0 | 1, buffer_lease) if !it.ended => {
+                it.buffer_lease = Some(buffer_leases.add(buffer_lease, span(at)));
                 it.parts += 1;
             }
-            (2, Some(loan)) if !it.ended => {
-                loans.lend(loan, at as u64);
+            (2, Some(buffer_lease)) if !it.ended => {
+                buffer_leases.retain(buffer_lease, at as u64);
                 it.ended = true;
             }
-            (3, Some(loan)) => {
+            (3, Some(buffer_lease)) => {
                 it.parts -= 1;
-                return Some(loans.end(loan));
+                return Some(buffer_leases.end(buffer_lease));
             }
             _ => {}
         }
@@ -140,7 +147,7 @@ mod tests {
 
     #[test]
     fn t10_what_is_lent_is_what_a_walk_over_all_ios_finds_and_no_step_takes_memory() {
-        let mut loans = Loans::new(PLACES);
+        let mut buffer_leases = BufferLeases::new(PLACES);
         let mut all = [Plain::default(); PLACES];
         let (mut random, mut came_back) = (7_u64, 0);
         for _ in 0..50_000 {
@@ -150,23 +157,23 @@ mod tests {
             let (at, what) = ((random >> 33) as usize % PLACES, random >> 48 & 3);
             let mut left = None;
             let info = allocation_counter::measure(|| {
-                left = step(&mut loans, (at, &mut all[at]), what);
+                left = step(&mut buffer_leases, (at, &mut all[at]), what);
             });
             assert_eq!(info.count_total, 0);
             let it = &mut all[at];
             let plain = match (it.parts, it.ended) {
-                (0, true) => Left::NoneOfLent(at as u64),
-                (0, false) => Left::None,
-                _ => Left::Some,
+                (0, true) => Remaining::Retained(at as u64),
+                (0, false) => Remaining::Nothing,
+                _ => Remaining::Parts,
             };
             assert!(left.is_none_or(|left| left == plain), "{left:?} {plain:?}");
-            if left.is_some_and(|left| left != Left::Some) {
+            if left.is_some_and(|left| left != Remaining::Parts) {
                 came_back += u32::from(it.ended);
                 *it = Plain::default();
             }
-            let lent = |it: &Plain| it.ended && it.parts > 0;
-            assert_eq!(loans.lends(), all.iter().any(lent));
-            assert_eq!(loans.is_lent(span(at)), lent(&all[at]));
+            let retained = |it: &Plain| it.ended && it.parts > 0;
+            assert_eq!(buffer_leases.has_retained(), all.iter().any(retained));
+            assert_eq!(buffer_leases.is_retained(span(at)), retained(&all[at]));
         }
         assert!(came_back > 1000, "{came_back}");
     }

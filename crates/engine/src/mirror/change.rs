@@ -10,7 +10,7 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
-use super::device::{Kit, LegDevice, Mirrored, Phase, Seat};
+use super::device::{Context, LegDevice, MirrorDevice, Phase, Seat};
 use super::dispatch::Running;
 use super::messages;
 use super::names::slot_of;
@@ -38,7 +38,7 @@ const IMMEDIATE: &str = "it has write_failover = \"immediate\": nothing could be
                          it when another host takes the mirror over; give it \"fenced\" (or start \
                          the mirror with that leg, then nothing is taken back from any)";
 
-impl Mirrored {
+impl MirrorDevice {
     /// Whether there may be such a leg; for how long it may execute what it is given, ms.
     fn may_be_added(&self, new: &NewLeg, below: BackEnds<'_>) -> Result<u32, String> {
         let Phase::Running(it) = &self.phase else {
@@ -76,7 +76,7 @@ impl Mirrored {
     ) -> Result<u8, String> {
         let bound_ms = self.may_be_added(new, below)?;
         // It gets nothing before it is said everywhere that it is a leg, and with that this.
-        self.say_bound(bound_ms, now_ns);
+        self.record_bound(bound_ms, now_ns);
         let Phase::Running(it) = &mut self.phase else {
             return Err("the mirror does not run".into());
         };
@@ -118,15 +118,15 @@ impl Mirrored {
             // Nothing waits for a leg that was removed; if it did, it would never end.
             let waiting = core::iter::from_fn(|| there.depth.drop_first());
             let ended = waiting.map(|it| (it.0, Outcome::PathError));
-            self.early.extend(ended);
+            self.ended_early.extend(ended);
         }
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,
             None => self.legs.push(leg),
         }
         // The number was maybe one of a leg that the user had taken out.
-        self.keep_aside(slot, false, now_ns);
-        self.again = true;
+        self.keep_admin_offline(slot, false, now_ns);
+        self.needs_turn = true;
         Ok(at)
     }
 
@@ -146,7 +146,7 @@ impl Mirrored {
         if let Some(at) = absent {
             self.legs[at].seat = Seat::LeavesWith(slot);
         }
-        self.again = true;
+        self.needs_turn = true;
         self.unwiped &= !(1 << (slot & 15));
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Mirrored {
                 let leg = legs.find(|leg| leg.config.volume == volume);
                 if let Some(leg) = leg.filter(|_| taken) {
                     it.places[usize::from(slot)] = None;
-                    leg.leave();
+                    leg.free_seat();
                     (leg.slot, leg.found, leg.replaces) = (None, None, None);
                 }
                 taken
@@ -204,14 +204,14 @@ impl Mirrored {
     }
 
     /// The leg of a slot is none any more, and was not there: nor is its place.
-    pub(super) fn leave_with(&mut self, slot: u8) {
+    pub(super) fn free_seat_of(&mut self, slot: u8) {
         for leg in &mut self.legs {
             if leg.seat != Seat::LeavesWith(slot) {
                 continue;
             }
             leg.seat = Seat::Taken;
-            if leg.is_absent() && leg.look.is_none() {
-                leg.leave();
+            if leg.is_absent() && leg.probe.is_none() {
+                leg.free_seat();
             }
         }
     }
@@ -223,9 +223,9 @@ impl Mirrored {
     pub(super) fn forget(&mut self, volume: u16) -> Result<(), String> {
         let mut legs = self.legs.iter_mut().filter(|leg| !leg.is_gone());
         let leg = legs.find(|leg| leg.config.volume == volume);
-        match leg.filter(|leg| leg.slot.is_none() && leg.look.is_none()) {
+        match leg.filter(|leg| leg.slot.is_none() && leg.probe.is_none()) {
             Some(leg) => {
-                leg.leave();
+                leg.free_seat();
                 (leg.found, leg.unfit) = (None, None);
                 Ok(())
             }
@@ -234,39 +234,39 @@ impl Mirrored {
     }
 
     /// A leg is in sync: the one whose place it takes goes.
-    pub(super) fn take_over(&mut self, at: usize, kit: &mut Kit<'_>) {
+    pub(super) fn remove_replaced(&mut self, at: usize, cx: &mut Context<'_>) {
         let Some(old) = self.legs[at].replaces.take() else {
             return;
         };
-        if let Err(why) = self.remove(old, kit.now_ns) {
+        if let Err(why) = self.remove(old, cx.now_ns) {
             let line = format!("{}: leg {old} stays: {why}", self.config.name);
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
     }
 
     /// It was said that this leg is none any more: its superblocks are overwritten.
-    pub(super) fn wipe(&mut self, at: usize, kit: &mut Kit<'_>) {
+    pub(super) fn wipe_superblocks(&mut self, at: usize, cx: &mut Context<'_>) {
         let mut wiping = 0;
         for copy in 0..2_u8 {
             let Some(span) = self.scratch.take(BLOCK) else {
                 continue;
             };
-            kit.memory.bytes_mut(span).fill(0);
+            cx.memory.bytes_mut(span).fill(0);
             wiping += 1;
             self.legs[at].seat = Seat::Wiping(wiping);
-            let entry = Entry::new(kit.index, at as u8, Task::Wipe, span);
+            let entry = Entry::new(cx.index, at as u8, Task::Wipe, span);
             let offset = COPIES_AT[usize::from(copy)];
             let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-            self.give_first(entry, io, kit);
+            self.submit_urgent(entry, io, cx);
         }
         if wiping == 0 {
             self.legs[at].seat = Seat::Wiping(1);
-            self.wiped(at, Outcome::PathError, kit);
+            self.superblock_wiped(at, Outcome::PathError, cx);
         }
     }
 
     /// One of them was, or could not be.
-    pub(super) fn wiped(&mut self, at: usize, outcome: Outcome, kit: &mut Kit<'_>) {
+    pub(super) fn superblock_wiped(&mut self, at: usize, outcome: Outcome, cx: &mut Context<'_>) {
         let leg = &mut self.legs[at];
         let Seat::Wiping(wiping) = leg.seat else {
             unreachable!("{}: superblocks of a leg that stays", leg.config.name);
@@ -279,12 +279,12 @@ impl Mirrored {
                  refused wherever it is given",
                 self.config.name, leg.config.name
             );
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
         if wiping > 1 {
             return;
         }
-        leg.leave();
+        leg.free_seat();
         let slot = leg.slot.take();
         if let (Some(slot), Phase::Running(it)) = (slot, &mut self.phase)
             && it.places[usize::from(slot)] == Some(at as u8)

@@ -80,10 +80,10 @@ impl Depth {
         &mut self,
         (entry, io): (Entry, Io),
         room: bool,
-        beat_ns: u64,
+        interval_ns: u64,
         now_ns: u64,
     ) -> Option<(Entry, Io)> {
-        if self.out == 0 && now_ns.saturating_sub(self.idle_ns) >= span_ns(beat_ns) {
+        if self.out == 0 && now_ns.saturating_sub(self.idle_ns) >= span_ns(interval_ns) {
             self.window = self.window.min(LEG_DEPTH_FIRST);
             self.growth = Growth::Double;
         }
@@ -101,8 +101,8 @@ impl Depth {
 
     /// Returns the next I/O that may be given; a path of the leg has ended something well at
     /// `answered_ns`.
-    pub fn next(&mut self, beat_ns: u64, answered_ns: u64, now_ns: u64) -> Option<(Entry, Io)> {
-        let stalls_ns = self.stalls_at(beat_ns, answered_ns);
+    pub fn next(&mut self, interval_ns: u64, answered_ns: u64, now_ns: u64) -> Option<(Entry, Io)> {
+        let stalls_ns = self.stalls_at(interval_ns, answered_ns);
         let stalls = stalls_ns.is_some_and(|at_ns| at_ns <= now_ns);
         if self.out >= self.window && !stalls {
             return None;
@@ -125,9 +125,13 @@ impl Depth {
     ///
     /// A flush goes to each controller that has written: each of its parts that a path has answered
     /// shows that the leg does not stall, though none of the flushes has ended.
-    pub fn stalls_at(&self, beat_ns: u64, answered_ns: u64) -> Option<u64> {
+    pub fn stalls_at(&self, interval_ns: u64, answered_ns: u64) -> Option<u64> {
         let waits = !self.waiting.is_empty();
-        waits.then(|| self.alive_ns.max(answered_ns).saturating_add(beat_ns / 2))
+        waits.then(|| {
+            self.alive_ns
+                .max(answered_ns)
+                .saturating_add(interval_ns / 2)
+        })
     }
 
     fn pass(&mut self, mut entry: Entry, io: Io, now_ns: u64) -> (Entry, Io) {
@@ -157,14 +161,14 @@ impl Depth {
 
     /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long
     /// data takes.
-    pub fn ended(&mut self, part: &Part, is_flush: bool, beat_ns: u64, now_ns: u64) {
+    pub fn ended(&mut self, part: &Part, is_flush: bool, interval_ns: u64, now_ns: u64) {
         self.out = self.out.saturating_sub(1);
         if part.outcome.is_done() {
             if !is_flush {
                 let base_ns = self.base_ns.unwrap_or(u64::MAX);
                 self.base_ns = Some(base_ns.min(part.latency_ns));
             }
-            self.measure(beat_ns, now_ns);
+            self.measure(interval_ns, now_ns);
         }
         if self.out == 0 {
             self.measure = None;
@@ -174,7 +178,7 @@ impl Depth {
 
     /// Another one was completed: at the end of an interval the window becomes what was completed
     /// in it.
-    fn measure(&mut self, beat_ns: u64, now_ns: u64) {
+    fn measure(&mut self, interval_ns: u64, now_ns: u64) {
         let Some(measure) = &mut self.measure else {
             return;
         };
@@ -187,8 +191,8 @@ impl Depth {
         let passed_ns = now_ns.saturating_sub(since_ns);
         // A heartbeat is a read and a write, which take a quarter of its interval then; or half of
         // it, where the leg takes so long without any queue.
-        let span_ns = span_ns(beat_ns);
-        let allowed_ns = (2 * self.base_ns.unwrap_or(0)).clamp(span_ns, beat_ns / 4);
+        let span_ns = span_ns(interval_ns);
+        let allowed_ns = (2 * self.base_ns.unwrap_or(0)).clamp(span_ns, interval_ns / 4);
         if passed_ns < span_ns {
             // All that it had took half of the time that it may take.
             if done == most && passed_ns < span_ns / 2 {
@@ -224,8 +228,8 @@ impl Depth {
 }
 
 /// How long a leg is measured, and may be idle until its window is small again, ns.
-fn span_ns(beat_ns: u64) -> u64 {
-    beat_ns / 8
+fn span_ns(interval_ns: u64) -> u64 {
+    interval_ns / 8
 }
 
 #[cfg(test)]
@@ -239,7 +243,7 @@ mod tests {
     const BEAT: u64 = 5000 * MS;
 
     fn entry() -> Entry {
-        Entry::new(0, 0, Task::Look(0), Span::default())
+        Entry::new(0, 0, Task::Probe(0), Span::default())
     }
 
     fn io(cookie: u64) -> Io {

@@ -1,9 +1,9 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
-use super::buffer_leases::Loans;
+use super::buffer_leases::BufferLeases;
 use super::depth::Depth;
 use super::dispatch::Running;
 use super::holes::Run;
-use super::probe::Look;
+use super::probe::Probe;
 use super::requests::Part;
 use super::sizes::Extent;
 use super::start::Starting;
@@ -28,11 +28,11 @@ use mirror::{Crc32c, Name};
 use volume::Outcome;
 
 /// What a mirror is driven with.
-pub(super) struct Kit<'a> {
+pub(super) struct Context<'a> {
     /// The devices that it may submit to.
     pub below: BackEndsMut<'a>,
     pub table: &'a mut Table,
-    pub loans: &'a mut Loans,
+    pub buffer_leases: &'a mut BufferLeases,
     pub events: &'a mut VecDeque<HostEvent>,
     pub memory: &'a mut dyn Memory,
     pub crc32c: Crc32c,
@@ -43,7 +43,7 @@ pub(super) struct Kit<'a> {
 }
 
 /// See the module.
-pub(crate) struct Mirrored {
+pub(crate) struct MirrorDevice {
     pub(super) config: MirrorConfig,
     pub(super) legs: Vec<LegDevice>,
     pub(super) phase: Phase,
@@ -58,14 +58,14 @@ pub(crate) struct Mirrored {
     /// instead.
     pub(super) held: VecDeque<(Entry, Io)>,
     /// What ended as soon as it was given.
-    pub(super) early: VecDeque<(Entry, Outcome)>,
+    pub(super) ended_early: VecDeque<(Entry, Outcome)>,
     pub(super) stopping: bool,
     /// A timer was set, or something else needs a turn.
-    pub(super) again: bool,
-    /// Whether anything is due was not looked at yet in this turn.
-    pub(super) look: bool,
+    pub(super) needs_turn: bool,
+    /// Set once a turn: the state machine's timeout was not compared with the time yet.
+    pub(super) is_timeout_unchecked: bool,
     /// It is to become larger, as soon as what its legs show is known.
-    pub(super) grows: bool,
+    pub(super) grow_requested: bool,
     pub(super) grown: Option<Result<u64, String>>,
     /// See [`MirrorReport`](super::MirrorReport).
     pub(super) not_added: Option<(u16, String)>,
@@ -84,7 +84,7 @@ pub(crate) struct Mirrored {
     /// Slots, as bits, whose leg was removed and still says that it is one.
     pub(super) unwiped: u16,
     /// It was refused, and does not start before somebody does something about it.
-    pub(super) lasts: bool,
+    pub(super) refusal_lasts: bool,
     /// Paths that the host had found when bounds were looked at.
     pub(super) paths_found: u64,
 }
@@ -100,8 +100,11 @@ pub(super) enum Phase {
 /// Why a leg's superblocks are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
-    Found,
-    Claim(usize),
+    /// To learn which leg it is.
+    Identify,
+    /// For the acquisition, by number among the legs acquired.
+    Acquire(usize),
+    /// For the state machine.
     Machine(Ticket),
 }
 
@@ -111,10 +114,10 @@ pub(super) struct LegDevice {
     pub config: LegConfig,
     /// Once the host's volume is ready.
     pub info: Option<VolumeInfo>,
-    pub look: Option<Look>,
-    pub look_at_ns: u64,
+    pub probe: Option<Probe>,
+    pub probe_at_ns: u64,
     /// What it said was read for a start that was refused: it is read anew before the next.
-    pub dated: bool,
+    pub is_outdated: bool,
     /// What it said.
     pub found: Option<Result<Chosen, NoLeg>>,
     /// What it was when the mirror was stopped.
@@ -122,9 +125,9 @@ pub(super) struct LegDevice {
     /// Which one it is, once the mirror runs.
     pub slot: Option<u8>,
     /// It has left, or was not there at the start.
-    pub away: Option<Away>,
+    pub missing: Option<Missing>,
     /// The user took it out: it returns only when told to.
-    pub aside: bool,
+    pub admin_offline: bool,
     pub extent: Extent,
     pub bad_room: BadRoom,
     /// It can't return, and why.
@@ -138,7 +141,7 @@ pub(super) struct LegDevice {
     pub replaces: Option<u8>,
     pub seat: Seat,
     /// Another host may take it over: it gets nothing but beats (T48).
-    pub cut: bool,
+    pub is_fenced: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
     pub lost_caches: u64,
     /// How often its volume had given up unflushed writes when that was looked at last.
@@ -176,7 +179,7 @@ pub(super) enum BadRoom {
 
 /// A leg that the mirror goes on without.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Away {
+pub(super) struct Missing {
     /// When it is tried again.
     pub at_ns: u64,
     /// How long it was to wait this time.
@@ -184,20 +187,20 @@ pub(super) struct Away {
     /// Why it left; `None`: it was never there.
     pub outcome: Option<Outcome>,
     /// It was told that it is there.
-    pub told: bool,
+    pub is_reported: bool,
     /// The user has said that it is to return.
-    pub asked: bool,
+    pub is_requested: bool,
 }
 
-impl Away {
+impl Missing {
     /// One that was not there at the start, and is now.
-    pub fn absent(now_ns: u64) -> Self {
+    pub fn since_start(now_ns: u64) -> Self {
         Self {
             at_ns: now_ns,
             wait_ns: LEG_RETRY_NS,
             outcome: None,
-            told: false,
-            asked: false,
+            is_reported: false,
+            is_requested: false,
         }
     }
 }
@@ -213,14 +216,14 @@ impl LegDevice {
         Self {
             config,
             info: None,
-            look: None,
-            look_at_ns: 0,
-            dated: false,
+            probe: None,
+            probe_at_ns: 0,
+            is_outdated: false,
             found: None,
             last: None,
             slot: None,
-            away: None,
-            aside: false,
+            missing: None,
+            admin_offline: false,
             extent: Extent::default(),
             bad_room: BadRoom::Enough,
             unfit: None,
@@ -229,7 +232,7 @@ impl LegDevice {
             rebuild: None,
             replaces: None,
             seat: Seat::Taken,
-            cut: false,
+            is_fenced: false,
             lost_caches: 0,
             given_up: 0,
             hangs_ns: None,
@@ -244,20 +247,23 @@ impl LegDevice {
     }
 
     /// Its place is free.
-    pub fn leave(&mut self) {
-        (self.seat, self.info, self.away) = (Seat::Free, None, None);
+    pub fn free_seat(&mut self) {
+        (self.seat, self.info, self.missing) = (Seat::Free, None, None);
     }
 
     /// Whether it returns only when told to, or not before it is large enough.
-    pub fn stays_away(&self) -> bool {
+    pub fn stays_missing(&self) -> bool {
         let is_stuck = self.bad_room == BadRoom::Stuck;
-        self.aside || self.extent.keeps_away() || is_stuck
+        self.admin_offline || self.extent.keeps_away() || is_stuck
     }
 
     /// Whether it was told to return, and was not looked at since.
     pub fn is_due(&self) -> bool {
-        let stays = self.stays_away() || self.is_gone();
-        !stays && self.away.is_some_and(|away| !away.told && away.asked)
+        let stays = self.stays_missing() || self.is_gone();
+        !stays
+            && self
+                .missing
+                .is_some_and(|missing| !missing.is_reported && missing.is_requested)
     }
 
     /// Whether it was given, and was not there since.
@@ -285,7 +291,7 @@ impl LegDevice {
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// What one command can do on every leg, while it runs.
     pub fn limits(&self) -> Option<IoLimits> {
         match &self.phase {
@@ -314,11 +320,11 @@ impl Mirrored {
             scratch: Scratch::new(span),
             urgent: VecDeque::with_capacity(2 * LEGS_MAX),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
-            early: VecDeque::with_capacity(room.min(1 << 16)),
+            ended_early: VecDeque::with_capacity(room.min(1 << 16)),
             stopping: false,
-            again: true,
-            look: true,
-            grows: false,
+            needs_turn: true,
+            is_timeout_unchecked: true,
+            grow_requested: false,
             grown: None,
             not_added: None,
             taken_back: None,
@@ -329,27 +335,27 @@ impl Mirrored {
             other_name: None,
             accepts_name: false,
             unwiped: 0,
-            lasts: false,
+            refusal_lasts: false,
             paths_found: 0,
         }
     }
 
     /// Does all that can be done now; whether that was anything.
-    pub(super) fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
-        self.look_at_time(kit);
-        let mut any = self.give_held(kit) | self.give_waiting(kit);
-        while let Some((entry, outcome)) = self.early.pop_front() {
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        self.handle_time(cx);
+        let mut any = self.submit_held(cx) | self.submit_waiting(cx);
+        while let Some((entry, outcome)) = self.ended_early.pop_front() {
             let done = Part {
                 outcome,
                 path: NO_PATH,
                 latency_ns: 0,
             };
-            self.ended(&entry, &done, kit);
+            self.ended(&entry, &done, cx);
             any = true;
         }
         any |= match &self.phase {
-            Phase::Starting(_) => self.start(kit),
-            Phase::Running(_) => self.run(kit),
+            Phase::Starting(_) => self.start(cx),
+            Phase::Running(_) => self.run(cx),
             Phase::Over => false,
         };
         any
@@ -369,7 +375,7 @@ impl Mirrored {
 
     /// When something is due, ns.
     pub fn timeout(&self, host: &HostEngine) -> Option<u64> {
-        if self.again {
+        if self.needs_turn {
             return Some(0);
         }
         match &self.phase {
@@ -381,7 +387,7 @@ impl Mirrored {
 
     /// Whether it is this volume that leads to the leg at a place: not if that leg was removed,
     /// and maybe another one has its place.
-    pub fn is_led_by(&self, at: usize, volume: u16) -> bool {
+    pub fn is_leg(&self, at: usize, volume: u16) -> bool {
         let leg = self.legs.get(at);
         leg.is_some_and(|leg| !leg.is_gone() && leg.config.volume == volume)
     }
@@ -393,10 +399,10 @@ impl Mirrored {
         leg.extent.smallest = leg.extent.smallest.min(info.bytes);
         let anew = leg.was_made_long() || first;
         if anew && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
-            leg.away = Some(Away::absent(now_ns));
+            leg.missing = Some(Missing::since_start(now_ns));
         }
         self.check_size(at, now_ns);
-        self.again = true;
+        self.needs_turn = true;
     }
 
     /// An I/O of the leg's volume.
@@ -418,46 +424,46 @@ impl Mirrored {
     }
 
     /// Gives something to a leg; where the host has no room, it waits.
-    pub(super) fn give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
-        if self.lacks_room() || !self.try_give(entry, io, kit) {
+    pub(super) fn submit_or_hold(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
+        if self.lacks_room() || !self.try_submit(entry, io, cx) {
             self.held.push_back((entry, io));
         }
     }
 
     /// The same of a superblock, which goes before all else that waits.
-    pub(super) fn give_first(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
-        if !self.urgent.is_empty() || !self.try_give(entry, io, kit) {
+    pub(super) fn submit_urgent(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
+        if !self.urgent.is_empty() || !self.try_submit(entry, io, cx) {
             self.urgent.push_back((entry, io));
         }
     }
 
     /// Gives data I/O or a user's flush to a leg, in order; beyond its window, or without room, it
     /// waits (T54).
-    pub(super) fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+    pub(super) fn submit_data(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
         let room = !self.lacks_room();
-        let beat_ns = self.beat_ns();
+        let interval_ns = self.heartbeat_interval_ns();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
-        if let Some((entry, io)) = depth.admit((entry, io), room, beat_ns, kit.now_ns) {
-            self.give(entry, io, kit);
+        if let Some((entry, io)) = depth.admit((entry, io), room, interval_ns, cx.now_ns) {
+            self.submit_or_hold(entry, io, cx);
         }
     }
 
     /// Gives what waited for the windows of its legs; whether that was anything.
-    fn give_waiting(&mut self, kit: &mut Kit<'_>) -> bool {
-        let beat_ns = self.beat_ns();
+    fn submit_waiting(&mut self, cx: &mut Context<'_>) -> bool {
+        let interval_ns = self.heartbeat_interval_ns();
         let runs = matches!(&self.phase, Phase::Running(it) if !it.frozen);
         let mut any = false;
         for at in 0..self.legs.len() {
             while let Some(first) = self.legs[at].depth.first() {
                 // The mirror stops, or the leg has left or was cut off: what never went there ends.
-                let needless = self.is_needless(first) || self.legs[at].cut;
+                let needless = self.is_needless(first) || self.legs[at].is_fenced;
                 if needless || !runs {
                     let outcome = match runs {
                         true => Outcome::PathError,
                         false => Outcome::Stopped,
                     };
                     let dropped = self.legs[at].depth.drop_first();
-                    self.early.extend(dropped.map(|it| (it.0, outcome)));
+                    self.ended_early.extend(dropped.map(|it| (it.0, outcome)));
                     any = true;
                     continue;
                 }
@@ -465,11 +471,11 @@ impl Mirrored {
                     break;
                 }
                 let leg = &mut self.legs[at];
-                let answered_ns = kit.below.host.answered_ns(leg.config.volume);
-                let Some((entry, io)) = leg.depth.next(beat_ns, answered_ns, kit.now_ns) else {
+                let answered_ns = cx.below.host.answered_ns(leg.config.volume);
+                let Some((entry, io)) = leg.depth.next(interval_ns, answered_ns, cx.now_ns) else {
                     break;
                 };
-                self.give(entry, io, kit);
+                self.submit_or_hold(entry, io, cx);
                 any = true;
             }
         }
@@ -477,19 +483,19 @@ impl Mirrored {
     }
 
     /// The heartbeat interval, ns.
-    pub fn beat_ns(&self) -> u64 {
+    pub fn heartbeat_interval_ns(&self) -> u64 {
         match &self.phase {
             Phase::Running(it) => heartbeat_ns(it.machine.superblock().beat_interval_ms),
             _ => heartbeat_ns(0),
         }
     }
 
-    fn give_held(&mut self, kit: &mut Kit<'_>) -> bool {
+    fn submit_held(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while let Some((entry, io)) = self.urgent.front().or(self.held.front()).copied() {
             if self.is_needless(&entry) {
-                self.early.push_back((entry, Outcome::PathError));
-            } else if !self.try_give(entry, io, kit) {
+                self.ended_early.push_back((entry, Outcome::PathError));
+            } else if !self.try_submit(entry, io, cx) {
                 break;
             }
             if self.urgent.pop_front().is_none() {
@@ -515,72 +521,72 @@ impl Mirrored {
     }
 
     /// False: there is no room.
-    fn try_give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) -> bool {
-        let Some(key) = kit.table.put(entry) else {
+    fn try_submit(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) -> bool {
+        let Some(key) = cx.table.put(entry) else {
             return false;
         };
         let cookie = Issuer::Device(key).to_cookie();
         let io = Io { cookie, ..io };
-        if self.is_cut_off(&entry) {
-            kit.table.take(key);
-            self.early.push_back((entry, Outcome::PathError));
+        if self.is_fenced_off(&entry) {
+            cx.table.take(key);
+            self.ended_early.push_back((entry, Outcome::PathError));
             return true;
         }
-        let submitted = kit.below.submit(&io, Some(entry.hints), kit.now_ns);
+        let submitted = cx.below.submit(&io, Some(entry.hints), cx.now_ns);
         let outcome = match submitted {
             Ok(()) => return true,
             Err(SubmitError::Full) => {
-                kit.table.take(key);
+                cx.table.take(key);
                 return false;
             }
-            Err(SubmitError::NotReady) if kit.below.host.is_stopping() => Outcome::Stopped,
+            Err(SubmitError::NotReady) if cx.below.host.is_stopping() => Outcome::Stopped,
             Err(SubmitError::NotReady) => Outcome::PathError,
             Err(SubmitError::Range) => Outcome::Invalid,
             Err(SubmitError::PastEnd { .. }) => Outcome::PastEnd,
         };
-        kit.table.take(key);
-        self.early.push_back((entry, outcome));
+        cx.table.take(key);
+        self.ended_early.push_back((entry, outcome));
         true
     }
 
     /// Whether it waited for room until its leg was cut off.
-    fn is_cut_off(&self, entry: &Entry) -> bool {
+    fn is_fenced_off(&self, entry: &Entry) -> bool {
         let beat = match entry.task {
             Task::Own(ticket) => ticket.is_heartbeat(),
-            Task::Look(_) | Task::Claim(_) | Task::Wipe => true,
+            Task::Probe(_) | Task::Acquire(_) | Task::Wipe => true,
             Task::Io(_) | Task::Pages(_) | Task::Compare(..) | Task::Run(_) => false,
         };
-        self.legs[usize::from(entry.leg)].cut && !beat
+        self.legs[usize::from(entry.leg)].is_fenced && !beat
     }
 
     /// What a leg was given has ended.
-    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
+    pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, cx: &mut Context<'_>) {
         let done = Part {
             outcome: done.outcome,
             path: done.path,
             latency_ns: done.latency_ns,
         };
-        self.ended(entry, &done, kit);
+        self.ended(entry, &done, cx);
     }
 
-    fn ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
+    fn ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
-        self.legs[at].depth.answered(outcome, kit.now_ns);
+        self.legs[at].depth.answered(outcome, cx.now_ns);
         if entry.counted {
-            let beat_ns = self.beat_ns();
+            let interval_ns = self.heartbeat_interval_ns();
             let is_flush = matches!(entry.task, Task::Io(_)) && entry.part.op == IoOp::Flush;
             let depth = &mut self.legs[at].depth;
-            depth.ended(done, is_flush, beat_ns, kit.now_ns);
+            depth.ended(done, is_flush, interval_ns, cx.now_ns);
         }
         if let Task::Io(ticket) = entry.task {
-            self.part_ended(at, ticket, (&entry.part, done), kit);
+            self.part_ended(at, ticket, (&entry.part, done), cx);
         }
         match entry.task {
-            Task::Look(copy) => self.looked(at, copy, outcome, kit),
-            Task::Claim(index) => self.claim_written(index, outcome, kit.now_ns),
-            Task::Wipe => self.wiped(at, outcome, kit),
-            _ => self.task_ended(entry, done, kit),
+            Task::Probe(copy) => self.probe_read(at, copy, outcome, cx),
+            Task::Acquire(index) => self.record_written(index, outcome, cx.now_ns),
+            Task::Wipe => self.superblock_wiped(at, outcome, cx),
+            _ => self.task_ended(entry, done, cx),
         }
         if entry.span.len > 0 {
             self.scratch.give_back(entry.span);

@@ -7,7 +7,7 @@
 //! machine hears nothing any more, and what it has is failed, also where no leg has anything of it
 //! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
 //! reached any more.
-use super::device::{Kit, LegDevice, Mirrored, Phase, Purpose};
+use super::device::{Context, LegDevice, MirrorDevice, Phase, Purpose};
 use super::holes::Run;
 use super::reads::{Reads, policy_of};
 use super::requests::{Part, User};
@@ -58,7 +58,7 @@ pub(super) struct Running {
     /// The engine's time is over, or somebody else has the mirror.
     pub frozen: bool,
     /// It was said that the mirror is ready.
-    pub said: bool,
+    pub is_reported: bool,
 }
 
 impl Running {
@@ -70,14 +70,14 @@ impl Running {
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub fn begin(
-        it: &mut Mirrored,
+        it: &mut MirrorDevice,
         assembly: &Assembly,
         given: &[Result<Chosen, NoLeg>],
         terms: Terms,
-        kit: &Kit<'_>,
+        cx: &Context<'_>,
     ) -> Result<Self, &'static str> {
         let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
-        let limits = stacked(kit.below.ask(), legs.map(LegDevice::device));
+        let limits = stacked(cx.below.ask(), legs.map(LegDevice::device));
         let mut limits = limits.ok_or("none of its legs is there any more")?;
         limits.read_only |= assembly.read_only;
         let buffers = take_buffers(&mut it.scratch);
@@ -89,9 +89,9 @@ impl Running {
                 .legs
                 .iter()
                 .find(|leg| leg.slot.is_some() && leg.slot == slot);
-            let late = leg.is_some_and(|leg| !kit.below.host.is_fenced(leg.config.volume));
+            let late = leg.is_some_and(|leg| !cx.below.host.is_fenced(leg.config.volume));
             match late {
-                true => kit.now_ns.saturating_add(it.config.leg_quiesce_ns),
+                true => cx.now_ns.saturating_add(it.config.leg_quiesce_ns),
                 false => 0,
             }
         };
@@ -118,7 +118,7 @@ impl Running {
             let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over) else {
                 unreachable!("it starts");
             };
-            start::machine(&start, starting.ownership, &limits, speed, kit.now_ns)
+            start::machine(&start, starting.ownership, &limits, speed, cx.now_ns)
         };
         Ok(Self {
             machine,
@@ -135,15 +135,15 @@ impl Running {
             copies,
             compares,
             frozen: false,
-            said: false,
+            is_reported: false,
         })
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// The machine looks at the time; legs whose lease is over are cut off before anything that
     /// waited for room goes there (T48).
-    pub(super) fn look_at_time(&mut self, kit: &mut Kit<'_>) {
+    pub(super) fn handle_time(&mut self, cx: &mut Context<'_>) {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -151,56 +151,56 @@ impl Mirrored {
             return;
         }
         // Once a turn: what the machine wants next it says by its outputs.
-        if core::mem::take(&mut self.look) {
+        if core::mem::take(&mut self.is_timeout_unchecked) {
             let due = it.machine.poll_timeout();
-            if due.is_some_and(|at_ns| at_ns <= kit.now_ns) {
-                it.machine.handle_timeout(kit.now_ns);
+            if due.is_some_and(|at_ns| at_ns <= cx.now_ns) {
+                it.machine.handle_timeout(cx.now_ns);
             }
         }
         let queued = self.legs.iter().any(|leg| leg.depth.first().is_some());
         let waits = queued || self.lacks_room() || !self.scratch.has_room(PAGES_BYTES_MAX);
         while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
-            self.hear(News::Lapsed(slot), kit);
+            self.handle_news(News::Lapsed(slot), cx);
         }
     }
 
     /// Does what the machine wants; whether that was anything.
-    pub(super) fn run(&mut self, kit: &mut Kit<'_>) -> bool {
-        let mut any = self.freeze_late(kit);
+    pub(super) fn run(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = self.freeze_late(cx);
         if let Phase::Running(it) = &mut self.phase {
             // What is to stop is never announced.
-            if !self.stopping && !core::mem::replace(&mut it.said, true) {
+            if !self.stopping && !core::mem::replace(&mut it.is_reported, true) {
                 self.state = MirrorState::Running;
                 let id = it.machine.superblock().mirror;
-                kit.events.push_back(HostEvent::Mirror(kit.number, id));
-                let ready = HostEvent::Ready(kit.number, it.info);
-                kit.events.push_back(ready);
+                cx.events.push_back(HostEvent::Mirror(cx.number, id));
+                let ready = HostEvent::Ready(cx.number, it.info);
+                cx.events.push_back(ready);
                 any = true;
             }
         }
-        any |= self.greet_returned(kit) | self.grow(kit.now_ns);
+        any |= self.announce_returned(cx) | self.grow(cx.now_ns);
         // With memory for the largest that may be asked. Also while the host has no room: a beat
         // may come behind data.
         while self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {
-                Phase::Running(it) if !it.frozen => it.machine.poll_output(kit.now_ns),
+                Phase::Running(it) if !it.frozen => it.machine.poll_output(cx.now_ns),
                 _ => None,
             };
             let Some(output) = output else {
                 break;
             };
             any = true;
-            self.put_out(output, kit);
+            self.execute(output, cx);
         }
         any | self.give_up()
     }
 
     /// The engine's time is over: what the machine holds, and no leg has, is not to wait for the
     /// next beat to hear of that. Whether it was so just now.
-    fn freeze_late(&mut self, kit: &mut Kit<'_>) -> bool {
-        let late = kit.below.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
+    fn freeze_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let late = cx.below.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
         if late {
-            self.freeze(kit);
+            self.freeze(cx);
         }
         late
     }
@@ -241,66 +241,66 @@ impl Mirrored {
         Some((at.into(), place.data_offset, place.bitmap_offset))
     }
 
-    fn put_out(&mut self, output: Output, kit: &mut Kit<'_>) {
+    fn execute(&mut self, output: Output, cx: &mut Context<'_>) {
         match output {
-            Output::Done(id, outcome) => self.user_done(id, outcome, kit),
-            Output::Read(id, range, legs) => self.read(id, range, legs, kit),
-            Output::Leg(ticket, request) => self.change(ticket, request, kit),
+            Output::Done(id, outcome) => self.user_done(id, outcome, cx),
+            Output::Read(id, range, legs) => self.read(id, range, legs, cx),
+            Output::Leg(ticket, request) => self.change(ticket, request, cx),
             Output::Flush(ticket) => {
                 let Some((at, ..)) = self.at(ticket.leg) else {
-                    return self.refuse_task(ticket, kit);
+                    return self.refuse_task(ticket, cx);
                 };
-                let entry = Entry::new(kit.index, at as u8, Task::Own(ticket), Span::default());
+                let entry = Entry::new(cx.index, at as u8, Task::Own(ticket), Span::default());
                 let io = self.io(at, IoOp::Flush, 0, Span::default());
-                self.give(entry, io, kit);
+                self.submit_or_hold(entry, io, cx);
             }
             Output::CopyRead(ticket, copy, range) => {
                 let span = self.buffer(copy, range);
                 let task = Task::Own(ticket);
-                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, kit);
+                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, cx);
             }
             Output::CopyWrite(ticket, copy, range) => {
                 let span = self.buffer(copy, range);
-                if self.leaves_holes(ticket, copy, kit) {
-                    return self.write_runs(ticket, copy, range, kit);
+                if self.leaves_holes(ticket, copy, cx) {
+                    return self.write_runs(ticket, copy, range, cx);
                 }
                 // What was repaired is said to be so, with no intent and no flush behind it.
                 let fua = self
                     .running()
                     .is_some_and(|it| it.machine.is_checked_by(copy));
                 let (task, op) = (Task::Own(ticket), IoOp::Write { fua });
-                self.copy(ticket, task, op, (copy, range.start), span, kit);
+                self.copy(ticket, task, op, (copy, range.start), span, cx);
             }
             Output::Compare(ticket, copy, range) => {
                 let span = part_of(&self.expect_running().compares, copy, range);
                 let task = Task::Compare(ticket, copy, range);
-                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, kit);
+                self.copy(ticket, task, IoOp::Read, (copy, range.start), span, cx);
             }
-            Output::Pages(ticket, pages) => self.write_pages(ticket, pages, kit),
+            Output::Pages(ticket, pages) => self.write_pages(ticket, pages, cx),
             Output::ReadPages(ticket, pages) => {
                 let bytes = pages.count * PAGE_BYTES as u32;
                 let task = Task::Pages(ticket);
-                self.meta(ticket, task, IoOp::Read, (pages.first, bytes), None, kit);
+                self.meta(ticket, task, IoOp::Read, (pages.first, bytes), None, cx);
             }
-            Output::Superblock(ticket, copy) => self.write_superblock(ticket, copy, kit),
+            Output::Superblock(ticket, copy) => self.write_superblock(ticket, copy, cx),
             Output::ReadSuperblocks(ticket) => {
                 let at = self.at(ticket.leg).map(|it| it.0);
-                let at = at.filter(|&at| self.legs[at].look.is_none());
+                let at = at.filter(|&at| self.legs[at].probe.is_none());
                 // There was memory for more just now.
-                if !at.is_some_and(|at| self.look(at, Purpose::Machine(ticket), kit)) {
-                    self.refuse_task(ticket, kit);
+                if !at.is_some_and(|at| self.probe(at, Purpose::Machine(ticket), cx)) {
+                    self.refuse_task(ticket, cx);
                 }
             }
-            Output::News(news) => self.hear(news, kit),
+            Output::News(news) => self.handle_news(news, cx),
         }
     }
 
     /// Ends what can't be given to its leg, which is not there. Else its ticket would never end,
     /// and the leg could never return.
-    pub(super) fn refuse_task(&mut self, ticket: Ticket, kit: &Kit<'_>) {
+    pub(super) fn refuse_task(&mut self, ticket: Ticket, cx: &Context<'_>) {
         if let Some(it) = self.running() {
             it.machine
-                .handle_done(ticket, Outcome::PathError, kit.now_ns);
+                .handle_done(ticket, Outcome::PathError, cx.now_ns);
         }
     }
 
@@ -317,10 +317,10 @@ impl Mirrored {
         op: IoOp,
         (copy, start): (u8, u64),
         span: Span,
-        kit: &mut Kit<'_>,
+        cx: &mut Context<'_>,
     ) {
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
-            return self.refuse_task(ticket, kit);
+            return self.refuse_task(ticket, cx);
         };
         // A check reads all there is, whatever a leg is busy with: that it takes long says nothing.
         let hints = Hints {
@@ -331,10 +331,10 @@ impl Mirrored {
         };
         let entry = Entry {
             hints,
-            ..Entry::new(kit.index, at as u8, task, Span::default())
+            ..Entry::new(cx.index, at as u8, task, Span::default())
         };
         let io = self.io(at, op, data_offset + start, span);
-        self.give_data(entry, io, kit);
+        self.submit_data(entry, io, cx);
     }
 
     /// Gives a leg pages of the bitmap: the first one, and how many bytes they have.
@@ -345,40 +345,40 @@ impl Mirrored {
         op: IoOp,
         (first, bytes): (u32, u32),
         span: Option<Span>,
-        kit: &mut Kit<'_>,
+        cx: &mut Context<'_>,
     ) {
         let Some((at, _, bitmap_offset)) = self.at(ticket.leg) else {
             if let Some(span) = span {
                 self.scratch.give_back(span);
             }
-            return self.refuse_task(ticket, kit);
+            return self.refuse_task(ticket, cx);
         };
         let span = span.unwrap_or_else(|| self.scratch.take(bytes).expect(NO_MEMORY));
         let offset = bitmap_offset + u64::from(first) * PAGE_BYTES as u64;
-        let entry = Entry::new(kit.index, at as u8, task, span);
+        let entry = Entry::new(cx.index, at as u8, task, span);
         let io = self.io(at, op, offset, span);
-        self.give(entry, io, kit);
+        self.submit_or_hold(entry, io, cx);
     }
 
-    fn write_pages(&mut self, ticket: Ticket, pages: mirror::machine::Pages, kit: &mut Kit<'_>) {
+    fn write_pages(&mut self, ticket: Ticket, pages: mirror::machine::Pages, cx: &mut Context<'_>) {
         let bytes = pages.count * PAGE_BYTES as u32;
         let span = self.scratch.take(bytes).expect(NO_MEMORY);
-        let memory = kit.memory.bytes_mut(span);
+        let memory = cx.memory.bytes_mut(span);
         let machine = &self.expect_running().machine;
-        machine.encode_pages(pages, memory, kit.crc32c);
+        machine.encode_pages(pages, memory, cx.crc32c);
         let (task, op) = (Task::Own(ticket), IoOp::Write { fua: true });
-        self.meta(ticket, task, op, (pages.first, bytes), Some(span), kit);
+        self.meta(ticket, task, op, (pages.first, bytes), Some(span), cx);
     }
 
-    fn write_superblock(&mut self, ticket: Ticket, copy: u8, kit: &mut Kit<'_>) {
+    fn write_superblock(&mut self, ticket: Ticket, copy: u8, cx: &mut Context<'_>) {
         let Some((at, ..)) = self.at(ticket.leg) else {
-            return self.refuse_task(ticket, kit);
+            return self.refuse_task(ticket, cx);
         };
         let span = self.scratch.take(SUPERBLOCK_BYTES as u32);
         let span = span.expect(NO_MEMORY);
         let machine = &mut self.expect_running().machine;
-        let block = machine.encode_superblock(ticket.leg, copy, kit.crc32c);
-        kit.memory.bytes_mut(span).copy_from_slice(&block);
+        let block = machine.encode_superblock(ticket.leg, copy, cx.crc32c);
+        cx.memory.bytes_mut(span).copy_from_slice(&block);
         // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
         // lower sequence (`heartbeat`).
         let hints = Hints {
@@ -387,18 +387,18 @@ impl Mirrored {
         };
         let entry = Entry {
             hints,
-            ..Entry::new(kit.index, at as u8, Task::Own(ticket), span)
+            ..Entry::new(cx.index, at as u8, Task::Own(ticket), span)
         };
         let offset = COPIES_AT[usize::from(copy & 1)];
         let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-        self.give_first(entry, io, kit);
+        self.submit_urgent(entry, io, cx);
     }
 
     /// What a leg was given has ended, and it was the machine's.
-    pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
-        let (now_ns, outcome) = (kit.now_ns, done.outcome);
-        let crc32c = kit.crc32c;
-        let late_until_ns = self.late_until_ns(entry.leg.into(), kit.below.host);
+    pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
+        let (now_ns, outcome) = (cx.now_ns, done.outcome);
+        let crc32c = cx.crc32c;
+        let late_until_ns = self.late_until_ns(entry.leg.into(), cx.below.host);
         let Phase::Running(it) = &mut self.phase else {
             return; // it was stopped while a leg that had left still had this
         };
@@ -406,7 +406,7 @@ impl Mirrored {
             return;
         }
         let outcome = match outcome {
-            Outcome::Stopped if kit.below.host.is_stopping() => return self.freeze(kit),
+            Outcome::Stopped if cx.below.host.is_stopping() => return self.freeze(cx),
             // Only what leads to this leg is taken away: it was removed, and others go on.
             Outcome::Stopped => Outcome::PathError,
             other => other,
@@ -426,20 +426,20 @@ impl Mirrored {
         }
         if let Some(ticket) = failed {
             let leg = &mut self.legs[usize::from(entry.leg)];
-            let given_up = kit.below.ask().times_given_up(leg.device());
+            let given_up = cx.below.ask().times_given_up(leg.device());
             if core::mem::replace(&mut leg.given_up, given_up) != given_up {
                 it.machine.gives_up_writes(ticket.leg, now_ns);
             }
         }
         match entry.task {
             Task::Pages(ticket) if outcome.is_done() => {
-                let bytes = kit.memory.bytes(entry.span);
+                let bytes = cx.memory.bytes(entry.span);
                 it.machine.handle_pages(ticket, bytes, crc32c, now_ns);
             }
             Task::Compare(ticket, copy, range) if outcome.is_done() => {
                 let ours = part_of(&it.copies, copy, range);
                 let theirs = part_of(&it.compares, copy, range);
-                let differs = difference(kit.memory.bytes(ours), kit.memory.bytes(theirs));
+                let differs = difference(cx.memory.bytes(ours), cx.memory.bytes(theirs));
                 let differs = differs.map(|(from, to)| {
                     let block = 1_u64 << it.info.block_shift;
                     Range {
@@ -453,8 +453,8 @@ impl Mirrored {
             | Task::Own(ticket)
             | Task::Pages(ticket)
             | Task::Compare(ticket, ..) => it.machine.handle_done(ticket, outcome, now_ns),
-            Task::Run(run) => self.run_ended(entry, run, outcome, kit),
-            Task::Look(_) | Task::Claim(_) | Task::Wipe => {}
+            Task::Run(run) => self.run_ended(entry, run, outcome, cx),
+            Task::Probe(_) | Task::Acquire(_) | Task::Wipe => {}
         }
     }
 
@@ -467,10 +467,10 @@ impl Mirrored {
                     it.machine.start_before_ns(ticket)
                 }
                 Task::Wipe => it.machine.wipe_before_ns(),
-                Task::Pages(_) | Task::Compare(..) | Task::Look(_) | Task::Claim(_) => u64::MAX,
+                Task::Pages(_) | Task::Compare(..) | Task::Probe(_) | Task::Acquire(_) => u64::MAX,
             },
             Phase::Starting(it) => match (entry.task, it.ownership.acquiring()) {
-                (Task::Claim(_), Some(acquire)) => acquire.start_before_ns(),
+                (Task::Acquire(_), Some(acquire)) => acquire.start_before_ns(),
                 _ => u64::MAX,
             },
             Phase::Over => u64::MAX,
@@ -483,18 +483,18 @@ impl Mirrored {
         };
         let machine = it.machine.poll_timeout().filter(|_| !it.frozen);
         // A leg whose superblocks are being read is tried again when that read ends.
-        let away = self.legs.iter().filter(|leg| leg.look.is_none());
-        let away = away.filter_map(|leg| leg.away);
-        let away = away.filter(|it| !it.told).map(|it| it.at_ns);
+        let missing = self.legs.iter().filter(|leg| leg.probe.is_none());
+        let missing = missing.filter_map(|leg| leg.missing);
+        let missing = missing.filter(|it| !it.is_reported).map(|it| it.at_ns);
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
-        let beat_ns = self.beat_ns();
+        let interval_ns = self.heartbeat_interval_ns();
         // While the host has no room for what was given before, nothing waits for a time.
         let legs = self.legs.iter().filter(|_| !self.lacks_room());
         let stalls = legs.filter_map(|leg| {
             let answered_ns = host.answered_ns(leg.config.volume);
-            leg.depth.stalls_at(beat_ns, answered_ns)
+            leg.depth.stalls_at(interval_ns, answered_ns)
         });
-        let due = machine.into_iter().chain(away).chain(hangs);
+        let due = machine.into_iter().chain(missing).chain(hangs);
         due.chain(stalls).min()
     }
 }

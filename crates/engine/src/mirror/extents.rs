@@ -1,11 +1,11 @@
 //! Which devices and controllers have to say that a range is a hole before it may be called one.
-use super::device::{Mirrored, Phase};
+use super::device::{MirrorDevice, Phase};
 use crate::devices::BackEnds;
 use crate::host::Witness;
 use alloc::vec::Vec;
 use block::Range;
 
-impl Mirrored {
+impl MirrorDevice {
     /// See [`BackEnds::witnesses`]: those of all legs in sync.
     pub fn witnesses(
         &self,

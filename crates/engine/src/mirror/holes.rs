@@ -16,7 +16,7 @@
 //! # Limits
 //! One command more than the piece has runs of data. Holes are multiples of `hole_bytes` and of
 //! [`MIRROR_HOLE_BYTES`](crate::limits::MIRROR_HOLE_BYTES); a piece has four of these.
-use super::device::{Kit, Mirrored, Phase};
+use super::device::{Context, MirrorDevice, Phase};
 use super::table::{Entry, Task};
 use crate::host::{Hints, Io, IoOp};
 use crate::limits::MIRROR_COPY_BYTES;
@@ -39,19 +39,19 @@ pub(super) struct Run {
     is_hole: bool,
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// Whether the copy in this buffer leaves holes on the leg of the ticket.
-    pub(super) fn leaves_holes(&mut self, ticket: Ticket, copy: u8, kit: &Kit<'_>) -> bool {
+    pub(super) fn leaves_holes(&mut self, ticket: Ticket, copy: u8, cx: &Context<'_>) -> bool {
         let may = |it: &mut super::dispatch::Running| it.machine.may_leave_holes(copy);
-        self.running().is_some_and(may) && self.hole_bytes(ticket, kit) > 0
+        self.running().is_some_and(may) && self.hole_bytes(ticket, cx) > 0
     }
 
     /// Size and alignment of holes on the leg of a ticket; 0: it gets none.
-    fn hole_bytes(&mut self, ticket: Ticket, kit: &Kit<'_>) -> u32 {
+    fn hole_bytes(&mut self, ticket: Ticket, cx: &Context<'_>) -> u32 {
         let at = self.at(ticket.leg).map(|it| it.0);
         let leg = at.map(|at| &self.legs[at]);
         let leg = leg.filter(|leg| !leg.refuses_holes);
-        let limits = leg.and_then(|leg| kit.below.ask().limits(leg.device()));
+        let limits = leg.and_then(|leg| cx.below.ask().limits(leg.device()));
         let least = self.config.hole_bytes;
         match limits.map_or(0, |limits| limits.hole_bytes) {
             0 => 0,
@@ -62,15 +62,21 @@ impl Mirrored {
     }
 
     /// Writes a piece from its buffer to a leg, zeroes as holes.
-    pub(super) fn write_runs(&mut self, ticket: Ticket, copy: u8, piece: Range, kit: &mut Kit<'_>) {
-        let Some((entry, io)) = self.run_from(ticket, copy, piece, piece.start, kit) else {
-            return self.refuse_task(ticket, kit);
+    pub(super) fn write_runs(
+        &mut self,
+        ticket: Ticket,
+        copy: u8,
+        piece: Range,
+        cx: &mut Context<'_>,
+    ) {
+        let Some((entry, io)) = self.run_from(ticket, copy, piece, piece.start, cx) else {
+            return self.refuse_task(ticket, cx);
         };
-        self.give_data(entry, io, kit);
+        self.submit_data(entry, io, cx);
         if canary::has(Bug::RunsUnlocked)
             && let Some(it) = self.running()
         {
-            it.machine.handle_done(ticket, Outcome::Done, kit.now_ns);
+            it.machine.handle_done(ticket, Outcome::Done, cx.now_ns);
         }
     }
 
@@ -81,12 +87,12 @@ impl Mirrored {
         copy: u8,
         piece: Range,
         from: u64,
-        kit: &Kit<'_>,
+        cx: &Context<'_>,
     ) -> Option<(Entry, Io)> {
         let (_, data_offset, _) = self.at(ticket.leg)?;
         let left = self.left_of(copy, piece, from);
-        let hole_bytes = self.hole_bytes(ticket, kit);
-        let bytes = kit.memory.bytes(left);
+        let hole_bytes = self.hole_bytes(ticket, cx);
+        let bytes = cx.memory.bytes(left);
         let (length, is_hole) = first_run(bytes, data_offset + from, hole_bytes);
         let run = Run {
             ticket,
@@ -95,7 +101,7 @@ impl Mirrored {
             part: Range::new(from, length.into()),
             is_hole,
         };
-        self.command(run, kit)
+        self.command(run, cx)
     }
 
     /// Memory of a piece from this byte of the mirror on.
@@ -109,7 +115,7 @@ impl Mirrored {
     }
 
     /// A run as I/O of its leg; `None`: the leg is not there.
-    fn command(&mut self, run: Run, kit: &Kit<'_>) -> Option<(Entry, Io)> {
+    fn command(&mut self, run: Run, cx: &Context<'_>) -> Option<(Entry, Io)> {
         let (at, data_offset, _) = self.at(run.ticket.leg)?;
         let left = self.left_of(run.copy, run.piece, run.part.start);
         let length = (run.part.end - run.part.start) as u32;
@@ -133,22 +139,28 @@ impl Mirrored {
         };
         let entry = Entry {
             hints,
-            ..Entry::new(kit.index, at as u8, Task::Run(run), Span::default())
+            ..Entry::new(cx.index, at as u8, Task::Run(run), Span::default())
         };
         Some((entry, io))
     }
 
     /// A run has ended. What is next waits among what waits for the leg: so it is not given before
     /// leases and time are looked at (T48).
-    pub(super) fn run_ended(&mut self, entry: &Entry, run: Run, outcome: Outcome, kit: &Kit<'_>) {
+    pub(super) fn run_ended(
+        &mut self,
+        entry: &Entry,
+        run: Run,
+        outcome: Outcome,
+        cx: &Context<'_>,
+    ) {
         let next = if run.is_hole && may_be_written(outcome) {
             self.legs[usize::from(entry.leg)].refuses_holes |= is_refusal(outcome);
             let is_hole = false;
-            self.command(Run { is_hole, ..run }, kit)
+            self.command(Run { is_hole, ..run }, cx)
         } else if !outcome.is_done() {
             None
         } else if run.part.end < run.piece.end {
-            self.run_from(run.ticket, run.copy, run.piece, run.part.end, kit)
+            self.run_from(run.ticket, run.copy, run.piece, run.part.end, cx)
         } else {
             None
         };
@@ -163,7 +175,7 @@ impl Mirrored {
                 true => Outcome::PathError,
                 false => outcome,
             };
-            it.machine.handle_done(run.ticket, outcome, kit.now_ns);
+            it.machine.handle_done(run.ticket, outcome, cx.now_ns);
         }
     }
 }

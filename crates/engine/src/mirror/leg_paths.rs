@@ -1,13 +1,13 @@
-//! The ways of a mirror's reads that `soonest` chooses among: every path of every leg at once.
+//! The leg_paths of a mirror's reads that `soonest` chooses among: every path of every leg at once.
 //!
 //! # Contract
-//! A way has a number of the policy's for as long as the mirror runs. Those below [`LEGS_MAX`] are
+//! A leg_path has a number of the policy's for as long as the mirror runs. Those below [`LEGS_MAX`] are
 //! legs, by their slots. Of a leg with one path that is all; as soon as its head would use several,
-//! each of these is a way of its own, the first one with the leg's number. Offered are only the
+//! each of these is a leg_path of its own, the first one with the leg's number. Offered are only the
 //! paths that the leg's own head would use: ANA and probation are its business (T45).
 //!
 //! # Limits
-//! [`PATHS_MAX`] ways in all: of more paths than there is room for, a leg's further ones are used
+//! [`PATHS_MAX`] leg_paths in all: of more paths than there is room for, a leg's further ones are used
 //! when the others are gone.
 use mirror::limits::LEGS_MAX;
 use mirror::machine::Legs;
@@ -18,15 +18,15 @@ use policy::PathIndex;
 
 /// A path of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct LegPath {
     slot: u8,
     path: PathIndex,
 }
 
 /// See the module.
-pub(super) struct Ways {
+pub(super) struct LegPaths {
     /// By number; of legs with one path, none.
-    all: Vec<Option<Way>>,
+    all: Vec<Option<LegPath>>,
     /// Legs that have several.
     split: Legs,
     /// Of each leg, the paths with a number that its head would use now, as bits.
@@ -39,7 +39,7 @@ fn paths(bits: u64) -> impl Iterator<Item = PathIndex> {
     all.filter(move |path| bits >> path.0 & 1 == 1)
 }
 
-impl Ways {
+impl LegPaths {
     pub fn new() -> Self {
         Self {
             all: alloc::vec![None; LEGS_MAX],
@@ -48,13 +48,13 @@ impl Ways {
         }
     }
 
-    /// Whether the leg's paths are ways of their own.
+    /// Whether the leg's paths are leg_paths of their own.
     pub fn is_split(&self, slot: u8) -> bool {
         self.split.has(slot)
     }
 
-    /// The leg's head would use `bits` now. `came` is told the ways that were not usable before.
-    pub fn set_usable(&mut self, slot: u8, bits: u64, mut came: impl FnMut(u8)) {
+    /// The leg's head would use `bits` now. `appeared` is told the leg_paths that were not usable before.
+    pub fn set_usable(&mut self, slot: u8, bits: u64, mut appeared: impl FnMut(u8)) {
         let before = match self.usable.get(usize::from(slot)) {
             Some(&before) if self.is_split(slot) || bits.count_ones() > 1 => before,
             _ => return,
@@ -64,33 +64,33 @@ impl Ways {
         }
         let mut offered = 0;
         for path in paths(bits) {
-            let Some(number) = self.number(Way { slot, path }) else {
+            let Some(number) = self.number(LegPath { slot, path }) else {
                 continue;
             };
             offered |= 1 << path.0;
             if self.is_split(slot) && before >> path.0 & 1 == 0 {
-                came(number);
+                appeared(number);
             }
         }
         self.usable[usize::from(slot)] = offered;
         self.split.add(slot);
     }
 
-    /// A way's number, a new one if it has none yet; `None`: there is no room.
-    fn number(&mut self, way: Way) -> Option<u8> {
-        let place = |all: &[Option<Way>]| all.iter().position(|it| *it == Some(way));
+    /// A leg_path's number, a new one if it has none yet; `None`: there is no room.
+    fn number(&mut self, leg_path: LegPath) -> Option<u8> {
+        let place = |all: &[Option<LegPath>]| all.iter().position(|it| *it == Some(leg_path));
         if let Some(number) = place(&self.all) {
             return Some(number as u8);
         }
-        let own = &mut self.all[usize::from(way.slot)];
+        let own = &mut self.all[usize::from(leg_path.slot)];
         if own.is_none() {
-            *own = Some(way);
-            return Some(way.slot);
+            *own = Some(leg_path);
+            return Some(leg_path.slot);
         }
         if self.all.len() == PATHS_MAX {
             return None;
         }
-        self.all.push(Some(way));
+        self.all.push(Some(leg_path));
         Some(self.all.len() as u8 - 1)
     }
 
@@ -99,42 +99,42 @@ impl Ways {
         (self.all.len() > LEGS_MAX).then_some(self.all.len())
     }
 
-    /// All paths that are ways of their own: number, leg, path.
+    /// All paths that are leg_paths of their own: number, leg, path.
     pub fn split(&self) -> impl Iterator<Item = (u8, u8, PathIndex)> {
         let all = (0..).zip(&self.all);
         let split = self.split;
-        all.filter_map(move |(number, way)| {
-            let way = way.filter(|way| split.has(way.slot))?;
-            Some((number, way.slot, way.path))
+        all.filter_map(move |(number, leg_path)| {
+            let leg_path = leg_path.filter(|leg_path| split.has(leg_path.slot))?;
+            Some((number, leg_path.slot, leg_path.path))
         })
     }
 
-    /// Whether a read may go the way of this number, if these legs may serve it; `pairs`: paths
+    /// Whether a read may go the leg_path of this number, if these legs may serve it; `pairs`: paths
     /// count by themselves.
     pub fn allows(&self, number: u8, legs: Legs, pairs: bool) -> bool {
         let leg = usize::from(number) < LEGS_MAX;
         if !pairs || leg && !self.is_split(number) {
             return leg && legs.has(number);
         }
-        let way = self.all.get(usize::from(number)).copied().flatten();
-        way.is_some_and(|way| {
-            let bits = self.usable[usize::from(way.slot)];
+        let leg_path = self.all.get(usize::from(number)).copied().flatten();
+        leg_path.is_some_and(|leg_path| {
+            let bits = self.usable[usize::from(leg_path.slot)];
             let here = match bits {
                 // The leg waits for a path; whichever comes is its head's choice.
-                0 => way.slot == number,
-                bits => bits >> way.path.0 & 1 == 1,
+                0 => leg_path.slot == number,
+                bits => bits >> leg_path.path.0 & 1 == 1,
             };
-            legs.has(way.slot) && here
+            legs.has(leg_path.slot) && here
         })
     }
 
     /// The leg and, where that was chosen, the path of a number.
     pub fn of(&self, number: u8, pairs: bool) -> (u8, Option<PathIndex>) {
-        let way = self.all.get(usize::from(number)).copied().flatten();
-        match way {
-            Some(way) if pairs && self.is_split(way.slot) => {
-                let usable = self.usable[usize::from(way.slot)] >> way.path.0 & 1 == 1;
-                (way.slot, usable.then_some(way.path))
+        let leg_path = self.all.get(usize::from(number)).copied().flatten();
+        match leg_path {
+            Some(leg_path) if pairs && self.is_split(leg_path.slot) => {
+                let usable = self.usable[usize::from(leg_path.slot)] >> leg_path.path.0 & 1 == 1;
+                (leg_path.slot, usable.then_some(leg_path.path))
             }
             _ => (number, None),
         }
@@ -149,46 +149,46 @@ mod tests {
         slots.iter().copied().collect()
     }
 
-    fn allowed(ways: &Ways, legs: Legs, pairs: bool) -> Vec<(u8, Option<PathIndex>)> {
+    fn allowed(leg_paths: &LegPaths, legs: Legs, pairs: bool) -> Vec<(u8, Option<PathIndex>)> {
         let all = 0..PATHS_MAX as u8;
-        let all = all.filter(|&number| ways.allows(number, legs, pairs));
-        all.map(|number| ways.of(number, pairs)).collect()
+        let all = all.filter(|&number| leg_paths.allows(number, legs, pairs));
+        all.map(|number| leg_paths.of(number, pairs)).collect()
     }
 
     #[test]
     fn a_leg_with_one_path_is_one_way_and_with_several_each_is_one() {
         let (first, second) = (Some(PathIndex(0)), Some(PathIndex(3)));
-        let mut ways = Ways::new();
-        ways.set_usable(0, 1, |_| panic!("nothing came"));
-        ways.set_usable(1, 0b1001, |_| panic!("all are new"));
+        let mut leg_paths = LegPaths::new();
+        leg_paths.set_usable(0, 1, |_| panic!("nothing appeared"));
+        leg_paths.set_usable(1, 0b1001, |_| panic!("all are new"));
         let both = legs(&[0, 1]);
         assert_eq!(
-            allowed(&ways, both, true),
+            allowed(&leg_paths, both, true),
             [(0, None), (1, first), (1, second)]
         );
-        assert_eq!(allowed(&ways, legs(&[0]), true), [(0, None)]);
+        assert_eq!(allowed(&leg_paths, legs(&[0]), true), [(0, None)]);
         // Other policies choose among legs.
-        assert_eq!(allowed(&ways, both, false), [(0, None), (1, None)]);
+        assert_eq!(allowed(&leg_paths, both, false), [(0, None), (1, None)]);
         // One path is gone, then both, then one is back.
-        ways.set_usable(1, 0b1000, |_| panic!("it was there"));
-        assert_eq!(allowed(&ways, both, true), [(0, None), (1, second)]);
-        ways.set_usable(1, 0, |_| panic!("nothing came"));
-        assert_eq!(allowed(&ways, both, true), [(0, None), (1, None)]);
+        leg_paths.set_usable(1, 0b1000, |_| panic!("it was there"));
+        assert_eq!(allowed(&leg_paths, both, true), [(0, None), (1, second)]);
+        leg_paths.set_usable(1, 0, |_| panic!("nothing appeared"));
+        assert_eq!(allowed(&leg_paths, both, true), [(0, None), (1, None)]);
         let mut back = Vec::new();
-        ways.set_usable(1, 1, |number| back.push(number));
+        leg_paths.set_usable(1, 1, |number| back.push(number));
         assert_eq!(back, [1]);
-        assert_eq!(allowed(&ways, both, true), [(0, None), (1, first)]);
+        assert_eq!(allowed(&leg_paths, both, true), [(0, None), (1, first)]);
     }
 
     #[test]
     fn there_are_never_more_ways_than_the_policy_has_room_for() {
-        let mut ways = Ways::new();
-        ways.set_usable(2, u64::MAX, |_| {});
-        assert_eq!(ways.count(), Some(PATHS_MAX));
-        let of_two = allowed(&ways, legs(&[2]), true);
+        let mut leg_paths = LegPaths::new();
+        leg_paths.set_usable(2, u64::MAX, |_| {});
+        assert_eq!(leg_paths.count(), Some(PATHS_MAX));
+        let of_two = allowed(&leg_paths, legs(&[2]), true);
         assert_eq!(of_two.len(), PATHS_MAX - LEGS_MAX + 1);
         // Only paths without a number are left: its head chooses.
-        ways.set_usable(2, 1 << 63, |_| {});
-        assert_eq!(allowed(&ways, legs(&[2]), true), [(2, None)]);
+        leg_paths.set_usable(2, 1 << 63, |_| {});
+        assert_eq!(allowed(&leg_paths, legs(&[2]), true), [(2, None)]);
     }
 }

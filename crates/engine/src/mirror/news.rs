@@ -6,7 +6,7 @@
 //! it was given before has ended by then; where its volume doesn't fence its writes, it waits
 //! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
 //! something, changes wait as long.
-use super::device::{Away, BadRoom, Kit, LegDevice, Mirrored, Phase, Purpose, Seat};
+use super::device::{BadRoom, Context, LegDevice, MirrorDevice, Missing, Phase, Purpose, Seat};
 use super::messages;
 use super::sizes::LegSize;
 use super::types::MirrorState;
@@ -24,7 +24,7 @@ use volume::Outcome;
 impl LegDevice {
     /// Tells the machine whether a leg that is away can be read as the last resort; whether that
     /// may change anything. One that was cut short or off, or can't return, is not read.
-    pub(super) fn show_spare(
+    pub(super) fn report_spare(
         &self,
         slot: u8,
         below: BackEnds<'_>,
@@ -35,7 +35,7 @@ impl LegDevice {
             return false;
         }
         let has_nothing = self.extent.has_nothing();
-        let is_barred = has_nothing || self.cut || self.is_gone() || self.unfit.is_some();
+        let is_barred = has_nothing || self.is_fenced || self.is_gone() || self.unfit.is_some();
         let is_there = self.info.is_some() && below.is_usable(self.device());
         match is_there && !is_barred {
             true => machine.spare_found(slot, now_ns),
@@ -44,23 +44,23 @@ impl LegDevice {
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// Something has happened.
-    pub(super) fn hear(&mut self, news: News, kit: &mut Kit<'_>) {
+    pub(super) fn handle_news(&mut self, news: News, cx: &mut Context<'_>) {
         let line = match news {
             News::Left(slot, _)
-            | News::Joining(slot)
-            | News::Joined(slot)
+            | News::Rebuilding(slot)
+            | News::InSync(slot)
             | News::Unfit(slot, _)
             | News::Added(slot)
             | News::Removed(slot)
-            | News::Mended(slot, _)
+            | News::Repaired(slot, _)
             | News::Rescued(slot, _)
             | News::Unwritable(slot, _)
             | News::Rewritten(slot)
             | News::NoCopy(slot, _) => {
-                let line = self.hear_of_leg(slot, news, kit.now_ns);
-                self.go_on_with_legs(slot, news, kit);
+                let line = self.handle_leg_news(slot, news, cx.now_ns);
+                self.apply_leg_news(slot, news, cx);
                 line
             }
             News::Resynced => "all legs in sync are alike".into(),
@@ -68,10 +68,10 @@ impl Mirrored {
                 "no leg can read {} bytes at {}: {}",
                 range.end - range.start,
                 range.start,
-                self.instead_of(range)
+                self.recovery_advice(range)
             ),
             News::Grown(bytes) => {
-                self.has_grown(bytes, kit);
+                self.has_grown(bytes, cx);
                 format!("it has {bytes} bytes now; the new part is made alike")
             }
             News::NotGrown => {
@@ -99,7 +99,7 @@ impl Mirrored {
                 self.state = MirrorState::Failed(line.into());
                 line.into()
             }
-            News::Doubt(slot) => self.doubt(slot, kit.now_ns),
+            News::Unverified(slot) => self.describe_unverified(slot, cx.now_ns),
             News::Cut(slot, end) => {
                 let is_small = self
                     .legs
@@ -108,8 +108,8 @@ impl Mirrored {
                 let why = messages::cut_at(&self.config.name, end, is_small);
                 format!("leg {slot} ({}): {why}", self.name_of(slot))
             }
-            News::Lapsed(slot) => self.cut_leg(slot, kit),
-            News::Renewed(slot) => match self.uncut_leg(slot, kit) {
+            News::Lapsed(slot) => self.fence_leg(slot, cx),
+            News::Renewed(slot) => match self.unfence_leg(slot, cx) {
                 Some(line) => line,
                 None => return, // it has just begun
             },
@@ -127,11 +127,11 @@ impl Mirrored {
             }
         };
         let line = format!("{}: {line}", self.config.name);
-        kit.events.push_back(HostEvent::Warning(kit.number, line));
+        cx.events.push_back(HostEvent::Warning(cx.number, line));
     }
 
     /// What is to be done about bytes that no leg can read, in words.
-    fn instead_of(&self, range: Range) -> String {
+    fn recovery_advice(&self, range: Range) -> String {
         let backup = "restore them from a backup";
         let Phase::Running(it) = &self.phase else {
             return backup.into();
@@ -154,7 +154,7 @@ impl Mirrored {
     }
 
     /// The last leg in sync may execute late what it has failed.
-    fn doubt(&self, slot: u8, now_ns: u64) -> String {
+    fn describe_unverified(&self, slot: u8, now_ns: u64) -> String {
         let left_ns = self.held_until_ns().unwrap_or(0).saturating_sub(now_ns);
         format!(
             "leg {slot} ({}) may yet execute what it had when its path was lost, and no other leg \
@@ -165,14 +165,14 @@ impl Mirrored {
     }
 
     /// Another host may take a leg over: what it was given is taken back.
-    fn cut_leg(&mut self, slot: u8, kit: &mut Kit<'_>) -> String {
+    fn fence_leg(&mut self, slot: u8, cx: &mut Context<'_>) -> String {
         let Some((at, ..)) = self.at(slot) else {
             return format!("leg {slot}: its beats don't end");
         };
         let why = "its owner's beats don't end there: another host may take it over";
         let leg = &mut self.legs[at];
-        leg.cut = true;
-        kit.below.host.cut(leg.config.volume, why, kit.now_ns);
+        leg.is_fenced = true;
+        cx.below.host.cut(leg.config.volume, why, cx.now_ns);
         format!(
             "leg {slot} ({}): no beat has ended there for two intervals; nothing is read or \
              written there before its record was read again",
@@ -180,13 +180,13 @@ impl Mirrored {
         )
     }
 
-    fn uncut_leg(&mut self, slot: u8, kit: &mut Kit<'_>) -> Option<String> {
+    fn unfence_leg(&mut self, slot: u8, cx: &mut Context<'_>) -> Option<String> {
         let (at, ..) = self.at(slot)?;
         let leg = &mut self.legs[at];
-        if !core::mem::take(&mut leg.cut) {
+        if !core::mem::take(&mut leg.is_fenced) {
             return None;
         }
-        kit.below.host.uncut(leg.config.volume);
+        cx.below.host.uncut(leg.config.volume);
         let name = &leg.config.name;
         Some(format!(
             "leg {slot} ({name}): beats end there again, and it is still ours"
@@ -194,30 +194,30 @@ impl Mirrored {
     }
 
     /// Of legs that come and go by the user's word.
-    fn go_on_with_legs(&mut self, slot: u8, news: News, kit: &mut Kit<'_>) {
+    fn apply_leg_news(&mut self, slot: u8, news: News, cx: &mut Context<'_>) {
         let Some((at, ..)) = self.at(slot) else {
             if let News::Removed(_) = news {
-                self.leave_with(slot);
+                self.free_seat_of(slot);
             }
             return;
         };
         match news {
-            News::Joining(_) => {
+            News::Rebuilding(_) => {
                 let facts = self.running().and_then(|it| it.machine.facts(slot));
-                self.legs[at].rebuild = facts.map(|it| (kit.now_ns, it.lacks));
+                self.legs[at].rebuild = facts.map(|it| (cx.now_ns, it.lacks));
             }
-            News::Joined(_) => {
+            News::InSync(_) => {
                 self.legs[at].rebuild = None;
-                self.take_over(at, kit);
+                self.remove_replaced(at, cx);
             }
             News::Left(..) => self.legs[at].rebuild = None,
             News::Removed(_) => {
-                self.keep_aside(slot, false, kit.now_ns);
-                self.wipe(at, kit);
+                self.keep_admin_offline(slot, false, cx.now_ns);
+                self.wipe_superblocks(at, cx);
             }
             _ => {}
         }
-        self.restack(kit.below.ask());
+        self.restack(cx.below.ask());
     }
 
     /// How much of the mirror a rebuild that has ended has copied to a leg, in words.
@@ -233,7 +233,7 @@ impl Mirrored {
     }
 
     /// The same of one leg; in words.
-    fn hear_of_leg(&mut self, slot: u8, news: News, now_ns: u64) -> String {
+    fn handle_leg_news(&mut self, slot: u8, news: News, now_ns: u64) -> String {
         let at = self.at(slot).map(|it| it.0);
         let name = at.map(|at| self.legs[at].config.name.clone());
         // Nobody may have given it: another one has its path by now.
@@ -243,8 +243,8 @@ impl Mirrored {
         };
         match (news, at) {
             (News::Left(_, outcome), Some(at)) => {
-                self.left(at, outcome, now_ns);
-                match self.legs[at].aside {
+                self.leg_left(at, outcome, now_ns);
+                match self.legs[at].admin_offline {
                     true => format!("{leg} was taken out; what it misses is noted"),
                     // What an engine that stops has not done takes no leg out.
                     false if outcome == Outcome::CutShort => {
@@ -267,7 +267,7 @@ impl Mirrored {
                     false => format!("{leg} has left: {outcome}; what it misses is noted"),
                 }
             }
-            (News::Joining(_), Some(at)) => {
+            (News::Rebuilding(_), Some(at)) => {
                 (self.legs[at].unfit, self.legs[at].unwritten) = (None, None);
                 self.legs[at].refuses_holes = false;
                 if let Some(it) = self.running() {
@@ -275,8 +275,8 @@ impl Mirrored {
                 }
                 format!("{leg} returns, and is being rebuilt")
             }
-            (News::Joined(_), Some(at)) => {
-                (self.legs[at].away, self.legs[at].unwritten) = (None, None);
+            (News::InSync(_), Some(at)) => {
+                (self.legs[at].missing, self.legs[at].unwritten) = (None, None);
                 let facts = self.running().and_then(|it| it.machine.facts(slot));
                 if facts.is_some_and(|it| it.in_sync) {
                     self.legs[at].extent.size = LegSize::Enough;
@@ -288,16 +288,16 @@ impl Mirrored {
             (News::Unfit(_, why), Some(at)) => {
                 let why_not = messages::unfit(&why);
                 match why {
-                    Unfit::Failed(outcome) => self.goes_away(at, outcome, now_ns),
-                    Unfit::Owned(_) => self.goes_away(at, Outcome::Reservation, now_ns),
+                    Unfit::Failed(outcome) => self.set_missing(at, outcome, now_ns),
+                    Unfit::Owned(_) => self.set_missing(at, Outcome::Reservation, now_ns),
                     _ => self.legs[at].unfit = Some(why_not.clone()),
                 }
-                match self.legs[at].aside {
+                match self.legs[at].admin_offline {
                     true => format!("{leg} was taken out before it has returned"),
                     false => format!("{leg} can't return: {why_not}"),
                 }
             }
-            (News::Mended(_, range), _) => {
+            (News::Repaired(_, range), _) => {
                 let bytes = range.end - range.start;
                 format!("{leg}: {bytes} bytes at {} were rewritten", range.start)
             }
@@ -341,7 +341,7 @@ impl Mirrored {
     }
 
     /// The mirror goes on without a leg.
-    fn left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
+    fn leg_left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let slot = self.legs[at].slot;
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
         let leg = &mut self.legs[at];
@@ -352,91 +352,97 @@ impl Mirrored {
                 BadRoom::Full | BadRoom::Stuck => BadRoom::Stuck,
             };
         }
-        self.goes_away(at, outcome, now_ns);
+        self.set_missing(at, outcome, now_ns);
     }
 
     /// A leg has left, or could not return: it is tried again after a while.
-    fn goes_away(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
+    fn set_missing(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let leg = &mut self.legs[at];
         // One that was too small returns when it is large enough.
         if outcome == Outcome::CutShort && leg.extent.size == LegSize::Enough {
             // So does a namespace, or one that was sanitized; a file waits for its user.
             leg.extent.leave_for_cut();
         }
-        let before = leg.away.map_or(0, |it| it.wait_ns);
+        let before = leg.missing.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
-        leg.away = Some(Away {
+        leg.missing = Some(Missing {
             at_ns: now_ns.saturating_add(wait_ns),
             wait_ns,
             outcome: Some(outcome),
-            told: false,
-            asked: false,
+            is_reported: false,
+            is_requested: false,
         });
     }
 
     /// Legs that are away and can be reached again are told of.
-    pub(super) fn greet_returned(&mut self, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn announce_returned(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         for at in 0..self.legs.len() {
             let leg = &self.legs[at];
-            let Some(away) = leg.away.filter(|it| !it.told && it.at_ns <= kit.now_ns) else {
+            let Some(missing) = leg
+                .missing
+                .filter(|it| !it.is_reported && it.at_ns <= cx.now_ns)
+            else {
                 continue;
             };
-            let reachable = kit.below.ask().is_usable(leg.device());
-            let here = leg.info.is_some() && reachable && leg.look.is_none();
+            let reachable = cx.below.ask().is_usable(leg.device());
+            let here = leg.info.is_some() && reachable && leg.probe.is_none();
             // The superblocks of a spare are read in each heartbeat interval.
-            let here_later = leg.info.is_some() && reachable && leg.look.is_some();
-            let returns = here && !leg.stays_away();
-            if returns && !self.stopping && self.greet(at, away, kit) {
+            let here_later = leg.info.is_some() && reachable && leg.probe.is_some();
+            let returns = here && !leg.stays_missing();
+            if returns && !self.stopping && self.announce(at, missing, cx) {
                 any = true;
-            } else if let Some(away) = &mut self.legs[at].away {
-                away.asked &= here_later;
+            } else if let Some(missing) = &mut self.legs[at].missing {
+                missing.is_requested &= here_later;
                 // The end of the read drives the mirror, so a leg that is being read stays due: a
                 // pause of one second would fall into the next read of a one second heartbeat.
                 if !here_later {
                     // Not at once: the mirror would be busy with that while it waits.
-                    away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                    missing.at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
                 }
             }
         }
         any
     }
 
-    fn greet(&mut self, at: usize, away: Away, kit: &mut Kit<'_>) -> bool {
+    fn announce(&mut self, at: usize, missing: Missing, cx: &mut Context<'_>) -> bool {
         let Some(slot) = self.legs[at].slot else {
-            return self.identify(at, kit);
+            return self.identify(at, cx);
         };
-        if self.legs[at].cut {
+        if self.legs[at].is_fenced {
             let facts = self.running().and_then(|it| it.machine.facts(slot));
             if facts.is_some_and(|it| it.in_flight > 0) {
                 return false; // it ends first, and is not tried again
             }
-            self.legs[at].cut = false;
-            kit.below.host.uncut(self.legs[at].config.volume);
+            self.legs[at].is_fenced = false;
+            cx.below.host.uncut(self.legs[at].config.volume);
         }
-        if !self.may_be_greeted(at, kit) {
+        if !self.may_be_announced(at, cx) {
             return false;
         }
-        self.legs[at].away = Some(Away { told: true, ..away });
-        self.restack(kit.below.ask());
-        let quiesce_ns = match kit.below.host.is_fenced(self.legs[at].config.volume) {
+        self.legs[at].missing = Some(Missing {
+            is_reported: true,
+            ..missing
+        });
+        self.restack(cx.below.ask());
+        let quiesce_ns = match cx.below.host.is_fenced(self.legs[at].config.volume) {
             true => 0,
             false => self.config.leg_quiesce_ns,
         };
-        let fence_ns = kit.now_ns.saturating_add(quiesce_ns);
+        let fence_ns = cx.now_ns.saturating_add(quiesce_ns);
         if let Some(it) = self.running() {
-            it.machine.leg_found(slot, fence_ns, kit.now_ns);
+            it.machine.leg_found(slot, fence_ns, cx.now_ns);
         }
-        self.check_size(at, kit.now_ns);
+        self.check_size(at, cx.now_ns);
         true
     }
 
     /// A leg that was not there at the start says which one it is.
-    fn identify(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
+    fn identify(&mut self, at: usize, cx: &mut Context<'_>) -> bool {
         let is_unread = self.legs[at].is_unread();
         let Some(found) = self.legs[at].found.filter(|_| !is_unread) else {
-            let due = self.legs[at].look_at_ns <= kit.now_ns;
-            return due && self.look(at, Purpose::Found, kit);
+            let due = self.legs[at].probe_at_ns <= cx.now_ns;
+            return due && self.probe(at, Purpose::Identify, cx);
         };
         let Some(it) = self.running() else {
             return false;
@@ -464,7 +470,7 @@ impl Mirrored {
                     it.reads.set_leg(leg.slot, distance, throughput);
                 }
                 (self.legs[at].slot, self.legs[at].seat) = (Some(leg.slot), Seat::Taken);
-                self.legs[at].aside = self.is_aside(leg.slot);
+                self.legs[at].admin_offline = self.is_admin_offline(leg.slot);
                 None
             }
             Err(why) => Some(format!("{why}")),
@@ -473,8 +479,8 @@ impl Mirrored {
             let (name, leg) = (&self.config.name, &mut self.legs[at]);
             let line = format!("{name}: {}: {why}", leg.config.name);
             leg.unfit = Some(why);
-            leg.away = None;
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            leg.missing = None;
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
         true
     }

@@ -30,7 +30,7 @@ pub(super) fn superblock(labels: &[Label]) -> Superblock {
     let leg = |(slot, label): (u8, &Label)| NewLeg {
         id: Id([2 + slot; 16]),
         label: *label,
-        alike: true,
+        in_sync: true,
     };
     let legs: Vec<NewLeg> = (0..).zip(labels).map(leg).collect();
     assert!(legs.len() <= LEGS_MAX);

@@ -6,7 +6,7 @@
 //! it said before; its answer is awaited all the same, since it lands in our memory, and is not
 //! taken, since it is old: the leg is read anew (`start`, or `returns` where the mirror runs), at
 //! a start not before the pause of one that was refused is over.
-use super::device::{Kit, Mirrored, Phase, Purpose};
+use super::device::{Context, MirrorDevice, Phase, Purpose};
 use super::start::TRY_AGAIN_NS;
 use super::table::{Entry, Task};
 use crate::host::{Hints, HostEvent, IoOp};
@@ -23,7 +23,7 @@ pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
 /// A leg's superblocks are being read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Probe {
     span: Span,
     waits: u8,
     read: [bool; 2],
@@ -34,7 +34,7 @@ pub(super) struct Look {
     late: bool,
 }
 
-impl Look {
+impl Probe {
     /// When it began, ns.
     pub fn since_ns(&self) -> u64 {
         self.since_ns
@@ -46,40 +46,40 @@ impl Look {
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// Legs that don't answer are not waited for any more; whether there are such.
-    pub(super) fn give_up_looks(&mut self, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn give_up_late_probes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         for at in 0..self.legs.len() {
-            let due_ns = self.look_until(at);
+            let due_ns = self.probe_until(at);
             let leg = &mut self.legs[at];
-            let Some(look) = leg.look.as_mut().filter(|_| due_ns <= kit.now_ns) else {
+            let Some(probe) = leg.probe.as_mut().filter(|_| due_ns <= cx.now_ns) else {
                 continue;
             };
-            look.late = true;
-            (leg.found, leg.dated) = (None, false);
+            probe.late = true;
+            (leg.found, leg.is_outdated) = (None, false);
             let line = format!(
                 "{}: {}: it doesn't answer, and is not waited for any more",
                 self.config.name, leg.config.name
             );
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
             any = true;
         }
         any
     }
 
     /// Begins to read the superblocks of a leg; false: there is no memory now.
-    pub(super) fn look(&mut self, at: usize, purpose: Purpose, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn probe(&mut self, at: usize, purpose: Purpose, cx: &mut Context<'_>) -> bool {
         let Some(span) = self.scratch.take(2 * BLOCK) else {
             return false;
         };
-        self.legs[at].look = Some(Look {
+        self.legs[at].probe = Some(Probe {
             span,
             waits: 2,
             read: [false; 2],
             failed: None,
             purpose,
-            since_ns: kit.now_ns,
+            since_ns: cx.now_ns,
             late: false,
         });
         for copy in 0..2_u8 {
@@ -98,100 +98,106 @@ impl Mirrored {
             };
             let entry = Entry {
                 hints,
-                ..Entry::new(kit.index, at as u8, Task::Look(copy), Span::default())
+                ..Entry::new(cx.index, at as u8, Task::Probe(copy), Span::default())
             };
             let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
-            self.give_first(entry, io, kit);
+            self.submit_urgent(entry, io, cx);
         }
         true
     }
 
     /// One of the two was read, or could not be.
-    pub(super) fn looked(&mut self, at: usize, copy: u8, outcome: Outcome, kit: &mut Kit<'_>) {
-        let Some(look) = &mut self.legs[at].look else {
+    pub(super) fn probe_read(
+        &mut self,
+        at: usize,
+        copy: u8,
+        outcome: Outcome,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(probe) = &mut self.legs[at].probe else {
             return; // it was read anew since, or another leg has its place
         };
-        look.waits -= 1;
-        look.read[usize::from(copy)] = outcome.is_done();
+        probe.waits -= 1;
+        probe.read[usize::from(copy)] = outcome.is_done();
         // What only this copy can't give is no failure of the leg.
         if !outcome.is_done() && outcome != Outcome::MediaError {
-            look.failed = Some(outcome);
+            probe.failed = Some(outcome);
         }
-        if look.waits > 0 {
+        if probe.waits > 0 {
             return;
         }
-        let look = *look;
-        self.legs[at].look = None;
-        if look.late {
-            self.scratch.give_back(look.span);
+        let probe = *probe;
+        self.legs[at].probe = None;
+        if probe.late {
+            self.scratch.give_back(probe.span);
             let due_ns = match &self.phase {
                 Phase::Running(_) => 0,
                 // A start was refused for it: one that is slow each time is not asked all the time.
-                _ => look.since_ns.saturating_add(TRY_AGAIN_NS),
+                _ => probe.since_ns.saturating_add(TRY_AGAIN_NS),
             };
-            let pause_ns = if look.failed.is_some() {
+            let pause_ns = if probe.failed.is_some() {
                 LEG_RETRY_NS
             } else {
                 0
             };
-            let again_ns = kit.now_ns.saturating_add(pause_ns);
-            self.legs[at].look_at_ns = due_ns.max(again_ns);
-            self.again = true;
+            let again_ns = cx.now_ns.saturating_add(pause_ns);
+            self.legs[at].probe_at_ns = due_ns.max(again_ns);
+            self.needs_turn = true;
             return;
         }
         let part = |copy: u64| Span {
-            at: look.span.at + copy * u64::from(BLOCK),
+            at: probe.span.at + copy * u64::from(BLOCK),
             len: BLOCK,
         };
         let bytes = |copy: u64| {
-            let read = look.read[copy as usize];
-            read.then(|| kit.memory.bytes(part(copy)))
+            let read = probe.read[copy as usize];
+            read.then(|| cx.memory.bytes(part(copy)))
         };
         let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
-        let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
+        let chosen = read_copies([bytes(0), bytes(1)], cx.crc32c);
         // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
-        let chosen = match look.purpose {
+        let chosen = match probe.purpose {
             Purpose::Machine(ticket) if ticket.is_heartbeat() => chosen,
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
         };
-        self.scratch.give_back(look.span);
-        let tries_again = match look.purpose {
+        self.scratch.give_back(probe.span);
+        let tries_again = match probe.purpose {
             Purpose::Machine(ticket) => !ticket.is_heartbeat(),
-            Purpose::Found | Purpose::Claim(_) => false,
+            Purpose::Identify | Purpose::Acquire(_) => false,
         };
-        let found = match look.failed {
+        let found = match probe.failed {
             Some(outcome) => Err(outcome),
             // Nothing is known of what they say: the leg is tried again.
             None if tries_again && chosen == Err(NoLeg::Unreadable) => Err(Outcome::MediaError),
             None => Ok(chosen),
         };
-        self.looked_at(at, look.purpose, found, kit);
+        self.probed(at, probe.purpose, found, cx);
     }
 
     /// What was looked for is here.
-    fn looked_at(
+    fn probed(
         &mut self,
         at: usize,
         purpose: Purpose,
         found: Result<Result<Chosen, NoLeg>, Outcome>,
-        kit: &mut Kit<'_>,
+        cx: &mut Context<'_>,
     ) {
         let leg = &mut self.legs[at];
         match purpose {
-            Purpose::Found => match found {
+            Purpose::Identify => match found {
                 Ok(found) => {
-                    (leg.found, leg.dated) = (Some(found), false);
+                    (leg.found, leg.is_outdated) = (Some(found), false);
                     if leg.is_unread() {
-                        leg.look_at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                        leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
                     }
                 }
                 Err(_) => {
-                    (leg.found, leg.dated) = (None, false);
-                    leg.look_at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
-                    self.again = true;
+                    (leg.found, leg.is_outdated) = (None, false);
+                    leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
+                    self.needs_turn = true;
                 }
             },
-            Purpose::Claim(index) => {
+            Purpose::Acquire(index) => {
                 // Another leg may have shown that the owner lives, which has ended it.
                 let acquire = self.ownership_mut().and_then(|it| it.acquiring_mut());
                 if let Some(acquire) = acquire {
@@ -201,9 +207,9 @@ impl Mirrored {
             }
             // A beat may be all that goes to its legs.
             Purpose::Machine(_)
-                if found == Err(Outcome::Stopped) && kit.below.host.is_stopping() =>
+                if found == Err(Outcome::Stopped) && cx.below.host.is_stopping() =>
             {
-                self.freeze(kit);
+                self.freeze(cx);
             }
             Purpose::Machine(ticket) => {
                 if found == Err(Outcome::CutShort) {
@@ -211,8 +217,8 @@ impl Mirrored {
                 }
                 if let Phase::Running(it) = &mut self.phase {
                     match found {
-                        Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),
-                        Err(outcome) => it.machine.handle_done(ticket, outcome, kit.now_ns),
+                        Ok(found) => it.machine.handle_superblocks(ticket, &found, cx.now_ns),
+                        Err(outcome) => it.machine.handle_done(ticket, outcome, cx.now_ns),
                     }
                 }
             }

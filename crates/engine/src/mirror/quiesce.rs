@@ -9,7 +9,7 @@
 //! # Limits
 //! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
 //! is on the legs after a beat, which begins then.
-use super::device::{Kit, LegDevice, Mirrored, Phase};
+use super::device::{Context, LegDevice, MirrorDevice, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
 use alloc::string::String;
@@ -20,7 +20,7 @@ pub(super) fn whole_ms(ns: u64) -> u32 {
     u32::try_from(ns.div_ceil(1_000_000).max(1)).unwrap_or(u32::MAX)
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// For how long a leg of this volume may execute what we give it, once we can't take it back.
     fn bound_of(&self, volume: u16, host: &HostEngine) -> u32 {
         let bound_ns = host.leaves_behind_ns(volume);
@@ -71,7 +71,7 @@ impl Mirrored {
 
     /// What is left behind goes into the record, if that is longer than what stands there; whether
     /// it stands on all legs.
-    pub(super) fn say_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
+    pub(super) fn record_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
         let Phase::Running(it) = &mut self.phase else {
             return false;
         };
@@ -79,11 +79,11 @@ impl Mirrored {
             return true; // nobody else reads it
         }
         it.machine.raise_bound(bound_ms, now_ns);
-        it.machine.said_bound_ms() >= bound_ms
+        it.machine.committed_bound_ms() >= bound_ms
     }
 
     /// Once a turn: whether some path was found since.
-    pub(super) fn look_at_bounds(&mut self, host: &HostEngine, now_ns: u64) {
+    pub(super) fn inspect_bounds(&mut self, host: &HostEngine, now_ns: u64) {
         let found = host.paths_found();
         if core::mem::replace(&mut self.paths_found, found) == found {
             return;
@@ -94,21 +94,21 @@ impl Mirrored {
             .filter(|leg| leg.slot.is_some() && !leg.is_gone());
         let bounds = slots.map(|leg| self.bound_of(leg.config.volume, host));
         if let Some(bound_ms) = bounds.max() {
-            self.say_bound(bound_ms, now_ns);
+            self.record_bound(bound_ms, now_ns);
         }
     }
 
     /// Whether the bound of a leg that returns is on all legs. One that nobody would wait for does
     /// not return, which is said.
-    pub(super) fn may_be_greeted(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn may_be_announced(&mut self, at: usize, cx: &mut Context<'_>) -> bool {
         let leg = &self.legs[at].config;
-        match self.bound_with(leg.volume, &leg.name, kit.below.host) {
-            Ok(bound_ms) => self.say_bound(bound_ms, kit.now_ns),
+        match self.bound_with(leg.volume, &leg.name, cx.below.host) {
+            Ok(bound_ms) => self.record_bound(bound_ms, cx.now_ns),
             Err(why) => {
                 let line = format!("{}: {why}", self.config.name);
                 let leg = &mut self.legs[at];
-                (leg.unfit, leg.away) = (Some(why), None);
-                kit.events.push_back(HostEvent::Warning(kit.number, line));
+                (leg.unfit, leg.missing) = (Some(why), None);
+                cx.events.push_back(HostEvent::Warning(cx.number, line));
                 false
             }
         }
@@ -124,12 +124,12 @@ impl Mirrored {
     }
 
     /// Said when it begins.
-    pub(super) fn say_what_is_held(&self, kit: &mut Kit<'_>) {
+    pub(super) fn report_held_changes(&self, cx: &mut Context<'_>) {
         if let Some(until_ns) = self.held_until_ns() {
             let until = match until_ns {
                 u64::MAX => "and nothing bounds for how long".into(),
                 _ => {
-                    let left_ns = until_ns.saturating_sub(kit.now_ns);
+                    let left_ns = until_ns.saturating_sub(cx.now_ns);
                     format!("for {} s", left_ns.div_ceil(1_000_000_000))
                 }
             };
@@ -138,7 +138,7 @@ impl Mirrored {
                  changes wait {until}",
                 self.config.name
             );
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
     }
 }

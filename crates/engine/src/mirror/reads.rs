@@ -7,14 +7,14 @@
 //! order in the configuration. Each choice is answered by one [`Reads::ended`], and a failed read
 //! teaches nothing (T43).
 //!
-//! `soonest` chooses among all paths of all legs at once ([`Ways`]); the leg's head then takes the
+//! `soonest` chooses among all paths of all legs at once ([`LegPaths`]); the leg's head then takes the
 //! path that was chosen, if it still would. Where there is one leg with one path, nothing is chosen
 //! and nothing learnt.
 //!
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
 //! Writes, which all legs get, count as what is in flight there, and teach nothing.
-use super::leg_paths::Ways;
+use super::leg_paths::LegPaths;
 use crate::devices::BackEnds;
 use crate::host::{HostEngine, Io};
 use crate::limits::MIRROR_IOS_MAX;
@@ -34,7 +34,7 @@ const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 pub(super) struct Reads {
     selector: Selector,
     views: [PathView; PATHS_MAX],
-    ways: Ways,
+    leg_paths: LegPaths,
     /// Changes that each leg has in flight.
     changes: [u32; LEGS_MAX],
     /// Legs with a path; of them, those with one that is not on probation.
@@ -51,7 +51,7 @@ pub(super) struct Choice {
     pub slot: u8,
     /// The path to it, if that was chosen too.
     pub path: Option<PathIndex>,
-    way: PathIndex,
+    chosen: PathIndex,
     /// `None`: there was nothing to choose from.
     ticket: Option<Ticket>,
 }
@@ -89,7 +89,7 @@ impl Reads {
         Self {
             selector,
             views: [unknown; PATHS_MAX],
-            ways: Ways::new(),
+            leg_paths: LegPaths::new(),
             changes: [0; LEGS_MAX],
             usable: Legs::default(),
             sound: Legs::default(),
@@ -129,7 +129,7 @@ impl Reads {
     /// A leg was away: what was measured of it is of another time (T38).
     pub fn reset_leg(&mut self, slot: u8) {
         self.selector.reset_path(PathIndex(slot));
-        let of = self.ways.split().filter(|it| it.1 == slot);
+        let of = self.leg_paths.split().filter(|it| it.1 == slot);
         of.for_each(|it| self.selector.reset_path(PathIndex(it.0)));
     }
 
@@ -139,7 +139,7 @@ impl Reads {
     }
 
     /// Once a turn: which legs can be reached, and by which paths.
-    pub fn look(&mut self, below: BackEnds<'_>, legs: impl Iterator<Item = (u8, DeviceId)>) {
+    pub fn inspect(&mut self, below: BackEnds<'_>, legs: impl Iterator<Item = (u8, DeviceId)>) {
         let (mut usable, mut sound) = (Legs::default(), Legs::default());
         let pairs = self.pairs();
         for (slot, device) in legs {
@@ -151,7 +151,7 @@ impl Reads {
                 sound.add(slot);
             }
             if pairs {
-                self.look_at_paths(below.host, slot, device.0);
+                self.inspect_paths(below.host, slot, device.0);
             }
         }
         (self.usable, self.sound) = (usable, sound);
@@ -160,20 +160,21 @@ impl Reads {
         }
     }
 
-    fn look_at_paths(&mut self, host: &HostEngine, slot: u8, volume: u16) {
+    fn inspect_paths(&mut self, host: &HostEngine, slot: u8, volume: u16) {
         let selector = &mut self.selector;
-        self.ways.set_usable(slot, host.usable(volume), |number| {
-            // What was measured of it is of another time (T38).
-            selector.reset_path(PathIndex(number));
-        });
-        if !self.ways.is_split(slot) {
+        self.leg_paths
+            .set_usable(slot, host.usable(volume), |number| {
+                // What was measured of it is of another time (T38).
+                selector.reset_path(PathIndex(number));
+            });
+        if !self.leg_paths.is_split(slot) {
             return;
         }
-        if let Some(count) = self.ways.count() {
+        if let Some(count) = self.leg_paths.count() {
             let _ = self.selector.set_paths(count.max(self.selector.paths()));
         }
         let leg = self.views[usize::from(slot)];
-        for (number, _, path) in self.ways.split().filter(|it| it.1 == slot) {
+        for (number, _, path) in self.leg_paths.split().filter(|it| it.1 == slot) {
             let own = self.selector.in_flight(PathIndex(number));
             let elsewhere = host.in_flight(volume, path).saturating_sub(own);
             self.views[usize::from(number)] = PathView {
@@ -195,7 +196,7 @@ impl Reads {
 
     /// A leg was given a change, or has ended it.
     pub fn count_change(&mut self, slot: u8, by: i32) {
-        let split = self.pairs() && self.ways.is_split(slot);
+        let split = self.pairs() && self.leg_paths.is_split(slot);
         let changes = &mut self.changes[usize::from(slot)];
         *changes = changes.saturating_add_signed(by);
         debug_assert!(*changes as usize <= MIRROR_IOS_MAX);
@@ -214,14 +215,14 @@ impl Reads {
             return Some(Choice {
                 slot: 0,
                 path: None,
-                way: PathIndex(0),
+                chosen: PathIndex(0),
                 ticket: None,
             });
         }
         let pairs = self.pairs();
         let views = &mut self.views[..self.selector.paths()];
         for (number, view) in (0..).zip(&mut *views) {
-            view.enabled = self.ways.allows(number, among, pairs);
+            view.enabled = self.leg_paths.allows(number, among, pairs);
         }
         let request = Request {
             source: io.source,
@@ -230,12 +231,12 @@ impl Reads {
             address: io.offset,
             now_ns,
         };
-        let way = self.selector.select(&request, views)?;
-        let (slot, path) = self.ways.of(way.0, pairs);
+        let chosen = self.selector.select(&request, views)?;
+        let (slot, path) = self.leg_paths.of(chosen.0, pairs);
         Some(Choice {
             slot,
             path,
-            way,
+            chosen,
             ticket: Some(self.selector.ticket()),
         })
     }
@@ -260,7 +261,7 @@ impl Reads {
             false => Ended::Failed,
         };
         let noted = self.selector.complete(&Completion {
-            path: choice.way,
+            path: choice.chosen,
             group: Group::Read,
             latency_ns,
             ended,
@@ -376,7 +377,7 @@ mod tests {
             now_ns += latency_ns;
             let path = chosen.path.unwrap_or(NO_PATH);
             reads.ended(&chosen, true, path, latency_ns, now_ns);
-            taken[usize::from(chosen.way.0)] += 1;
+            taken[usize::from(chosen.chosen.0)] += 1;
         }
         taken
     }
@@ -384,11 +385,11 @@ mod tests {
     #[test]
     fn soonest_learns_each_path_of_each_leg() {
         let mut reads = reads(Policy::Soonest, &[0, 1], &[0, 1]);
-        reads.ways.set_usable(0, 0b11, |_| {});
-        reads.ways.set_usable(1, 1, |_| {});
+        reads.leg_paths.set_usable(0, 0b11, |_| {});
+        reads.leg_paths.set_usable(1, 1, |_| {});
         reads
             .selector
-            .set_paths(reads.ways.count().unwrap())
+            .set_paths(reads.leg_paths.count().unwrap())
             .unwrap();
         let latency_us = |slot, path| match (slot, path) {
             (0, Some(PathIndex(0))) => 3000,
@@ -400,7 +401,7 @@ mod tests {
         assert!(taken[LEGS_MAX] > 3600, "{taken:?}");
         // The near path goes: the other leg is better than the far one.
         reads
-            .ways
+            .leg_paths
             .set_usable(0, 1, |_| panic!("it was there before"));
         let taken = shares(&mut reads, latency_us);
         assert!(taken[1] > 3600 && taken[LEGS_MAX] == 0, "{taken:?}");
@@ -434,14 +435,14 @@ mod tests {
     #[test]
     fn t43_what_another_path_has_served_teaches_nothing_of_the_one_that_was_chosen() {
         let mut reads = reads(Policy::Soonest, &[0], &[0]);
-        reads.ways.set_usable(0, 0b11, |_| {});
-        let count = reads.ways.count().unwrap();
+        reads.leg_paths.set_usable(0, 0b11, |_| {});
+        let count = reads.leg_paths.count().unwrap();
         reads.selector.set_paths(count).unwrap();
         let mut chosen = || reads.choose(&read(0, 4096), legs(&[0]), 1).unwrap();
         let first = chosen();
         let other = PathIndex(1 - first.path.unwrap().0);
         reads.ended(&first, true, other, 5_000_000, 5_000_001);
-        let stats = reads.selector.stats(first.way, Group::Read);
+        let stats = reads.selector.stats(first.chosen, Group::Read);
         assert_eq!((stats.selections, stats.samples), (1, 0), "{stats:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! How a mirror is doing, and what is asked of it by hand.
-use super::device::{Away, BadRoom, LegDevice, Mirrored, Phase, Seat};
+use super::device::{BadRoom, LegDevice, MirrorDevice, Missing, Phase, Seat};
 use super::messages;
 use super::names::slot_of;
 use super::reads::for_mirror;
@@ -41,7 +41,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         id: Some(entry.id),
         status: LegStatus::Missing,
         reachable: false,
-        aside: false,
+        admin_offline: false,
         cut_short: false,
         small: false,
         stuck: false,
@@ -60,7 +60,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
              call it {slot}"
         ),
         Some(it) if report.names(&it.uris) == Some(Named::Beginning) => {
-            format!("its URI can't be told from those that begin alike: call it {slot}")
+            format!("its URI can't be told from those that begin in_sync: call it {slot}")
         }
         Some(LegReport {
             slot: Some(other), ..
@@ -75,7 +75,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
     legs.push(report);
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// How it is doing.
     pub fn report(&self, below: BackEnds<'_>) -> MirrorReport {
         let running = match &self.phase {
@@ -91,7 +91,7 @@ impl Mirrored {
             not_begun: self.not_begun.clone(),
             refusals: self.refusals,
             other_name: self.other_name,
-            claiming: self.acquiring().is_some(),
+            acquiring: self.acquiring().is_some(),
             unwiped: self.unwiped,
             adding,
             removing,
@@ -179,7 +179,7 @@ impl Mirrored {
         });
         let reachable = leg.info.is_some() && below.is_usable(leg.device());
         let found = leg.found.as_ref().map(Result::as_ref);
-        let part = facts.is_some_and(|it| it.in_sync || it.joining);
+        let part = facts.is_some_and(|it| it.in_sync || it.rebuilding);
         let unwritten = leg.unwritten.filter(|_| !part);
         let status = match (found, said, facts) {
             (None, ..) if unwritten.is_some() => LegStatus::Unusable,
@@ -187,7 +187,7 @@ impl Mirrored {
             (Some(Err(_)), ..) => LegStatus::Unusable,
             (Some(Ok(_)), None, _) if unwritten.is_some() => LegStatus::Unusable,
             (_, _, Some(facts)) if facts.in_sync => LegStatus::InSync,
-            (_, _, Some(facts)) if facts.joining => LegStatus::Rebuilding,
+            (_, _, Some(facts)) if facts.rebuilding => LegStatus::Rebuilding,
             (_, Some(_), _) => LegStatus::Stale,
             (Some(Ok(_)), None, _) if running.is_some() => LegStatus::Unusable,
             (Some(Ok(found)), None, _) => {
@@ -198,11 +198,11 @@ impl Mirrored {
                 }
             }
         };
-        let why = match (&leg.unfit, found, leg.away.and_then(|it| it.outcome)) {
+        let why = match (&leg.unfit, found, leg.missing.and_then(|it| it.outcome)) {
             _ if facts.is_some_and(|it| it.leaving) => {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
-            _ if leg.aside => Some("it was taken out, until it is restored".into()),
+            _ if leg.admin_offline => Some("it was taken out, until it is restored".into()),
             _ if leg.extent.left_for_cut() => Some(messages::CUT_SHORT.into()),
             _ if let Some(end) = facts.and_then(|it| it.cut_end) => Some(messages::cut_at(
                 &self.config.name,
@@ -215,13 +215,13 @@ impl Mirrored {
             }
             _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| messages::stuck(it.stuck)),
             _ if leg.bad_room != BadRoom::Enough
-                && !facts.is_some_and(|it| it.in_sync || it.joining) =>
+                && !facts.is_some_and(|it| it.in_sync || it.rebuilding) =>
             {
                 Some(self.full(leg))
             }
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
-            (None, None, _) if leg.look.is_some_and(|it| it.is_late()) => {
+            (None, None, _) if leg.probe.is_some_and(|it| it.is_late()) => {
                 Some("it doesn't answer".into())
             }
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
@@ -254,7 +254,7 @@ impl Mirrored {
             slot: leg.slot.or(leaves).or(says.filter(|_| running.is_none())),
             status,
             reachable,
-            aside: leg.aside,
+            admin_offline: leg.admin_offline,
             cut_short: leg.extent.left_for_cut(),
             small: leg.extent.size == LegSize::Small,
             stuck: leg.bad_room == BadRoom::Stuck,
@@ -271,7 +271,7 @@ impl Mirrored {
     /// # Errors
     /// Why nothing comes of it, for people.
     pub fn order(&mut self, order: &MirrorOrder, now_ns: u64) -> Result<(), String> {
-        self.again = true;
+        self.needs_turn = true;
         match *order {
             MirrorOrder::TakeBack(pending) => {
                 let taken = self.take_back(pending, now_ns);
@@ -296,13 +296,13 @@ impl Mirrored {
                     it.force();
                 }
                 // Each is asked now, whatever it is to wait for.
-                self.legs.iter_mut().for_each(|leg| leg.look_at_ns = 0);
+                self.legs.iter_mut().for_each(|leg| leg.probe_at_ns = 0);
                 return Ok(());
             }
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
             MirrorOrder::Forget(volume) => return self.forget(volume),
             MirrorOrder::Grow(_) => {
-                (self.grows, self.grown) = (true, None);
+                (self.grow_requested, self.grown) = (true, None);
                 return Ok(());
             }
             MirrorOrder::Stop => {
@@ -343,10 +343,10 @@ impl Mirrored {
                 it.machine.leg_lost(slot, now_ns);
                 // The last leg in sync stays.
                 if !it.machine.may_read(slot) {
-                    self.put_aside(slot, true, now_ns);
+                    self.set_leg_offline(slot, true, now_ns);
                 }
             }
-            MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
+            MirrorOrder::Return(slot) => self.set_leg_offline(slot, false, now_ns),
             MirrorOrder::AcceptCut(slot) => {
                 let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
                 if leg
@@ -378,28 +378,28 @@ impl Mirrored {
     }
 
     /// A leg returns only when told to; or is to return now.
-    fn put_aside(&mut self, slot: u8, aside: bool, now_ns: u64) {
-        self.keep_aside(slot, aside, now_ns);
+    fn set_leg_offline(&mut self, slot: u8, offline: bool, now_ns: u64) {
+        self.keep_admin_offline(slot, offline, now_ns);
         let facts = self.running().and_then(|it| it.machine.facts(slot));
         let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
         let Some(leg) = leg else {
             return; // it is not there; when it comes, the property holds
         };
-        leg.aside = aside;
-        if !aside {
+        leg.admin_offline = offline;
+        if !offline {
             leg.bad_room = BadRoom::Enough;
         }
-        if aside {
+        if offline {
             return;
         }
         leg.extent.file = LegFile::Whole;
         // One that was there at the start and could not return has never left since.
-        if leg.away.is_none() && facts.is_some_and(|it| !it.in_sync) {
-            leg.away = Some(Away::absent(now_ns));
+        if leg.missing.is_none() && facts.is_some_and(|it| !it.in_sync) {
+            leg.missing = Some(Missing::since_start(now_ns));
         }
-        if let Some(away) = &mut leg.away {
-            (away.told, away.at_ns, away.wait_ns) = (false, now_ns, LEG_RETRY_NS);
-            away.asked = true;
+        if let Some(missing) = &mut leg.missing {
+            (missing.is_reported, missing.at_ns, missing.wait_ns) = (false, now_ns, LEG_RETRY_NS);
+            missing.is_requested = true;
         }
     }
 
@@ -417,12 +417,12 @@ impl Mirrored {
         if properties.value("policy") != Some(&word) && properties.set("policy", &word).is_ok() {
             it.machine.set_properties(properties, now_ns);
         }
-        self.again = true;
+        self.needs_turn = true;
     }
 
     /// Nothing more is taken; what is under way ends.
     pub fn stop(&mut self, now_ns: u64) {
-        (self.stopping, self.again) = (true, true);
+        (self.stopping, self.needs_turn) = (true, true);
         match &mut self.phase {
             Phase::Running(it) => it.machine.stop(now_ns),
             Phase::Starting(it) if it.ownership.acquiring().is_none() => {
@@ -445,7 +445,7 @@ impl Mirrored {
     /// is in such a leg's cache has its intents set, so it leaves, and gets that again (T13), also
     /// by another path than the one that is lost: the last leg, which stays, has no other source.
     /// Who is just being rebuilt from that begins anew.
-    pub fn look_at_legs(&mut self, below: &mut BackEndsMut<'_>, now_ns: u64) {
+    pub fn inspect_legs(&mut self, below: &mut BackEndsMut<'_>, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -453,8 +453,8 @@ impl Mirrored {
             let legs = self.legs.iter();
             legs.filter_map(|leg| Some((leg.slot?, leg.device())))
         };
-        it.reads.look(below.ask(), legs());
-        self.look_at_bounds(below.host, now_ns);
+        it.reads.inspect(below.ask(), legs());
+        self.inspect_bounds(below.host, now_ns);
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -471,9 +471,9 @@ impl Mirrored {
                 it.machine.leg_lost(slot, now_ns);
                 // The last one stays, and is looked at again.
                 leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
-                self.again = true;
+                self.needs_turn = true;
             }
-            self.again |= leg.show_spare(slot, below.ask(), &mut it.machine, now_ns);
+            self.needs_turn |= leg.report_spare(slot, below.ask(), &mut it.machine, now_ns);
             if !it.machine.may_read(slot) {
                 leg.given_up = below.ask().times_given_up(leg.device());
             }
@@ -484,14 +484,14 @@ impl Mirrored {
             }
             if it.machine.may_read(slot) {
                 it.machine.leg_lost(slot, now_ns);
-                self.again = true;
+                self.needs_turn = true;
             }
             if !it.machine.may_read(slot) {
                 below.host.forget_cache(volume, now_ns);
             } else if is_news {
                 // What others have copied from the last leg it may not have any more.
                 for other in self.legs.iter().filter_map(|leg| leg.slot) {
-                    if it.machine.facts(other).is_some_and(|it| it.joining) {
+                    if it.machine.facts(other).is_some_and(|it| it.rebuilding) {
                         it.machine.leg_lost(other, now_ns);
                     }
                 }

@@ -1,6 +1,6 @@
 //! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
-use super::buffer_leases::{Left, Loans};
-use super::device::{Kit, Mirrored, Phase};
+use super::buffer_leases::{BufferLeases, Remaining};
+use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
 use super::reads::Choice;
 use super::table::{Entry, PartOf, Task};
@@ -22,16 +22,16 @@ pub(super) struct User {
     /// The leg that served it last.
     served: Option<u8>,
     /// Its memory, while legs have parts of it.
-    loan: Option<Key>,
+    buffer_lease: Option<Key>,
 }
 
 impl User {
     /// One part more that a leg has.
-    fn part(&mut self, length: u32, loans: &mut Loans) -> PartOf {
-        let loan = loans.add(self.loan, self.io.span);
-        self.loan = Some(loan);
+    fn part(&mut self, length: u32, buffer_leases: &mut BufferLeases) -> PartOf {
+        let buffer_lease = buffer_leases.add(self.buffer_lease, self.io.span);
+        self.buffer_lease = Some(buffer_lease);
         PartOf {
-            loan: Some(loan),
+            buffer_lease: Some(buffer_lease),
             op: self.io.op,
             bytes: length,
         }
@@ -81,7 +81,7 @@ impl Running {
             for_change,
             chosen: None,
             served: None,
-            loan: None,
+            buffer_lease: None,
         };
         self.users.insert(id, user);
         Ok(())
@@ -99,14 +99,14 @@ fn part(io: &Io, range: Range) -> Span {
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// A user's I/O.
     pub fn submit(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
         let stopping = self.stopping;
         match &mut self.phase {
             Phase::Running(it) if !stopping => {
                 let submitted = it.submit(io, for_change, now_ns);
-                self.again |= submitted.is_ok();
+                self.needs_turn |= submitted.is_ok();
                 submitted
             }
             _ => Err(SubmitError::NotReady),
@@ -122,14 +122,14 @@ impl Mirrored {
     }
 
     /// See [`HostEngine::flush_failed_for`](crate::host::HostEngine::flush_failed_for).
-    pub fn flush_failed_for(&mut self, heard: bool) {
+    pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
         if let Some(it) = self.running() {
-            it.machine.flush_failed_for(heard);
+            it.machine.flush_failed_for(is_acknowledged);
         }
     }
 
     /// A user's read, on one of `legs`.
-    pub(super) fn read(&mut self, id: u32, range: Range, legs: Legs, kit: &mut Kit<'_>) {
+    pub(super) fn read(&mut self, id: u32, range: Range, legs: Legs, cx: &mut Context<'_>) {
         let mut legs = legs;
         loop {
             let it = self.expect_running();
@@ -139,9 +139,9 @@ impl Mirrored {
                 length: (range.end - range.start) as u32,
                 ..user.io
             };
-            let Some(choice) = it.reads.choose(&part_io, legs, kit.now_ns) else {
+            let Some(choice) = it.reads.choose(&part_io, legs, cx.now_ns) else {
                 // All that could have left in the meantime.
-                return it.machine.nobody(id);
+                return it.machine.no_reader(id);
             };
             let slot = choice.slot;
             // The last one is asked as long as attempts may take.
@@ -149,18 +149,18 @@ impl Mirrored {
             let elsewhere = it.reads.reaches_any(others);
             let wait = if elsewhere { Wait::Briefly } else { Wait::Long };
             let Some(ticket) = it.machine.take(id, slot, wait) else {
-                it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
+                it.reads.ended(&choice, false, NO_PATH, 0, cx.now_ns);
                 legs = it.machine.readers(id);
                 continue;
             };
             let Some((at, data_offset, _)) = self.at(slot) else {
                 let it = self.expect_running();
-                it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
-                return self.refuse_task(ticket, kit);
+                it.reads.ended(&choice, false, NO_PATH, 0, cx.now_ns);
+                return self.refuse_task(ticket, cx);
             };
             let of_user = self.expect_running().user(id).expect(NO_USER);
             of_user.chosen = Some(choice);
-            let part_of = of_user.part(part_io.length, kit.loans);
+            let part_of = of_user.part(part_io.length, cx.buffer_leases);
             self.legs[at].counters.in_flight += 1;
             let hints = Hints {
                 on: choice.path,
@@ -171,7 +171,7 @@ impl Mirrored {
             let entry = Entry {
                 part: part_of,
                 hints,
-                ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
+                ..Entry::new(cx.index, at as u8, Task::Io(ticket), Span::default())
             };
             let io = Io {
                 volume: self.legs[at].config.volume,
@@ -179,18 +179,18 @@ impl Mirrored {
                 span: part(&user.io, range),
                 ..part_io
             };
-            return self.give_data(entry, io, kit);
+            return self.submit_data(entry, io, cx);
         }
     }
 
     /// A user's change or flush, on one leg.
-    pub(super) fn change(&mut self, ticket: Ticket, request: Request, kit: &mut Kit<'_>) {
+    pub(super) fn change(&mut self, ticket: Ticket, request: Request, cx: &mut Context<'_>) {
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
-            return self.refuse_task(ticket, kit);
+            return self.refuse_task(ticket, cx);
         };
         let it = self.expect_running();
         let user = ticket.io().and_then(|id| it.user(id)).expect(NO_USER);
-        let part_of = user.part(user.io.length, kit.loans);
+        let part_of = user.part(user.io.length, cx.buffer_leases);
         let user = *user;
         let (op, range) = match request {
             Request::Write(range, fua) => (IoOp::Write { fua }, Some(range)),
@@ -204,7 +204,7 @@ impl Mirrored {
         self.legs[at].counters.in_flight += 1;
         let entry = Entry {
             part: part_of,
-            ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
+            ..Entry::new(cx.index, at as u8, Task::Io(ticket), Span::default())
         };
         let io = Io {
             volume: self.legs[at].config.volume,
@@ -214,7 +214,7 @@ impl Mirrored {
             span: range.map_or(Span::default(), |range| part(&user.io, range)),
             ..user.io
         };
-        self.give_data(entry, io, kit);
+        self.submit_data(entry, io, cx);
     }
 
     /// Counts, and teaches the policy, what a part of a user's I/O came to.
@@ -223,32 +223,32 @@ impl Mirrored {
         at: usize,
         ticket: Ticket,
         (part, done): (&PartOf, &Part),
-        kit: &mut Kit<'_>,
+        cx: &mut Context<'_>,
     ) {
         let outcome = done.outcome;
         let (op, bytes) = (part.op, u64::from(part.bytes));
-        let Some(loan) = part.loan else {
-            unreachable!("a part of a user's I/O has a loan of its memory");
+        let Some(buffer_lease) = part.buffer_lease else {
+            unreachable!("a part of a user's I/O has a buffer_lease of its memory");
         };
-        let last = kit.loans.end(loan);
+        let last = cx.buffer_leases.end(buffer_lease);
         if let Some(it) = self.running() {
             let user = ticket.io().and_then(|id| it.user(id));
-            let user = user.filter(|user| user.loan == part.loan);
+            let user = user.filter(|user| user.buffer_lease == part.buffer_lease);
             let chosen = user.and_then(|user| {
                 user.served = Some(ticket.leg);
-                user.loan = user.loan.filter(|_| last == Left::Some);
+                user.buffer_lease = user.buffer_lease.filter(|_| last == Remaining::Parts);
                 user.chosen.take()
             });
             if let Some(choice) = chosen {
                 let (well, served) = (outcome.is_done(), done.path);
                 it.reads
-                    .ended(&choice, well, served, done.latency_ns, kit.now_ns);
+                    .ended(&choice, well, served, done.latency_ns, cx.now_ns);
             } else if !matches!(op, IoOp::Flush | IoOp::Read) {
                 it.reads.count_change(ticket.leg, -1);
             }
         }
-        if let Left::NoneOfLent(cookie) = last {
-            kit.events.push_back(HostEvent::Back(cookie, loan));
+        if let Remaining::Retained(cookie) = last {
+            cx.events.push_back(HostEvent::Back(cookie, buffer_lease));
         }
         let counters = &mut self.legs[at].counters;
         counters.in_flight = counters.in_flight.saturating_sub(1);
@@ -267,29 +267,30 @@ impl Mirrored {
         }
     }
 
-    pub(super) fn user_done(&mut self, id: u32, outcome: Outcome, kit: &mut Kit<'_>) {
+    pub(super) fn user_done(&mut self, id: u32, outcome: Outcome, cx: &mut Context<'_>) {
         let user = self.expect_running().users.remove(id);
-        if let Some(loan) = user.loan.filter(|_| user.io.span.len > 0) {
-            kit.loans.lend(loan, user.io.cookie);
-            kit.events.push_back(HostEvent::Lent(user.io.cookie, loan));
+        if let Some(buffer_lease) = user.buffer_lease.filter(|_| user.io.span.len > 0) {
+            cx.buffer_leases.retain(buffer_lease, user.io.cookie);
+            cx.events
+                .push_back(HostEvent::Lent(user.io.cookie, buffer_lease));
         }
-        kit.events.push_back(HostEvent::Done(IoDone {
+        cx.events.push_back(HostEvent::Done(IoDone {
             cookie: user.io.cookie,
             outcome,
             path: user.served.map_or(NO_PATH, PathIndex),
-            latency_ns: kit.now_ns.saturating_sub(user.begun_ns),
+            latency_ns: cx.now_ns.saturating_sub(user.begun_ns),
         }));
     }
 
     /// The machine hears nothing any more; what users asked fails.
-    pub(super) fn freeze(&mut self, kit: &mut Kit<'_>) {
+    pub(super) fn freeze(&mut self, cx: &mut Context<'_>) {
         let Some(it) = self.running() else {
             return; // it has stopped, and has no I/O of users
         };
         it.frozen = true;
         let waiting: Vec<u32> = it.users.slots().collect();
         for id in waiting {
-            self.user_done(id, Outcome::Stopped, kit);
+            self.user_done(id, Outcome::Stopped, cx);
         }
     }
 }

@@ -4,20 +4,20 @@
 //! `aside`: numbers of legs that return only when told to, with commas between them.
 //! `rebuild-floor`, `rebuild-ceiling`: speed of copies in the background, bytes per second. A value
 //! that means nothing is as none; so is an empty one. Each is set by an event.
-use super::device::{Away, Mirrored, Phase};
+use super::device::{MirrorDevice, Missing, Phase};
 use alloc::format;
 use alloc::string::{String, ToString};
 use mirror::limits::LEGS_MAX;
 use mirror::machine::{Legs, Speed};
 use mirror::{BadText, Properties};
 
-const ASIDE: &str = "aside";
+const OFFLINE: &str = "aside";
 const FLOOR: &str = "rebuild-floor";
 const CEILING: &str = "rebuild-ceiling";
 
 /// Legs that were failed, and not restored since.
-pub fn aside(properties: &Properties) -> Legs {
-    let words = properties.value(ASIDE).unwrap_or_default().split(',');
+pub fn admin_offline(properties: &Properties) -> Legs {
+    let words = properties.value(OFFLINE).unwrap_or_default().split(',');
     let slots = words.filter_map(|word| word.parse().ok());
     slots.filter(|slot| usize::from(*slot) < LEGS_MAX).collect()
 }
@@ -40,13 +40,13 @@ pub fn speed_of(properties: &Properties, usual: Speed) -> Speed {
 ///
 /// # Errors
 /// There is no room for it; nothing is set then.
-pub fn set_aside(properties: &mut Properties, slot: u8, is: bool) -> Result<(), BadText> {
-    let mut legs = aside(properties);
+pub fn set_admin_offline(properties: &mut Properties, slot: u8, is: bool) -> Result<(), BadText> {
+    let mut legs = admin_offline(properties);
     match is {
         true => legs.add(slot),
         false => legs.remove(slot),
     }
-    properties.set(ASIDE, &words(legs))
+    properties.set(OFFLINE, &words(legs))
 }
 
 /// Sets how fast is copied in the background.
@@ -70,36 +70,36 @@ fn words(legs: Legs) -> String {
     words
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// Whether the leg of a slot returns only when told to.
-    pub(super) fn is_aside(&self, slot: u8) -> bool {
+    pub(super) fn is_admin_offline(&self, slot: u8) -> bool {
         match &self.phase {
-            Phase::Running(it) => aside(&it.machine.properties()).has(slot),
+            Phase::Running(it) => admin_offline(&it.machine.properties()).has(slot),
             _ => false,
         }
     }
 
     /// At the start: legs that the user had taken out stay so. One that has everything by what the
     /// legs say is needed.
-    pub(super) fn leave_aside(&mut self, now_ns: u64) {
+    pub(super) fn apply_admin_offline(&mut self, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
-        let aside = aside(&it.machine.properties());
+        let offline = admin_offline(&it.machine.properties());
         for leg in &mut self.legs {
-            let slot = leg.slot.filter(|&slot| aside.has(slot));
+            let slot = leg.slot.filter(|&slot| offline.has(slot));
             if let Some(slot) = slot.filter(|&slot| !it.machine.may_read(slot)) {
                 it.machine.leg_lost(slot, now_ns);
-                (leg.aside, leg.away) = (true, Some(Away::absent(now_ns)));
+                (leg.admin_offline, leg.missing) = (true, Some(Missing::since_start(now_ns)));
             }
         }
     }
 
     /// Makes it last that a leg returns only when told to, or that it may.
-    pub(super) fn keep_aside(&mut self, slot: u8, is: bool, now_ns: u64) {
+    pub(super) fn keep_admin_offline(&mut self, slot: u8, is: bool, now_ns: u64) {
         // Who asks has seen that there is room.
         self.set_lasting(now_ns, |properties| {
-            let _ = set_aside(properties, slot, is);
+            let _ = set_admin_offline(properties, slot, is);
         });
     }
 

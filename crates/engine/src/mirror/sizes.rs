@@ -12,7 +12,7 @@
 //! next request or within a second; such a leg returns only when told to, since its file is used as
 //! it is from then on. Where it ended below its superblocks, or that is not known, nothing can be
 //! written down on the last leg in sync: its errors last until the mirror is stopped.
-use super::device::{LegDevice, Mirrored, Phase};
+use super::device::{LegDevice, MirrorDevice, Phase};
 use super::messages;
 use alloc::string::String;
 use mirror::layout::COPIES_AT;
@@ -133,13 +133,13 @@ impl Extent {
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// The file of a leg became shorter: `end` is the first byte that was not there; 0: that is not
     /// known.
     pub(super) fn file_cut(&mut self, at: usize, end: u64, now_ns: u64) {
         self.legs[at].extent.set_file_end(Some(end));
         self.tell_file_cut(at, now_ns);
-        self.again = true;
+        self.needs_turn = true;
     }
 
     /// Tells the machine where the file of a leg ended when it was shorter.
@@ -210,13 +210,13 @@ impl Mirrored {
             let returns = facts.is_some_and(|it| it.returning);
             if is_regrown
                 && !returns
-                && let Some(away) = &mut leg.away
+                && let Some(missing) = &mut leg.missing
             {
-                (away.told, away.at_ns) = (false, away.at_ns.min(now_ns));
+                (missing.is_reported, missing.at_ns) = (false, missing.at_ns.min(now_ns));
                 leg.unfit = None;
             }
         }
-        self.again = true;
+        self.needs_turn = true;
     }
 
     /// The same of all legs: what became of them before the mirror ran.

@@ -6,7 +6,7 @@
 //! given what it can't do, and none leaves for that. Requests that users were once told of and that
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
-use super::device::{Kit, LegDevice, Mirrored, Phase};
+use super::device::{Context, LegDevice, MirrorDevice, Phase};
 use crate::devices::BackEnds;
 use crate::host::HostEvent;
 use alloc::string::ToString;
@@ -28,12 +28,12 @@ pub(super) fn stacked(
 impl LegDevice {
     /// Whether it gets what users ask, or may as soon as the machine wants it.
     fn counts(&self) -> bool {
-        let gone = self.away.is_some_and(|away| !away.told);
+        let gone = self.missing.is_some_and(|missing| !missing.is_reported);
         !self.is_gone() && !gone && self.slot.is_some()
     }
 }
 
-impl Mirrored {
+impl MirrorDevice {
     /// Legs have come or gone, or one is about to come.
     pub(super) fn restack(&mut self, below: BackEnds<'_>) {
         let Phase::Running(it) = &mut self.phase else {
@@ -54,7 +54,7 @@ impl Mirrored {
 
     /// Becomes as large as its legs allow, if it was told to.
     pub(super) fn grow(&mut self, now_ns: u64) -> bool {
-        if !core::mem::take(&mut self.grows) {
+        if !core::mem::take(&mut self.grow_requested) {
             return false;
         }
         let mut sizes = [0; LEGS_MAX];
@@ -74,12 +74,12 @@ impl Mirrored {
     }
 
     /// It has so many bytes now.
-    pub(super) fn has_grown(&mut self, bytes: u64, kit: &mut Kit<'_>) {
+    pub(super) fn has_grown(&mut self, bytes: u64, cx: &mut Context<'_>) {
         self.grown = Some(Ok(bytes));
         if let Phase::Running(it) = &mut self.phase {
             it.info.bytes = bytes;
-            let resized = HostEvent::Resized(kit.number, it.info);
-            kit.events.push_back(resized);
+            let resized = HostEvent::Resized(cx.number, it.info);
+            cx.events.push_back(resized);
         }
     }
 }

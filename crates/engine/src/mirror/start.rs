@@ -9,7 +9,7 @@
 //! the legs say then. A mirror that another host owns is tried again only when a leg comes or the
 //! user asks for it: an owner that is silent for long must not lose it to a contender. A refusal
 //! that only a user can end is reported ([`HostEvent::Refused`]), so that clients don't wait.
-use super::device::{Away, Kit, LegDevice, Mirrored, Phase, Purpose};
+use super::device::{Context, LegDevice, MirrorDevice, Missing, Phase, Purpose};
 use super::dispatch::Running;
 use super::messages;
 use super::probe::BLOCK;
@@ -55,14 +55,14 @@ impl LegDevice {
     fn read_state(&self) -> LegRead {
         let known = match self.found {
             None => Known::No,
-            Some(_) if self.dated => Known::Outdated,
+            Some(_) if self.is_outdated => Known::Outdated,
             Some(_) => Known::Yes,
         };
-        let reading = match self.look {
-            Some(look) if look.is_late() => Reading::Late,
-            Some(look) => Reading::Since(look.since_ns()),
+        let reading = match self.probe {
+            Some(probe) if probe.is_late() => Reading::Late,
+            Some(probe) => Reading::Since(probe.since_ns()),
             None if self.info.is_none() => Reading::Unreachable,
-            None => Reading::Due(self.look_at_ns),
+            None => Reading::Due(self.probe_at_ns),
         };
         LegRead { known, reading }
     }
@@ -96,14 +96,14 @@ impl Refused {
 /// much for legs that stay as they are.
 pub(super) const TRY_AGAIN_NS: u64 = 10_000_000_000;
 
-impl Mirrored {
+impl MirrorDevice {
     /// Reads legs, and decides when it is time to. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    fn drive_assembly(&mut self, kit: &mut Kit<'_>) -> bool {
+    fn drive_assembly(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         let known = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let now_ns = kit.now_ns;
+        let now_ns = cx.now_ns;
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
@@ -112,16 +112,16 @@ impl Mirrored {
             let read = self.legs[at].read_state();
             let wants = |it: &Ownership| it.wants_read(read, now_ns);
             if self.ownership().is_some_and(wants) {
-                any |= self.look(at, Purpose::Found, kit);
+                any |= self.probe(at, Purpose::Identify, cx);
             }
         }
-        any |= self.give_up_looks(kit);
+        any |= self.give_up_late_probes(cx);
         let reads = self.reads();
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
         if it.ownership.decides(&reads, now_ns) {
-            self.acquire(kit);
+            self.acquire(cx);
             any = true;
         }
         any
@@ -154,18 +154,18 @@ impl Mirrored {
     }
 
     /// Until when the read of a leg is waited for at a start, ns; `u64::MAX`: none is under way.
-    pub(super) fn look_until(&self, at: usize) -> u64 {
+    pub(super) fn probe_until(&self, at: usize) -> u64 {
         let read = self.legs[at].read_state();
         self.ownership().map_or(u64::MAX, |it| it.gives_up_at(read))
     }
 
     /// Does what is due before the mirror runs. Returns whether that was anything.
-    pub(super) fn start(&mut self, kit: &mut Kit<'_>) -> bool {
+    pub(super) fn start(&mut self, cx: &mut Context<'_>) -> bool {
         match self.ownership().map(Ownership::acquiring) {
-            Some(Some(_)) => self.drive_acquisition(kit),
+            Some(Some(_)) => self.drive_acquisition(cx),
             // Nothing of it was written.
             _ if self.stopping => false,
-            _ => self.drive_assembly(kit),
+            _ => self.drive_assembly(cx),
         }
     }
 
@@ -189,26 +189,26 @@ impl Mirrored {
     /// Decides whether there is a mirror, and begins to make it ours.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    fn acquire(&mut self, kit: &mut Kit<'_>) {
+    fn acquire(&mut self, cx: &mut Context<'_>) {
         let (legs, mut given) = self.given();
-        if let Some(why) = self.gives_up_for_nothing(&given) {
+        if let Some(why) = self.needless_discard(&given) {
             self.config.wishes.discard = None;
-            return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
+            return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx);
         }
         let read_only = match self.assembled(&legs, &given, self.config.wishes) {
-            Ok(assembly) if let Some(why) = self.is_another(&assembly) => {
-                return self.refuse(why, TRY_AGAIN_NS, kit);
+            Ok(assembly) if let Some(why) = self.is_other_mirror(&assembly) => {
+                return self.refuse(why, TRY_AGAIN_NS, cx);
             }
             Ok(assembly) => {
-                leave_out(&mut given, &assembly);
+                drop_unusable(&mut given, &assembly);
                 assembly.read_only
             }
-            Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
+            Err(why) => return self.refuse(why, TRY_AGAIN_NS, cx),
         };
-        self.say_who_is_left_out(&legs, &given, kit);
+        self.report_left_out(&legs, &given, cx);
         let bound = self
-            .bound(kit.below.host)
-            .map_err(|why| self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, kit));
+            .bound(cx.below.host)
+            .map_err(|why| self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, cx));
         let Ok(bound_ms) = bound else {
             return;
         };
@@ -221,14 +221,14 @@ impl Mirrored {
         };
         (it.legs, it.wishes) = (legs, self.config.wishes);
         it.ownership.acquire(bound_ms, &given, reach, read_only);
-        if core::mem::take(&mut self.lasts) {
-            kit.events.push_back(HostEvent::Refused(kit.number, None));
+        if core::mem::take(&mut self.refusal_lasts) {
+            cx.events.push_back(HostEvent::Refused(cx.number, None));
         }
     }
 
     /// Why it does not start: the mirror that its legs are of has another name, or is not the one
     /// that ran last under this name, and no user has accepted that.
-    fn is_another(&mut self, assembly: &Assembly) -> Option<Refused> {
+    fn is_other_mirror(&mut self, assembly: &Assembly) -> Option<Refused> {
         let (name, legs) = (&self.config.name, &assembly.next);
         // One that no mirror can have ties it to nothing.
         let can_be = Name::new(name).is_ok();
@@ -244,7 +244,7 @@ impl Mirrored {
     }
 
     /// A mirror that was accepted under this name is called so from now on.
-    fn take_name(&mut self, now_ns: u64) {
+    fn adopt_name(&mut self, now_ns: u64) {
         let name = Name::new(&self.config.name).ok();
         self.accepts_name = false;
         if let Phase::Running(it) = &self.phase {
@@ -258,11 +258,11 @@ impl Mirrored {
     }
 
     /// Legs of no use are said; they get no record.
-    fn say_who_is_left_out(
+    fn report_left_out(
         &mut self,
         legs: &[u8],
         given: &[Result<Chosen, NoLeg>],
-        kit: &mut Kit<'_>,
+        cx: &mut Context<'_>,
     ) {
         for (&at, found) in legs.iter().zip(given) {
             let leg = &mut self.legs[usize::from(at)];
@@ -271,13 +271,13 @@ impl Mirrored {
             };
             let line = format!("{}: {}: {why}", self.config.name, leg.config.name);
             leg.unfit = Some(format!("{why}"));
-            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
         }
     }
 
     /// Why the leg that is to be given up is not: nothing calls for that, and it could be the only
     /// one that has everything.
-    fn gives_up_for_nothing(&self, given: &[Result<Chosen, NoLeg>]) -> Option<String> {
+    fn needless_discard(&self, given: &[Result<Chosen, NoLeg>]) -> Option<String> {
         let leg = self.legs.get(self.config.wishes.discard?)?;
         let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
         let wishes = Wishes {
@@ -351,11 +351,11 @@ impl Mirrored {
     }
 
     /// It does not start; said once for each reason. It is tried again after `pause_ns`.
-    pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, kit: &mut Kit<'_>) {
+    pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, cx: &mut Context<'_>) {
         if self.stopping {
             self.state = MirrorState::Stopped;
             if let Some(it) = self.ownership_mut() {
-                it.refuse(u64::MAX, kit.now_ns);
+                it.refuse(u64::MAX, cx.now_ns);
             }
             return;
         }
@@ -371,7 +371,7 @@ impl Mirrored {
         let lasts = match until {
             Until::Later => false,
             Until::Legs => {
-                !absent.any(|leg| kit.below.host.paths(leg.config.volume).next().is_some())
+                !absent.any(|leg| cx.below.host.paths(leg.config.volume).next().is_some())
             }
             Until::Told => true,
         };
@@ -386,21 +386,21 @@ impl Mirrored {
         );
         let state = MirrorState::Refused(line.clone());
         let is_news = self.state != state;
-        if is_news || lasts != self.lasts {
+        if is_news || lasts != self.refusal_lasts {
             let why = lasts.then(|| line.clone());
-            kit.events.push_back(HostEvent::Refused(kit.number, why));
-            self.lasts = lasts;
+            cx.events.push_back(HostEvent::Refused(cx.number, why));
+            self.refusal_lasts = lasts;
         }
         if is_news {
             self.state = state;
-            kit.events.push_back(HostEvent::Failed(kit.number, line));
+            cx.events.push_back(HostEvent::Failed(cx.number, line));
         }
         let Some(ownership) = self.ownership_mut() else {
             unreachable!("it starts");
         };
-        ownership.refuse(pause_ns, kit.now_ns);
+        ownership.refuse(pause_ns, cx.now_ns);
         for leg in &mut self.legs {
-            leg.dated = leg.found.is_some();
+            leg.is_outdated = leg.found.is_some();
         }
         // The user's word was of the legs as they were.
         self.config.wishes = Wishes::default();
@@ -409,18 +409,18 @@ impl Mirrored {
     /// Writes the owner's record, as far as it goes. Returns whether anything was done.
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
-    fn drive_acquisition(&mut self, kit: &mut Kit<'_>) -> bool {
+    fn drive_acquisition(&mut self, cx: &mut Context<'_>) -> bool {
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
-        let Some(output) = it.ownership.poll_output(kit.now_ns) else {
+        let Some(output) = it.ownership.poll_output(cx.now_ns) else {
             return false;
         };
         let place = |index: usize, it: &Starting| usize::from(it.legs[index]);
         match output {
             AcquireOutput::Read(index) => {
                 let at = place(index, it);
-                let began = self.look(at, Purpose::Claim(index), kit);
+                let began = self.probe(at, Purpose::Acquire(index), cx);
                 assert!(
                     began,
                     "a mirror that does not run uses its memory for superblocks alone"
@@ -432,20 +432,20 @@ impl Mirrored {
                     unreachable!("it writes a record");
                 };
                 let takes_over = acquire.takes_over();
-                let block = acquire.encode(index, copy, kit.crc32c);
+                let block = acquire.encode(index, copy, cx.crc32c);
                 let Some(span) = self.scratch.take(BLOCK) else {
                     unreachable!(
                         "a mirror that does not run uses its memory for superblocks alone"
                     );
                 };
-                kit.memory.bytes_mut(span).copy_from_slice(&block);
-                let mut entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
+                cx.memory.bytes_mut(span).copy_from_slice(&block);
+                let mut entry = Entry::new(cx.index, at as u8, Task::Acquire(index), span);
                 entry.hints.past_gate = takes_over;
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-                self.give_first(entry, io, kit);
+                self.submit_urgent(entry, io, cx);
             }
-            AcquireOutput::Acquired => self.owned(kit),
+            AcquireOutput::Acquired => self.acquired(cx),
             AcquireOutput::Refused(owner) => {
                 let why = format!(
                     "{} has it: stop it there first (or, when that host is gone for certain, \
@@ -453,27 +453,27 @@ impl Mirrored {
                     owner.label
                 );
                 match owner.host == self.config.owner.host {
-                    true => self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit),
-                    false => self.refuse(Refused::new(Until::Told, why), u64::MAX, kit),
+                    true => self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx),
+                    false => self.refuse(Refused::new(Until::Told, why), u64::MAX, cx),
                 }
             }
             AcquireOutput::Slow => {
                 let why = "its legs take longer to answer than its beat interval: other hosts \
                            can't tell who has it (make mirrors of such legs with a longer one)";
-                self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
+                self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx);
             }
             AcquireOutput::Failed(index, outcome) => {
                 let at = place(index, it);
                 let name = &self.legs[at].config.name;
                 let line = format!("{}: {name}: {outcome}; it is left out", self.config.name);
-                kit.events.push_back(HostEvent::Warning(kit.number, line));
+                cx.events.push_back(HostEvent::Warning(cx.number, line));
             }
         }
         true
     }
 
     /// The owner's record was written to the leg of this number among those given, or could not be.
-    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, now_ns: u64) {
+    pub(super) fn record_written(&mut self, index: usize, outcome: Outcome, now_ns: u64) {
         let Phase::Starting(it) = &mut self.phase else {
             return; // the mirror was stopped meanwhile
         };
@@ -513,7 +513,7 @@ impl Mirrored {
     }
 
     /// The legs are ours: the machine begins.
-    fn owned(&mut self, kit: &mut Kit<'_>) {
+    fn acquired(&mut self, cx: &mut Context<'_>) {
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
@@ -523,13 +523,13 @@ impl Mirrored {
         let (mut given, mut terms) = (acquire.given().to_vec(), acquire.terms());
         let (legs, wishes) = (core::mem::take(&mut it.legs), it.wishes);
         let assembly = match self.assembled(&legs, &given, wishes) {
-            Ok(assembly) if let Some(why) = self.is_another(&assembly) => {
-                return self.refuse(why, TRY_AGAIN_NS, kit);
+            Ok(assembly) if let Some(why) = self.is_other_mirror(&assembly) => {
+                return self.refuse(why, TRY_AGAIN_NS, cx);
             }
             Ok(assembly) => assembly,
-            Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
+            Err(why) => return self.refuse(why, TRY_AGAIN_NS, cx),
         };
-        leave_out(&mut given, &assembly);
+        drop_unusable(&mut given, &assembly);
         for (&at, found) in legs.iter().zip(&given) {
             let leg = &mut self.legs[usize::from(at)];
             leg.slot = found.ok().map(|it| match canary::has(Bug::LegByPlace) {
@@ -538,64 +538,64 @@ impl Mirrored {
             });
             // What could not be read or written just now is looked at again.
             let was_leg = matches!(leg.found, Some(Ok(_)));
-            let useless = found.is_err_and(|why| is_useless(&why));
+            let useless = found.is_err_and(|why| is_unusable(&why));
             leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg || useless);
             leg.was_made_long();
         }
         for leg in &mut self.legs {
-            let is_useless = matches!(leg.found, Some(Err(_))) && !leg.is_unread();
-            let unknown = leg.slot.is_none() && !is_useless;
-            leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
+            let is_unusable = matches!(leg.found, Some(Err(_))) && !leg.is_unread();
+            let unknown = leg.slot.is_none() && !is_unusable;
+            leg.missing = (leg.info.is_some() && unknown).then(|| Missing::since_start(cx.now_ns));
         }
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
         let unclean = newest.is_some_and(|it| !it.superblock.clean);
         for &at in &legs {
             let leg = &mut self.legs[usize::from(at)];
             let volume = leg.config.volume;
-            kit.below.host.inherit(volume, unclean);
-            leg.given_up = kit.below.host.times_given_up(volume);
+            cx.below.host.inherit(volume, unclean);
+            leg.given_up = cx.below.host.times_given_up(volume);
         }
         // Nothing but records goes to a leg before what our own engine before had sent there is
         // over: an event that waited for it there would keep beats from it.
         let gates = legs.iter().filter_map(|&at| {
             let volume = self.legs[usize::from(at)].config.volume;
-            kit.below.host.hold_stats(volume).gate_until_ns
+            cx.below.host.hold_stats(volume).gate_until_ns
         });
         terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
         // Of what nobody waits for nothing can be taken back.
-        let fenced = |leg: &LegDevice| kit.below.host.is_fenced(leg.config.volume);
+        let fenced = |leg: &LegDevice| cx.below.host.is_fenced(leg.config.volume);
         let late = |(&at, role): (&u8, &Role)| {
             let leg = &self.legs[usize::from(at)];
             *role == Role::InSync && !fenced(leg)
         };
         if unclean && legs.iter().zip(&assembly.roles).any(late) {
-            let late_until_ns = kit.now_ns.saturating_add(self.config.leg_quiesce_ns);
+            let late_until_ns = cx.now_ns.saturating_add(self.config.leg_quiesce_ns);
             terms.hold_until_ns = terms.hold_until_ns.max(late_until_ns);
             terms.left_ms = terms.left_ms.max(whole_ms(self.config.leg_quiesce_ns));
         }
         if !self.legs.iter().all(fenced) {
             terms.written_ns = None;
         }
-        match Running::begin(self, &assembly, &given, terms, kit) {
+        match Running::begin(self, &assembly, &given, terms, cx) {
             Ok(running) => self.phase = Phase::Running(Box::new(running)),
-            Err(why) => return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit),
+            Err(why) => return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx),
         }
-        self.take_name(kit.now_ns);
-        self.leave_aside(kit.now_ns);
-        self.check_sizes(kit.now_ns);
-        self.restack(kit.below.ask());
-        self.say_what_is_held(kit);
+        self.adopt_name(cx.now_ns);
+        self.apply_admin_offline(cx.now_ns);
+        self.check_sizes(cx.now_ns);
+        self.restack(cx.below.ask());
+        self.report_held_changes(cx);
         // It was stopped while its legs were claimed.
         if let Phase::Running(it) = &mut self.phase
             && self.stopping
         {
-            it.machine.stop(kit.now_ns);
+            it.machine.stop(cx.now_ns);
         }
     }
 }
 
 /// Whether a leg can be read, and is left out for what it says.
-fn is_useless(why: &NoLeg) -> bool {
+fn is_unusable(why: &NoLeg) -> bool {
     matches!(
         why,
         NoLeg::TooOld | NoLeg::Removed | NoLeg::Small | NoLeg::Worn
@@ -603,7 +603,7 @@ fn is_useless(why: &NoLeg) -> bool {
 }
 
 /// Whoever is of no use counts as not there.
-fn leave_out(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
+fn drop_unusable(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
     for (leg, role) in given.iter_mut().zip(&assembly.roles) {
         if let Role::Unusable(why) = role {
             *leg = Err(*why);

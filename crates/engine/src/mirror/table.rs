@@ -51,7 +51,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartOf {
     /// Of its memory.
-    pub loan: Option<Key>,
+    pub buffer_lease: Option<Key>,
     pub op: IoOp,
     pub bytes: u32,
 }
@@ -59,7 +59,7 @@ pub(super) struct PartOf {
 impl Default for PartOf {
     fn default() -> Self {
         Self {
-            loan: None,
+            buffer_lease: None,
             op: IoOp::Flush,
             bytes: 0,
         }
@@ -80,11 +80,11 @@ pub(super) enum Task {
     /// A run of what is copied is written.
     Run(Run),
     /// Copy 0 or 1 of its superblock is read.
-    Look(u8),
+    Probe(u8),
     /// A copy of the superblock of a leg that was removed is overwritten.
     Wipe,
     /// A superblock with the owner's record is written to the leg of this number among those given.
-    Claim(usize),
+    Acquire(usize),
 }
 
 /// All of them.
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn t06_each_is_taken_out_once_and_a_full_table_says_so() {
         let mut table = Table::new(2);
-        let entry = |leg| Entry::new(0, leg, Task::Look(0), Span::default());
+        let entry = |leg| Entry::new(0, leg, Task::Probe(0), Span::default());
         let first = table.put(entry(3)).unwrap();
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
         assert_eq!(table.take(first).leg, 3);

@@ -237,7 +237,7 @@ pub struct LegReport {
     /// It has a path that can be used now.
     pub reachable: bool,
     /// The user took it out: it returns only when told to.
-    pub aside: bool,
+    pub admin_offline: bool,
     /// Its file was cut short: it returns only when told to.
     pub cut_short: bool,
     /// It is smaller now than the mirror needs.
@@ -298,7 +298,7 @@ pub struct MirrorReport {
     /// identifier.
     pub other_name: Option<Name>,
     /// How it starts was decided, and its owner's record is being written.
-    pub claiming: bool,
+    pub acquiring: bool,
     /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.
     pub unwiped: u16,
     /// Slots, as bits, of new legs whose addition does not stand on the legs yet.

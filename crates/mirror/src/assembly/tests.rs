@@ -32,7 +32,7 @@ pub(crate) fn legs(count: u8) -> Vec<Superblock> {
     let leg = |slot: u8| NewLeg {
         id: Id([slot + 10; 16]),
         label: Label::default(),
-        alike: true,
+        in_sync: true,
     };
     let legs = (0..count).map(leg).collect::<Vec<_>>();
     let first = Superblock::new(&new, &legs, PLACE).unwrap();
@@ -322,7 +322,7 @@ fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
         seen_event,
         seen_lineage,
     };
-    lacks_all.put(1, LegState::Stale(lack));
+    lacks_all.set_state(1, LegState::Stale(lack));
     let back = lacks_all.rebuilding(1).unwrap();
     let on = back.rebuilt_to(1, 2 << 20, back.event).unwrap();
     let on = on.rebuilt_to(1, 3 << 20, on.event).unwrap();

@@ -8,7 +8,6 @@
 //! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
 use super::contents::{Contents, Cut};
 use super::legs::Legs;
-use super::lifecycle::Life;
 use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 
@@ -56,7 +55,7 @@ impl Mirror {
     }
 
     /// Takes the acceptance of what the last leg has lost a step further.
-    pub(super) fn see_to_acceptance(&mut self) {
+    pub(super) fn advance_acceptance(&mut self) {
         let last = self
             .members
             .in_sync()
@@ -66,7 +65,7 @@ impl Mirror {
         let Some((leg, cut)) = cut else {
             return;
         };
-        let ready = self.life == Life::Running && !self.log.is_writing_all() && !self.is_stopping();
+        let ready = self.startup.is_running() && !self.log.is_writing_all() && !self.is_stopping();
         if !ready || self.now_ns < self.accepting.again_at_ns {
             return;
         }
@@ -92,7 +91,7 @@ impl Mirror {
             }
             Acceptance::Marked => {
                 self.cut_committed(); // where nothing of it stands on the leg
-                self.begin = true;
+                self.startup.needs_write = true;
             }
         }
         self.wake = true;

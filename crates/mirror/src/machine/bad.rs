@@ -44,8 +44,8 @@ pub(super) struct Bad {
     /// `now` when the flush under way began, and blocks that were recorded since.
     flushed: BadBlocks,
     flush: Option<Round>,
-    /// How often the last leg in sync had told of a loss when that began.
-    told: u32,
+    /// Losses that the last leg in sync had reported when that began.
+    losses_before: u32,
     /// What was bad when all legs in sync had flushed since: what they have there, those on which
     /// it is not bad, is durable. And `now` when the flush under way began.
     settled: BadBlocks,
@@ -205,7 +205,7 @@ impl Mirror {
         if !known && ranges > before {
             self.news(News::Unwritable(leg, range));
         }
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
         Recorded::Kept
     }
@@ -294,7 +294,7 @@ impl Mirror {
                 bad.add(leg);
                 // Which of the blocks it is, smaller writes tell.
                 if range.end - range.start > PIECE_MIN {
-                    self.mend(leg, range);
+                    self.repair(leg, range);
                 }
             }
         }
@@ -341,14 +341,14 @@ impl Mirror {
         let flushes = matches!(request, Request::Flush | Request::Write(_, true));
         let changes = request.changes();
         flushes && self.waits_for_heals(heals)
-            || changes.is_some_and(|range| self.is_last_copy_said(range))
+            || changes.is_some_and(|range| self.is_last_copy_reported(range))
     }
 
     fn waits_for_heals(&self, heals: u64) -> bool {
         heals > self.bad.committed && (heals > self.bad.cleared || self.is_record_due())
     }
 
-    fn is_last_copy_said(&self, range: Range) -> bool {
+    fn is_last_copy_reported(&self, range: Range) -> bool {
         let (happened, state) = (&self.committed.bad, &self.state.bad);
         if happened.is_empty() && state.is_empty() {
             return false;
@@ -374,7 +374,7 @@ impl Mirror {
             self.forget_last_copy(leg, first, end);
         }
         if self.bad.kept != before {
-            self.begin = true;
+            self.startup.needs_write = true;
             self.wake = true;
             self.propose();
         }
@@ -390,8 +390,8 @@ impl Mirror {
     }
 
     /// Flushes legs whose bad blocks were rewritten.
-    pub(super) fn see_to_heals(&mut self) {
-        let waits = self.bad.flush.is_some() || self.update.is_broken() || self.is_in_doubt();
+    pub(super) fn advance_heals(&mut self) {
+        let waits = self.bad.flush.is_some() || self.update.is_broken() || self.is_unverified();
         let waits = waits
             || matches!(self.stop, Stop::Flushing(_) | Stop::Clearing)
             || self.now_ns < self.bad.pause_ns;
@@ -401,14 +401,14 @@ impl Mirror {
         (self.bad.flushed, self.bad.flushing) = (self.bad.now, self.bad.heals);
         self.bad.settling = self.bad.now;
         self.bad.refreshing = self.bad.fresh;
-        self.bad.told = self.times_given_up();
+        self.bad.losses_before = self.times_given_up();
         self.bad.flush = Some(self.flush_all(self.members.writable(), Work::Heal));
     }
 
     /// Whether that flush waits for a leg, and no loss was told of since it began.
     pub(super) fn heal_waits_for(&self, leg: u8) -> bool {
         let waits = self.bad.flush.is_some_and(|it| it.waits.has(leg));
-        waits && self.bad.told == self.times_given_up()
+        waits && self.bad.losses_before == self.times_given_up()
     }
 
     /// When it does so, if it waits for a time.
@@ -442,7 +442,7 @@ impl Mirror {
             .members
             .writable()
             .both(round.failed.with(round.refused));
-        if left.is_empty() && self.bad.told != self.times_given_up() {
+        if left.is_empty() && self.bad.losses_before != self.times_given_up() {
             // The last leg in sync has lost meanwhile what this covers: it is flushed again (T13).
         } else if left.is_empty() {
             self.bad.cleared = self.bad.flushing;
@@ -452,7 +452,7 @@ impl Mirror {
             self.end_healing(round.outcome.unwrap_or(Outcome::PathError));
         }
         self.propose();
-        self.look_again();
+        self.resume_waiting();
     }
 
     /// All legs in sync have flushed.
@@ -559,7 +559,7 @@ impl Mirror {
     /// The same at the start: of legs that were in sync, are not there, and are left out.
     pub(super) fn begin_with_bad(&mut self, there: Legs) {
         let in_sync: Legs = self.state.in_sync().collect();
-        let before: Legs = self.newest.in_sync().collect();
+        let before: Legs = self.startup.newest.in_sync().collect();
         let is_leg = |slot: u8| self.state.legs[usize::from(slot)].is_some();
         let mut record = self.state.bad.retained(|it| is_leg(it.slot));
         self.bad = Bad::of(record);
@@ -698,11 +698,11 @@ impl Mirror {
         for it in record.of(leg, LastCopy) {
             let range = self.bytes_in(it);
             for other in self.bad_on(self.members.in_sync(), range).iter() {
-                self.mend(other, range);
+                self.repair(other, range);
             }
         }
         for it in record.of(leg, Unwritten) {
-            self.mend(leg, self.bytes_in(it));
+            self.repair(leg, self.bytes_in(it));
         }
         self.wake = true;
     }

@@ -81,7 +81,7 @@ impl Mirror {
             let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
             let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
             let changes = self.changes.adding.with(self.changes.removing);
-            // Else that would be heard of the new leg.
+            // Else that would be is_acknowledged of the new leg.
             let removed = Output::News(News::Removed(*slot));
             let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
             none && quiet && !taken
@@ -100,10 +100,10 @@ impl Mirror {
         self.ownership.leases.forget(slot);
         self.legs[usize::from(slot)] = Some(leg);
         // The leg that had the slot may have been about to return.
-        self.members.set(slot, Member::Away);
+        self.members.set(slot, Member::Missing);
         self.changes.adding.add(slot);
         self.outputs.reserve(2 * self.config.ios);
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
         Ok(slot)
     }
@@ -129,7 +129,7 @@ impl Mirror {
                 self.forget_rebuild(leg);
             }
         }
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Mirror {
         if may {
             self.changes.adding.remove(leg);
             self.legs[usize::from(leg)] = None;
-            self.members.set(leg, Member::Away);
+            self.members.set(leg, Member::Missing);
             self.wake = true;
         }
         may

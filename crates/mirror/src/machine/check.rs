@@ -1,4 +1,4 @@
-//! All copies compared with one another, and mended if asked.
+//! All copies compared with one another, and repaired if asked.
 //!
 //! # Contract
 //! Piece by piece under a lock, so that what differs is no write under way. What counts is what the
@@ -78,7 +78,7 @@ impl Mirror {
             again: [None; 16],
             report: CheckReport::default(),
         });
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
     }
 
@@ -211,13 +211,13 @@ impl Mirror {
 
     /// No leg in sync can read the piece. A repair has it rewritten on all of them where a leg that
     /// is being rebuilt has it.
-    pub(super) fn mend_unreadable(&mut self, piece: Range) {
+    pub(super) fn repair_unreadable(&mut self, piece: Range) {
         let repairs = self.check.is_some_and(|check| check.repair);
         if repairs && !self.spares(piece, Legs::default()).is_empty() {
             self.members
                 .in_sync()
                 .iter()
-                .for_each(|leg| self.mend(leg, piece));
+                .for_each(|leg| self.repair(leg, piece));
         }
     }
 

@@ -8,9 +8,10 @@
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
 //! way there, and for its lease (`heartbeat`).
 use super::legs::{Legs, Round, Work};
-use super::lifecycle::{Life, is_rebuilding};
+use super::lifecycle::is_rebuilding;
 use super::members::{Member, Step};
 use super::planted::{Bug, has};
+use super::startup::StartState;
 use super::{Mirror, News, Output};
 use crate::Superblock;
 use crate::superblock::LegState;
@@ -135,20 +136,20 @@ fn is_edge(before: Stage, next: Stage) -> bool {
 impl Mirror {
     /// Legs that get updates: in sync, or being rebuilt by the latest proposal.
     fn updated_legs(&self) -> Legs {
-        let joining = self.members.rebuilding().iter();
-        let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
-        self.members.in_sync().with(told.collect())
+        let rebuilding = self.members.rebuilding().iter();
+        let proposed = rebuilding.filter(|&leg| is_rebuilding(&self.state, leg));
+        self.members.in_sync().with(proposed.collect())
     }
 
     /// Proposes all changes since the last event, if no update is under way.
     pub(super) fn propose(&mut self) {
-        let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
+        let may = self.startup.may_propose();
         debug_assert!(
             !may || !self.read_only,
             "nothing is written to a mirror that can only be read"
         );
         let is_broken = self.update.is_broken();
-        let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_in_doubt();
+        let early = is_broken && self.now_ns < self.update.retry_at_ns() || self.is_unverified();
         if !self.update.is_idle() || early || self.ownership.is_over() || !may {
             return;
         }
@@ -158,7 +159,7 @@ impl Mirror {
         self.state = next;
         self.ownership.set_releasing(next.owner.is_none());
         self.propose_record();
-        self.begun = true;
+        self.startup.note_proposed();
         self.required = self.required.with(self.state.in_sync().collect());
         self.write_state(self.members.in_sync(), Stage::First);
     }
@@ -190,7 +191,7 @@ impl Mirror {
                 }
                 LegState::Stale(_) if let Some(Step::Event(lack)) = step => {
                     let mut stale = next;
-                    stale.put(slot, LegState::Stale(lack));
+                    stale.set_state(slot, LegState::Stale(lack));
                     stale.rebuilding(slot)
                 }
                 LegState::Rebuilding(_) if let Some(Step::Position(to)) = step => {
@@ -268,11 +269,11 @@ impl Mirror {
             }
         }
         self.update.begin(stage, legs);
-        self.give_due();
+        self.write_due_legs();
     }
 
     /// Gives out superblocks that are due, where no heartbeat is in their way.
-    pub(super) fn give_due(&mut self) {
+    pub(super) fn write_due_legs(&mut self) {
         for leg in self.update.due().iter() {
             if !self.members.writable().has(leg) || !self.may_write_event(leg) {
                 continue;
@@ -286,7 +287,7 @@ impl Mirror {
     }
 
     /// The same; those that have left get nothing any more.
-    pub(super) fn see_to_due(&mut self) {
+    pub(super) fn write_due(&mut self) {
         let gone = self.update.due().without(self.members.writable());
         for leg in gone.iter() {
             self.update.take_due(leg);
@@ -294,7 +295,7 @@ impl Mirror {
         for leg in gone.iter() {
             self.update_written(leg, Outcome::PathError);
         }
-        self.give_due();
+        self.write_due_legs();
     }
 
     pub(super) fn update_written(&mut self, leg: u8, outcome: Outcome) {
@@ -321,9 +322,13 @@ impl Mirror {
         let well = round.failed.is_empty();
         match stage {
             Stage::Lag => {
-                self.lagging = Legs::default();
+                self.startup.lagging = Legs::default();
                 self.leave_but_last(round);
-                self.life = Life::Beginning;
+                if !self.startup.is_stopped() {
+                    let is_proposed = false;
+                    self.startup
+                        .set(StartState::FirstGeneration { is_proposed });
+                }
                 if round
                     .failed
                     .iter()
@@ -366,7 +371,7 @@ impl Mirror {
             false => (others, Stage::Others),
         };
         self.write_state(legs, stage);
-        self.look_again();
+        self.resume_waiting();
     }
 
     /// Commits the event: what waited for it goes on.
@@ -382,17 +387,17 @@ impl Mirror {
             let Member::Rebuilding(rebuild) = self.members.set(leg, Member::InSync) else {
                 unreachable!("leg {leg} was being rebuilt");
             };
-            self.has_joined(leg, &rebuild);
+            self.has_rebuilt(leg, &rebuild);
         }
         for leg in self.members.rebuilding().iter() {
-            self.is_joining(leg);
+            self.has_rebuilt_some(leg);
         }
         self.cut_committed();
-        self.see_to_loss();
+        self.settle_loss();
         self.legs_changed();
         self.has_grown(bytes);
-        if self.life == Life::Beginning {
-            self.life = Life::Sweeping;
+        if matches!(self.startup.state(), StartState::FirstGeneration { .. }) {
+            self.startup.set(StartState::WritingBitmaps);
             self.begin_write_all();
         }
         self.wake = true;
@@ -407,19 +412,21 @@ impl Mirror {
             self.news(News::Broken);
         }
         self.leave(round);
-        self.look_again();
+        self.resume_waiting();
     }
 
     /// Before the first event: the newest state goes to legs in sync that lag.
-    pub(super) fn catch_up(&mut self) {
-        let lagging = self.lagging.both(self.members.in_sync());
+    pub(super) fn write_newest(&mut self) {
+        let lagging = self.startup.lagging.both(self.members.in_sync());
         if lagging.is_empty() {
-            self.life = Life::Beginning;
+            let is_proposed = false;
+            self.startup
+                .set(StartState::FirstGeneration { is_proposed });
             self.wake = true;
             return;
         }
-        self.life = Life::Lagging;
-        let (newest, owner) = (*self.newest, Some(*self.ownership.owner()));
+        self.startup.set(StartState::WritingNewest);
+        let (newest, owner) = (*self.startup.newest, Some(*self.ownership.owner()));
         for leg in lagging.iter() {
             if let Some(leg) = self.leg_mut(leg) {
                 leg.proposed = Superblock { owner, ..newest };

@@ -59,7 +59,7 @@ impl Mirror {
 
     /// A leg that shows an older record than it once did was put back to an older state: it leaves,
     /// and all of it is copied when it returns (T50). The last one in sync stays.
-    pub(super) fn see_to_put_back(&mut self, leg: u8, found: &Superblock) {
+    pub(super) fn advance_put_back(&mut self, leg: u8, found: &Superblock) {
         let last = self.members.in_sync() == Legs::one(leg);
         let Some(it) = self.leg_mut(leg) else {
             unreachable!("leg {leg} was read just now");

@@ -1,4 +1,4 @@
-//! What is read from one leg and written to others: made alike, rebuilt, mended, compared.
+//! What is read from one leg and written to others: made alike, rebuilt, repaired, compared.
 //!
 //! # Contract
 //! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
@@ -13,7 +13,7 @@
 //!
 //! # Limits
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
-//! many once a leg that left has some; one per region. [`MENDS_MAX`] ranges wait to be mended; of
+//! many once a leg that left has some; one per region. [`REPAIRS_MAX`] ranges wait to be repaired; of
 //! more, the next read that fails will tell.
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
@@ -29,8 +29,8 @@ use block::Range;
 
 /// Media rarely mend themselves; who looks after them may.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
-/// Ranges that wait to be mended.
-const MENDS_MAX: usize = 64;
+/// Ranges that wait to be repaired.
+const REPAIRS_MAX: usize = 64;
 /// Pieces that a copy is cut into at first; blocks are next.
 pub(super) const PIECE_MIN: u64 = 4096;
 /// So many of these are cut into blocks of one job: where more than that is bad, each block takes
@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Resync(u64),
     Rebuild(u64),
     /// On this leg.
-    Mend(u8),
+    Repair(u8),
     Check,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Copies {
     /// By job: the place of its piece in the order of changes.
     pub places: Vec<Option<block::order::Ticket>>,
     /// Ranges of legs that are to be rewritten from another leg, oldest first.
-    pub mends: VecDeque<(u8, Range)>,
+    pub repairs: VecDeque<(u8, Range)>,
     /// There is nothing to be copied, until something wakes it.
     pub idle: bool,
     /// No copy begins before that, ns.
@@ -79,7 +79,7 @@ impl Copies {
         Self {
             jobs: (0..jobs).map(|_| None).collect(),
             places: alloc::vec![None; jobs],
-            mends: VecDeque::with_capacity(MENDS_MAX),
+            repairs: VecDeque::with_capacity(REPAIRS_MAX),
             idle: false,
             pause_ns: 0,
             pace: Pace::new(speed, now_ns),
@@ -133,12 +133,12 @@ impl Job {
 
 impl Mirror {
     /// Gives out the copies that may begin now.
-    pub(super) fn give_copies(&mut self) {
-        self.see_to_resync_flush();
+    pub(super) fn start_copies(&mut self) {
+        self.advance_resync_flush();
         self.copies.idle = false;
         // Reads that wait end before a stop.
         while !self.update.is_broken()
-            && !self.is_in_doubt()
+            && !self.is_unverified()
             && (!self.is_stopping() || self.waited_for().is_some())
         {
             let Some(free) = self.free_job() else {
@@ -188,10 +188,10 @@ impl Mirror {
         if let Some(region) = self.waited_for() {
             return Some((Kind::Resync(region), self.bytes_of(region)));
         }
-        if let Some((leg, range)) = self.copies.mends.pop_front() {
-            return Some((Kind::Mend(leg), range));
+        if let Some((leg, range)) = self.copies.repairs.pop_front() {
+            return Some((Kind::Repair(leg), range));
         }
-        let paced = |job: &Job| !matches!(job.kind, Kind::Mend(_));
+        let paced = |job: &Job| !matches!(job.kind, Kind::Repair(_));
         let running = self.copies.jobs.iter().flatten().any(paced);
         if self.now_ns < self.copies.pause_ns || !self.copies.pace.allows(self.now_ns, running) {
             return None;
@@ -234,8 +234,8 @@ impl Mirror {
             return self.copies.pause_ns;
         }
         let idle = idle || self.copies.idle;
-        let waits = self.update.is_broken() || self.is_in_doubt();
-        if idle || full || self.is_stopping() || waits || self.life != super::Life::Running {
+        let waits = self.update.is_broken() || self.is_unverified();
+        if idle || full || self.is_stopping() || waits || !self.startup.is_running() {
             return u64::MAX;
         }
         self.copies.pause_ns.max(self.copies.pace.next_at())
@@ -279,20 +279,20 @@ impl Mirror {
     }
 
     /// What `leg` could not read is to be rewritten.
-    pub(super) fn mend(&mut self, leg: u8, range: Range) {
-        let known = self.copies.mends.contains(&(leg, range));
+    pub(super) fn repair(&mut self, leg: u8, range: Range) {
+        let known = self.copies.repairs.contains(&(leg, range));
         if self.members.in_sync().has(leg)
-            && self.begun
+            && self.startup.has_proposed()
             && !known
-            && self.copies.mends.len() < MENDS_MAX
+            && self.copies.repairs.len() < REPAIRS_MAX
         {
-            self.copies.mends.push_back((leg, range));
+            self.copies.repairs.push_back((leg, range));
             self.wake = true;
         }
     }
 
-    /// Whether the leg is to be mended, and another one may have what it can't read.
-    fn may_mend(&self, leg: u8, range: Range) -> bool {
+    /// Whether the leg is to be repaired, and another one may have what it can't read.
+    fn may_repair(&self, leg: u8, range: Range) -> bool {
         let spares = || !self.spares(range, Legs::default()).is_empty();
         let others = || self.members.in_sync() != Legs::one(leg) || spares();
         self.members.in_sync().has(leg) && others()
@@ -302,14 +302,14 @@ impl Mirror {
     /// only read from a leg in sync: what was read there before must stay (T51).
     fn spares_of(&self, job: &Job, but: Legs) -> Legs {
         match job.kind {
-            Kind::Rebuild(_) | Kind::Mend(_) => self.spares(job.piece, but),
+            Kind::Rebuild(_) | Kind::Repair(_) => self.spares(job.piece, but),
             Kind::Resync(_) | Kind::Check => Legs::default(),
         }
     }
 
     /// Whether what a leg that is not in sync has given of the piece of a job may be used.
     fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
-        let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Mend(_));
+        let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Repair(_));
         let spares = || {
             let rebuilt = self.rebuilt_spares(job.piece);
             rebuilt.with(self.verified_spares(job.piece))
@@ -339,16 +339,23 @@ impl Mirror {
         self.copies.jobs.get_mut(usize::from(job))?.as_mut()
     }
 
+    /// A job under way.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    fn expect_job(&mut self, number: u8) -> &mut Job {
+        let job = self.copies.jobs[usize::from(number)].as_mut();
+        job.unwrap_or_else(|| unreachable!("copy job {number} goes on after its end"))
+    }
+
     /// Goes on with the next piece, or ends.
     fn next_piece(&mut self, number: u8) {
-        let Some(mut job) = self.copies.jobs[usize::from(number)] else {
-            return;
-        };
+        let mut job = *self.expect_job(number);
         let from = job.piece.end;
         let useless = match job.kind {
             Kind::Resync(_) => job.anew || self.members.in_sync().count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
-            Kind::Mend(leg) => !self.may_mend(leg, job.range),
+            Kind::Repair(leg) => !self.may_repair(leg, job.range),
             Kind::Check => self.check.is_none(),
         };
         let waits = matches!(job.kind, Kind::Resync(_)) && self.ios().next().is_some();
@@ -380,7 +387,7 @@ impl Mirror {
         job.unreachable = false;
         self.copies.jobs[usize::from(number)] = Some(job);
         let unlocked = match job.kind {
-            Kind::Mend(_) => has(Bug::MendWithoutLock),
+            Kind::Repair(_) => has(Bug::MendWithoutLock),
             Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
             Kind::Resync(_) | Kind::Check => false,
         };
@@ -391,11 +398,11 @@ impl Mirror {
         let owner = self.config.ios as u64 + u64::from(number);
         let (place, _) = self.order.admit(owner, 0, job.piece);
         self.copies.places[usize::from(number)] = Some(place);
-        self.job_go(number);
+        self.start_piece(number);
     }
 
     /// It may be the piece's turn.
-    pub(super) fn job_go(&mut self, number: u8) {
+    pub(super) fn start_piece(&mut self, number: u8) {
         let first = self.is_first(self.copies.places[usize::from(number)]);
         if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
             self.read_piece(number);
@@ -404,20 +411,16 @@ impl Mirror {
 
     fn read_piece(&mut self, number: u8) {
         let (up, counts) = (self.members.in_sync(), self.checked_from());
-        let Some(job) = self.copies.jobs[usize::from(number)] else {
-            return;
-        };
+        let job = *self.expect_job(number);
         let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
-        // Who is to be mended is asked last: it may read by now what nobody else can.
+        // Who is to be repaired is asked last: it may read by now what nobody else can.
         let last = match job.kind {
-            Kind::Mend(leg) => Legs::one(leg),
+            Kind::Repair(leg) => Legs::one(leg),
             Kind::Check if from.both(counts) == counts => from.without(counts),
             _ => Legs::default(),
         };
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         job.step = Step::Read;
         let (mut piece, kind, targets) = (job.piece, job.kind, job.targets);
         if kind == Kind::Check {
@@ -429,9 +432,7 @@ impl Mirror {
             return self
                 .without_source(number, self.cut_at_edges(piece, BadKind::LastCopy, targets));
         }
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         let leg = fit.without(last).first();
         let leg = leg.or(spares.first()).or(fit.first());
         // Where none is left, legs that failed a larger piece may have this one: all that is locked
@@ -452,28 +453,24 @@ impl Mirror {
 
     /// The piece is bad on all legs in sync.
     fn without_source(&mut self, number: u8, piece: Range) {
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         job.piece = piece;
         job.lossy |= !matches!(job.kind, Kind::Rebuild(_));
         let job = *job;
         match job.kind {
             Kind::Rebuild(_) => self.copy_has_no_source(&job),
             Kind::Check => self.check_skips_all(),
-            Kind::Resync(_) | Kind::Mend(_) => {}
+            Kind::Resync(_) | Kind::Repair(_) => {}
         }
         self.piece_over(number);
     }
 
     /// No leg has given the piece.
     fn unreadable(&mut self, number: u8) {
-        let Some(job) = self.copies.jobs[usize::from(number)] else {
-            return;
-        };
+        let job = *self.expect_job(number);
         let (piece, kind) = (job.piece, job.kind);
         let unreachable = job.unreachable && kind != Kind::Check;
-        let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg, piece));
+        let alone = matches!(kind, Kind::Repair(leg) if !self.may_repair(leg, piece));
         if alone {
             // Those that had it have left: that it is lost nobody has said.
             self.end_job(number);
@@ -484,14 +481,12 @@ impl Mirror {
         } else if self.is_worth_cutting(number) && self.once_more_in_pieces(number) {
             return;
         } else {
-            if let Some(job) = self.job(number) {
-                job.lossy = true;
-            }
+            self.expect_job(number).lossy = true;
             if kind == Kind::Check {
                 self.check_unreadable(piece);
-                self.mend_unreadable(piece);
+                self.repair_unreadable(piece);
             } else {
-                let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Mend(_));
+                let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Repair(_));
                 self.is_lost(piece, reads_spares && self.returns_with(piece, job.tried));
             }
             return self.piece_over(number);
@@ -500,12 +495,12 @@ impl Mirror {
     }
 
     /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
-    /// were asked, which may have bad ones at other places. What a check finds is mended by another
+    /// were asked, which may have bad ones at other places. What a check finds is repaired by another
     /// job.
-    fn is_worth_cutting(&self, number: u8) -> bool {
-        let job = self.copies.jobs[usize::from(number)];
-        let several = |job: &Job| job.tried.count() > 1 && job.kind != Kind::Check;
-        job.is_some_and(|job| job.piece.end - job.piece.start > PIECE_MIN || several(&job))
+    fn is_worth_cutting(&mut self, number: u8) -> bool {
+        let job = self.expect_job(number);
+        let several = job.tried.count() > 1 && job.kind != Kind::Check;
+        several || job.piece.end - job.piece.start > PIECE_MIN
     }
 
     /// Bytes of the pieces that the piece of a job is cut into; `None`: it is not.
@@ -519,15 +514,14 @@ impl Mirror {
 
     /// The piece is copied once more, in smaller ones; false: there are none.
     fn once_more_in_pieces(&mut self, number: u8) -> bool {
-        let job = self.copies.jobs[usize::from(number)];
-        let Some(unit) = job.and_then(|job| self.smaller_unit(&job)) else {
+        let job = *self.expect_job(number);
+        let Some(unit) = self.smaller_unit(&job) else {
             return false;
         };
-        if let Some(job) = self.job(number) {
-            job.unit = unit;
-            job.cuts += u8::from(unit < PIECE_MIN);
-            job.piece.end = job.piece.start;
-        }
+        let job = self.expect_job(number);
+        job.unit = unit;
+        job.cuts += u8::from(unit < PIECE_MIN);
+        job.piece.end = job.piece.start;
         self.release_piece(number);
         self.next_piece(number);
         true
@@ -568,9 +562,7 @@ impl Mirror {
             Step::Read => {
                 job.tried.add(leg);
                 self.spare_unread(leg, outcome);
-                let Some(job) = self.job(number) else {
-                    return;
-                };
+                let job = self.expect_job(number);
                 use Outcome::{CutShort, Erased, MediaError};
                 let bad = matches!(outcome, MediaError | CutShort | Erased);
                 job.unreachable |= !bad;
@@ -588,9 +580,7 @@ impl Mirror {
 
     /// The piece was written to `leg`, or was not.
     pub(super) fn piece_written(&mut self, number: u8, leg: u8, outcome: Outcome) {
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         if !job.round.ends(leg, outcome) {
             return;
         }
@@ -615,26 +605,23 @@ impl Mirror {
     /// The piece was read from `source`: to whom it goes.
     fn write_piece(&mut self, number: u8, source: u8) {
         let (up, joining) = (self.members.in_sync(), self.members.rebuilding());
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         let (bad, piece) = (job.tried, job.piece);
         let (is_alike, is_rebuild) = match job.kind {
             Kind::Resync(_) => (true, false),
             Kind::Rebuild(_) => (false, true),
-            Kind::Mend(_) | Kind::Check => (false, false),
+            Kind::Repair(_) | Kind::Check => (false, false),
         };
         job.source = source;
         let targets = match job.kind {
             Kind::Resync(_) => up.without(Legs::one(source)),
             Kind::Rebuild(_) => job.targets.both(joining).without(Legs::one(source)),
-            Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
+            Kind::Repair(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
                 let bad = self.bad_on(up, piece);
                 self.check_skips(number, bad);
-                if let Some(job) = self.job(number) {
-                    job.round = Round::of(up.without(Legs::one(source)).without(bad));
-                }
+                let others = up.without(Legs::one(source));
+                self.expect_job(number).round = Round::of(others.without(bad));
                 return self.compare_next(number);
             }
         };
@@ -642,16 +629,14 @@ impl Mirror {
             self.is_rescued(source, piece);
         }
         if !is_alike {
-            bad.iter().for_each(|leg| self.mend(leg, piece));
+            bad.iter().for_each(|leg| self.repair(leg, piece));
         }
         self.write_to(number, targets);
     }
 
     /// Writes the piece to `targets`.
     pub(super) fn write_to(&mut self, number: u8, targets: Legs) {
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         (job.step, job.round) = (Step::Write, Round::of(targets));
         let piece = job.piece;
         for leg in targets.iter() {
@@ -667,9 +652,7 @@ impl Mirror {
     /// The next leg is compared with what was read, or all were.
     pub(super) fn compare_next(&mut self, number: u8) {
         let up = self.members.in_sync();
-        let Some(job) = self.job(number) else {
-            return;
-        };
+        let job = self.expect_job(number);
         if !up.has(job.source) {
             // With what another one has: what one that left has may be older.
             job.piece.end = job.piece.start;
@@ -709,13 +692,13 @@ impl Mirror {
                 }
             }
             Kind::Rebuild(_) => {}
-            Kind::Mend(leg) if !job.lossy && job.wrote => {
+            Kind::Repair(leg) if !job.lossy && job.wrote => {
                 if let Some(it) = self.leg_mut(leg) {
-                    it.mended += 1;
+                    it.repaired += 1;
                 }
-                self.news(News::Mended(leg, job.range));
+                self.news(News::Repaired(leg, job.range));
             }
-            Kind::Mend(_) => {}
+            Kind::Repair(_) => {}
             Kind::Check => self.checked(job.range),
         }
     }

@@ -221,7 +221,7 @@ impl Mirror {
     /// Writes a page, unless that is being done: then its late bits are written afterwards.
     fn write_page(&mut self, page: u32) {
         let pages = self.group(page);
-        if self.is_in_doubt() {
+        if self.is_unverified() {
             return; // an older one may come over it: it is written when that is over
         }
         if !self.log.writes.iter().any(|it| it.pages.overlaps(pages)) {
@@ -279,7 +279,7 @@ impl Mirror {
         let (Some(first), all) = (self.log.write_all_from, self.group_end()) else {
             return;
         };
-        if self.is_in_doubt() {
+        if self.is_unverified() {
             return;
         }
         if first >= all {
@@ -516,7 +516,7 @@ impl Mirror {
                 self.lose(leg, outcome);
                 self.pages_of(leg, None);
             }
-            false if self.reading.has(leg) => self.pages_of(leg, None),
+            false if self.startup.is_reading_of(leg) => self.pages_of(leg, None),
             false => self.return_failed(leg, outcome),
         }
     }

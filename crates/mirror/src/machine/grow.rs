@@ -8,7 +8,6 @@
 //! No leg returns, none is added, and no intent is forgotten, between the two. An event that was
 //! begun is not taken back: some leg may have it.
 use super::legs::Legs;
-use super::lifecycle::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
 use crate::Superblock;
@@ -128,7 +127,8 @@ impl Mirror {
             sizes: *sizes,
             step: Step::Wait,
         });
-        (self.begin, self.wake) = (true, true);
+        self.startup.needs_write = true;
+        self.wake = true;
         Ok(bytes)
     }
 
@@ -150,7 +150,7 @@ impl Mirror {
     }
 
     /// The next step.
-    pub(super) fn grow_on(&mut self) {
+    pub(super) fn advance_growth(&mut self) {
         let Some(growth) = self.changes.growth else {
             return;
         };
@@ -161,7 +161,7 @@ impl Mirror {
                 self.end_growth(News::NotGrown)
             }
             Step::Bits if self.is_stopping() => self.end_growth(News::NotGrown),
-            Step::Wait if self.life == Life::Running && quiet => {
+            Step::Wait if self.startup.is_running() && quiet => {
                 self.make_room(&growth);
                 self.changes.growth = Some(Growth {
                     step: Step::Bits,

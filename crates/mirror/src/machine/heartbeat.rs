@@ -14,7 +14,7 @@
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
 use super::legs::{Legs, Ticket, Work};
-use super::lifecycle::{Life, Stop};
+use super::lifecycle::Stop;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Superblock;
@@ -184,7 +184,7 @@ impl Mirror {
     /// Legs that get heartbeats.
     fn heartbeat_legs(&self) -> Legs {
         let has_heartbeats = self.ownership.has_heartbeats() && !self.is_releasing();
-        match has_heartbeats && self.life != Life::Stopped {
+        match has_heartbeats && !self.startup.is_stopped() {
             true => self.ours(),
             false => Legs::default(),
         }
@@ -224,7 +224,7 @@ impl Mirror {
             self.lose_ownership(other);
         }
         if is_ours && !self.ownership.is_lost() {
-            self.see_to_put_back(leg, &found.superblock);
+            self.advance_put_back(leg, &found.superblock);
             self.confirm(leg, found);
         }
         let is_over = !self.heartbeat_legs().has(leg);
@@ -352,7 +352,7 @@ impl Mirror {
     }
 
     /// The bound that the superblocks of all legs that are ours have for certain, ms.
-    pub fn said_bound_ms(&self) -> u32 {
+    pub fn committed_bound_ms(&self) -> u32 {
         let said = |leg: u8| Some(self.leg(leg)?.committed.owner?.bound_ms);
         self.ours().iter().filter_map(said).min().unwrap_or(0)
     }
@@ -361,7 +361,7 @@ impl Mirror {
     /// the last leg may execute late (T9), if they do.
     pub fn held_until_ns(&self) -> Option<u64> {
         let hold_until_ns = self.ownership.leases.hold_until_ns();
-        let until_ns = hold_until_ns.max(self.doubt_until_ns);
+        let until_ns = hold_until_ns.max(self.unverified_until_ns);
         Some(until_ns).filter(|&until_ns| self.now_ns < until_ns)
     }
 

@@ -8,7 +8,6 @@
 //! is counted, and where another had the data they are rewritten there (T5): see `read`. Nobody
 //! waits for what a leg still has that has left: see `leaving`.
 use super::legs::{Legs, Round, Work};
-use super::lifecycle::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
 use block::Outcome;
@@ -49,8 +48,8 @@ pub(super) struct Slot {
     pub flushes: bool,
     /// It is kept back since then: how often nobody could take an event before.
     pub tries: u32,
-    /// How often the last leg in sync had told of a loss when it began.
-    pub told: u32,
+    /// Losses that the last leg in sync had reported when it began.
+    pub losses_before: u32,
     since_ns: u64,
 }
 
@@ -87,7 +86,7 @@ impl Mirror {
             heals: 0,
             flushes: false,
             tries: 0,
-            told: self.times_given_up(),
+            losses_before: self.times_given_up(),
             since_ns: self.now_ns,
         };
         let id = self.slots.insert(Some(slot)).index();
@@ -105,7 +104,7 @@ impl Mirror {
                     slot.place = Some(place);
                 }
             }
-            self.go_on(id);
+            self.advance_io(id);
         }
         Ok(id)
     }
@@ -119,6 +118,15 @@ impl Mirror {
     pub(super) fn io_mut(&mut self, id: u32) -> Option<&mut Slot> {
         let key = self.slots.find(id)?;
         self.slots[key].as_mut()
+    }
+
+    /// An I/O that has not ended.
+    ///
+    /// # Panics
+    /// If it has.
+    pub(super) fn expect_io(&mut self, id: u32) -> &mut Slot {
+        let slot = self.io_mut(id);
+        slot.unwrap_or_else(|| unreachable!("I/O {id} goes on after its end"))
     }
 
     /// All I/Os that have not ended.
@@ -137,7 +145,7 @@ impl Mirror {
     }
 
     /// Takes an I/O as far as it can go now.
-    pub(super) fn go_on(&mut self, id: u32) {
+    pub(super) fn advance_io(&mut self, id: u32) {
         let Some(slot) = self.io(id) else {
             return;
         };
@@ -161,9 +169,9 @@ impl Mirror {
             (Phase::Held, Request::Flush) if self.holds_changes() => {}
             (Phase::Held, Request::Flush) => self.send(id, self.members.writable()),
             (Phase::Held, _) if self.update.is_broken() => self.finish(id, Outcome::PathError),
-            (Phase::Held, _) if self.is_in_doubt() => {}
-            (Phase::Held, _) if self.life != Life::Running => {
-                self.begin = true;
+            (Phase::Held, _) if self.is_unverified() => {}
+            (Phase::Held, _) if !self.startup.is_running() => {
+                self.startup.needs_write = true;
                 self.wake = true;
             }
             (Phase::Held, request) if self.is_first(slot.place) || has(Bug::Overtaking) => {
@@ -172,7 +180,7 @@ impl Mirror {
                 self.send_if_durable(id);
             }
             (Phase::Dirtying, _) => self.send_if_durable(id),
-            (Phase::Leaving, Request::Read(_)) => self.may_be_told(id),
+            (Phase::Leaving, Request::Read(_)) => self.finish_held_read(id),
             (Phase::Leaving, _) => self.has_left(id),
             _ => {}
         }
@@ -183,10 +191,10 @@ impl Mirror {
         if has(Bug::UnalikeRead) {
             return true;
         }
-        let unknown = self.unclean && self.life == Life::Reading;
+        let unknown = self.startup.is_unclean && self.startup.is_reading();
         // What the owner before us was writing may yet come.
         let late = |region| self.log.is_dirty(region);
-        let reading = self.life == Life::Reading;
+        let reading = self.startup.is_reading();
         if self.holds_changes() && (reading || self.regions(range).any(late)) {
             return false;
         }
@@ -211,16 +219,12 @@ impl Mirror {
     }
 
     pub(super) fn phase(&mut self, id: u32, phase: Phase) {
-        if let Some(slot) = self.io_mut(id) {
-            slot.phase = phase;
-        }
+        self.expect_io(id).phase = phase;
     }
 
     /// Gives a change or a flush to `legs`.
     fn send(&mut self, id: u32, legs: Legs) {
-        let Some(slot) = self.io_mut(id) else {
-            return;
-        };
+        let slot = self.expect_io(id);
         slot.phase = Phase::Legs;
         slot.round = Round::of(legs);
         let request = slot.request;
@@ -325,17 +329,16 @@ impl Mirror {
             self.finish(id, Outcome::PathError);
         } else {
             // Who left is to be said, also where nothing was changed yet.
-            self.begin = !self.read_only;
+            self.startup.needs_write = !self.read_only;
             self.wake = true;
         }
     }
 
     pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
-        let Some(slot) = self.slots[id].take() else {
-            return;
-        };
+        let slot = self.slots[id].take();
+        let slot = slot.unwrap_or_else(|| unreachable!("I/O {id} ends twice"));
         let outcome = match slot.request {
-            Request::Flush => self.as_told(outcome),
+            Request::Flush => self.with_loss(outcome),
             _ => outcome,
         };
         // Its number is free when that was told: another I/O must not be taken for it.
@@ -364,17 +367,17 @@ impl Mirror {
         while let Some(begun) = self.order.poll_begun() {
             let other = begun.owner as u32;
             match (other as usize).checked_sub(self.config.ios) {
-                None => self.go_on(other),
-                Some(job) => self.job_go(job as u8),
+                None => self.advance_io(other),
+                Some(job) => self.start_piece(job as u8),
             }
         }
         self.is_releasing = false;
     }
 
     /// All that waits may look again.
-    pub(super) fn look_again(&mut self) {
+    pub(super) fn resume_waiting(&mut self) {
         for id in 0..self.config.ios as u32 {
-            self.go_on(id);
+            self.advance_io(id);
         }
     }
 

@@ -23,15 +23,15 @@ use block::Range;
 
 impl Mirror {
     /// Whoever waits for legs that have left goes on without them.
-    pub(super) fn go_on_without(&mut self) {
+    pub(super) fn drop_left_legs(&mut self) {
         while let Some(leg) = self.members.pop_left() {
-            self.go_on_without_leg(leg);
+            self.drop_left_leg(leg);
         }
     }
 
-    fn go_on_without_leg(&mut self, leg: u8) {
+    fn drop_left_leg(&mut self, leg: u8) {
         let gone = Outcome::PathError;
-        if self.reading.has(leg) {
+        if self.startup.is_reading_of(leg) {
             self.pages_of(leg, None);
         }
         self.update_written(leg, gone);
@@ -73,7 +73,7 @@ impl Mirror {
         if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
             self.lose(ticket.leg, outcome);
             if self.members.in_sync().has(ticket.leg) {
-                self.tells(ticket, outcome);
+                self.report_loss(ticket, outcome);
             }
         }
     }
@@ -140,7 +140,7 @@ impl Mirror {
             self.return_failed(leg, Outcome::CutShort);
             self.forget_rebuild(leg);
         }
-        self.look_again();
+        self.resume_waiting();
     }
 
     /// The last leg in sync has lost all from byte `end` of the mirror on.
@@ -152,7 +152,8 @@ impl Mirror {
             self.news(News::Cut(leg, end));
         }
         // It is to be on the leg, for the next start.
-        (self.begin, self.wake) = (self.begin || !self.read_only, true);
+        self.startup.needs_write |= !self.read_only;
+        self.wake = true;
     }
 
     /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted

@@ -39,7 +39,7 @@ impl Legs {
     }
 
     /// Takes `leg` in or out.
-    pub fn put(&mut self, leg: u8, is_in: bool) {
+    pub fn set(&mut self, leg: u8, is_in: bool) {
         if is_in {
             self.add(leg);
         } else {

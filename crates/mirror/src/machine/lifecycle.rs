@@ -18,6 +18,7 @@ use super::members::{Member, Members};
 use super::planted;
 use super::resync::Diverged;
 use super::spare::Spare;
+use super::startup::{StartState, Startup};
 use super::unreadable::Unreadable;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::assembly::{Role, Why};
@@ -32,22 +33,6 @@ use block::Outcome;
 
 use block::SlotMap;
 use block::order::ChangeOrder;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// The legs' bitmaps are read.
-    Reading,
-    /// Nothing was changed yet.
-    Looking,
-    /// Legs that lag get the newest state.
-    Lagging,
-    /// The lineage begins.
-    Beginning,
-    /// The union of the bitmaps goes to all legs.
-    Sweeping,
-    Running,
-    Stopped,
-}
 
 /// How far a stop is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +65,7 @@ impl Leg {
             late_until_ns: 0,
             gave_up: false,
             errors: 0,
-            mended: 0,
+            repaired: 0,
             rescued: 0,
             bad_full: None,
             fresh: None,
@@ -88,8 +73,8 @@ impl Leg {
             contents: Contents::Kept,
             since_event: found.superblock.event,
             missed: None,
-            spare: Spare::Away,
-            is_asked: false,
+            spare: Spare::Missing,
+            is_probed: false,
         })
     }
 }
@@ -105,12 +90,8 @@ impl Mirror {
             now_ns,
             ownership,
             lineage: start.lineage,
-            life: Life::Reading,
-            reading: Legs::default(),
-            begin: false,
-            begun: false,
+            startup: Startup::new(state, assembly.unclean),
             stop: Stop::No,
-            unclean: assembly.unclean,
             read_only: assembly.read_only,
             loss: Loss::default(),
             wake: true,
@@ -118,22 +99,20 @@ impl Mirror {
             state,
             committed: Box::new(state),
             accepting: Accepting::default(),
-            newest: Box::new(state),
-            lagging: Legs::default(),
             changes: Changes::default(),
             required: Legs::default(),
             members: Members::new(),
             verified: Legs::default(),
             update: SuperblockUpdate::default(),
             sequence: state.sequence,
-            doubt_until_ns: 0,
+            unverified_until_ns: 0,
             log: DirtyLog::new(state.geometry.regions()),
             slots: SlotMap::new(ios as u32),
             order: ChangeOrder::new(ios + jobs),
             is_releasing: false,
             copies: Copies::new(jobs, config.speed, now_ns),
             diverged: Diverged::new(state.geometry.regions()),
-            rescue_said_until_ns: 0,
+            rescue_reported_until_ns: 0,
             bad: Bad::default(),
             unreadable: Unreadable::new(state.geometry.regions()),
             check: None,
@@ -146,7 +125,8 @@ impl Mirror {
 
     fn with_legs(mut self, start: &Start<'_>) -> Self {
         self.state.owner = Some(*self.ownership.owner());
-        (*self.committed, *self.newest) = (self.state, self.state);
+        *self.committed = self.state;
+        *self.startup.newest = self.state;
         let assembly = start.assembly;
         // What others may be forced to go on with counts until it is durable that we go on without.
         let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
@@ -181,10 +161,10 @@ impl Mirror {
                 Role::Behind { .. } | Role::Unusable(_) => {}
             }
             if at == assembly.newest {
-                *self.newest = found.superblock;
+                *self.startup.newest = found.superblock;
             }
             if assembly.lagging.contains(&at) {
-                self.lagging.add(slot);
+                self.startup.lagging.add(slot);
             }
             if let Some(place) = self.legs.get_mut(usize::from(slot)) {
                 *place = Some(leg);
@@ -196,13 +176,14 @@ impl Mirror {
         let there = given.filter(|it| !lags(it.1)).filter_map(|it| it.0.ok());
         self.begin_with_bad(there.map(|it| it.superblock.slot).collect());
         self.begin_leases(start.terms);
-        self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
+        let recovers = self.startup.is_unclean && !self.read_only;
+        self.startup.needs_write = recovers || self.is_waited_for();
         // What can be asked of all legs at once.
         let (ios, jobs) = (self.config.ios, self.copies.jobs.len());
         let legs = self.state.entries().count();
         self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
-        self.reading = self.members.in_sync();
+        self.startup.begin_reading(self.members.in_sync());
         for leg in self.members.in_sync().iter() {
             self.read_pages(leg, 0);
         }
@@ -212,12 +193,11 @@ impl Mirror {
     /// Pages of a leg's bitmap were read; from `next` on there are more.
     pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
         match next {
-            Some(first) if self.members.in_sync().has(leg) || self.life == Life::Running => {
+            Some(first) if self.members.in_sync().has(leg) || self.startup.is_running() => {
                 self.read_pages(leg, first);
             }
-            _ if self.life == Life::Reading => {
-                self.reading.remove(leg);
-                if self.reading.is_empty() {
+            _ if self.startup.is_reading() => {
+                if self.startup.note_read(leg) {
                     self.all_read();
                 }
             }
@@ -227,24 +207,24 @@ impl Mirror {
 
     /// What all bitmaps say is known.
     fn all_read(&mut self) {
-        self.life = Life::Looking;
+        self.startup.set(StartState::Unchanged);
         self.wake = true;
         self.begin_unflushed();
-        if self.unclean && !self.read_only {
+        if self.startup.is_unclean && !self.read_only {
             self.diverged.mark_only(self.log.dirty(), self.now_ns);
             if self.diverged.is_empty() {
                 self.news(News::Resynced);
             }
         }
-        self.look_again();
+        self.resume_waiting();
     }
 
     /// Looks for all that is due besides users' I/O.
     pub(super) fn turn(&mut self, now_ns: u64) {
         self.at(now_ns);
         self.wake = false;
-        self.go_on_without();
-        if self.ownership.is_lost() || self.life == Life::Stopped || self.is_abandoned() {
+        self.drop_left_legs();
+        if self.ownership.is_lost() || self.startup.is_stopped() || self.is_abandoned() {
             return;
         }
         self.leave_cut();
@@ -256,46 +236,48 @@ impl Mirror {
         }
         self.unreadable.handle_time(now_ns);
         if self.ownership.leases.end_hold(now_ns) {
-            self.look_again();
+            self.resume_waiting();
         }
-        self.see_to_doubt();
-        match self.life {
+        self.end_unverified();
+        match self.startup.state() {
             // A newer braid has said things of it that this one would not write down again.
-            Life::Looking if self.holds_changes() || self.read_only => {}
-            Life::Looking if self.begin && self.update.is_idle() => self.catch_up(),
-            Life::Sweeping if !self.log.is_writing_all() => {
-                self.life = Life::Running;
+            StartState::Unchanged if self.holds_changes() || self.read_only => {}
+            StartState::Unchanged if self.startup.needs_write && self.update.is_idle() => {
+                self.write_newest();
+            }
+            StartState::WritingBitmaps if !self.log.is_writing_all() => {
+                self.startup.set(StartState::Running);
                 self.log.clear_at(self.now_ns + self.config.clear_after_ns);
-                self.look_again();
+                self.resume_waiting();
             }
             _ => {}
         }
         self.alone();
-        self.see_to_acceptance();
-        if self.life == Life::Running {
-            self.see_to_returns();
-            self.see_to_spares();
-            self.see_to_rebuilds();
+        self.advance_acceptance();
+        if self.startup.is_running() {
+            self.advance_returns();
+            self.advance_spares();
+            self.advance_rebuilds();
         }
-        self.grow_on();
-        self.see_to_heals();
+        self.advance_growth();
+        self.advance_heals();
         self.propose();
         if self.is_stopping() {
-            self.stop_on();
+            self.advance_stop();
         }
-        self.see_to_due();
+        self.write_due();
         self.begin_heartbeats();
-        if self.life == Life::Running {
+        if self.startup.is_running() {
             if !self.is_stopping() && self.log.clears_at().is_some_and(|at| now_ns >= at) {
                 self.clear_cold();
             }
-            self.give_copies();
+            self.start_copies();
         }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        if self.ownership.is_lost() || self.life == Life::Stopped {
+        if self.ownership.is_lost() || self.startup.is_stopped() {
             return None;
         }
         if self.wake {
@@ -311,7 +293,7 @@ impl Mirror {
         };
         // Also when it is over, until a turn has seen that.
         let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
-        let held = when(self.ownership.leases.hold_until_ns()).min(when(self.doubt_until_ns));
+        let held = when(self.ownership.leases.hold_until_ns()).min(when(self.unverified_until_ns));
         let times = [
             retry,
             self.unreadable.retries_at(),
@@ -360,7 +342,7 @@ impl Mirror {
             return;
         }
         self.changes.properties = Some(properties);
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
     }
 
@@ -371,15 +353,14 @@ impl Mirror {
             return;
         }
         self.changes.name = Some(name);
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
     }
 
     /// Whether all is on the legs, and a stop may be said to be clean.
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_stopping()
-            && self.begun
-            && self.life == Life::Running
+            && self.startup.is_running()
             && matches!(self.stop, Stop::Clearing)
             && self.log.is_written()
             && !self.legs.iter().flatten().any(|leg| leg.is_busy())
@@ -387,20 +368,25 @@ impl Mirror {
     }
 
     /// The next step of a stop, when all before it is over.
-    fn stop_on(&mut self) {
+    fn advance_stop(&mut self) {
         if self.update.is_broken() {
             self.end_held(Outcome::PathError);
         }
-        let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
+        let begins = matches!(
+            self.startup.state(),
+            StartState::WritingNewest
+                | StartState::FirstGeneration { .. }
+                | StartState::WritingBitmaps
+        );
         let busy = self.ios().next().is_some()
             || self.copies.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.is_busy())
             || !self.update.is_idle()
-            || self.is_in_doubt() && !self.update.is_broken()
+            || self.is_unverified() && !self.update.is_broken()
             || self.log.is_clearing()
             || self.diverged.is_flushing()
             || !self.log.is_written()
-            || self.life == Life::Reading
+            || self.startup.is_reading()
             || begins && !self.update.is_broken()
             || self.returns() && !self.update.is_broken();
         if busy {
@@ -409,11 +395,11 @@ impl Mirror {
         if self.read_only {
             return self.stopped(self.state.clean);
         }
-        if !self.begun && self.holds_changes() || self.is_in_doubt() {
+        if !self.startup.has_proposed() && self.holds_changes() || self.is_unverified() {
             // Who comes next must know that it has to wait.
             return self.stopped(false);
         }
-        if !self.begun || self.update.is_broken() {
+        if !self.startup.has_proposed() || self.update.is_broken() {
             // Who has no lease says nothing, and there is nothing that it would have to wait for.
             return match self.lapsed().is_empty() {
                 true => self.release_ownership(),
@@ -479,7 +465,7 @@ impl Mirror {
     }
 
     pub(super) fn stopped(&mut self, clean: bool) {
-        self.life = Life::Stopped;
+        self.startup.stop();
         self.ownership.end();
         self.news(News::Stopped(clean));
     }

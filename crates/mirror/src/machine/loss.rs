@@ -5,7 +5,7 @@
 //! A leg that has lost what it had acknowledged leaves, and gets it again; the last one in sync
 //! stays, and one flush that fails is all that tells of it. Where that was the mirror's own, or
 //! belonged to somebody who has gone, the next one of a user fails for the same reason, until one
-//! was heard of. What that leg has done of changes that have not ended it does again. Of a change
+//! was is_acknowledged of. What that leg has done of changes that have not ended it does again. Of a change
 //! in several I/Os some may have ended before: who asked for them does them again when
 //! [`Mirror::times_given_up`] has changed meanwhile.
 //!
@@ -23,11 +23,11 @@ use block::Range;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Loss {
     /// How often the last leg in sync has told of one.
-    told_total: u32,
-    /// A flush of a user has failed for it, and nobody has said yet whether that was heard.
-    told: Option<Outcome>,
+    reported_total: u32,
+    /// A flush of a user has failed for it, and nobody has said yet whether that was is_acknowledged.
+    reported: Option<Outcome>,
     /// The next flush fails for it.
-    untold: Option<Outcome>,
+    unreported: Option<Outcome>,
     /// The last leg in sync may have less than others that have left.
     poorer: bool,
     /// How often nobody could take an event.
@@ -47,21 +47,21 @@ impl Mirror {
     /// How often the mirror has given up unflushed writes: a change that began before that and is
     /// not done yet is not known to be whole.
     pub fn times_given_up(&self) -> u32 {
-        self.loss.told_total
+        self.loss.reported_total
     }
 
-    /// A flush has failed, and whoever asked for it has heard of that, or had gone before.
-    pub fn flush_failed_for(&mut self, heard: bool) {
-        if heard {
-            (self.loss.told, self.loss.untold) = (None, None);
+    /// A flush has failed, and whoever asked for it has is_acknowledged of that, or had gone before.
+    pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
+        if is_acknowledged {
+            (self.loss.reported, self.loss.unreported) = (None, None);
         } else {
-            self.loss.untold = self.loss.told.or(self.loss.untold);
+            self.loss.unreported = self.loss.reported.or(self.loss.unreported);
         }
     }
 
     /// A flush has failed on the last leg in sync.
-    pub(super) fn tells(&mut self, ticket: Ticket, outcome: Outcome) {
-        self.is_poorer();
+    pub(super) fn report_loss(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.note_poorer();
         let gave_up = self.leg_mut(ticket.leg).map(|it| &mut it.gave_up);
         if !gave_up.is_some_and(core::mem::take) && outcome == Outcome::PathError {
             return; // it could not be asked
@@ -71,16 +71,16 @@ impl Mirror {
         for leg in self.members.rebuilding().iter() {
             self.lose(leg, outcome);
         }
-        self.do_again(ticket.leg);
-        self.loss.told_total = self.loss.told_total.wrapping_add(1);
+        self.repeat_changes(ticket.leg);
+        self.loss.reported_total = self.loss.reported_total.wrapping_add(1);
         match ticket.work {
-            Work::Io(_) => self.loss.told = Some(outcome),
-            _ => self.loss.untold = Some(outcome),
+            Work::Io(_) => self.loss.reported = Some(outcome),
+            _ => self.loss.unreported = Some(outcome),
         }
     }
 
     /// What a leg has done of changes that have not ended it does again: it may have lost that too.
-    fn do_again(&mut self, leg: u8) {
+    fn repeat_changes(&mut self, leg: u8) {
         for id in 0..self.config.ios as u32 {
             let Some(slot) = self.io_mut(id) else {
                 continue;
@@ -97,11 +97,11 @@ impl Mirror {
     }
 
     /// How a flush of a user ends.
-    pub(super) fn as_told(&mut self, outcome: Outcome) -> Outcome {
+    pub(super) fn with_loss(&mut self, outcome: Outcome) -> Outcome {
         // One that fails for another reason tells nothing of it: whoever asked may have gone.
-        match self.loss.untold {
+        match self.loss.unreported {
             Some(loss) if outcome.is_done() => {
-                (self.loss.told, self.loss.untold) = (Some(loss), None);
+                (self.loss.reported, self.loss.unreported) = (Some(loss), None);
                 loss
             }
             _ => outcome,
@@ -109,12 +109,12 @@ impl Mirror {
     }
 
     /// The last leg in sync may have lost something.
-    pub(super) fn is_poorer(&mut self) {
+    pub(super) fn note_poorer(&mut self) {
         self.loss.poorer = true;
     }
 
     /// An event has happened.
-    pub(super) fn see_to_loss(&mut self) {
+    pub(super) fn settle_loss(&mut self) {
         self.loss.poorer &= !self.required.without(self.members.in_sync()).is_empty();
     }
 
@@ -125,7 +125,7 @@ impl Mirror {
     }
 
     /// All of a read is there: it ends, or is kept back.
-    pub(super) fn is_read(&mut self, id: u32, range: Range) {
+    pub(super) fn finish_read(&mut self, id: u32, range: Range) {
         if !self.may_come_back(range) {
             return self.finish(id, Outcome::Done);
         }
@@ -133,13 +133,13 @@ impl Mirror {
         if let Some(slot) = self.io_mut(id) {
             (slot.phase, slot.tries) = (Phase::Leaving, tries);
         }
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
     }
 
     /// What was read and kept back ends if it is durable by now who left, or could not be said
     /// since.
-    pub(super) fn may_be_told(&mut self, id: u32) {
+    pub(super) fn finish_held_read(&mut self, id: u32) {
         let Some(slot) = self.io(id) else {
             return;
         };

@@ -1,6 +1,6 @@
 //! What each leg is to the mirror while it runs: one state per leg, changed here alone.
 //!
-//! * [`Member::Away`]: gets nothing
+//! * [`Member::Missing`]: gets nothing
 //! * `Waiting`, `Superblocks`, `Bitmap`: on its way back, read but not written
 //! * `Rebuilding`: gets every write, lacks regions; its [`Step`]s in order
 //! * `InSync`: gets every write and has everything
@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 pub(super) enum Member {
     /// It is not there, or may not return.
     #[default]
-    Away,
+    Missing,
     /// It can be reached. What it was given before may be executed until then, ns (T9).
     Waiting(u64),
     /// Its superblocks are read.
@@ -52,7 +52,7 @@ pub(super) struct Rebuild {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// It gets all pages of the bitmap.
-    Sweep(Lack),
+    WriteAll(Lack),
     /// That it is being rebuilt is to be said.
     Event(Lack),
     Copying,
@@ -69,7 +69,7 @@ impl Rebuild {
     /// The first step of a leg that lacks these regions, `lack` by its superblock.
     pub fn new(lack: Lack, lacking: Bitmap, save_at_ns: u64) -> Box<Self> {
         Box::new(Self {
-            step: Step::Sweep(lack),
+            step: Step::WriteAll(lack),
             flushing: false,
             save_at_ns,
             cursor: 0,
@@ -125,7 +125,7 @@ impl Members {
     /// All of them away.
     pub fn new() -> Self {
         Self {
-            states: core::array::from_fn(|_| Member::Away),
+            states: core::array::from_fn(|_| Member::Missing),
             in_sync: Legs::default(),
             rebuilding: Legs::default(),
             left: Legs::default(),
@@ -152,7 +152,9 @@ impl Members {
 
     /// The state of a leg; one without a slot is away.
     pub fn get(&self, leg: u8) -> &Member {
-        self.states.get(usize::from(leg)).unwrap_or(&Member::Away)
+        self.states
+            .get(usize::from(leg))
+            .unwrap_or(&Member::Missing)
     }
 
     /// The rebuild of a leg, if it is in one.
@@ -194,8 +196,8 @@ impl Members {
             Member::Rebuilding(_) => (false, true),
             _ => (false, false),
         };
-        self.in_sync.put(leg, is_in_sync);
-        self.rebuilding.put(leg, is_rebuilding);
+        self.in_sync.set(leg, is_in_sync);
+        self.rebuilding.set(leg, is_rebuilding);
         if wrote && !is_in_sync && !is_rebuilding {
             self.left.add(leg);
         }
@@ -212,18 +214,18 @@ impl Members {
 
 /// Whether a leg can go from one state to the other.
 fn is_edge(before: &Member, next: &Member) -> bool {
-    use Member::{Away, Bitmap, InSync, Rebuilding, Superblocks, Waiting};
+    use Member::{Bitmap, InSync, Missing, Rebuilding, Superblocks, Waiting};
     match (before, next) {
-        (_, Away) => true,
+        (_, Missing) => true,
         // In sync without a rebuild: as it was assembled.
-        (Away, Waiting(_) | InSync) => true,
+        (Missing, Waiting(_) | InSync) => true,
         // A leg without superblocks of ours has no bitmap either.
         (Waiting(_), Waiting(_) | Superblocks | Bitmap(_)) => true,
         // Another owner's record is on it.
         (Superblocks, Waiting(_) | Bitmap(_)) => true,
-        (Bitmap(_), Rebuilding(it)) => matches!(it.step, Step::Sweep(_)),
+        (Bitmap(_), Rebuilding(it)) => matches!(it.step, Step::WriteAll(_)),
         // What failed on the others while that was being said may have taken the step back.
-        (Rebuilding(it), InSync) => !matches!(it.step, Step::Sweep(_) | Step::Event(_)),
+        (Rebuilding(it), InSync) => !matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
         _ => false,
     }
 }

@@ -16,7 +16,6 @@
 //! # Limits
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
 use super::legs::Legs;
-use super::lifecycle::Life;
 use super::members::Rebuild;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
@@ -51,7 +50,7 @@ impl Mirror {
     /// A leg that got writes leaves: what it may lack from now on.
     pub(super) fn begin_missed(&mut self, leg: u8) {
         let was_in_sync = self.members.in_sync().has(leg);
-        let known = self.life == Life::Running;
+        let known = self.startup.is_running();
         let regions = self.log.dirty().regions();
         let before = self.leg_mut(leg).and_then(|it| it.missed.take());
         // One that was being rebuilt without a set lacks the union.
@@ -75,7 +74,7 @@ impl Mirror {
 
     /// Whether what a leg lacks that returns and says `found` is known from its set. Else its own
     /// bits are read, and it lacks the union.
-    pub(super) fn see_to_missed(&mut self, leg: u8, found: &Superblock) {
+    pub(super) fn advance_missed(&mut self, leg: u8, found: &Superblock) {
         let run = self.ownership.owner().run;
         let Some(it) = self.leg_mut(leg) else {
             return;
@@ -148,8 +147,8 @@ impl Mirror {
         if let Some(it) = self.leg_mut(leg) {
             it.rescued += 1;
         }
-        if self.now_ns >= self.rescue_said_until_ns {
-            self.rescue_said_until_ns = self.now_ns.saturating_add(SAID_NS);
+        if self.now_ns >= self.rescue_reported_until_ns {
+            self.rescue_reported_until_ns = self.now_ns.saturating_add(SAID_NS);
             self.news(News::Rescued(leg, range));
         }
     }
@@ -161,6 +160,6 @@ impl Mirror {
 
     /// Whether that can be told at all: nothing may be executed late, and no region comes.
     pub(super) fn may_settle(&self) -> bool {
-        !self.update.is_broken() && !self.is_in_doubt() && !self.is_growing()
+        !self.update.is_broken() && !self.is_unverified() && !self.is_growing()
     }
 }

@@ -115,7 +115,13 @@ impl Mirror {
     fn end_ungiven(&mut self, output: Output, outcome: Outcome) {
         match output {
             Output::Done(io, _) => return self.outputs.push_back(Output::Done(io, outcome)),
-            Output::Read(io, ..) => return self.finish(io, outcome),
+            Output::Read(io, ..) => {
+                // One that waited for its turn ended with the loss of the mirror (`end_all`).
+                if self.io(io).is_some() {
+                    self.finish(io, outcome);
+                }
+                return;
+            }
             _ => {}
         }
         let Some(ticket) = output.ticket() else {
@@ -214,7 +220,7 @@ impl Mirror {
                 self.offer_read(id);
             }
             // One loss may fail several.
-            Request::Flush if gave_up || slot.told != told => return false,
+            Request::Flush if gave_up || slot.losses_before != told => return false,
             request => {
                 let ticket = self.ticket(leg, Work::Io(id));
                 self.outputs.push_back(Output::Leg(ticket, request));

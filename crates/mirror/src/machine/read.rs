@@ -72,7 +72,7 @@ impl Mirror {
     }
 
     /// No leg may serve a read any more that waits for one to be chosen: it ends.
-    pub fn nobody(&mut self, io: u32) {
+    pub fn no_reader(&mut self, io: u32) {
         let slot = self.io(io);
         if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
             && !self.reads_wait(io, self.readers_of(&slot))
@@ -167,7 +167,7 @@ impl Mirror {
         }
         if outcome.is_done() && stays {
             for bad in slot.unreadable.iter() {
-                self.mend(bad, slot.piece);
+                self.repair(bad, slot.piece);
             }
             if self.is_last_resort(&slot, leg) {
                 self.is_rescued(leg, slot.piece);
@@ -230,7 +230,7 @@ impl Mirror {
         }
         let from = self.readers_of(&slot);
         match from.is_empty() {
-            true => self.nobody(id),
+            true => self.no_reader(id),
             false => self.outputs.push_back(Output::Read(id, slot.piece, from)),
         }
     }
@@ -244,8 +244,8 @@ impl Mirror {
         if slot.piece.end >= range.end {
             // Somewhere in it; the others have all of it.
             let bad = slot.bad;
-            bad.iter().for_each(|leg| self.mend(leg, range));
-            return self.is_read(id, range);
+            bad.iter().for_each(|leg| self.repair(leg, range));
+            return self.finish_read(id, range);
         }
         // Behind what was bad it goes on with larger ones.
         let bytes = if slot.bad.is_empty() { WHOLE } else { PIECE };

@@ -14,7 +14,7 @@ use block::Range;
 
 impl Mirror {
     /// Saves positions, and ends rebuilds.
-    pub(super) fn see_to_rebuilds(&mut self) {
+    pub(super) fn advance_rebuilds(&mut self) {
         if self.is_stopping() || self.update.is_broken() {
             return;
         }

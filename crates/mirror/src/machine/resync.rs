@@ -231,7 +231,7 @@ impl Mirror {
     }
 
     /// Flushes what was copied, if that is enough or somebody waits.
-    pub(super) fn see_to_resync_flush(&mut self) {
+    pub(super) fn advance_resync_flush(&mut self) {
         if self.diverged.copied.is_empty()
             || self.diverged.flush.is_some()
             || self.members.in_sync().count() < 2
@@ -260,12 +260,12 @@ impl Mirror {
         if self.diverged.is_empty() {
             self.end_resync();
         }
-        self.look_again();
+        self.resume_waiting();
     }
 
     fn end_resync(&mut self) {
         self.diverged.clear();
         self.news(News::Resynced);
-        self.look_again();
+        self.resume_waiting();
     }
 }

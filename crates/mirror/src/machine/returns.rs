@@ -63,11 +63,11 @@ impl Mirror {
                 other: Ok(0),
             }));
         }
-        if let Member::Away | Member::Waiting(_) = self.members.get(leg) {
+        if let Member::Missing | Member::Waiting(_) = self.members.get(leg) {
             self.members.set(leg, Member::Waiting(fence_ns));
         }
         self.spare_found(leg, now_ns);
-        self.begin = true;
+        self.startup.needs_write = true;
         self.wake = true;
     }
 
@@ -78,7 +78,7 @@ impl Mirror {
         if self.members.writable().has(leg) {
             self.lose(leg, Outcome::PathError);
             if self.members.in_sync().has(leg) {
-                self.is_poorer();
+                self.note_poorer();
             }
             return;
         }
@@ -108,8 +108,8 @@ impl Mirror {
     pub(super) fn returns(&self) -> bool {
         let on_way = |leg: u8| match self.members.get(leg) {
             Member::Superblocks | Member::Bitmap(_) => true,
-            Member::Rebuilding(it) => matches!(it.step, Step::Sweep(_) | Step::Event(_)),
-            Member::Away | Member::Waiting(_) | Member::InSync => false,
+            Member::Rebuilding(it) => matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
+            Member::Missing | Member::Waiting(_) | Member::InSync => false,
         };
         self.all_slots().any(on_way)
     }
@@ -126,10 +126,10 @@ impl Mirror {
     }
 
     /// The next leg returns, if it may.
-    pub(super) fn see_to_returns(&mut self) {
+    pub(super) fn advance_returns(&mut self) {
         for leg in self.members.rebuilding().iter() {
             let step = self.members.rebuild(leg).map(|it| it.step);
-            if let Some(Step::Sweep(lack)) = step
+            if let Some(Step::WriteAll(lack)) = step
                 && !self.log.is_writing_all()
             {
                 self.set_step(leg, Step::Event(lack));
@@ -180,7 +180,7 @@ impl Mirror {
 
     fn turn_away(&mut self, leg: u8, why: Unfit) {
         if self.members.is_returning(leg) {
-            self.set_member(leg, Member::Away);
+            self.set_member(leg, Member::Missing);
             // Copies that read from it go on without it.
             self.spare_lost(leg);
             self.news(News::Unfit(leg, why));
@@ -196,14 +196,14 @@ impl Mirror {
             Ok(found) => *found,
             Err(error) => return self.turn_away(leg, Unfit::NoLeg(*error)),
         };
-        self.see_to_put_back(leg, &found.superblock);
+        self.advance_put_back(leg, &found.superblock);
         match self.lack_of(leg, &found) {
             Err(why) => self.turn_away(leg, why),
             Ok(_) if self.is_watched(leg, &found.superblock) => {}
             Ok(lack) => {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
-                self.see_to_missed(leg, &found.superblock);
+                self.advance_missed(leg, &found.superblock);
                 let known = self.knows_missed(leg);
                 if let Some(it) = self.leg_mut(leg) {
                     it.committed = found.superblock;
@@ -298,11 +298,11 @@ impl Mirror {
     }
 
     /// An event says that it is being rebuilt, or how far it is.
-    pub(super) fn is_joining(&mut self, leg: u8) {
+    pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
         match self.members.rebuild(leg).map(|it| it.step) {
             Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
                 self.set_step(leg, Step::Copying);
-                self.news(News::Joining(leg));
+                self.news(News::Rebuilding(leg));
             }
             Some(Step::Position(to)) if self.position(leg) == Some(to) => {
                 self.set_step(leg, Step::Copying);
@@ -312,7 +312,7 @@ impl Mirror {
     }
 
     /// It is in sync, durably.
-    pub(super) fn has_joined(&mut self, leg: u8, rebuild: &Rebuild) {
+    pub(super) fn has_rebuilt(&mut self, leg: u8, rebuild: &Rebuild) {
         // What failed on the others while that was being said.
         let mut next = rebuild.next(0);
         while let Some(region) = next {
@@ -339,13 +339,13 @@ impl Mirror {
         }
         self.bad_joined(leg);
         self.copies_anew();
-        self.news(News::Joined(leg));
+        self.news(News::InSync(leg));
     }
 
     /// A leg leaves, or is not coming after all.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
         self.close_spare(leg);
-        self.members.set(leg, Member::Away);
+        self.members.set(leg, Member::Missing);
     }
 
     /// Up to where a leg was said to have been copied.

@@ -16,7 +16,6 @@
 //! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
 //! count.
 use super::legs::{Legs, Ticket, Work};
-use super::lifecycle::Life;
 use super::members::Member;
 use super::planted::{Bug, has};
 use super::{Leg, Mirror, Output};
@@ -33,7 +32,7 @@ const AGAIN_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spare {
     /// It can't be reached, or gets writes, or is about to return.
-    Away,
+    Missing,
     /// Its superblocks are read at that time.
     Due(u64),
     /// They are being read since.
@@ -56,7 +55,7 @@ pub(super) struct Verified {
 impl Leg {
     /// Whether it has something that a stop waits for.
     pub(super) fn is_busy(&self) -> bool {
-        self.in_flight > u32::from(self.is_asked)
+        self.in_flight > u32::from(self.is_probed)
     }
 }
 
@@ -67,7 +66,7 @@ impl Mirror {
         let takes = self.members.writable().has(leg);
         let now_ns = self.now_ns;
         if let Some(it) = self.leg_mut(leg).filter(|_| !takes)
-            && it.spare == Spare::Away
+            && it.spare == Spare::Missing
         {
             it.spare = Spare::Due(now_ns);
             self.wake = true;
@@ -79,7 +78,7 @@ impl Mirror {
     /// A leg that is away can't be reached: what copies read from it is read from another. Whether
     /// that is news.
     pub fn spare_lost(&mut self, leg: u8) -> bool {
-        let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Away);
+        let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Missing);
         if !is_spare || self.members.writable().has(leg) {
             return false;
         }
@@ -92,7 +91,7 @@ impl Mirror {
     pub(super) fn close_spare(&mut self, leg: u8) {
         self.verified.remove(leg);
         if let Some(it) = self.leg_mut(leg) {
-            it.spare = Spare::Away;
+            it.spare = Spare::Missing;
         }
     }
 
@@ -116,7 +115,7 @@ impl Mirror {
 
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
-        let runs = self.life == Life::Running && !self.is_stopping() && !self.ownership.is_lost();
+        let runs = self.startup.is_running() && !self.is_stopping() && !self.ownership.is_lost();
         let Some(it) = self
             .leg(leg)
             .filter(|_| runs && !self.members.writable().has(leg))
@@ -129,17 +128,17 @@ impl Mirror {
     }
 
     /// Reads the superblocks of legs that may be spares.
-    pub(super) fn see_to_spares(&mut self) {
+    pub(super) fn advance_spares(&mut self) {
         let now_ns = self.now_ns;
         for leg in self.all_slots() {
-            let Some(it) = self.leg(leg).filter(|it| it.spare != Spare::Away) else {
+            let Some(it) = self.leg(leg).filter(|it| it.spare != Spare::Missing) else {
                 continue;
             };
             let is_quiet = it.in_flight == 0;
             let due = match it.spare {
                 Spare::Due(at_ns) => at_ns <= now_ns && is_quiet,
                 Spare::Verified(of) => of.again_ns <= now_ns && of.asked_ns.is_none(),
-                Spare::Away | Spare::Asked(_) => false,
+                Spare::Missing | Spare::Asked(_) => false,
             };
             if !due || self.is_closing(leg) || !self.may_be_verified(leg) {
                 continue;
@@ -154,7 +153,7 @@ impl Mirror {
                 };
             }
             if let Some(it) = self.leg_mut(leg) {
-                it.is_asked = true;
+                it.is_probed = true;
             }
             let ticket = self.ticket(leg, Work::Verify);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
@@ -221,7 +220,7 @@ impl Mirror {
     pub(super) fn spare_failed(&mut self, leg: u8) {
         let again_ns = self.now_ns.saturating_add(AGAIN_NS);
         self.verified.remove(leg);
-        if let Some(it) = self.leg_mut(leg).filter(|it| it.spare != Spare::Away) {
+        if let Some(it) = self.leg_mut(leg).filter(|it| it.spare != Spare::Missing) {
             it.spare = Spare::Due(again_ns);
         }
     }

@@ -84,7 +84,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
         "left",
         "joined",
         "alike",
-        "mended",
+        "repaired",
         "lost",
         "checked",
         "rest",

@@ -102,9 +102,9 @@ pub enum News {
     /// The leg gets nothing any more; what it missed is acknowledged when that is durable.
     Left(u8, Outcome),
     /// It is there again, and is being rebuilt.
-    Joining(u8),
+    Rebuilding(u8),
     /// It is in sync.
-    Joined(u8),
+    InSync(u8),
     /// It is one of the mirror's, and is going to be rebuilt.
     Added(u8),
     /// It is none any more; its superblocks are to be overwritten.
@@ -118,7 +118,7 @@ pub enum News {
     /// It stays as large as it is: a leg has left, or it stops.
     NotGrown,
     /// Rewritten on this leg, which could not read it.
-    Mended(u8, Range),
+    Repaired(u8, Range),
     /// No leg in sync could read it; this leg, which is being rebuilt, did not lack it and was
     /// read. Said once a second at most.
     Rescued(u8, Range),
@@ -141,7 +141,7 @@ pub enum News {
     Restored,
     /// What this leg has failed it may yet execute, and it is the last one in sync: changes wait
     /// for that.
-    Doubt(u8),
+    Unverified(u8),
     /// The last leg in sync is, or was, smaller than the mirror needs: from this byte of the mirror
     /// on it has lost all.
     Cut(u8, u64),
@@ -233,7 +233,7 @@ pub struct Resync {
 impl LegFacts {
     /// Whether it is being rebuilt, and no leg can read what it still lacks.
     pub fn is_stuck(&self) -> bool {
-        self.joining && self.stuck > 0 && self.stuck == self.lacks
+        self.rebuilding && self.stuck > 0 && self.stuck == self.lacks
     }
 }
 
@@ -243,7 +243,7 @@ pub struct LegFacts {
     /// It is in sync and there.
     pub in_sync: bool,
     /// It is being rebuilt, and gets every write.
-    pub joining: bool,
+    pub rebuilding: bool,
     /// It is on its way in, new or back, and gets no writes yet.
     pub returning: bool,
     /// It has left, and that is not durable yet on those that stay.
@@ -277,7 +277,7 @@ pub struct LegFacts {
     /// ([`Mirror::last_copy_on`](super::Mirror::last_copy_on)).
     pub last_copy: Option<Range>,
     /// Ranges that were rewritten on it.
-    pub mended: u64,
+    pub repaired: u64,
     /// Times that it was read while it was being rebuilt, since no leg in sync could be.
     pub rescued: u64,
     /// What it was given and has not ended.

@@ -23,31 +23,31 @@ impl Mirror {
     /// The leg has failed something, and stays: it is the last one in sync.
     pub(super) fn stays(&mut self, leg: u8) {
         let until_ns = self.leg(leg).map_or(0, |it| it.late_until_ns);
-        if until_ns <= self.now_ns.max(self.doubt_until_ns) {
+        if until_ns <= self.now_ns.max(self.unverified_until_ns) {
             return;
         }
-        if !self.is_in_doubt() {
-            self.news(News::Doubt(leg));
+        if !self.is_unverified() {
+            self.news(News::Unverified(leg));
         }
-        self.doubt_until_ns = until_ns;
+        self.unverified_until_ns = until_ns;
         self.wake = true;
     }
 
     /// Whether what the last leg has failed may yet be executed.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.now_ns < self.doubt_until_ns && !has(Bug::ChangeInDoubt)
+    pub(super) fn is_unverified(&self) -> bool {
+        self.now_ns < self.unverified_until_ns && !has(Bug::ChangeInDoubt)
     }
 
     /// Once a turn: what waited for that goes on.
-    pub(super) fn see_to_doubt(&mut self) {
-        if self.doubt_until_ns == 0 || self.now_ns < self.doubt_until_ns {
+    pub(super) fn end_unverified(&mut self) {
+        if self.unverified_until_ns == 0 || self.now_ns < self.unverified_until_ns {
             return;
         }
-        self.doubt_until_ns = 0;
+        self.unverified_until_ns = 0;
         self.write_late();
         // Else what waits for the event that is said again now goes by what becomes of that.
         if !self.update.is_broken() {
-            self.look_again();
+            self.resume_waiting();
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::control::rpc::ControlError;
 use crate::run::call::MirrorParams;
 use crate::run::service::Service;
 use crate::units::format_bytes;
-use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, aside, set_speed, speed_of};
+use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, admin_offline, set_speed, speed_of};
 use mirror::machine::Speed;
 use mirror::{BadText, Properties};
 use policy::Policy;
@@ -76,7 +76,7 @@ impl Service {
         self.wait_kept(volume)?;
         let report = self.mirror_report(volume)?;
         // Of one that is not there only the legs know.
-        let said = report.superblock.map(|it| aside(&it.properties));
+        let said = report.superblock.map(|it| admin_offline(&it.properties));
         match said {
             Some(said) if said.has(slot) => Ok(()),
             _ => Err(ControlError::refused(format!(

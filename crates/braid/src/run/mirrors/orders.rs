@@ -20,7 +20,7 @@ use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::mirror::{
-    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_aside,
+    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_admin_offline,
 };
 use mirror::assembly::Wishes;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ impl Service {
             _ => None,
         };
         if let Some(slot) = out {
-            self.has_room(volume, &report, |it| set_aside(it, slot, true))?;
+            self.has_room(volume, &report, |it| set_admin_offline(it, slot, true))?;
         }
         self.senders.order(volume, order);
         let mut answer = terms::answer(call, params);
@@ -211,7 +211,7 @@ impl Service {
             let why = "runs: a leg is given up when it starts; remove it, and add it again";
             return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
         }
-        if report.claiming && params.discard.is_some() {
+        if report.acquiring && params.discard.is_some() {
             let why = "is just starting with what its legs said, and gives none up: wait for \
                        what comes of that (braid mirror status)";
             return Err(ControlError::refused(format!("{} {why}", params.volume)).into());
@@ -574,7 +574,7 @@ fn nothing_to_do(
         }
         Call::MirrorAssemble(_) if running && params.discard.is_none() => Some("it runs"),
         Call::MirrorFail(_) if running => {
-            let out = leg(report, params).is_ok_and(|leg| leg.aside);
+            let out = leg(report, params).is_ok_and(|leg| leg.admin_offline);
             (out && report.kept).then_some("the leg is taken out already")
         }
         Call::MirrorRestore(_) if running => {

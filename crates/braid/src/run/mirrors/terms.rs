@@ -160,7 +160,7 @@ pub(super) fn source(name: &str, report: &MirrorReport) -> Result<(u8, String), 
 fn history(facts: &LegFacts) -> Vec<String> {
     let counted = [
         (u64::from(facts.errors), "failed reads lately"),
-        (facts.mended, "ranges rewritten from others"),
+        (facts.repaired, "ranges rewritten from others"),
         (u64::from(facts.bad.0), "ranges that it could not write"),
     ];
     let mut all: Vec<String> = counted
@@ -203,7 +203,7 @@ mod tests {
     fn history_names_each_fault_of_a_leg_in_sync() {
         let well = LegFacts {
             in_sync: true,
-            joining: false,
+            rebuilding: false,
             returning: false,
             leaving: false,
             lapsed: false,
@@ -219,7 +219,7 @@ mod tests {
             bad_full: false,
             bad_more: None,
             last_copy: None,
-            mended: 0,
+            repaired: 0,
             rescued: 0,
             in_flight: 5,
         };
@@ -227,7 +227,7 @@ mod tests {
         type Fault = fn(&mut LegFacts);
         let faults: [(Fault, &str); 4] = [
             (|it| it.errors = 1, "1 failed reads"),
-            (|it| it.mended = 2, "2 ranges rewritten"),
+            (|it| it.repaired = 2, "2 ranges rewritten"),
             (|it| it.bad.0 = 3, "3 ranges that it could not write"),
             (|it| it.cut_end = Some(4096), "cut off"),
         ];

@@ -185,7 +185,7 @@ impl Report<'_> {
             "inflight": it.in_flight,
             "errors": it.errors,
             "read_errors": leg.facts.map(|facts| facts.errors),
-            "repaired": leg.facts.map(|facts| facts.mended),
+            "repaired": leg.facts.map(|facts| facts.repaired),
             "rescued": leg.facts.map(|facts| facts.rescued),
             "bad": leg.facts.filter(|facts| facts.bad.0 > 0).map(|facts| json!({
                 "ranges": facts.bad.0,

@@ -20,7 +20,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// The bytes of each leg; `None`: there can't be such a mirror.
-pub fn legs(count: u8, alike: bool, properties: Properties) -> Option<Vec<Vec<u8>>> {
+pub fn legs(count: u8, in_sync: bool, properties: Properties) -> Option<Vec<Vec<u8>>> {
     let size = Candidate {
         bytes: LEG_BYTES,
         block_shift: 12,
@@ -43,7 +43,7 @@ pub fn legs(count: u8, alike: bool, properties: Properties) -> Option<Vec<Vec<u8
     let leg = |slot: u8| NewLeg {
         id: Id([0x10 + slot; 16]),
         label: Label::cut(&format!("disk:{slot}")),
-        alike,
+        in_sync,
     };
     let legs: Vec<NewLeg> = (0..count).map(leg).collect();
     let first = Superblock::new(&new, &legs, place)?;

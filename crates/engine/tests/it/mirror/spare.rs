@@ -30,7 +30,7 @@ fn leg_that_was_taken_out_is_the_last_resort() {
         assert_eq!(rig.read(300), Ok(3), "{:?}", rig.lines());
         assert_eq!(rig.read(0), Err(Outcome::MediaError));
         let facts = rig.report().legs[1].facts.unwrap();
-        assert!(facts.rescued > 0 && !facts.joining, "{facts:?}");
+        assert!(facts.rescued > 0 && !facts.rebuilding, "{facts:?}");
         let says = |line: &String| line.contains("is not in sync, and was read");
         assert!(rig.lines().iter().any(says), "{:?}", rig.lines());
         rig.disk(0).error = None;

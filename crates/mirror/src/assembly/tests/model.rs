@@ -511,7 +511,7 @@ impl World {
         };
         session
             .state
-            .put(leg as u8, joined.next.state(leg as u8).unwrap());
+            .set_state(leg as u8, joined.next.state(leg as u8).unwrap());
         if !session.present.contains(&leg) {
             session.present.push(leg);
         }

@@ -60,7 +60,7 @@ fn t05_a_leg_that_can_not_be_mended_leaves_and_is_not_counted_as_mended() {
     let ended = run(&mut mirror, 2 * MS, &mut answer);
     assert_eq!(ended[0].1, Outcome::Done);
     assert_eq!(in_sync(&mirror), [1]);
-    assert_eq!(mirror.facts(0).unwrap().mended, 0);
+    assert_eq!(mirror.facts(0).unwrap().repaired, 0);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Rules by hand: what must come to an end, and what legs that fail or are taken out do to it.
 use super::super::super::assembly::tests::PLACE;
-use super::super::lifecycle::Life;
 use super::super::*;
 use super::rules::{BLOCK, MS, run, well, written};
 
@@ -8,7 +7,7 @@ use super::rules::{BLOCK, MS, run, well, written};
 fn stops(mirror: &mut Mirror, now_ns: u64) -> bool {
     mirror.stop(now_ns);
     run(mirror, now_ns, &mut well);
-    mirror.life == Life::Stopped
+    mirror.startup.is_stopped()
 }
 
 /// A new leg.
@@ -51,7 +50,7 @@ fn a_leg_that_is_removed_while_its_adding_is_said_gets_nothing_and_a_stop_ends()
     assert!(stops(&mut mirror, 5 * MS));
 }
 
-/// Else the news of the one that was removed would be heard of the new one, and that be wiped.
+/// Else the news of the one that was removed would be is_acknowledged of the new one, and that be wiped.
 #[test]
 fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_removed() {
     let mut mirror = written(Config::new(6));
@@ -60,12 +59,12 @@ fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_remove
     while let Some(output) = mirror.poll_output(2 * MS) {
         assert!(!matches!(output, Output::News(News::Removed(_))), "not yet");
         asked.extend(output.ticket());
-        // All ends before anything more is heard.
+        // All ends before anything more is is_acknowledged.
         if asked.len() > 64 {
             break;
         }
     }
-    let mut heard = false;
+    let mut is_acknowledged = false;
     for round in 0..64 {
         for ticket in core::mem::take(&mut asked) {
             mirror.handle_done(ticket, Outcome::Done, 3 * MS);
@@ -74,12 +73,12 @@ fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_remove
         if mirror.outputs.contains(&removed) {
             let leg = add(&mut mirror, 3 * MS);
             assert_eq!(leg, Ok(2), "round {round}");
-            heard = true;
+            is_acknowledged = true;
             break;
         }
         asked.extend(mirror.poll_output(3 * MS).and_then(|it| it.ticket()));
     }
-    assert!(heard);
+    assert!(is_acknowledged);
 }
 
 /// A mirror whose leg 1 has left and returned; what no leg can read is `bad`.
@@ -104,7 +103,11 @@ fn rebuilding_what_nobody_reads() -> (Mirror, u64) {
 #[test]
 fn what_no_leg_can_read_keeps_nobody_busy() {
     let (mut mirror, mut now_ns) = rebuilding_what_nobody_reads();
-    assert!(mirror.facts(1).is_some_and(|it| it.joining && it.lacks > 0));
+    assert!(
+        mirror
+            .facts(1)
+            .is_some_and(|it| it.rebuilding && it.lacks > 0)
+    );
     let until_ns = now_ns + 60_000 * MS;
     let mut turns = 0;
     while now_ns < until_ns && turns < 100 {
@@ -189,7 +192,7 @@ fn a_mend_whose_other_legs_have_left_says_nothing_is_lost() {
         }
     }
     assert!(
-        !lost && mirror.copies.mends.is_empty() && mirror.copies.jobs.iter().all(Option::is_none)
+        !lost && mirror.copies.repairs.is_empty() && mirror.copies.jobs.iter().all(Option::is_none)
     );
 }
 

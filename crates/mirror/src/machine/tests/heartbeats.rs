@@ -488,15 +488,15 @@ fn t09_a_longer_bound_is_on_the_legs_at_once_and_is_said_to_be_when_it_is() {
     );
     let now_ns = INTERVAL + 200 * MS;
     mirror.raise_bound(45_000, now_ns);
-    assert_eq!(mirror.said_bound_ms(), 0);
+    assert_eq!(mirror.committed_bound_ms(), 0);
     pass(&mut mirror, (now_ns, now_ns), Legs::one(1), &mut kept);
     assert_eq!(bounds(&mirror), [45_000, 0]);
-    assert_eq!(mirror.said_bound_ms(), 0, "leg 1 does not say it");
+    assert_eq!(mirror.committed_bound_ms(), 0, "leg 1 does not say it");
     kept.into_iter()
         .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
     pass(&mut mirror, (now_ns, now_ns), none, &mut Vec::new());
     assert_eq!(
-        (bounds(&mirror), mirror.said_bound_ms()),
+        (bounds(&mirror), mirror.committed_bound_ms()),
         ([45_000; 2], 45_000)
     );
     mirror.raise_bound(10_000, now_ns);

@@ -45,7 +45,7 @@ fn flush_fails(gave_up: bool, outcome: Outcome) -> (bool, Vec<(u32, Outcome)>, [
     let mut ended = run(&mut mirror, 5 * MS, &mut notes);
     // It may have what the other one has not any more.
     let facts = mirror.facts(1).unwrap();
-    assert_eq!(facts.in_sync || facts.joining, !again);
+    assert_eq!(facts.in_sync || facts.rebuilding, !again);
     ended.sort_unstable_by_key(|it| it.0 != ids[0]);
     (again, ended, ids)
 }
@@ -97,10 +97,10 @@ fn t13_a_loss_is_told_until_somebody_hears_of_it() {
     assert_eq!(mirror.times_given_up(), 0);
     assert_eq!(flush(&mut mirror, 2 * MS, true), Outcome::PathError);
     assert_eq!(mirror.times_given_up(), 1);
-    for heard in [false, false, true] {
-        mirror.flush_failed_for(heard);
+    for is_acknowledged in [false, false, true] {
+        mirror.flush_failed_for(is_acknowledged);
         let next = flush(&mut mirror, 3 * MS, false);
-        assert_eq!(next.is_done(), heard, "{next:?}");
+        assert_eq!(next.is_done(), is_acknowledged, "{next:?}");
     }
 }
 

@@ -54,7 +54,7 @@ fn one_is_rebuilt() -> (Mirror, Vec<Output>) {
     rest(&mut mirror, 4 * MS, 5 * SECOND);
     mirror.leg_found(1, 0, 5 * SECOND);
     let copies = rest(&mut mirror, 5 * SECOND, 6 * SECOND);
-    assert!(mirror.facts(1).unwrap().joining);
+    assert!(mirror.facts(1).unwrap().rebuilding);
     (mirror, copies)
 }
 
@@ -79,7 +79,7 @@ fn a_blink_without_writes_lacks_nothing_of_another() {
     blink(&mut mirror, 2, 7 * SECOND, |_| {});
     let facts = mirror.facts(2).unwrap();
     assert!(facts.in_sync && facts.lacks == 0, "{facts:?}");
-    assert!(mirror.facts(1).unwrap().joining, "the other goes on");
+    assert!(mirror.facts(1).unwrap().rebuilding, "the other goes on");
     // What leg 1 lacks stays marked on the legs.
     assert!(mirror.log.is_dirty(0));
 }
@@ -91,7 +91,7 @@ fn a_blink_with_a_write_lacks_that_region() {
         write(mirror, 2, 7 * SECOND + MS);
     });
     let facts = mirror.facts(2).unwrap();
-    assert!(facts.joining && facts.lacks == 1, "{facts:?}");
+    assert!(facts.rebuilding && facts.lacks == 1, "{facts:?}");
     assert!(mirror.members.rebuild(2).unwrap().lacks(2));
 }
 
@@ -197,7 +197,7 @@ fn a_leg_that_waits_is_the_source_of_a_mend() {
         mirror.handle_timeout(now_ns);
         run(&mut mirror, now_ns, &mut unreadable);
     }
-    assert!(mirror.facts(0).unwrap().mended > 0);
+    assert!(mirror.facts(0).unwrap().repaired > 0);
 }
 
 /// Leg 1 is rebuilt, leg 2 has left and can be reached: what leg 0 can't read is copied from it.
@@ -309,7 +309,7 @@ fn a_spare_that_is_read_all_the_time_returns() {
             mirror.handle_done(ended, Outcome::Done, now_ns);
         }
     }
-    assert!(mirror.facts(1).unwrap().in_sync || mirror.facts(1).unwrap().joining);
+    assert!(mirror.facts(1).unwrap().in_sync || mirror.facts(1).unwrap().rebuilding);
     assert!(given.is_empty() && ended.len() > 5, "{given:?} {ended:?}");
     assert!(ended.iter().all(|it| it.is_done()), "{ended:?}");
 }
@@ -407,7 +407,7 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
         |mirror| assert!(mirror.spare_lost(2)),
         |mirror| {
             // It is only there to be read.
-            mirror.set_member(2, members::Member::Away);
+            mirror.set_member(2, members::Member::Missing);
             mirror.leg_resized(2, REGION, 9 * SECOND);
         },
     ];
@@ -529,13 +529,13 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
     let mut found = mirror.leg(2).unwrap().committed;
     found.owner = Some(*mirror.ownership.owner());
-    mirror.see_to_missed(2, &found);
+    mirror.advance_missed(2, &found);
     assert!(mirror.knows_missed(2));
     let older = Superblock {
         sequence: found.sequence - 1,
         ..found
     };
-    mirror.see_to_missed(2, &older);
+    mirror.advance_missed(2, &older);
     assert!(!mirror.knows_missed(2));
 }
 
@@ -609,7 +609,7 @@ fn a_read_of_a_bad_block_is_served_by_a_leg_that_missed_nothing_there() {
         seen.news
     );
     assert!(mirror.facts(2).unwrap().rescued > 0);
-    assert!(seen.written.contains(&(0, 0)), "leg 0 is mended");
+    assert!(seen.written.contains(&(0, 0)), "leg 0 is repaired");
 }
 
 /// Region 2 was written since leg 2 left, and region 0 since leg 1 did.
@@ -690,6 +690,6 @@ fn a_repair_rewrites_from_a_spare_what_no_leg_in_sync_can_read() {
     }
     assert!(spoilt.is_empty(), "{spoilt:?}");
     for leg in 0..2 {
-        assert!(mirror.facts(leg).unwrap().mended > 0, "leg {leg}");
+        assert!(mirror.facts(leg).unwrap().repaired > 0, "leg {leg}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rules by hand: what each leg has somewhere is read in pieces, and mended (T5).
+//! Rules by hand: what each leg has somewhere is read in pieces, and repaired (T5).
 use super::super::*;
 use super::rules::{MS, run, started, well};
 use alloc::vec;
@@ -69,7 +69,7 @@ fn t05_what_is_bad_on_each_leg_at_another_place_is_read_and_mended() {
     assert!(media.bad.is_empty(), "{:?}", media.bad);
     for leg in 0..2 {
         let facts = mirror.facts(leg).unwrap();
-        assert!(facts.in_sync && facts.mended == 1, "{facts:?}");
+        assert!(facts.in_sync && facts.repaired == 1, "{facts:?}");
     }
     // As a whole, and once.
     media.reads = 0;
@@ -158,6 +158,6 @@ fn who_is_to_be_mended_is_asked_before_it_is_said_that_nobody_can_read() {
         }
     }
     assert_eq!(lost, 0, "leg 0 can read it by now");
-    assert_eq!(written, [1], "and the other one is mended");
-    assert_eq!(mirror.facts(0).map(|it| it.mended), Some(0));
+    assert_eq!(written, [1], "and the other one is repaired");
+    assert_eq!(mirror.facts(0).map(|it| it.repaired), Some(0));
 }

@@ -171,7 +171,7 @@ fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
     }
     assert_eq!(copied, 2 << 20);
     let facts = mirror.facts(1).unwrap();
-    assert!(facts.joining && facts.is_stuck(), "{facts:?}");
+    assert!(facts.rebuilding && facts.is_stuck(), "{facts:?}");
 }
 
 /// What a leg's superblock says, as it is written.
@@ -287,7 +287,7 @@ fn t50_a_leg_that_was_cut_before_its_data_has_nothing() {
 fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
     let mirror = cut();
     let mut first = said(&mirror, 0);
-    first.put(1, LegState::InSync);
+    first.set_state(1, LegState::InSync);
     let second = first.on(1, PLACE);
     let assembly = assemble(&[Ok(first), Ok(second)], Wishes::default()).unwrap();
     let (position, why) = (0, Why::Cut);
@@ -306,7 +306,7 @@ fn t50_a_cut_leg_is_stale_beside_one_that_is_whole() {
 fn t50_a_cut_leg_that_was_absent_has_nothing() {
     let mirror = cut();
     let mut first = said(&mirror, 0);
-    first.put(1, LegState::InSync);
+    first.set_state(1, LegState::InSync);
     let without = Wishes {
         without: true,
         ..Wishes::default()

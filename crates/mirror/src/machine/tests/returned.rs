@@ -71,7 +71,7 @@ fn t48_a_leg_with_a_foreign_record_is_looked_at_before_it_returns() {
     assert!(news.is_empty() && !mirror.may_read(1), "{news:?}");
     // No heartbeat comes there.
     let news = pass(&mut mirror, (4 * INTERVAL, 6 * INTERVAL), said);
-    assert!(news.contains(&News::Joined(1)), "{news:?}");
+    assert!(news.contains(&News::InSync(1)), "{news:?}");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
     assert_eq!(news, [News::Unfit(1, Unfit::Failed(Outcome::PathError))]);
     mirror.leg_found(1, 0, 2 * INTERVAL);
     let news = pass(&mut mirror, (2 * INTERVAL, 4 * INTERVAL), |_, _| {});
-    assert!(news.contains(&News::Joined(1)), "{news:?}");
+    assert!(news.contains(&News::InSync(1)), "{news:?}");
 }
 
 /// What it was given before the start, by whomever, it may execute yet.
@@ -120,7 +120,7 @@ fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
         mirror.handle_timeout(now_ns);
         run(&mut mirror, now_ns, &mut well);
         let facts = mirror.facts(1).unwrap();
-        assert!(now_ns >= late_ns || !facts.joining && !facts.in_sync);
+        assert!(now_ns >= late_ns || !facts.rebuilding && !facts.in_sync);
     }
     assert!(mirror.facts(1).unwrap().in_sync);
 }

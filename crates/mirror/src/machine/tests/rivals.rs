@@ -301,7 +301,7 @@ impl Rivals {
                         mirror.take(io, leg, Wait::Long)
                     });
                     let Some(ticket) = ticket else {
-                        mirror.nobody(io);
+                        mirror.no_reader(io);
                         continue;
                     };
                     self.acts(host, event);

@@ -419,7 +419,7 @@ fn t05_what_a_leg_could_not_read_is_read_again_and_rewritten_behind_a_newer_writ
     assert_eq!(ended, [(newer, Outcome::Done)]);
     assert_eq!(order, [("read", 1, range), ("written", 0, range)]);
     assert_eq!(
-        mirror.facts(0).map(|it| (it.errors, it.mended)),
+        mirror.facts(0).map(|it| (it.errors, it.repaired)),
         Some((1, 1))
     );
 }
@@ -589,10 +589,10 @@ fn t04_a_read_that_no_leg_may_serve_any_more_ends() {
     mirror.leg_lost(1, 0);
     assert!(matches!(mirror.poll_output(0), Some(Output::Read(it, ..)) if it == io));
     assert!(mirror.readers(io).is_empty());
-    mirror.nobody(io);
+    mirror.no_reader(io);
     let ended = run(&mut mirror, 0, &mut well);
     assert_eq!(ended, [(io, Outcome::MediaError)]);
-    mirror.nobody(io);
+    mirror.no_reader(io);
     assert_eq!(run(&mut mirror, 0, &mut well), [], "ended before");
 }
 

@@ -69,7 +69,8 @@ fn t55_addition_taken_back_before_it_is_said() {
 #[test]
 fn leg_that_gets_a_slot_begins_as_away() {
     let (mut mirror, under_way) = busy();
-    let is_away = |mirror: &Mirror, leg| matches!(mirror.members.get(leg), members::Member::Away);
+    let is_away =
+        |mirror: &Mirror, leg| matches!(mirror.members.get(leg), members::Member::Missing);
     let slot = add(&mut mirror).unwrap();
     assert!(is_away(&mirror, slot));
     mirror.leg_found(slot, 0, 3 * MS);

@@ -19,7 +19,7 @@ pub fn returned() -> Mirror {
     mirror.submit(Request::Write(FIRST, false), 2 * MS).unwrap();
     run(&mut mirror, 2 * MS, &mut well);
     mirror.leg_found(1, 0, 3 * MS);
-    while !mirror.facts(1).unwrap().joining {
+    while !mirror.facts(1).unwrap().rebuilding {
         let output = mirror.poll_output(3 * MS).unwrap();
         super::rules::end(&mut mirror, output, 3 * MS, &mut well);
     }

@@ -103,7 +103,7 @@ impl World {
                 seen_lineage: 1,
             };
             for superblock in &mut superblocks {
-                superblock.put(count as u8 - 1, LegState::Stale(lack));
+                superblock.set_state(count as u8 - 1, LegState::Stale(lack));
             }
         }
         let mut disks: Vec<_> = superblocks.iter().map(Disk::new).collect();
@@ -345,7 +345,7 @@ impl World {
                     };
                     let ticket = mirror.take(io, leg, wait);
                     let Some(ticket) = ticket.or_else(|| mirror.take(io, other?, wait)) else {
-                        mirror.nobody(io);
+                        mirror.no_reader(io);
                         continue;
                     };
                     (ticket, Given::Io(Request::Read(range), 0))
@@ -375,7 +375,7 @@ impl World {
                 Output::News(news) => {
                     let differs = mirror.check_report().differences > 0;
                     self.claim(!differs, "a check finds a difference");
-                    self.heard(news);
+                    self.is_acknowledged(news);
                     continue;
                 }
             };
@@ -386,14 +386,14 @@ impl World {
         }
     }
 
-    fn heard(&mut self, news: News) {
+    fn is_acknowledged(&mut self, news: News) {
         let what = match news {
             News::Left(leg, _) => {
                 self.disks[usize::from(leg)].found = false;
                 "left"
             }
-            News::Joining(_) => "joining",
-            News::Joined(leg) => {
+            News::Rebuilding(_) => "joining",
+            News::InSync(leg) => {
                 self.put_back.retain(|&it| it != usize::from(leg));
                 "joined"
             }
@@ -412,7 +412,7 @@ impl World {
             }
             News::Added(_) => "added",
             News::Resynced => "alike",
-            News::Mended(..) => "mended",
+            News::Repaired(..) => "repaired",
             News::Rescued(..) => "rescued",
             News::Unwritable(..) => "unwritable",
             News::Rewritten(_) => "rewritten",
@@ -430,7 +430,7 @@ impl World {
             }
             News::Broken => "broken",
             News::Cut(..) => "cut",
-            News::Doubt(_) => "in doubt",
+            News::Unverified(_) => "in doubt",
             News::Restored => "restored",
             News::Lapsed(_) => "lapsed",
             News::Renewed(_) => "renewed",

@@ -112,7 +112,7 @@ impl Course<'_> {
             // For a leg that was too short for a while, the mirror asks for an inspection.
             let short = |it: &LegReport| it.why.as_ref().is_some_and(|why| why.contains(SHORT));
             let aside: Vec<u8> = legs
-                .filter(|it| it.aside || it.status == LegStatus::Stale && short(it))
+                .filter(|it| it.admin_offline || it.status == LegStatus::Stale && short(it))
                 .filter_map(|it| it.slot)
                 .collect();
             let state = report.map(|it| it.state);

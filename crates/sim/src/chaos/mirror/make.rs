@@ -106,7 +106,7 @@ impl Shape {
         let leg = |slot: u8| NewLeg {
             id: Id([0x10 * number + slot; 16]),
             label: Label::cut(&format!("leg{slot}")),
-            alike: true,
+            in_sync: true,
         };
         let legs: Vec<NewLeg> = (0..self.legs as u8).map(leg).collect();
         let first = Superblock::new(&new, &legs, place)?;

@@ -149,7 +149,7 @@ impl Course<'_> {
         match &self.rig.world.nodes[self.rig.mirror_node(0)].body {
             Body::Core(engine) => {
                 let report = engine.mirror(MIRRORS_FROM);
-                report.is_some_and(|it| leg_of(&it.legs, leg).is_some_and(|leg| leg.aside))
+                report.is_some_and(|it| leg_of(&it.legs, leg).is_some_and(|leg| leg.admin_offline))
             }
             body => matches!(body, Body::Dead),
         }

@@ -124,7 +124,7 @@ impl World {
         mirror.leg_lost(leg as u8, self.now_ns);
         self.poll(mirror);
         if (0..self.disks.len()).all(|leg| self.has_left(mirror, leg)) {
-            self.go_on_without(mirror);
+            self.drop_left_legs(mirror);
         }
     }
 
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// What changes something ends, whatever legs have that left and hang.
-    fn go_on_without(&mut self, mirror: &mut Mirror) {
+    fn drop_left_legs(&mut self, mirror: &mut Mirror) {
         let changes = |asked: &Asked| !matches!(asked.request, Request::Read(_));
         for step in 0..4000 {
             if !self.asked.values().any(changes) {
@@ -445,8 +445,9 @@ impl World {
         let full = |leg: u8| mirror.facts(leg).is_some_and(|it| it.bad_full);
         let full = (0..self.disks.len() as u8).any(full);
         let lost = lost || full;
-        let whole =
-            mirror.superblock().in_sync().count() == self.disks.len() || lost || !mirror.begun;
+        let whole = mirror.superblock().in_sync().count() == self.disks.len()
+            || lost
+            || !mirror.startup.has_proposed();
         self.claim(whole, "a rebuild does not end");
         let first = mirror.members.in_sync().first().map_or(0, usize::from);
         for block in 0..self.blocks {
@@ -489,7 +490,7 @@ impl World {
             "stopped too early",
         );
         self.last_clean = clean && !mirror.update.is_broken();
-        if clean && mirror.begun && !mirror.update.is_broken() {
+        if clean && mirror.startup.has_proposed() && !mirror.update.is_broken() {
             self.kept = self.acked;
             self.count("clean");
         }
