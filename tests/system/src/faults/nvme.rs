@@ -3,7 +3,7 @@
 //! # Limits
 //! A command that finds the namespace inaccessible (ANA) is repeated, as by hosts with multipath.
 //! Namespace 1, whole blocks, no digests, no keep-alive; a command that takes longer than
-//! [`PATIENCE`] fails.
+//! `PATIENCE` fails.
 use super::nbd::{BLOCK, PATIENCE};
 use super::stop;
 use anyhow::{Context, Result, bail, ensure};
