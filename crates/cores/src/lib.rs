@@ -16,7 +16,7 @@ use engine::host::{
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
-use engine::mirror::{MIRRORS_FROM, MirrorReport};
+use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
 use engine::{Around, Machine};
 use mirror::Id;
@@ -78,6 +78,8 @@ pub enum RunEvent {
     Opened(u16, u64, Box<Namespace>),
     /// See [`HostEvent::Mirror`].
     Mirror(u16, Id),
+    /// See [`HostEvent::Record`].
+    Record(u16, RecordRequest),
     /// Why clients of a volume are refused until a user does something; `None`: they wait.
     Refused(u16, Option<String>),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
@@ -231,6 +233,7 @@ impl RunMachine {
                     | HostEvent::MarkEnded(..)
                     | HostEvent::Opened(..)
                     | HostEvent::Mirror(..)
+                    | HostEvent::Record(..)
                     | HostEvent::Unfinished { .. }
                     | HostEvent::Unflushed(..)
                     | HostEvent::Loss(..)),
@@ -292,6 +295,7 @@ impl RunMachine {
                 self.tell(RunEvent::MarkEnded(volume, serial, path));
             }
             HostEvent::Mirror(volume, id) => self.tell(RunEvent::Mirror(volume, id)),
+            HostEvent::Record(volume, what) => self.tell(RunEvent::Record(volume, what)),
             HostEvent::Opened(volume, serial, namespace) => {
                 self.tell(RunEvent::Opened(volume, serial, namespace));
             }

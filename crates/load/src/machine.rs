@@ -202,6 +202,7 @@ impl Load {
                 | HostEvent::Mark(..)
                 | HostEvent::MarkEnded(..)
                 | HostEvent::Mirror(..)
+                | HostEvent::Record(..)
                 | HostEvent::Opened(..)
                 | HostEvent::Unflushed(..)
                 | HostEvent::Loss(..)

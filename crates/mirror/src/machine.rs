@@ -103,7 +103,7 @@ use dirty_log::DirtyLog;
 use grow::Growth;
 use io::Slot;
 use legs::{Round, Work};
-use lifecycle::Stop;
+use lifecycle::{LineageRecord, Stop};
 use loss::Loss;
 use members::{Member, Members, Rebuild};
 use resync::Diverged;
@@ -171,6 +171,7 @@ pub struct Mirror {
     ownership: Ownership,
     lineage: u64,
     startup: Startup,
+    record: LineageRecord,
     stop: Stop,
     read_only: bool,
     accepting: Accepting,
@@ -215,6 +216,12 @@ impl Mirror {
     /// The latest proposal; the committed state if there is none.
     pub fn superblock(&self) -> &Superblock {
         &self.state
+    }
+
+    /// The state by the last event that was committed.
+    #[inline]
+    pub fn committed(&self) -> &Superblock {
+        &self.committed
     }
 
     /// Where the mirror lies on a leg.

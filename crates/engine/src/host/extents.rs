@@ -12,8 +12,8 @@ use super::HostEngine;
 use super::outbox::Outbox;
 use super::path::{Path, Role};
 use super::types::{HostEvent, PathNews};
-use crate::machine::{DeviceExtent, LocalDevice};
 use super::volumes::Volume;
+use crate::machine::{DeviceExtent, LocalDevice};
 use policy::PathIndex;
 
 /// What knows which bytes of a volume are holes.

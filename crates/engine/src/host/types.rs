@@ -398,6 +398,8 @@ pub enum HostEvent {
     ///
     /// [`MirrorConfig::known`]: crate::mirror::MirrorConfig::known
     Mirror(u16, mirror::Id),
+    /// A mirror asks for its record, or has something to be kept in it.
+    Record(u16, crate::mirror::RecordRequest),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),

@@ -4,6 +4,7 @@ use super::depth::Depth;
 use super::dispatch::Running;
 use super::holes::Run;
 use super::probe::Probe;
+use super::record::Asked;
 use super::requests::Part;
 use super::sizes::Extent;
 use super::start::Starting;
@@ -87,6 +88,10 @@ pub(crate) struct MirrorDevice {
     pub(super) refusal_lasts: bool,
     /// Paths that the host had found when bounds were looked at.
     pub(super) paths_found: u64,
+    /// What the program's record says of the mirror, for the start under way.
+    pub(super) evidence: Asked,
+    /// See [`MirrorReport`](super::MirrorReport).
+    pub(super) started_without: Vec<u8>,
 }
 
 pub(super) enum Phase {
@@ -337,6 +342,8 @@ impl MirrorDevice {
             unwiped: 0,
             refusal_lasts: false,
             paths_found: 0,
+            evidence: Asked::No,
+            started_without: Vec::new(),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::{IoLimits, Range, SecondaryMap};
 use mirror::assembly::Assembly;
+use mirror::assembly::degraded::Record;
 use mirror::bitmap::PAGE_BYTES;
 use mirror::copies::{Chosen, NoLeg};
 use mirror::layout::COPIES_AT;
@@ -59,6 +60,9 @@ pub(super) struct Running {
     pub frozen: bool,
     /// It was said that the mirror is ready.
     pub is_reported: bool,
+    /// The event of the committed state that was looked at for the record, and the record that was
+    /// handed over last.
+    pub recorded: (u64, Option<Record>),
 }
 
 impl Running {
@@ -118,7 +122,15 @@ impl Running {
             let Phase::Starting(starting) = core::mem::replace(&mut it.phase, Phase::Over) else {
                 unreachable!("it starts");
             };
-            start::machine(&start, starting.ownership, &limits, speed, cx.now_ns)
+            let records = it.config.degraded.records;
+            start::machine(
+                &start,
+                starting.ownership,
+                &limits,
+                speed,
+                records,
+                cx.now_ns,
+            )
         };
         Ok(Self {
             machine,
@@ -136,6 +148,7 @@ impl Running {
             compares,
             frozen: false,
             is_reported: false,
+            recorded: (assembly.next.event, None),
         })
     }
 }
@@ -178,6 +191,7 @@ impl MirrorDevice {
                 any = true;
             }
         }
+        self.keep_record(cx);
         any |= self.announce_returned(cx) | self.grow(cx.now_ns);
         // With memory for the largest that may be asked. Also while the host has no room: a beat
         // may come behind data.

@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use block::Range;
 use mirror::assembly::Refusal;
+use mirror::assembly::degraded::Reason;
 use mirror::machine::{CheckReport, LegFacts, Unfit};
 use mirror::{Id, Superblock};
 use volume::Outcome;
@@ -236,6 +237,66 @@ pub fn unwritable(outcome: Outcome) -> String {
     }
 }
 
+fn newest(known: &[Superblock]) -> Option<&Superblock> {
+    let usable = known.iter().filter(|it| it.leaves_room());
+    usable.max_by_key(|it| it.event)
+}
+
+/// Names legs by their slots, with their labels as far as `known` superblocks have them.
+fn name_slots(slots: &[u8], known: &[Superblock]) -> String {
+    let newest = newest(known);
+    let words = |&slot: &u8| {
+        let entry = newest.and_then(|it| it.legs.get(usize::from(slot))?.as_ref());
+        match entry.filter(|it| !it.label.is_empty()) {
+            Some(entry) => format!("leg {slot} ({})", entry.label),
+            None => format!("leg {slot}"),
+        }
+    };
+    slots.iter().map(words).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a mirror does not start without missing legs by itself; `None`: that is said already.
+pub fn waits(reason: &Reason, known: &[Superblock]) -> Option<String> {
+    let why = match reason {
+        Reason::Unusable(_) | Reason::Refused(_) => return None,
+        Reason::Off => "start_degraded is false".into(),
+        Reason::Shared => "other hosts can reach its legs, and one may have gone on with those \
+                           that are missing: set start_degraded = true if none ever does"
+            .into(),
+        Reason::NoRecord => "this host has no record of its last state".into(),
+        Reason::Untrusted => "this host's record of its last state is damaged, or was put back \
+                              from a copy, and may not be the last one"
+            .into(),
+        Reason::Older => "another host, or an engine with another state directory, has changed it \
+                          since this host did, and may have gone on with those that are missing"
+            .into(),
+        Reason::Unclean => "it was not stopped in order".into(),
+        Reason::Newer(slots) => {
+            let there = |slot: &u8| known.iter().any(|it| it.slot == *slot);
+            let newer: Vec<u8> = slots.iter().copied().filter(|it| !there(it)).collect();
+            match newer.is_empty() {
+                true => "this host has begun to change it since".into(),
+                false => format!(
+                    "this host has changed it since, or begun to: {} may have newer data",
+                    name_slots(&newer, known)
+                ),
+            }
+        }
+    };
+    Some(why)
+}
+
+/// A mirror has started by itself without these legs, which had everything.
+pub fn started_without(slots: &[u8], known: &[Superblock]) -> String {
+    let event = newest(known).map_or(0, |it| it.event);
+    format!(
+        "STARTED DEGRADED, by itself, without {}: by this host's record the legs that are there \
+         have all data, as of the clean stop of generation {event}; what is missing is rebuilt \
+         when it returns",
+        name_slots(slots, known)
+    )
+}
+
 /// Why legs make no mirror, and what to do. `mirror`: what it is called; `name`: of the legs given;
 /// `known`: what they say.
 pub fn refusal(
@@ -244,18 +305,8 @@ pub fn refusal(
     name: impl Fn(usize) -> String,
     known: &[Superblock],
 ) -> String {
-    let usable = known.iter().filter(|it| it.leaves_room());
-    let newest = usable.max_by_key(|it| it.event);
-    let slots = |slots: &[u8]| {
-        let words = |&slot: &u8| {
-            let entry = newest.and_then(|it| it.legs.get(usize::from(slot))?.as_ref());
-            match entry.filter(|it| !it.label.is_empty()) {
-                Some(entry) => format!("leg {slot} ({})", entry.label),
-                None => format!("leg {slot}"),
-            }
-        };
-        slots.iter().map(words).collect::<Vec<_>>().join(", ")
-    };
+    let newest = newest(known);
+    let slots = |slots: &[u8]| name_slots(slots, known);
     match refusal {
         Refusal::Nothing => "none of these is a leg".into(),
         Refusal::Newer(at, error) => format!("{}: {error}", name(*at)),

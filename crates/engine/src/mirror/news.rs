@@ -117,7 +117,9 @@ impl MirrorDevice {
                 self.state = MirrorState::Running;
                 "its last leg can be written again".into()
             }
+            News::Begins => return self.keep_lineage(cx),
             News::Stopped(clean) => {
+                self.keep_record(cx);
                 self.end();
                 self.grown.get_or_insert(Err("it was stopped".into()));
                 match clean {

@@ -92,6 +92,8 @@ impl MirrorDevice {
             refusals: self.refusals,
             other_name: self.other_name,
             acquiring: self.acquiring().is_some(),
+            started_without: self.started_without.clone(),
+            waits_for_record: running.is_some_and(|it| it.machine.waits_for_lineage_record()),
             unwiped: self.unwiped,
             adding,
             removing,
@@ -305,6 +307,14 @@ impl MirrorDevice {
                 (self.grow_requested, self.grown) = (true, None);
                 return Ok(());
             }
+            MirrorOrder::Evidence(evidence) => {
+                self.handle_evidence(evidence);
+                return Ok(());
+            }
+            MirrorOrder::Recorded(lineage) => {
+                self.handle_recorded(lineage, now_ns);
+                return Ok(());
+            }
             MirrorOrder::Stop => {
                 self.stop(now_ns);
                 return Ok(());
@@ -370,6 +380,8 @@ impl MirrorDevice {
             | MirrorOrder::Remove(_)
             | MirrorOrder::Forget(_)
             | MirrorOrder::Grow(_)
+            | MirrorOrder::Evidence(_)
+            | MirrorOrder::Recorded(_)
             | MirrorOrder::Stop
             | MirrorOrder::Begin(_)
             | MirrorOrder::Add(_) => {}

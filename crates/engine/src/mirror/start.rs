@@ -6,14 +6,17 @@
 //! and the machine begins. A record that takes the mirror over does not wait for writes of this
 //! host's previous engine (`Acquire`, T9); everything else does. A refusal is logged once; the next
 //! decision is made after a pause, when a leg comes or goes, or when the user asks for it, by what
-//! the legs say then. A mirror that another host owns is tried again only when a leg comes or the
-//! user asks for it: an owner that is silent for long must not lose it to a contender. A refusal
-//! that only a user can end is reported ([`HostEvent::Refused`]), so that clients don't wait.
+//! the legs say then. Where a leg is missing that had everything, the program's record of the
+//! mirror decides ([`record`](super::record)). A mirror that another host owns is tried again only
+//! when a leg comes or the user asks for it: an owner that is silent for long must not lose it to a
+//! contender. A refusal that only a user can end is reported ([`HostEvent::Refused`]), so that
+//! clients don't wait.
 use super::device::{Context, LegDevice, MirrorDevice, Missing, Phase, Purpose};
 use super::dispatch::Running;
 use super::messages;
 use super::probe::BLOCK;
 use super::quiesce::whole_ms;
+use super::record::Asked;
 use super::table::{Entry, Task};
 use super::types::{MirrorConfig, MirrorState};
 use crate::host::{HostEvent, IoOp};
@@ -116,10 +119,14 @@ impl MirrorDevice {
             }
         }
         any |= self.give_up_late_probes(cx);
-        let reads = self.reads();
+        let (reads, wait_ns) = (self.reads(), self.decision_wait_ns());
+        if self.evidence == Asked::Yes {
+            return any; // the answer is an order
+        }
         let Phase::Starting(it) = &mut self.phase else {
             unreachable!("it starts");
         };
+        it.ownership.set_wait(wait_ns);
         if it.ownership.decides(&reads, now_ns) {
             self.acquire(cx);
             any = true;
@@ -174,7 +181,7 @@ impl MirrorDevice {
         let it = self.ownership()?;
         match it.acquiring() {
             Some(acquire) => acquire.poll_timeout(),
-            None if self.stopping => None,
+            None if self.stopping || self.evidence == Asked::Yes => None,
             None => it.assembling_timeout(&self.reads()),
         }
     }
@@ -194,6 +201,9 @@ impl MirrorDevice {
         if let Some(why) = self.needless_discard(&given) {
             self.config.wishes.discard = None;
             return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx);
+        }
+        if self.ask_for_record(&given, cx) {
+            return;
         }
         let read_only = match self.assembled(&legs, &given, self.config.wishes) {
             Ok(assembly) if let Some(why) = self.is_other_mirror(&assembly) => {
@@ -336,11 +346,17 @@ impl MirrorDevice {
             };
             wishes.discard = Some(at.ok_or_else(why)?);
         }
-        assemble(&superblocks, wishes).map_err(|refusal| {
+        let assembled = assemble(&superblocks, wishes);
+        let assembled = assembled.or_else(|why| self.without_missing(&superblocks, why, wishes));
+        assembled.map_err(|(refusal, reason)| {
             let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
-            let why = self
-                .needs_writing(&refusal)
-                .unwrap_or_else(|| messages::refusal(&self.config.name, &refusal, name, &known));
+            let why = self.needs_writing(&refusal).unwrap_or_else(|| {
+                let why = messages::refusal(&self.config.name, &refusal, name, &known);
+                match reason.and_then(|it| messages::waits(&it, &known)) {
+                    Some(reason) => format!("{why}; not by itself: {reason}"),
+                    None => why,
+                }
+            });
             match refusal {
                 Refusal::Incomplete(_) | Refusal::NoneInSync(_) | Refusal::Nothing => {
                     Refused::new(Until::Legs, why)
@@ -402,8 +418,9 @@ impl MirrorDevice {
         for leg in &mut self.legs {
             leg.is_outdated = leg.found.is_some();
         }
-        // The user's word was of the legs as they were.
+        // The user's word was of the legs as they were, as was the record.
         self.config.wishes = Wishes::default();
+        self.evidence = Asked::No;
     }
 
     /// Writes the owner's record, as far as it goes. Returns whether anything was done.
@@ -499,7 +516,7 @@ impl MirrorDevice {
 
     /// Why it does not start, where that is a leg which is there and can't be written: to go on
     /// without it is no advice.
-    fn needs_writing(&self, refusal: &Refusal) -> Option<String> {
+    pub(super) fn needs_writing(&self, refusal: &Refusal) -> Option<String> {
         let needs = |slot: u8| match refusal {
             Refusal::Incomplete(missing) | Refusal::NoneInSync(missing) => missing.contains(&slot),
             Refusal::Nothing => true,
@@ -580,6 +597,7 @@ impl MirrorDevice {
             Ok(running) => self.phase = Phase::Running(Box::new(running)),
             Err(why) => return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, cx),
         }
+        self.handle_start(&given, wishes, cx);
         self.adopt_name(cx.now_ns);
         self.apply_admin_offline(cx.now_ns);
         self.check_sizes(cx.now_ns);
@@ -617,6 +635,7 @@ pub(super) fn machine(
     ownership: Ownership,
     limits: &block::IoLimits,
     speed: mirror::machine::Speed,
+    records: bool,
     now_ns: u64,
 ) -> Mirror {
     use crate::limits::{MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
@@ -626,6 +645,7 @@ pub(super) fn machine(
         speed,
         deallocate: limits.deallocate,
         write_zeroes: limits.write_zeroes,
+        records,
         ..mirror::machine::Config::new(MIRROR_IOS_MAX)
     };
     Mirror::start(start, ownership, config, now_ns)

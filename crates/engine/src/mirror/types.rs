@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use mirror::assembly::Wishes;
+use mirror::assembly::degraded::{Evidence, Permission, Record};
 use mirror::machine::{CheckReport, LegFacts, Resync, Speed};
 use mirror::superblock::Owner;
 use mirror::{Crc32c, Id, Label, Name, Superblock};
@@ -45,6 +46,8 @@ pub struct MirrorConfig {
     /// How long legs are waited for that could be missing; and, from when it is asked, one that
     /// doesn't answer.
     pub assemble_wait_ns: u64,
+    /// How it starts without legs.
+    pub degraded: DegradedStart,
     /// After what it was given has ended, a lost leg may not return for so long where nothing
     /// bounds when that is executed (T9).
     pub leg_quiesce_ns: u64,
@@ -58,6 +61,41 @@ pub struct MirrorConfig {
     pub lineage: u64,
     /// How fast is copied in the background, where the mirror was not told.
     pub speed: Speed,
+}
+
+/// How a mirror starts whose legs are not all there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DegradedStart {
+    /// Whether it does so by itself where a leg is missing that had everything at the last stop.
+    pub permission: Permission,
+    /// The program keeps a record of the mirror ([`RecordRequest`]).
+    pub records: bool,
+    /// Instead of [`MirrorConfig::assemble_wait_ns`], where all missing legs had left before that.
+    pub gone_wait_ns: Option<u64>,
+    /// The same, where all of them lacked data even then.
+    pub outdated_wait_ns: Option<u64>,
+}
+
+impl Default for DegradedStart {
+    fn default() -> Self {
+        Self {
+            permission: Permission::Off,
+            records: false,
+            gone_wait_ns: None,
+            outdated_wait_ns: None,
+        }
+    }
+}
+
+/// What a mirror asks of the program about the record of its last state
+/// ([`HostEvent::Record`](crate::host::HostEvent::Record)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordRequest {
+    /// What there is of the mirror with this identifier: answered by [`MirrorOrder::Evidence`].
+    Read(Id),
+    /// To be kept durably, instead of what was kept before: answered by [`MirrorOrder::Recorded`],
+    /// if it was. Those of one mirror are kept in order.
+    Keep(Record),
 }
 
 /// The mirrors of a core.
@@ -136,6 +174,10 @@ pub enum MirrorOrder {
     /// An order is taken back, where nothing of it can be on a leg:
     /// [`MirrorReport::taken_back`] says whether it was.
     TakeBack(Pending),
+    /// The answer to [`RecordRequest::Read`].
+    Evidence(Evidence),
+    /// The record of this lineage is durable.
+    Recorded(u64),
     /// The mirror is stopped in order; nothing starts it again but [`MirrorOrder::Begin`], or
     /// another engine.
     Stop,
@@ -299,6 +341,10 @@ pub struct MirrorReport {
     pub other_name: Option<Name>,
     /// How it starts was decided, and its owner's record is being written.
     pub acquiring: bool,
+    /// Slots of the legs in sync without which it started by itself.
+    pub started_without: Vec<u8>,
+    /// Changes wait until its lineage is recorded ([`RecordRequest::Keep`]).
+    pub waits_for_record: bool,
     /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.
     pub unwiped: u16,
     /// Slots, as bits, of new legs whose addition does not stand on the legs yet.

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! First the bitmaps of all legs in sync are read. Nothing is changed before somebody changes
-//! something, or an unclean stop has to be made good, or a leg returns. Then legs that lag get the
-//! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
+//! something, or an unclean stop has to be made good, or a leg returns. Then the host records the
+//! lineage, where it does so ([`LineageRecord`]); legs that lag get the newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
 use super::accept::Accepting;
@@ -21,6 +21,7 @@ use super::spare::Spare;
 use super::startup::{StartState, Startup};
 use super::unreadable::Unreadable;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
+use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
 use crate::copies::Chosen;
 use crate::limits::LEGS_MAX;
@@ -33,6 +34,18 @@ use block::Outcome;
 
 use block::SlotMap;
 use block::order::ChangeOrder;
+
+/// Whether the host has recorded the lineage, by which the next start knows a leg that has every
+/// acknowledged write ([`degraded`](crate::assembly::degraded)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineageRecord {
+    /// It was not asked to.
+    Due,
+    /// It was.
+    Asked,
+    /// It has, durably; or it keeps none.
+    Kept,
+}
 
 /// How far a stop is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +104,10 @@ impl Mirror {
             ownership,
             lineage: start.lineage,
             startup: Startup::new(state, assembly.unclean),
+            record: match config.records {
+                true => LineageRecord::Due,
+                false => LineageRecord::Kept,
+            },
             stop: Stop::No,
             read_only: assembly.read_only,
             loss: Loss::default(),
@@ -243,7 +260,14 @@ impl Mirror {
             // A newer braid has said things of it that this one would not write down again.
             StartState::Unchanged if self.holds_changes() || self.read_only => {}
             StartState::Unchanged if self.startup.needs_write && self.update.is_idle() => {
-                self.write_newest();
+                match self.record {
+                    LineageRecord::Due => {
+                        self.record = LineageRecord::Asked;
+                        self.news(News::Begins);
+                    }
+                    LineageRecord::Asked => {}
+                    LineageRecord::Kept => self.write_newest(),
+                }
             }
             StartState::WritingBitmaps if !self.log.is_writing_all() => {
                 self.startup.set(StartState::Running);
@@ -317,6 +341,34 @@ impl Mirror {
             self.set_stop(Stop::Draining);
         }
         self.wake = true;
+    }
+
+    /// The lineage was recorded durably ([`News::Begins`]).
+    pub fn handle_recorded(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.record = LineageRecord::Kept;
+        self.wake = true;
+    }
+
+    /// Whether changes wait for the record of the lineage.
+    pub fn waits_for_lineage_record(&self) -> bool {
+        self.startup.state() == StartState::Unchanged && self.record == LineageRecord::Asked
+    }
+
+    /// Returns what the host records of the mirror: the lineage that is to begin, once that was
+    /// asked for; else the last state that was committed.
+    pub fn lineage_record(&self) -> Record {
+        let committed = Record::of(&self.committed);
+        if committed.lineage == self.lineage || self.record == LineageRecord::Due {
+            return committed;
+        }
+        Record {
+            lineage: self.lineage,
+            event: self.committed.event + 1,
+            in_sync: self.members.in_sync().0,
+            clean: false,
+            ..committed
+        }
     }
 
     /// What the mirror is set to, or is about to be.

@@ -150,6 +150,10 @@ pub enum News {
     Lapsed(u8),
     /// They end again, and the leg is still ours.
     Renewed(u8),
+    /// Something is to be changed for the first time: the lineage is to be recorded durably
+    /// ([`Mirror::handle_recorded`](super::Mirror::handle_recorded)), and nothing is written to a
+    /// leg before.
+    Begins,
     /// All is on the legs, and nothing more comes; whether the stop is a clean one.
     Stopped(bool),
 }
@@ -181,6 +185,8 @@ pub struct Config {
     pub bad_bytes: u64,
     /// How long a region is left alone before its intent is forgotten.
     pub clear_after_ns: u64,
+    /// The host keeps a record of the last lineage: see [`News::Begins`].
+    pub records: bool,
 }
 
 impl Config {
@@ -199,6 +205,7 @@ impl Config {
             bad_ranges: 16,
             bad_bytes: 16 << 20,
             clear_after_ns: 5_000_000_000,
+            records: false,
         }
     }
 }

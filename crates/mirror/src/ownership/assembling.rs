@@ -2,8 +2,9 @@
 //!
 //! # Contract
 //! All legs are waited for that could be missing, until the assemble wait is over, counted from the
-//! first turn; the user can force an earlier decision. A leg that was asked is waited for as long,
-//! counted from its own read. After a refusal the legs that were known are read again before the
+//! first turn: by what those that are there say of the missing ones, it may be another one
+//! ([`Ownership::set_wait`]). The user can force an earlier decision. A leg that was asked is waited
+//! for until the assemble wait is over, counted from its own read. After a refusal the legs that were known are read again before the
 //! next decision, which is due when the pause is over, when a leg comes or goes, or when the user
 //! asks for it.
 use super::{Ownership, State};
@@ -50,6 +51,8 @@ impl LegRead {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Assembling {
     wait_ns: u64,
+    /// How long a decision waits for missing legs, by what is known of them.
+    decide_ns: u64,
     /// The first turn.
     since_ns: Option<u64>,
     /// The user wants a decision with the legs that are there.
@@ -62,6 +65,7 @@ impl Assembling {
     pub const fn new(wait_ns: u64) -> Self {
         Self {
             wait_ns,
+            decide_ns: wait_ns,
             since_ns: None,
             is_forced: false,
             known: 0,
@@ -82,6 +86,11 @@ impl Ownership {
         {
             self.set_state(State::Assembling);
         }
+    }
+
+    /// Sets how long a decision waits for missing legs, counted from the first turn.
+    pub fn set_wait(&mut self, wait_ns: u64) {
+        self.assembling.decide_ns = wait_ns;
     }
 
     /// Whether the superblocks of a leg are to be read now.
@@ -164,6 +173,7 @@ impl Ownership {
 
     fn waits_until(&self) -> u64 {
         let since_ns = self.assembling.since_ns;
-        since_ns.map_or(u64::MAX, |it| it.saturating_add(self.assembling.wait_ns))
+        let decide_ns = self.assembling.decide_ns;
+        since_ns.map_or(u64::MAX, |it| it.saturating_add(decide_ns))
     }
 }

@@ -110,6 +110,7 @@ pub fn mirror(count: u16, lineage: u64) -> MirrorConfig {
         knobs: Knobs::default(),
         wishes: Default::default(),
         assemble_wait_ns: 10 * SECOND,
+        degraded: Default::default(),
         leg_quiesce_ns: 30 * SECOND,
         hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
         owner: Owner {

@@ -3,6 +3,7 @@
 mod again;
 mod cost;
 mod deep;
+mod degraded;
 mod devices;
 mod frozen;
 mod grow;

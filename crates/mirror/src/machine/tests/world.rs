@@ -434,6 +434,7 @@ impl World {
             News::Restored => "restored",
             News::Lapsed(_) => "lapsed",
             News::Renewed(_) => "renewed",
+            News::Begins => unreachable!("no record is kept here"),
             News::Stopped(clean) => {
                 self.stopped = Some(clean);
                 "stopped"

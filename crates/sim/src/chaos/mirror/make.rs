@@ -216,6 +216,7 @@ impl Rig {
             known: None,
             assemble_wait_ns: shape.assemble_wait_ns,
             hole_bytes: HOLE_BYTES,
+            degraded: Default::default(),
             leg_quiesce_ns: match shape.unfenced {
                 true => BOUND_NS,
                 false => QUIESCE_NS,

@@ -1,0 +1,187 @@
+//! The record that the program keeps of a mirror on its host: which lineage the host began last.
+//!
+//! # Contract
+//! A lineage is recorded durably before its first event is written to a leg: until then changes
+//! wait. From then on the record follows the legs that are in sync, and the clean stop; nothing
+//! waits for that. Where all legs were there at a start, and no other host can reach them, their
+//! state is recorded too: no newer one can be elsewhere. Of legs that other hosts reach it is not,
+//! or two hosts would have records of one state.
+//!
+//! A start for which a leg is missing that had everything asks for the record, once per decision,
+//! and is decided by it ([`decide`]).
+use super::device::{Context, MirrorDevice, Phase};
+use super::messages;
+use super::types::RecordRequest;
+use crate::host::HostEvent;
+use alloc::format;
+use alloc::vec::Vec;
+use mirror::Superblock;
+use mirror::assembly::degraded::{
+    Decision, Evidence, Missing, Permission, Reason, decide, missing,
+};
+use mirror::assembly::{Assembly, Refusal, Wishes, assemble};
+use mirror::copies::{Chosen, NoLeg};
+
+/// Whether the program was asked for the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    No,
+    Yes,
+    Answered(Evidence),
+}
+
+fn superblocks(given: &[Result<Chosen, NoLeg>]) -> Vec<Result<Superblock, NoLeg>> {
+    given.iter().map(|it| it.map(|it| it.superblock)).collect()
+}
+
+impl MirrorDevice {
+    /// How long a decision waits for missing legs, by what is known of them.
+    pub(super) fn decision_wait_ns(&self) -> u64 {
+        let (usual, of) = (self.config.assemble_wait_ns, self.config.degraded);
+        if of.gone_wait_ns.is_none() && of.outdated_wait_ns.is_none() {
+            return usual;
+        }
+        let found = self.legs.iter().filter_map(|leg| leg.found);
+        let found: Vec<_> = found.collect();
+        let wait_ns = match missing(&superblocks(&found)) {
+            Some(Missing::Gone) => of.gone_wait_ns,
+            Some(Missing::Outdated) => of.outdated_wait_ns,
+            Some(Missing::InSync) | None => None,
+        };
+        wait_ns.unwrap_or(usual)
+    }
+
+    /// Asks for the record, if the decision depends on it. Returns whether it waits for the answer.
+    pub(super) fn ask_for_record(
+        &mut self,
+        given: &[Result<Chosen, NoLeg>],
+        cx: &mut Context<'_>,
+    ) -> bool {
+        let may = self.config.degraded.permission == Permission::On;
+        if !may || self.evidence != Asked::No || self.config.wishes != Wishes::default() {
+            return false;
+        }
+        let given = superblocks(given);
+        if !matches!(
+            assemble(&given, Wishes::default()),
+            Err(Refusal::Incomplete(_))
+        ) {
+            return false;
+        }
+        let mut legs = given.iter().filter_map(|it| it.ok());
+        let Some(leg) = legs.next() else {
+            return false;
+        };
+        self.evidence = Asked::Yes;
+        let request = RecordRequest::Read(leg.mirror);
+        let event = HostEvent::Record(cx.number, request);
+        cx.events.push_back(event);
+        true
+    }
+
+    /// The program has answered.
+    pub(super) fn handle_evidence(&mut self, evidence: Evidence) {
+        if self.evidence == Asked::Yes {
+            self.evidence = Asked::Answered(evidence);
+        }
+    }
+
+    /// The lineage of this run is recorded; the answer may be of one before.
+    pub(super) fn handle_recorded(&mut self, lineage: u64, now_ns: u64) {
+        let is_ours = self.config.lineage == lineage;
+        if let Phase::Running(it) = &mut self.phase
+            && is_ours
+        {
+            it.machine.handle_recorded(now_ns);
+        }
+    }
+
+    /// What legs come to that were refused: one may start without those that are missing.
+    ///
+    /// # Errors
+    /// It does not: the refusal, and why not by itself.
+    pub(super) fn without_missing(
+        &self,
+        given: &[Result<Superblock, NoLeg>],
+        refusal: Refusal,
+        wishes: Wishes,
+    ) -> Result<Assembly, (Refusal, Option<Reason>)> {
+        let missing = match &refusal {
+            Refusal::Incomplete(missing) if wishes == Wishes::default() => missing,
+            _ => return Err((refusal, None)),
+        };
+        if self.needs_writing(&refusal).is_some() {
+            return Err((refusal, None));
+        }
+        let evidence = match self.evidence {
+            Asked::Answered(evidence) => evidence,
+            Asked::No | Asked::Yes => Evidence::None,
+        };
+        let permission = self.config.degraded.permission;
+        match decide(given, missing, permission, evidence) {
+            Decision::Start(assembly) => Ok(assembly),
+            Decision::Wait(reason) => Err((refusal, Some(reason))),
+        }
+    }
+
+    /// The mirror begins to run with these legs: a start without legs is said, and what a whole one
+    /// shows is recorded.
+    pub(super) fn handle_start(
+        &mut self,
+        given: &[Result<Chosen, NoLeg>],
+        wishes: Wishes,
+        cx: &mut Context<'_>,
+    ) {
+        let given = superblocks(given);
+        let plain = assemble(&given, Wishes::default());
+        self.evidence = Asked::No;
+        self.started_without = match plain {
+            Err(Refusal::Incomplete(missing)) if wishes == Wishes::default() => missing,
+            Ok(assembly) if !self.config.shared && assembly.absent.is_empty() => {
+                if let Phase::Running(it) = &mut self.phase {
+                    it.recorded.0 = 0; // looked at in the next turn
+                }
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        if !self.started_without.is_empty() {
+            let known: Vec<Superblock> = given.iter().filter_map(|it| it.ok()).collect();
+            let line = messages::started_without(&self.started_without, &known);
+            let line = format!("{}: {line}", self.config.name);
+            cx.events.push_back(HostEvent::Warning(cx.number, line));
+        }
+    }
+
+    /// Hands over the record of the lineage that is to begin: changes wait for it.
+    pub(super) fn keep_lineage(&mut self, cx: &mut Context<'_>) {
+        let it = self.expect_running();
+        let record = it.machine.lineage_record();
+        it.recorded.1 = Some(record);
+        let request = RecordRequest::Keep(record);
+        let event = HostEvent::Record(cx.number, request);
+        cx.events.push_back(event);
+    }
+
+    /// Hands over the record of the committed state, if other legs are in sync in it than in the
+    /// one before, or it is that of a clean stop.
+    pub(super) fn keep_record(&mut self, cx: &mut Context<'_>) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        let event = it.machine.committed().event;
+        if it.recorded.0 == event || !self.config.degraded.records {
+            return;
+        }
+        it.recorded.0 = event;
+        let record = it.machine.lineage_record();
+        let what = |of: &mirror::assembly::degraded::Record| (of.lineage, of.in_sync, of.clean);
+        if it.recorded.1.as_ref().map(what) == Some(what(&record)) {
+            return;
+        }
+        it.recorded.1 = Some(record);
+        let request = RecordRequest::Keep(record);
+        let event = HostEvent::Record(cx.number, request);
+        cx.events.push_back(event);
+    }
+}
