@@ -183,6 +183,14 @@ pub struct Volume {
     /// Of a mirror: how long it waits for legs that could be missing.
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub assemble_wait: Option<u64>,
+    /// The same, where all missing legs had left before the last stop.
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub assemble_wait_degraded: Option<u64>,
+    /// The same, where all missing legs lacked data even then.
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub assemble_wait_outdated: Option<u64>,
+    /// Of a mirror: it starts by itself without legs that had everything, where that is safe.
+    pub start_degraded: Option<bool>,
     /// Of a mirror: how long a lost leg stays away where nothing else bounds it.
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub leg_quiesce: Option<u64>,

@@ -14,6 +14,7 @@
 //! # Limits
 //! Local files have no identity.
 use super::config::Volume;
+use super::mirrors::MirrorRecords;
 use super::records::{Found, Identity, IdentityKind, Kept, Records};
 use super::registry::{Place, Registry};
 use mirror::Id;
@@ -24,6 +25,8 @@ use volume::Namespace;
 
 /// All of them, and their files.
 pub struct Known {
+    /// Of the mirrors of this host.
+    pub mirror_records: MirrorRecords,
     records: Records<Shown>,
     /// By the names of volumes.
     map: BTreeMap<String, Shown>,
@@ -155,6 +158,7 @@ impl Known {
     /// Nothing yet; the next namespaces of `accepted` volumes are taken, whichever they are.
     pub fn new(registry: &Registry, accepted: &[String]) -> Self {
         Self {
+            mirror_records: MirrorRecords::new(registry.directory()),
             records: Records::new(registry),
             map: BTreeMap::new(),
             accepted: accepted.iter().map(|name| (name.clone(), None)).collect(),

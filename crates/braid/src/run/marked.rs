@@ -1,5 +1,6 @@
 //! What is written down before a volume is used: the mark for the engine after this one, and which
-//! namespace the volume has ([`marks`](super::marks), [`known`](super::known)).
+//! namespace the volume has ([`marks`](super::marks), [`known`](super::known)); and what is
+//! recorded of a mirror ([`Records`](super::mirrors::Records)).
 //!
 //! # Contract
 //! A volume whose namespace is another one than it had, or belongs to another engine, is not
@@ -87,13 +88,15 @@ impl Keeper {
         let service = Arc::clone(service);
         let keep = move || {
             loop {
-                let wait = match service.unanswered().is_empty() {
-                    true => Duration::MAX,
-                    false => AGAIN,
-                };
+                let waits =
+                    !service.unanswered().is_empty() || service.known().mirror_records.waits();
+                let wait = if waits { AGAIN } else { Duration::MAX };
                 match events.recv_timeout(wait) {
                     Ok(event) => service.keep(event),
-                    Err(RecvTimeoutError::Timeout) => service.mark_again(),
+                    Err(RecvTimeoutError::Timeout) => {
+                        service.mark_again();
+                        service.record_again();
+                    }
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
@@ -130,6 +133,7 @@ impl Service {
                 self.end_mark(volume, serial, path, true);
             }
             RunEvent::Mirror(volume, id) => self.keep_mirror(&self.name(volume), id),
+            RunEvent::Record(volume, request) => self.handle_record(volume, request),
             RunEvent::Opened(volume, serial, namespace) => self.opened(volume, serial, namespace),
             RunEvent::Unflushed(volume, line) => {
                 log::say(line);

@@ -10,11 +10,13 @@ mod again;
 mod kept;
 mod legs;
 mod orders;
+mod records;
 mod terms;
 
 pub use again::Stopped;
 pub(in crate::run) use kept::PAUSED;
 pub use legs::{name_legs, refuse_legs};
+pub use records::MirrorRecords;
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
 use super::known::Known;
@@ -23,7 +25,8 @@ use crate::mirror::same::Storage;
 use crate::uri::{PathUri, UriKind};
 use engine::Span;
 use engine::limits::MIRROR_SCRATCH_BYTES;
-use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
+use engine::mirror::{DegradedStart, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
+use mirror::assembly::degraded::Permission;
 use mirror::machine::Speed;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};
@@ -162,12 +165,27 @@ fn mirror_config(
         knobs: volume.knobs(),
         wishes: Default::default(),
         assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),
+        degraded: degraded(volume),
         leg_quiesce_ns: volume.leg_quiesce.unwrap_or(LEG_QUIESCE_NS),
         hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
         owner,
         shared: volume.is_shared(),
         lineage: draw_lineage(),
         speed: speed(volume),
+    }
+}
+
+fn degraded(volume: &Volume) -> DegradedStart {
+    DegradedStart {
+        permission: match volume.start_degraded {
+            Some(true) => Permission::On,
+            Some(false) => Permission::Off,
+            None if volume.is_shared() => Permission::Shared,
+            None => Permission::On,
+        },
+        records: true,
+        gone_wait_ns: volume.assemble_wait_degraded,
+        outdated_wait_ns: volume.assemble_wait_outdated,
     }
 }
 

@@ -368,6 +368,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         | RunEvent::MarkEnded(..)
         | RunEvent::Opened(..)
         | RunEvent::Mirror(..)
+        | RunEvent::Record(..)
         | RunEvent::Unflushed(..)
         | RunEvent::Loss(..)
         | RunEvent::Changed(..)) => keeper.keep(event),

@@ -144,7 +144,7 @@ impl<'a> Report<'a> {
                 "name": of.name,
                 "kind": kind(of),
                 "state": health.name(),
-                "why": self.mirror_state(*index).or_else(|| self.why(*index)),
+                "why": self.mirror_state(*index).or_else(|| self.mirror_note(*index)).or_else(|| self.why(*index)),
                 "risk": self.risk(*index),
                 "paths": paths.collect::<Vec<_>>(),
                 "legs": self.legs(*index),

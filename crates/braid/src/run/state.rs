@@ -25,6 +25,17 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
 /// # Errors
 /// It can't be written; then it is as before.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    write_by(path, |_| Ok(value))
+}
+
+/// Replaces a file by one with a value that depends on what the new file is.
+///
+/// # Errors
+/// It can't be written; then it is as before.
+pub fn write_by<T: Serialize>(
+    path: &Path,
+    value: impl FnOnce(&fs::File) -> std::io::Result<T>,
+) -> anyhow::Result<()> {
     replace(path, value).with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -53,16 +64,19 @@ pub fn remove_durably(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        // The next engine would refuse to start with it.
-        bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
-    }
+fn replace<T: Serialize>(
+    path: &Path,
+    value: impl FnOnce(&fs::File) -> std::io::Result<T>,
+) -> anyhow::Result<()> {
     let directory = path.parent().context("no directory")?;
     create(directory)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
+    let text = serde_json::to_string_pretty(&value(&file)?)?;
+    if text.len() as u64 > TEXT_BYTES_MAX {
+        // The next engine would refuse to start with it.
+        bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
+    }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;

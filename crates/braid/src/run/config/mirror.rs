@@ -130,6 +130,15 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
         let only = [
             ("leg", !volume.legs.is_empty()),
             ("assemble_wait", volume.assemble_wait.is_some()),
+            (
+                "assemble_wait_degraded",
+                volume.assemble_wait_degraded.is_some(),
+            ),
+            (
+                "assemble_wait_outdated",
+                volume.assemble_wait_outdated.is_some(),
+            ),
+            ("start_degraded", volume.start_degraded.is_some()),
             ("leg_quiesce", volume.leg_quiesce.is_some()),
             ("shared", volume.shared.is_some()),
             ("rebuild_floor", volume.rebuild_floor.is_some()),

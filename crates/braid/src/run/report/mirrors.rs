@@ -86,6 +86,29 @@ impl Report<'_> {
         }
     }
 
+    /// What a user should know of a mirror that serves.
+    pub(super) fn mirror_note(&self, volume: u16) -> Option<String> {
+        let it = self.of_mirror(volume)?;
+        if it.waits_for_record {
+            let why = "changes wait until its state is recorded in the state directory (the log \
+                       says if that fails)";
+            return Some(why.into());
+        }
+        let lacks = it.started_without.iter().filter(|slot| {
+            let mut legs = it.legs.iter();
+            let leg = legs.find(|leg| leg.slot == Some(**slot));
+            leg.is_some_and(|leg| leg.status != LegStatus::InSync)
+        });
+        let lacks: Vec<String> = lacks.map(|slot| format!("leg {slot}")).collect();
+        (!lacks.is_empty()).then(|| {
+            format!(
+                "it started degraded, by itself, without {}, which had all data at the last stop, \
+                 and is rebuilt when it returns",
+                lacks.join(", ")
+            )
+        })
+    }
+
     /// The legs of a mirror; none of another volume.
     pub(super) fn legs(&self, volume: u16) -> Vec<Value> {
         let mirror = self.of_mirror(volume);
@@ -106,6 +129,8 @@ impl Report<'_> {
             "state": self.health(volume).name(),
             "phase": it.map(|it| phase(&it.state)),
             "why": self.mirror_state(volume),
+            "note": self.mirror_note(volume),
+            "started_without": it.map(|it| &it.started_without),
             "policy": self.policy(volume),
             "ewma_shift": knobs.ewma_shift,
             "weight_timeout_ns": knobs.weight_timeout_ns,

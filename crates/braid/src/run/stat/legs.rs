@@ -17,6 +17,9 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
     if let Some(why) = mirror["why"].as_str() {
         paragraph(text, "", why)?;
     }
+    if let Some(note) = mirror["note"].as_str() {
+        paragraph(text, "", note)?;
+    }
     if let Some(held) = held(mirror) {
         paragraph(text, "", &held)?;
     }

@@ -2,6 +2,7 @@
 //! it again; and what it keeps others from.
 mod clones;
 mod cut;
+mod degraded;
 mod far;
 mod late;
 mod legs;
@@ -159,7 +160,7 @@ fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_wor
     let Some(place) = Place::new() else {
         return;
     };
-    place.config("assemble_wait = \"100ms\"\n");
+    place.config("assemble_wait = \"100ms\"\nstart_degraded = false\n");
     let engine = place.start();
     assert_eq!(place.client().write(0, 7), 0);
     end(engine);

@@ -272,6 +272,7 @@ fn refused(place: &Place, words: &[&str]) -> String {
 
 /// An engine whose leg 0 is of no use, and which goes on without it by word.
 fn without(place: &Place) -> Process {
+    place.config("start_degraded = false\n");
     let mut engine = process::begun(place.0.path());
     engine.notes("not started");
     place.told(&["mirror", "assemble", "v0", "--without-missing"]);

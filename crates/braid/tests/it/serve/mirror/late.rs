@@ -36,7 +36,7 @@ fn late_leg_returns_and_no_other_file() {
     let engine = place.start();
     assert_eq!(place.client().write(0, 1), 0);
     end(engine);
-    place.config("assemble_wait = \"100ms\"\n");
+    place.config("assemble_wait = \"100ms\"\nstart_degraded = false\n");
     place.rename("b", "away");
     let mut engine = begun(place.0.path());
     engine.notes("it is tried again");
@@ -109,7 +109,7 @@ impl Hung {
         place.until_in_sync();
         end(engine);
         std::fs::remove_file(place.path("b")).unwrap();
-        place.config("assemble_wait = \"100ms\"\n");
+        place.config("assemble_wait = \"100ms\"\nstart_degraded = false\n");
         let mut open = File::options();
         let mut config = open.append(true).open(place.path("b.toml")).unwrap();
         let more = format!(
@@ -201,7 +201,9 @@ fn mirror_starts_with_a_leg_that_comes_late() {
     assert_eq!(place.client().write(0, 1), 0);
     end(engine);
     for wait in ["100ms", "30s"] {
-        place.config(&format!("assemble_wait = \"{wait}\"\n"));
+        place.config(&format!(
+            "assemble_wait = \"{wait}\"\nstart_degraded = false\n"
+        ));
         place.rename("b", "away");
         let mut engine = begun(place.0.path());
         engine.notes("it is tried again");

@@ -315,7 +315,7 @@ fn a_leg_that_was_not_there_since_the_start_is_taken_out_removed_or_replaced() {
         };
         let (engine, _) = place.written();
         end(engine);
-        place.config("assemble_wait = \"500ms\"\n");
+        place.config("assemble_wait = \"500ms\"\nstart_degraded = false\n");
         std::fs::rename(place.path("b"), place.path("hidden")).unwrap();
         let mut engine = begun(place.0.path());
         engine.notes("not started");

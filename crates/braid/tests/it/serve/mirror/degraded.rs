@@ -1,0 +1,199 @@
+//! A mirror with a leg missing at the start: it starts by itself where the record of its host shows
+//! that it has everything, and nowhere else.
+use super::place::{Place, end, kill};
+use crate::serve::process::{Process, begun, wait_until};
+use std::fs;
+use std::path::PathBuf;
+
+/// With which a missing leg is not waited for long.
+const SOON: &str = "assemble_wait = \"100ms\"\n";
+
+impl Place {
+    fn move_to(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).unwrap();
+    }
+
+    /// An engine in which this was written to block 0, and that has ended.
+    fn lived(&self, byte: u8) {
+        let engine = self.start();
+        assert_eq!(self.client().write(0, byte), 0);
+        end(engine);
+    }
+
+    /// An engine without a leg that starts by itself.
+    fn alone(&self, hidden: &str) -> Process {
+        self.move_to(hidden, "hidden");
+        let mut engine = begun(self.0.path());
+        engine.notes("STARTED DEGRADED, by itself");
+        assert!(engine.says("v0: ready").is_some());
+        engine
+    }
+
+    /// What an engine without a leg says when it does not start; the leg is there again.
+    fn waits(&self, hidden: &str) -> String {
+        self.move_to(hidden, "hidden");
+        let mut engine = begun(self.0.path());
+        let line = engine.notes("not started");
+        kill(engine);
+        self.move_to("hidden", hidden);
+        assert!(line.contains("--without-missing"), "{line}");
+        line
+    }
+
+    /// The mirror's record.
+    fn record(&self) -> PathBuf {
+        let all = fs::read_dir(self.path("state").join("braid")).unwrap();
+        let mut all = all.map(|it| it.unwrap().path());
+        let is_it = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("mirror-") && name.ends_with(".json")
+        };
+        all.find(is_it).unwrap()
+    }
+}
+
+fn written() -> Option<Place> {
+    let place = Place::new()?;
+    place.config(SOON);
+    place.lived(1);
+    Some(place)
+}
+
+#[test]
+fn t14_a_alone_starts_and_then_b_alone_does_not() {
+    let Some(place) = written() else {
+        return;
+    };
+    let before = place.data("a");
+    let engine = place.alone("b");
+    assert!(place.data("a") == before, "nothing was changed");
+    let check = place.ask(&["check", "v0"]);
+    assert_eq!(check.status.code(), Some(1), "degraded: {check:?}");
+    let shown = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(
+        shown.contains("started degraded, by itself, without leg 1"),
+        "{shown}"
+    );
+    let status = place.told(&["mirror", "status", "v0"]);
+    assert_eq!(status["started_without"], serde_json::json!([1]));
+    let stat = place.ask(&["stat", "v0"]);
+    let shown = String::from_utf8_lossy(&stat.stdout).into_owned();
+    assert!(shown.contains("started degraded"), "{shown}");
+    let mut client = place.client();
+    assert_eq!(client.read(0)[0], 1);
+    assert_eq!(client.write(0, 2), 0);
+    end(engine);
+    place.move_to("hidden", "b");
+    let why = place.waits("a");
+    let newer = format!("leg 0 ({}) may have newer data", place.leg("a"));
+    assert!(why.contains(&newer), "{why}");
+    // On another host, or with the record lost.
+    place.move_to("state", "elsewhere");
+    let why = place.waits("a");
+    assert!(why.contains("this host has no record"), "{why}");
+    fs::remove_dir_all(place.path("state")).unwrap();
+    place.move_to("elsewhere", "state");
+    // A has all, and both do.
+    let engine = place.alone("b");
+    assert_eq!(place.client().read(0)[0], 2);
+    place.move_to("hidden", "b");
+    place.until_in_sync();
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn t14_a_record_from_a_backup_starts_no_old_half() {
+    let Some(place) = written() else {
+        return;
+    };
+    fs::copy(place.record(), place.path("backup")).unwrap();
+    let engine = place.alone("b");
+    assert_eq!(place.client().write(0, 2), 0);
+    end(engine);
+    place.move_to("hidden", "b");
+    fs::copy(place.path("backup"), place.record()).unwrap();
+    let why = place.waits("a");
+    assert!(why.contains("put back from a copy"), "{why}");
+}
+
+#[test]
+fn t14_a_record_older_than_the_legs_starts_none() {
+    let Some(place) = written() else {
+        return;
+    };
+    // Another host has the legs meanwhile, with a state directory of its own.
+    place.move_to("state", "ours");
+    place.lived(2);
+    fs::remove_dir_all(place.path("state")).unwrap();
+    place.move_to("ours", "state");
+    let why = place.waits("b");
+    assert!(why.contains("another host"), "{why}");
+    // Both there: it starts, and either is enough from then on.
+    place.lived(3);
+    let engine = place.alone("b");
+    assert_eq!(place.client().read(0)[0], 3);
+    end(engine);
+}
+
+#[test]
+fn t14_an_unclean_stop_starts_none_by_itself() {
+    let Some(place) = written() else {
+        return;
+    };
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 2), 0);
+    kill(engine);
+    for hidden in ["a", "b"] {
+        let why = place.waits(hidden);
+        assert!(why.contains("it was not stopped in order"), "{why}");
+    }
+}
+
+/// A leg that has never been recorded, and one for which the user does not want it.
+#[test]
+fn a_mirror_starts_by_itself_only_as_its_configuration_has_it() {
+    let Some(place) = written() else {
+        return;
+    };
+    for (keys, why) in [
+        ("start_degraded = false\n", "start_degraded is false"),
+        (
+            "shared = true\n",
+            "set start_degraded = true if none ever does",
+        ),
+    ] {
+        place.config(&format!("{SOON}{keys}"));
+        let line = place.waits("b");
+        assert!(line.contains(why), "{line}");
+    }
+    place.config(&format!("{SOON}start_degraded = true\n"));
+    end(place.alone("b"));
+}
+
+#[test]
+fn t14_changes_wait_until_their_record_is_written() {
+    let Some(place) = written() else {
+        return;
+    };
+    // A directory in its way: the file can't be made.
+    let way = place.record().with_extension("new");
+    let mut engine = place.start();
+    fs::create_dir(&way).unwrap();
+    let mut client = place.client();
+    client.send_write(0, 2);
+    engine.notes("changes wait until it can be");
+    let waits = || {
+        let check = place.ask(&["check", "v0"]);
+        String::from_utf8_lossy(&check.stdout).contains("changes wait until its state is recorded")
+    };
+    wait_until(|| waits().then_some(()));
+    assert_eq!(place.client().read(0)[0], 1, "reads don't wait");
+    fs::remove_dir(&way).unwrap();
+    assert_eq!(client.answer(), 0);
+    assert!(!waits());
+    end(engine);
+    let engine = place.alone("b");
+    assert_eq!(place.client().read(0)[0], 2);
+    end(engine);
+}
