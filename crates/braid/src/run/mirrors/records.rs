@@ -125,13 +125,25 @@ impl MirrorRecords {
         state::write_by(&self.path(record.mirror), kept)
     }
 
-    /// Whether the next start could take an older record for this one.
-    fn is_misleading(&self, record: &Record) -> bool {
+    /// What there is where a record can't be written.
+    fn left(&self, record: &Record) -> Left {
         match self.read(record.mirror) {
-            Evidence::Record(old) => old.lineage != record.lineage,
-            Evidence::None | Evidence::Untrusted => false,
+            Evidence::Record(old) if old.lineage == record.lineage => Left::Enough,
+            Evidence::Record(_) => Left::Misleading,
+            Evidence::None | Evidence::Untrusted => Left::None,
         }
     }
+}
+
+/// What there is instead of a record that can't be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// None that counts.
+    None,
+    /// One of the same lineage.
+    Enough,
+    /// One of another lineage, which the next start would take for the last.
+    Misleading,
 }
 
 /// What a file holds; `None`: there is none.
@@ -194,17 +206,22 @@ impl Service {
             return;
         };
         if let Err(error) = records.keep(&record) {
-            let waits = !is_unsafe && records.is_misleading(&record);
+            let left = records.left(&record);
+            let waits = left == Left::Misleading && !is_unsafe;
             if is_first {
                 let path = records.path(record.mirror);
-                let what = match waits {
-                    true => {
-                        "changes wait until it can be: make room there or make it writable, \
-                             or remove the old one"
+                let what = match left {
+                    _ if waits => {
+                        "changes wait until it can be: make room there or make it writable, or \
+                         remove the old one"
                     }
-                    false => {
-                        "if a leg is missing at the next start, the mirror does not start \
-                              by itself"
+                    Left::Misleading => {
+                        "unsafe_without_mark: a later start may take the old one for the last, \
+                         and start with old data: remove it"
+                    }
+                    Left::Enough => "the one before says enough",
+                    Left::None => {
+                        "if a leg is missing at the next start, the mirror does not start by itself"
                     }
                 };
                 log::say(format!(
@@ -271,7 +288,7 @@ mod tests {
                 false => std::fs::rename(&backup, &path).unwrap(),
             }
             assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
-            assert!(!records.is_misleading(&later));
+            assert_eq!(records.left(&later), Left::None);
         }
         records.keep(&later).unwrap();
         assert_eq!(records.read(RECORD.mirror), Evidence::Record(later));
@@ -295,9 +312,9 @@ mod tests {
             lineage: 5,
             ..RECORD
         };
-        assert!(!records.is_misleading(&next), "there is none");
+        assert_eq!(records.left(&next), Left::None);
         records.keep(&RECORD).unwrap();
-        assert!(records.is_misleading(&next));
-        assert!(!records.is_misleading(&RECORD));
+        assert_eq!(records.left(&next), Left::Misleading);
+        assert_eq!(records.left(&RECORD), Left::Enough);
     }
 }
