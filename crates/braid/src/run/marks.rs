@@ -7,8 +7,8 @@
 //! after a stop in which all changes of data ended; where some were not flushed then, one that
 //! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
 //! volume that leaves goes and stays likewise. A volume is known by a path that it had, or by its
-//! namespace, whatever it is called and whichever control socket its engine had; its name alone
-//! says nothing. Marks of an engine that has ended ([`Registry`]) become this engine's; those of a
+//! namespace, whatever it is called and whichever control socket its engine had. Its name counts
+//! only where its configuration does not say which namespace it has (`nvme-ng:`, `queue:`). Marks of an engine that has ended ([`Registry`]) become this engine's; those of a
 //! running engine stay its own, and are heeded where that engine does not have the volume. A volume
 //! whose paths are discovered is known by any that it would be told of, too, and has them from its
 //! start: else its first flush would miss controllers that are told of later (T13).
@@ -19,7 +19,7 @@ use super::records::{Identity, Kept, Records};
 use super::registry::{Place, Registry, places};
 use super::state;
 use crate::log;
-use crate::uri::PathUri;
+use crate::uri::{PathUri, UriKind};
 use engine::host::WriteFailover;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +67,8 @@ struct Found {
     mark: Mark,
     /// From when on its bound counts.
     since: Instant,
+    /// The volume of its name may be its own, whatever both lead to.
+    by_name: bool,
 }
 
 /// What earlier engines have left of a volume.
@@ -80,8 +82,11 @@ pub struct Before {
 
 impl Found {
     fn now(mark: Mark) -> Self {
-        let since = Instant::now();
-        Self { mark, since }
+        Self {
+            mark,
+            since: Instant::now(),
+            by_name: false,
+        }
     }
 
     /// Whether nothing of it can be executed any more.
@@ -195,9 +200,13 @@ impl Marks {
         for found in self.records.read(registry, &identities)? {
             let (of, mark) = (&found.record.of, found.record.holds.clone());
             let is_own = of.engine == registry.id();
-            let Some(volume) = volumes.iter().find(|it| mark.is_perhaps_of(it)) else {
+            let by_name =
+                |it: &Volume| is_silent(it) && of.has_name_of(&Identity::of(it, registry.id()));
+            let its = volumes.iter().find(|it| mark.is_perhaps_of(it));
+            let Some(volume) = its.or_else(|| volumes.iter().find(|it| by_name(it))) else {
                 continue;
             };
+            let by_name = its.is_none();
             if is_own && found.path.is_some() && self.map.contains_key(&of.volume) {
                 continue; // of a volume that this engine has, or had
             }
@@ -209,7 +218,7 @@ impl Marks {
                 continue;
             }
             any = true;
-            self.take_over(&volume.name, mark);
+            self.take_over(&volume.name, mark, by_name);
             match found.path.filter(|_| theirs.is_none()) {
                 Some(path) if self.records.has(&volume.name) => merged.push(path),
                 Some(path) => self.records.claim(&volume.name, path, found.record),
@@ -231,13 +240,19 @@ impl Marks {
         Ok(())
     }
 
-    fn take_over(&mut self, name: &str, mark: Mark) {
+    fn take_over(&mut self, name: &str, mark: Mark, by_name: bool) {
         let both = match self.map.remove(name) {
             Some(own) => own.merged(mark),
             None => mark,
         };
         self.map.insert(name.to_owned(), both.clone());
-        self.found.insert(name.to_owned(), Found::now(both));
+        let before = self.found.get(name).is_some_and(|it| it.by_name);
+        let by_name = by_name || before;
+        let found = Found {
+            by_name,
+            ..Found::now(both)
+        };
+        self.found.insert(name.to_owned(), found);
     }
 
     /// The namespace of a volume is known: its mark names it.
@@ -267,8 +282,11 @@ impl Marks {
 
     /// All that earlier engines left of a volume, perhaps under other names.
     fn of(&self, volume: &Volume) -> impl Iterator<Item = &Found> {
-        let marks = self.found.values();
-        marks.filter(|it| it.mark.is_perhaps_of(volume))
+        let named = |name: &str, it: &Found| it.by_name && name == volume.name;
+        let marks = self.found.iter();
+        let marks =
+            marks.filter(move |(name, it)| named(name, it) || it.mark.is_perhaps_of(volume));
+        marks.map(|(_, it)| it)
     }
 
     /// Paths that earlier engines had, and of which discovery would tell a volume that doesn't have
@@ -493,6 +511,12 @@ impl Marks {
     }
 }
 
+/// Whether nothing in its configuration says which namespace a volume has, though it has one.
+fn is_silent(volume: &Volume) -> bool {
+    let mut paths = volume.paths.iter().map(|keys| keys.uri.kind());
+    places(volume).is_empty() && paths.any(UriKind::is_namespace)
+}
+
 /// Whether both are the same paths, in whatever order.
 fn same(a: &[String], b: &[String]) -> bool {
     let set = |uris: &[String]| uris.iter().cloned().collect::<BTreeSet<_>>();
@@ -688,6 +712,25 @@ mod tests {
             "{line}"
         );
         assert_eq!(wait_ns(&of("a", "mem:2MiB")), Some(30_000_000_000));
+    }
+
+    /// The kernel's devices have other numbers now.
+    #[test]
+    fn t09_name_counts_where_nothing_says_which_namespace() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let before = volume("v0", "nvme-ng:/dev/ng0n1");
+        let mut marks = started(place, &[&before]);
+        marks.keep(&before, 60_000_000_000).unwrap();
+        let wait_ns = |id, of: &Volume| started_as(id, place, &[of]).wait_ns(of);
+        let [other, far] = [
+            volume("w0", "nvme-ng:/dev/ng1n1"),
+            volume("v0", &nvme("10.0.0.1", "s?nsid=1")),
+        ];
+        assert_eq!([wait_ns("a", &other), wait_ns("a", &far)], [None; 2]);
+        let now = volume("v0", "nvme-ng:/dev/ng1n1");
+        assert_eq!(wait_ns("b", &now), None, "another engine's name");
+        assert_eq!(wait_ns("a", &now), MINUTE);
     }
 
     /// Two volumes of before are one now: it waits for the longer one, and one file is left.
