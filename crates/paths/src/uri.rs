@@ -12,10 +12,11 @@
 //! their own words. A text that is no path URI is a usage error that says what would be one.
 pub mod discovery;
 mod keys;
+pub mod names;
 mod resolve;
 pub mod zone;
 
-pub use keys::PathKeys;
+pub use keys::{PathKeys, name};
 pub use resolve::{Found, Start};
 
 use crate::units::parse_size;

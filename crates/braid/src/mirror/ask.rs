@@ -30,7 +30,7 @@ impl MirrorArgs {
 pub struct LegArgs {
     /// Mirror
     volume: String,
-    /// Its number as `braid stat` shows it, or its URI
+    /// Its name or number as `braid stat` shows them, or its URI
     leg: String,
     #[command(flatten)]
     common: Common,
@@ -53,7 +53,7 @@ pub struct AssembleArgs {
     /// had: what only they have, or had, is lost
     #[arg(long)]
     without_missing: bool,
-    /// Give up what this leg has: its number as `braid stat` shows it, or its URI
+    /// Give up what this leg has: its name or number as `braid stat` shows them, or its URI
     #[arg(long, value_name = "LEG")]
     discard: Option<String>,
     /// Its legs are of a mirror with another name, as they should: that is called as this one then
@@ -79,7 +79,7 @@ pub struct CheckArgs {
 pub struct RepairArgs {
     #[command(flatten)]
     check: CheckArgs,
-    /// The leg that counts: its number as `braid stat` shows it, or its URI. Without it, the one in
+    /// The leg that counts: its name or number as `braid stat` shows them, or its URI. Without it, the one in
     /// sync with the lowest number, where all are in sync for equally long
     #[arg(long, value_name = "LEG")]
     from: Option<String>,

@@ -55,7 +55,7 @@ pub struct AddArgs {
 pub struct ReplaceArgs {
     /// Mirror
     volume: String,
-    /// The leg that goes: its number as `braid stat` shows it, or its URI
+    /// The leg that goes: its name or number as `braid stat` shows them, or its URI
     leg: String,
     /// The new one: file:/path, or nvme-tcp://…
     #[arg(value_parser = checked::<PathUri>)]
@@ -272,7 +272,9 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     for leg in items(&value["legs"]) {
         let slot = leg["slot"].as_u64().map_or("-".into(), |it| it.to_string());
         let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
-        write!(text, "  leg {slot}  {uri}  {state}")?;
+        let name = leg["name"].as_str();
+        let name = name.map_or(String::new(), |name| format!("{name}  "));
+        write!(text, "  leg {slot}  {name}{uri}  {state}")?;
         if leg["progress"].is_object() {
             let done = leg["progress"]["done"].as_f64().unwrap_or(0.0) * 100.0;
             let far = far(&leg["progress"]);

@@ -210,7 +210,7 @@ pub struct CancelParams {
 #[serde(deny_unknown_fields)]
 pub struct PathParams {
     pub volume: String,
-    /// Its URI; of one that is there, also its number.
+    /// Its URI; of one that is there, also its name or number.
     pub path: String,
     /// Also the last usable path.
     #[serde(default)]
@@ -222,7 +222,7 @@ pub struct PathParams {
 #[serde(deny_unknown_fields)]
 pub struct MirrorParams {
     pub volume: String,
-    /// Its number, or its URI.
+    /// Its name, its number, or its URI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leg: Option<String>,
     /// Starts without legs that are missing.
@@ -273,6 +273,24 @@ impl MirrorParams {
 }
 
 impl EngineCall {
+    /// The volume that is meant, as the caller calls it.
+    pub fn volume_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Check(it) => it.volume.as_mut(),
+            Self::Accept(it) => Some(&mut it.volume),
+            Self::Explain(it) => Some(&mut it.volume),
+            Self::Policy(it) => Some(&mut it.volume),
+            Self::Knob(it) => Some(&mut it.volume),
+            Self::ExportAdd(it) | Self::ExportRemove(it) => Some(&mut it.volume),
+            Self::PathAdd(it)
+            | Self::PathRemove(it)
+            | Self::PathFail(it)
+            | Self::PathRestore(it)
+            | Self::PathDrain(it) => Some(&mut it.volume),
+            _ => None, // of all volumes, or of a mirror, which has one name
+        }
+    }
+
     /// Parameters of `mirror.…`; `None`: it is another method.
     pub fn of_mirror(&self) -> Option<&MirrorParams> {
         match self {

@@ -169,7 +169,8 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
             let whys: Vec<&str> = whys.into_iter().flatten().collect();
             let why = (!whys.is_empty()).then(|| format!(": {}", whys.join("; ")));
             if state != "in-sync" || why.is_some() {
-                writeln!(text, "  {uri}: {state}{}", why.unwrap_or_default())?;
+                let name = called(leg);
+                writeln!(text, "  {name}{uri}: {state}{}", why.unwrap_or_default())?;
             }
         }
         if let Some(risk) = volume["risk"].as_str() {
@@ -183,9 +184,16 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
             let whys = [&path["why"], &path["damage"]];
             for why in whys.into_iter().filter_map(Value::as_str) {
                 let uri = word(&path["uri"]);
-                writeln!(text, "  {} {uri}: {why}", number(&path["path"]))?;
+                let (number, name) = (number(&path["path"]), called(path));
+                writeln!(text, "  {number} {name}{uri}: {why}")?;
             }
         }
     }
     Ok(())
+}
+
+/// The name of a path or leg, with a space behind it.
+fn called(it: &Value) -> String {
+    let name = it["name"].as_str();
+    name.map_or(String::new(), |name| format!("{name} "))
 }

@@ -15,6 +15,7 @@ use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns, format_utc};
+use crate::uri::names;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use std::fmt::Write;
@@ -223,7 +224,7 @@ pub enum PathVerb {
 pub struct PathArgs {
     /// Volume
     volume: String,
-    /// Path URI; of one that is there, also its number as `braid stat` shows it
+    /// Path URI; of one that is there, also its name or number as `braid stat` shows them
     path: String,
     #[command(flatten)]
     common: Common,
@@ -398,7 +399,11 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
             common,
         } => {
             // Checked here, so that a wrong word is a usage error whether or not an engine runs.
-            let parsed = policy::Policy::parse(policy);
+            let names_path = policy.strip_prefix("devid:").is_some_and(names::is_name);
+            let parsed = match names_path {
+                true => Ok(policy::Policy::QueueDepth), // the engine knows whether there is one
+                false => policy::Policy::parse(policy),
+            };
             parsed.map_err(|error| Usage::error(format!("\"{policy}\": {error}")))?;
             (volume, Some(policy.clone()), common)
         }

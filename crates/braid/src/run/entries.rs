@@ -9,7 +9,7 @@
 //! that made it `Opening` takes it out of that state.
 use super::config::PathKeys;
 use crate::mirror::same::Storage;
-use crate::uri::PathUri;
+use crate::uri::{PathUri, names};
 use engine::host::Change;
 use policy::PathIndex;
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,8 @@ pub struct PathEntry {
     id: u64,
     /// URI and attributes.
     config: PathKeys,
+    /// As the file has it, or made.
+    name: String,
     /// The engine's; `devid:N` is index N - 1.
     index: PathIndex,
     origin: Origin,
@@ -101,6 +103,7 @@ impl PathEntry {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             config,
+            name: String::new(),
             index,
             origin: Origin::User,
             admin: AdminState::Enabled,
@@ -117,6 +120,17 @@ impl PathEntry {
     /// URI and attributes.
     pub fn config(&self) -> &PathKeys {
         &self.config
+    }
+
+    /// What users call it: no other path of its volume is called so.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is meant by a user's word: its URI, name or number.
+    pub fn is_called(&self, word: &str) -> bool {
+        let number = word.parse::<u8>();
+        number == Ok(self.index.0) || word == self.name || word == self.config.uri.to_string()
     }
 
     /// The engine's index.
@@ -269,10 +283,46 @@ impl PathTable {
                 ..PathEntry::new(config.clone(), PathIndex(index))
             }
         });
-        Self {
+        let mut table = Self {
             all: all.collect(),
             awaited: admin,
+        };
+        table.name_all();
+        table
+    }
+
+    /// Names as the file has them, and others for the rest: one that was made stays, unless the
+    /// file has it for another path by now.
+    fn name_all(&mut self) {
+        let given = self.all.iter().filter_map(|it| it.config.name.clone());
+        let mut taken: Vec<String> = given.collect();
+        for it in &mut self.all {
+            it.name = match &it.config.name {
+                Some(name) => name.clone(),
+                None if !it.name.is_empty() && !taken.contains(&it.name) => {
+                    std::mem::take(&mut it.name)
+                }
+                None => names::made(&it.config.uri, |name| taken.iter().any(|it| it == name)),
+            };
+            taken.push(it.name.clone());
         }
+    }
+
+    /// The names of paths are as the file has them now; which have changed, by URI.
+    pub fn take_names(&mut self, paths: &[PathKeys]) -> Vec<(String, String)> {
+        let before: Vec<String> = self.iter().map(|it| it.name.clone()).collect();
+        for it in &mut self.all {
+            if let Some(keys) = paths.iter().find(|keys| keys.uri == it.config.uri) {
+                it.config.name.clone_from(&keys.name);
+            }
+        }
+        self.name_all();
+        let renamed = self
+            .iter()
+            .zip(before)
+            .filter(|(it, name)| it.name != *name);
+        let renamed = renamed.map(|(it, _)| (it.config.uri.to_string(), it.name.clone()));
+        renamed.collect()
     }
 
     /// All, in order.
@@ -302,6 +352,11 @@ impl PathTable {
     /// Of this id.
     pub fn of_id(&mut self, id: u64) -> Option<&mut PathEntry> {
         self.iter_mut().find(|it| it.id == id)
+    }
+
+    /// The one that a user's word means.
+    pub fn called(&self, word: &str) -> Option<&PathEntry> {
+        self.iter().find(|it| it.is_called(word))
     }
 
     /// Of this URI.
@@ -341,6 +396,7 @@ impl PathTable {
             storage,
             ..PathEntry::new(config, index)
         });
+        self.name_all();
     }
 
     /// A path that has joined came from discovery; what a user wanted of it before it left.
@@ -428,6 +484,40 @@ mod tests {
 
     fn numbers(table: &PathTable) -> Vec<u8> {
         table.iter().map(|it| it.index.0).collect()
+    }
+
+    fn called(table: &PathTable) -> Vec<&str> {
+        table.iter().map(PathEntry::name).collect()
+    }
+
+    fn keys(name: Option<&str>, uri: &str) -> PathKeys {
+        let uri: PathUri = uri.parse().unwrap();
+        PathKeys {
+            name: name.map(str::to_owned),
+            ..uri.into()
+        }
+    }
+
+    #[test]
+    fn names_stay_while_paths_come_and_go() {
+        let paths = [keys(None, "file:/a/leg"), keys(None, "file:/b/leg")];
+        let mut table = PathTable::new(&paths, BTreeMap::new(), &BTreeMap::new());
+        assert_eq!(called(&table), ["leg", "b-leg"]);
+        table.remove(PathIndex(0));
+        assert_eq!(called(&table), ["b-leg"]);
+        table.join(keys(None, "file:/c/leg"), PathIndex(0), None);
+        assert_eq!(called(&table), ["b-leg", "leg"]);
+        // The file has that name for another path.
+        table.join(keys(Some("leg"), "file:/d"), PathIndex(2), None);
+        assert_eq!(called(&table), ["b-leg", "c-leg", "leg"]);
+        let renamed = table.take_names(&[keys(Some("one"), "file:/b/leg")]);
+        assert_eq!(renamed, [("file:/b/leg".to_owned(), "one".to_owned())]);
+        assert_eq!(called(&table), ["one", "c-leg", "leg"]);
+        for (word, index) in [("one", 1), ("0", 0), ("file:/d", 2)] {
+            let it = table.called(word);
+            assert_eq!(it.map(PathEntry::index), Some(PathIndex(index)), "{word}");
+        }
+        assert!(table.called("3").is_none() && table.called("two").is_none());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod show;
 pub use show::{ExplainArgs, ask};
 
 use super::call::ExplainParams;
+use super::entries::PathEntry;
 use super::service::Service;
 use crate::control::rpc::ControlError;
 use cores::Told;
@@ -90,6 +91,9 @@ impl Drop for Asking<'_> {
     }
 }
 
+/// Name and URI of a path.
+type Shown = (String, String);
+
 impl Service {
     /// Why the next I/Os of a volume went where they went.
     ///
@@ -121,9 +125,10 @@ impl Service {
         }
         let ios: Vec<_> = samples.iter().map(|told| attempt(told, &after)).collect();
         // What has another number now, or had, would be taken for another path.
-        let same = |(path, uri): &(&u8, &String)| before.get(*path) == Some(*uri);
+        let same = |(path, of): &(&u8, &Shown)| before.get(*path).is_some_and(|it| it.1 == of.1);
         let paths = after.iter().filter(same);
-        let paths = paths.map(|(path, uri)| json!({"path": path, "uri": uri}));
+        let paths =
+            paths.map(|(path, (name, uri))| json!({"path": path, "name": name, "uri": uri}));
         Ok(json!({
             "volume": params.volume,
             "policy": policy,
@@ -134,17 +139,15 @@ impl Service {
         }))
     }
 
-    /// Number of a volume, its policy, and the URIs of its paths by their numbers.
-    fn volume_paths(
-        &self,
-        name: &str,
-    ) -> Result<(u16, String, BTreeMap<u8, String>), ControlError> {
+    /// Number of a volume, its policy, and its paths by their numbers.
+    fn volume_paths(&self, name: &str) -> Result<(u16, String, BTreeMap<u8, Shown>), ControlError> {
         let state = self.state();
         let volume = state.volumes.number(name)?;
         state.has_paths(volume)?;
         let running = &state.volumes[volume];
         let paths = running.entries().iter();
-        let paths = paths.map(|it| (it.index().0, it.config().uri.to_string()));
+        let shown = |it: &PathEntry| (it.name().to_owned(), it.config().uri.to_string());
+        let paths = paths.map(|it| (it.index().0, shown(it)));
         let paths = paths.collect();
         Ok((volume, running.policy.to_string(), paths))
     }
@@ -188,7 +191,7 @@ fn first(mut samples: Vec<Told>, count: u32) -> Vec<Told> {
     samples
 }
 
-fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
+fn attempt((core, sample): &Told, paths: &BTreeMap<u8, Shown>) -> Value {
     let choice = &sample.choice;
     let (waits_for, waits_ns) = waits(sample).unzip();
     let chose = matches!(sample.wait, None | Some(Wait::Path(_)));

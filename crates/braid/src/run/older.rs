@@ -183,7 +183,8 @@ impl Steps<'_> {
 
     /// Where a volume of this name leads by the configuration, unless the file says otherwise.
     fn add_configured(&self, of: &mut Identity) {
-        let volume = self.volumes.iter().find(|it| it.name == of.volume);
+        let mut named = self.volumes.iter().filter(|it| it.name == of.volume);
+        let volume = named.next().or_else(|| self.leg_called(&of.volume));
         let Some(now) = volume.map(|it| Identity::of(it, &of.engine)) else {
             return;
         };
@@ -191,6 +192,14 @@ impl Steps<'_> {
         if now.kind == of.kind && (is_silent || now.is(of)) {
             of.add_all(&now);
         }
+    }
+
+    /// A leg as older versions called it: by its number in the order of the file.
+    fn leg_called(&self, name: &str) -> Option<&Volume> {
+        let (mirror, number) = name.split_once('/')?;
+        let legs = self.volumes.iter();
+        let mut legs = legs.filter(|it| it.leg_of.as_deref() == Some(mirror));
+        legs.nth(number.parse().ok()?)
     }
 }
 

@@ -715,21 +715,17 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
     paths.iter().map(|keys| keys.uri.to_string()).collect()
 }
 
-/// A path of a volume by its URI, or by its number.
+/// A path of a volume by its name, its URI, or its number.
 fn find(
     state: &State,
     volume: u16,
     params: &PathParams,
 ) -> Result<(PathIndex, PathSpec), ControlError> {
     let paths = state.volumes[volume].entries();
-    let number: Option<u8> = params.path.parse().ok();
-    let is_it = |it: &&PathEntry| {
-        it.config().uri.to_string() == params.path || Some(it.index().0) == number
-    };
-    let found = paths.iter().find(is_it);
+    let found = paths.called(&params.path);
     let found = found.map(|it| (it.index(), PathSpec::from(it)));
     found.ok_or_else(|| {
-        let line = |it: &PathEntry| format!("{} {}", it.index().0, it.config().uri);
+        let line = |it: &PathEntry| format!("{} {} {}", it.index().0, it.name(), it.config().uri);
         let list: Vec<_> = paths.iter().map(line).collect();
         let text = format!(
             "{} has no path \"{}\"; it has {}",

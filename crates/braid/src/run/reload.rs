@@ -347,7 +347,8 @@ impl<'a> Reload<'a> {
         }
         for it in desired.volumes {
             if let Ok(number) = state.volumes.number(&it.of.name) {
-                state.volumes[number].configure(it.of);
+                let renamed = state.volumes[number].configure(it.of);
+                self.said.extend(renamed);
             }
         }
         state.configured = self.new.clone();

@@ -134,6 +134,7 @@ impl<'a> Report<'a> {
                 let hindrance = self.hindrance(*index, path);
                 json!({
                     "path": self.number(*index, path),
+                    "name": self.entry(*index, path).map(PathEntry::name),
                     "uri": keys.uri.to_string(),
                     "usable": hindrance.is_none(),
                     "why": hindrance,
@@ -360,7 +361,7 @@ impl<'a> Report<'a> {
             .collect();
         json!({
             "path": self.number(volume, path),
-            "devid": self.number(volume, path).map(|number| number + 1),
+            "name": self.entry(volume, path).map(PathEntry::name),
             "uri": keys.uri.to_string(),
             "origin": self.state.origin(volume, keys).0,
             "told_by": self.state.origin(volume, keys).1,

@@ -414,6 +414,7 @@ impl Service {
         }
         let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
+            let text = by_number(&state, volume, text);
             let known = state.volumes[volume].entries().iter();
             let known = known.map(|it| it.index().0).max();
             let policy = Policy::parse(&text)
@@ -558,7 +559,14 @@ impl Service {
 impl Methods for Service {
     type Call = EngineCall;
 
-    fn call(&self, by: &Caller<'_>, call: EngineCall) -> Result<Value, ControlError> {
+    fn call(&self, by: &Caller<'_>, mut call: EngineCall) -> Result<Value, ControlError> {
+        // A leg has two names, and is locked and kept under one.
+        if let Some(name) = call.volume_mut() {
+            let state = self.state();
+            if let Ok(number) = state.volumes.number(name) {
+                *name = state.volumes.name(number);
+            }
+        }
         match call {
             EngineCall::List(Nothing) => Ok(self.report()?.list()),
             EngineCall::ListSubsys(Nothing) => Ok(self.report()?.list_subsys()),
@@ -597,6 +605,14 @@ impl Methods for Service {
             },
         }
     }
+}
+
+/// A policy that names a path by its number, also where the user names it.
+fn by_number(state: &State, volume: u16, policy: String) -> String {
+    let name = policy.strip_prefix("devid:");
+    let path = name.filter(|name| name.parse::<u8>().is_err());
+    let path = path.and_then(|name| state.volumes[volume].entries().called(name));
+    path.map_or(policy.clone(), |it| format!("devid:{}", it.index().0 + 1))
 }
 
 /// All that `knob` can set of a volume.

@@ -128,9 +128,17 @@ fn oldest(path: &Value, key: &str) -> String {
     }
 }
 
+/// Number, name and URI of a path: verbs take each.
+pub(super) fn called(path: &Value) -> String {
+    let (number, uri) = (number(&path["path"]), word(&path["uri"]));
+    match path["name"].as_str() {
+        Some(name) => format!("{number}  {name}  {uri}"),
+        None => format!("{number}  {uri}"), // an older engine has none
+    }
+}
+
 fn show_path(text: &mut String, path: &Value) -> Result {
-    // The number that `braid path` takes.
-    writeln!(text, "  {}  {}", number(&path["path"]), word(&path["uri"]))?;
+    writeln!(text, "  {}", called(path))?;
     let mut facts = vec![word(&path["state"]).to_owned()];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));

@@ -166,10 +166,13 @@ impl Running {
         self.entries.tell_by(found);
     }
 
-    /// As configured anew, with the paths that it has.
-    pub fn configure(&mut self, of: Volume) {
+    /// As configured anew, with the paths that it has; which of these have another name, in words.
+    pub fn configure(&mut self, of: Volume) -> Vec<String> {
+        let renamed = self.entries.take_names(&of.paths).into_iter();
+        let renamed = renamed.map(|(uri, name)| format!("{uri}: name {name}"));
         let paths = self.entries.keys();
         self.of = Volume { paths, ..of };
+        renamed.collect()
     }
 
     /// Another relative throughput of a path; its number, if the engine has it and it had another.
@@ -329,7 +332,24 @@ impl Volumes {
         let mut all = self.iter();
         let found = all.find(|(_, it)| it.of.name == name);
         let found = found.map(|(number, _)| number);
-        found.ok_or_else(|| self.unknown(name))
+        found
+            .or_else(|| self.leg_of_number(name))
+            .ok_or_else(|| self.unknown(name))
+    }
+
+    /// A leg by its mirror and its number in the order of the file.
+    fn leg_of_number(&self, name: &str) -> Option<u16> {
+        let (mirror, leg) = name.split_once('/')?;
+        let leg: usize = leg.parse().ok()?;
+        self.legs(mirror).get(leg).map(|(number, _)| *number)
+    }
+
+    /// The legs of a mirror that are configured, with their names.
+    pub fn legs(&self, mirror: &str) -> Vec<(u16, &str)> {
+        let legs = self.iter().map(|(number, it)| (number, &it.of));
+        let legs = legs.filter(|(_, of)| of.leg_of.as_deref() == Some(mirror));
+        let legs = legs.filter_map(|(number, of)| Some((number, of.leg()?)));
+        legs.collect()
     }
 
     /// There is no such volume.

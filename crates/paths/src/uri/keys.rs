@@ -1,5 +1,6 @@
 //! A path as a configuration has it: its URI and what is said of it beside.
 use super::PathUri;
+use super::names;
 use policy::limits::THROUGHPUT_MAX;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -11,6 +12,8 @@ const THROUGHPUT: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct PathKeys {
+    /// What it is called, if that is said.
+    pub name: Option<String>,
     /// Where it leads.
     pub uri: PathUri,
     /// NUMA distance; smaller is nearer.
@@ -23,6 +26,8 @@ pub struct PathKeys {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
+    #[serde(default, deserialize_with = "name")]
+    name: Option<String>,
     #[serde(deserialize_with = "uri")]
     uri: PathUri,
     distance: Option<u32>,
@@ -37,6 +42,18 @@ fn uri<'de, D: Deserializer<'de>>(from: D) -> Result<PathUri, D::Error> {
     text.parse().map_err(wrong)
 }
 
+/// The name of a path or leg, read where it stands.
+///
+/// # Errors
+/// It can't be one ([`names::is_name`]).
+pub fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(from)?;
+    match names::is_name(&text) {
+        true => Ok(Some(text)),
+        false => Err(D::Error::custom(format!("\"{text}\": {}", names::WANTED))),
+    }
+}
+
 fn throughput<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
     let number = i64::deserialize(from)?;
     let fits = u8::try_from(number).ok();
@@ -48,6 +65,7 @@ fn throughput<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error
 impl From<PathUri> for PathKeys {
     fn from(uri: PathUri) -> Self {
         Self {
+            name: None,
             distance: uri.distance().unwrap_or(0),
             throughput: uri.throughput().unwrap_or(THROUGHPUT),
             uri,
@@ -60,6 +78,7 @@ impl TryFrom<Raw> for PathKeys {
 
     fn try_from(raw: Raw) -> Result<Self, String> {
         let Raw {
+            name,
             uri,
             distance,
             throughput,
@@ -76,6 +95,7 @@ impl TryFrom<Raw> for PathKeys {
         }
         let keys = Self::from(uri);
         Ok(Self {
+            name,
             distance: distance.unwrap_or(keys.distance),
             throughput: throughput.unwrap_or(keys.throughput),
             ..keys

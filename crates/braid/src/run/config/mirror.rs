@@ -1,12 +1,11 @@
 //! Mirrors in the configuration: `kind = "mirror"` with `[[volume.leg]]`.
 //!
 //! # Contract
-//! A leg becomes a volume of its own behind its mirror, named `MIRROR/0` and so on in their order
-//! here, with the mirror's keys about failing paths. How reads choose among legs is a property of
+//! A leg becomes a volume of its own behind its mirror, named `MIRROR/LEG`, with the mirror's keys about failing paths. How reads choose among legs is a property of
 //! the mirror itself (row B6), so `policy` and `hedge` don't stand here.
 use super::{PathKeys, Volume, keys};
 use crate::units::format_ns;
-use crate::uri::{PathUri, UriKind};
+use crate::uri::{PathUri, UriKind, names};
 use mirror::limits::LEGS_MAX;
 use policy::Policy;
 use serde::Deserialize;
@@ -38,6 +37,8 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "RawLeg")]
 pub struct LegKeys {
+    /// What it is called, if that is said.
+    pub name: Option<String>,
     /// What leads to it.
     pub paths: Vec<PathKeys>,
     /// How its paths are chosen among.
@@ -48,6 +49,8 @@ pub struct LegKeys {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawLeg {
+    #[serde(default, deserialize_with = "crate::uri::name")]
+    name: Option<String>,
     #[serde(default, deserialize_with = "keys::path_uri")]
     uri: Option<PathUri>,
     #[serde(rename = "path", default)]
@@ -69,6 +72,7 @@ impl TryFrom<RawLeg> for LegKeys {
             (None, paths) => paths,
         };
         Ok(Self {
+            name: raw.name,
             paths,
             policy: raw.policy,
         })
@@ -83,10 +87,19 @@ impl Volume {
 
     /// The volumes that its legs are.
     pub(super) fn leg_volumes(&self) -> impl Iterator<Item = Self> + '_ {
-        self.legs.iter().enumerate().map(|(number, leg)| Self {
+        let legs = self.legs.iter().zip(self.leg_names());
+        legs.map(|(leg, name)| Self {
             policy: leg.policy,
-            ..self.leg_volume(leg_name(&self.name, number), leg.paths.clone())
+            ..self.leg_volume(name, leg.paths.clone())
         })
+    }
+
+    /// What they are called.
+    pub(super) fn leg_names(&self) -> Vec<String> {
+        let legs = self.legs.iter();
+        let legs = legs.filter_map(|leg| Some((leg.name.as_deref(), &leg.paths.first()?.uri)));
+        let names = names::names(legs).into_iter();
+        names.map(|leg| leg_name(&self.name, &leg)).collect()
     }
 
     /// The volume that a leg of it is.
@@ -106,6 +119,12 @@ impl Volume {
         }
     }
 
+    /// What a leg is called among those of its mirror; `None`: it is none.
+    pub fn leg(&self) -> Option<&str> {
+        let mirror = self.leg_of.as_ref()?;
+        self.name.strip_prefix(mirror)?.strip_prefix('/')
+    }
+
     /// Whether other hosts can reach its legs.
     pub fn is_shared(&self) -> bool {
         let mut paths = self.legs.iter().flat_map(|leg| &leg.paths);
@@ -115,8 +134,8 @@ impl Volume {
 }
 
 /// What the volume of a leg is called.
-pub fn leg_name(mirror: &str, number: usize) -> String {
-    format!("{mirror}/{number}")
+pub fn leg_name(mirror: &str, leg: &str) -> String {
+    format!("{mirror}/{leg}")
 }
 
 /// Whether a mirror, or another volume beside them, can be so.

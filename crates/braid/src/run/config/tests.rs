@@ -363,7 +363,7 @@ fn t48_whether_other_hosts_reach_the_legs_can_be_said() {
 fn a_leg_is_a_volume_behind_its_mirror() {
     let config = parsed(MIRROR);
     let names: Vec<_> = config.volumes.iter().map(|it| it.name.as_str()).collect();
-    assert_eq!(names, ["m0", "m0/0", "m0/1"]);
+    assert_eq!(names, ["m0", "m0/a", "m0/127.0.0.1"]);
     let [mirror, first, second] = &config.volumes[..] else {
         panic!("{names:?}");
     };
@@ -547,7 +547,47 @@ fn t09_t13_two_volumes_over_one_namespace_are_refused() {
     let leg = MIRROR.replacen("file:/a", "nvme-tcp://h/nqn.x:l", 1);
     let other = "[[volume]]\nname = \"b\"\n[[volume.path]]\nuri = \"nvme-tcp://g/nqn.x:l\"\n";
     let error = Config::parse(&[&leg, other].concat()).unwrap_err();
-    assert!(error.contains("volume \"m0/0\""), "{error}");
+    assert!(error.contains("volume \"m0/h\""), "{error}");
+}
+
+#[test]
+fn names_of_paths_and_legs_are_words_and_differ() {
+    let volume = "[[volume]]\nname = \"v0\"\n";
+    let path =
+        |name: &str, uri: &str| format!("[[volume.path]]\nname = \"{name}\"\nuri = \"{uri}\"\n");
+    let of = |name: &str| Config::parse(&format!("{volume}{}", path(name, "mem:1MiB")));
+    assert_eq!(
+        of("left").unwrap().volumes[0].paths[0].name.as_deref(),
+        Some("left")
+    );
+    for name in ["", "0", "17", "a b", "-a", "a/b"] {
+        let error = of(name).unwrap_err();
+        assert!(error.contains("line 4, column 8"), "{error}");
+        assert!(error.contains("a name has 1 to 64"), "{error}");
+    }
+    let uri = |port| format!("nvme-tcp://h:{port}/nqn.2026-01.org.example:s");
+    let twice = [path("a", &uri(1)), path("a", &uri(2))].concat();
+    let error = Config::parse(&format!("{volume}{twice}")).unwrap_err();
+    assert!(error.starts_with("line 7, column 8: "), "{error}");
+    assert!(
+        error.contains("name \"a\": another path is called so"),
+        "{error}"
+    );
+    let leg = |file: &str| format!("[[volume.leg]]\nname = \"a\"\nuri = \"file:{file}\"\n");
+    let legs = [leg("/a"), leg("/b")].concat();
+    let error = Config::parse(&format!("{volume}kind = \"mirror\"\n{legs}")).unwrap_err();
+    assert!(
+        error.contains("name \"a\": another leg is called so"),
+        "{error}"
+    );
+    // Of two legs, paths may be called alike.
+    let leg = |file: &str| {
+        let path = path("a", &format!("file:{file}")).replace("volume.path", "volume.leg.path");
+        format!("[[volume.leg]]\n{path}")
+    };
+    let legs = [leg("/a"), leg("/b")].concat();
+    let config = Config::parse(&format!("{volume}kind = \"mirror\"\n{legs}")).unwrap();
+    assert_eq!(config.volumes[2].leg(), Some("b"));
 }
 
 #[test]

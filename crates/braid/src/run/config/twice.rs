@@ -23,6 +23,7 @@ struct Head<'a> {
 /// The first two that can't be, with the place of the second.
 pub(super) fn check(volumes: &[Volume]) -> Result<(), Wrong> {
     let heads: Vec<Head> = volumes.iter().enumerate().flat_map(heads).collect();
+    check_names(volumes)?;
     for (number, head) in heads.iter().enumerate() {
         for (at, uri) in head.paths.iter().enumerate() {
             let place = || [&head.place[..], &[Key("path"), At(at), Key("uri")]].concat();
@@ -56,6 +57,39 @@ pub(super) fn check(volumes: &[Volume]) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Paths of one volume or leg, and legs of one mirror, have different names.
+fn check_names(volumes: &[Volume]) -> Result<(), Wrong> {
+    for (number, of) in volumes.iter().enumerate() {
+        let here = [Key("volume"), At(number)];
+        different(&of.name, &here, "path", of.paths.iter().map(|it| &it.name))?;
+        different(&of.name, &here, "leg", of.legs.iter().map(|it| &it.name))?;
+        for ((leg, keys), name) in of.legs.iter().enumerate().zip(of.leg_names()) {
+            let here = [&here[..], &[Key("leg"), At(leg)]].concat();
+            different(&name, &here, "path", keys.paths.iter().map(|it| &it.name))?;
+        }
+    }
+    Ok(())
+}
+
+fn different<'a>(
+    of: &str,
+    here: &[Step],
+    what: &'static str,
+    names: impl Iterator<Item = &'a Option<String>>,
+) -> Result<(), Wrong> {
+    let mut before: Vec<&str> = Vec::new();
+    for (at, name) in names.enumerate() {
+        let Some(name) = name else { continue };
+        if before.contains(&name.as_str()) {
+            let place = [here, &[Key(what), At(at), Key("name")]].concat();
+            let text = format!("volume \"{of}\": name \"{name}\": another {what} is called so");
+            return Err((place, text));
+        }
+        before.push(name);
+    }
+    Ok(())
+}
+
 /// The path of a volume, or what it has discovered, that leads to the namespace of a path.
 pub fn shared(of: &Volume, uri: &PathUri) -> Option<String> {
     meeting(of.paths.iter().map(|keys| &keys.uri), of, uri)
@@ -76,8 +110,9 @@ pub fn line(own: &str, other: &str, theirs: &str) -> String {
 /// A volume, or each leg of a mirror.
 fn heads((number, of): (usize, &Volume)) -> Vec<Head<'_>> {
     let place = vec![Key("volume"), At(number)];
-    let legs = of.legs.iter().enumerate().map(|(leg, keys)| Head {
-        name: super::leg_name(&of.name, leg),
+    let legs = of.legs.iter().enumerate().zip(of.leg_names());
+    let legs = legs.map(|((leg, keys), name)| Head {
+        name,
         place: [&place[..], &[Key("leg"), At(leg)]].concat(),
         of,
         paths: keys.paths.iter().map(|keys| &keys.uri).collect(),

@@ -4,7 +4,7 @@ use crate::control::limits::ANSWER_WAIT;
 use crate::output::{self, Format, Style};
 use crate::run::call::{EngineCall, ExplainParams};
 use crate::run::client::Common;
-use crate::run::stat::paragraph_at;
+use crate::run::stat::{called, paragraph_at};
 use crate::table::Table;
 use crate::units::{
     format_bytes, format_count, format_ns, parse_duration, parse_size, short_bytes,
@@ -158,7 +158,7 @@ fn head(text: &mut String, answer: &Value) -> Result {
     let (volume, policy) = (word(&answer["volume"]), word(&answer["policy"]));
     writeln!(text, "{volume}: {policy}")?;
     for path in items(&answer["paths"]) {
-        writeln!(text, "  {}  {}", number(&path["path"]), word(&path["uri"]))?;
+        writeln!(text, "  {}", called(path))?;
     }
     Ok(())
 }

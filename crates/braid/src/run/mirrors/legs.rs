@@ -26,7 +26,7 @@ use crate::run::config::{Config, Export, LegKeys, PathKeys, Volume, leg_name};
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
 use crate::run::service::{Service, State};
-use crate::uri::{PathUri, UriKind};
+use crate::uri::{PathUri, UriKind, names};
 use anyhow::{anyhow, bail};
 use engine::host::VolumeInfo;
 use engine::mirror::{
@@ -563,12 +563,12 @@ impl Service {
         let state = self.state();
         let mirror = &state.volumes[volume].of;
         let left_out = || state.left_out.values().flatten();
-        let named = |name: &String| {
-            let free = state.volumes.number(name).is_err();
-            free && !left_out().any(|it| it.name == *name)
+        let named = |leg: &str| leg_name(&mirror.name, leg);
+        let is_taken = |leg: &str| {
+            let name = named(leg);
+            state.volumes.is_named(&name) || left_out().any(|it| it.name == name)
         };
-        let name = (0..).map(|leg| leg_name(&mirror.name, leg));
-        let name = name.into_iter().find(named).unwrap_or_default();
+        let name = named(&names::made(&uri, is_taken));
         mirror.leg_volume(name, vec![PathKeys::from(uri)])
     }
 
@@ -772,7 +772,7 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
         let same = |a: &Volume, b: &Volume| uri_set(&a.paths) == uri_set(&b.paths);
         let mut names: Vec<String> = running.iter().map(|it| it.name.clone()).collect();
         names.extend(left_out.iter().map(|it| it.name.clone()));
-        for leg in of_file.iter().filter(|it| is_its(it)) {
+        for (keys, leg) in mirror.legs.iter().zip(of_file.iter().filter(is_its)) {
             if left_out.iter().any(|it| same(it, leg)) {
                 continue; // it comes when the mirror is stopped and started
             }
@@ -780,10 +780,17 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
                 new.volumes.push((*stays).clone());
                 continue;
             }
-            let numbers = (0..).map(|number| leg_name(&mirror.name, number));
-            let Some(name) = numbers.into_iter().find(|it| !names.contains(it)) else {
-                unreachable!("there are more numbers than legs");
+            let is_taken = |name: &str| names.contains(&leg_name(&mirror.name, name));
+            let name = match keys.name.as_deref() {
+                Some(name) if is_taken(name) => bail!(
+                    "volume {}: leg {}: another leg is called {name} while it is there",
+                    mirror.name,
+                    leg.paths[0].uri
+                ),
+                Some(name) => name.to_owned(),
+                None => names::made(&leg.paths[0].uri, is_taken),
             };
+            let name = leg_name(&mirror.name, &name);
             names.push(name.clone());
             new.volumes.push(Volume {
                 name,

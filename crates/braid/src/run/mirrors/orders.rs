@@ -9,8 +9,8 @@
 //!
 //! # Contract
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
-//! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
-//! or by its URI.
+//! it; that is said in lines, and `stat` shows it. A leg is meant by its name or number as `stat`
+//! shows them, or by its URI.
 use super::legs::left_out_place;
 use super::terms;
 use crate::control::rpc::ControlError;
@@ -58,7 +58,8 @@ impl State {
         if !of.is_mirror() {
             return Ok(());
         }
-        let legs = (0..of.legs.len()).map(|leg| leg_name(&of.name, leg));
+        let legs = self.volumes.legs(&of.name).into_iter();
+        let legs = legs.map(|(_, leg)| leg_name(&of.name, leg));
         let legs = legs.collect::<Vec<_>>().join(", ");
         let why = format!("{} is a mirror; ask of one of its legs: {legs}", of.name);
         Err(ControlError::params(why))
@@ -91,6 +92,22 @@ impl State {
 }
 
 impl Service {
+    /// The same, with legs by their URIs where they are named.
+    fn by_uri(&self, params: &MirrorParams) -> MirrorParams {
+        let state = self.state();
+        let legs = state.volumes.legs(&params.volume);
+        let uri = |word: &String| {
+            let named = legs.iter().find(|(_, name)| name == word);
+            let paths = named.and_then(|(number, _)| state.volumes[*number].of.paths.first());
+            paths.map_or(word.clone(), |it| it.uri.to_string())
+        };
+        MirrorParams {
+            leg: params.leg.as_ref().map(uri),
+            discard: params.discard.as_ref().map(uri),
+            ..params.clone()
+        }
+    }
+
     /// One of the methods `mirror.…`.
     pub fn order_mirror(
         &self,
@@ -99,6 +116,7 @@ impl Service {
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let volume = self.state().mirror(&params.volume)?;
+        let params = &self.by_uri(params);
         let report = self.mirror_report(volume)?;
         if writes(call) {
             self.may_write(volume, &report)?;

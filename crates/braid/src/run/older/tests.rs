@@ -149,6 +149,35 @@ fn unrelated_volume_of_the_same_name_inherits_nothing() {
     assert_eq!(has, [false, true, false, false, true, true]);
 }
 
+/// Older versions numbered the legs of a mirror in the order of the file.
+#[test]
+fn choices_of_legs_follow_their_files() {
+    let place = tempfile::tempdir().unwrap();
+    let text = "{\"m0/1\": {\"keys\": {\"retries\": {\"configured\": \"5\", \"chosen\": \"9\"}}}}";
+    fs::write(place.path().join("choices-a.json"), text).unwrap();
+    let mirror = |legs: [&str; 2]| {
+        let legs = legs.map(|leg| format!("[[volume.leg]]\nuri = \"file:/srv/{leg}\"\n"));
+        let text = format!(
+            "[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n{}",
+            legs.concat()
+        );
+        parsed(&text)
+    };
+    for (legs, its) in [(["a", "b"], 2), (["b", "c"], 1)] {
+        let config = mirror(legs);
+        let registry = registry(place.path(), "a", &config);
+        convert(&registry, &config.volumes).unwrap();
+        let mut choices = Choices::new(&registry);
+        choices.adopt(&registry, &config).unwrap();
+        let retries = |at: usize| {
+            let mut leg = config.volumes[at].clone();
+            choices.apply_keys(&mut leg);
+            leg.recovery().retries_max
+        };
+        assert_eq!((retries(its), retries(3 - its)), (9, 5), "{legs:?}");
+    }
+}
+
 /// A kill before any step, and in the middle of one, leaves what the next start makes the same of.
 #[test]
 fn conversion_that_is_killed_at_any_step_is_done_again() {

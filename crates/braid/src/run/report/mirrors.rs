@@ -191,7 +191,7 @@ impl Report<'_> {
         let it = &leg.counters;
         json!({
             "slot": leg.slot,
-            "devid": leg.slot.map(|slot| slot + 1),
+            "name": volume.and_then(|volume| self.state.volumes[volume].of.leg()),
             "uri": leg.name,
             "volume": name,
             "state": leg.status.name(),

@@ -122,7 +122,9 @@ fn slot(leg: &Value) -> String {
 }
 
 fn show_leg(text: &mut String, leg: &Value) -> Result {
-    writeln!(text, "  {}  {}", slot(leg), word(&leg["uri"]))?;
+    let name = leg["name"].as_str();
+    let name = name.map_or(String::new(), |name| format!("{name}  "));
+    writeln!(text, "  {}  {name}{}", slot(leg), word(&leg["uri"]))?;
     let mut facts = vec![word(&leg["state"]).to_owned()];
     if let Some(rebuilt) = leg["rebuilt"].as_f64() {
         let left = format_bytes(number(&leg["lacks_bytes"]));

@@ -1,6 +1,7 @@
 //! What serves until it is told to end, as processes: `braid run` with volumes and mirrors,
 //! `braid target`, and servers of hardware queues.
 
+mod called;
 mod discovery;
 mod early;
 mod explain;
