@@ -79,8 +79,8 @@ pub struct CheckArgs {
 pub struct RepairArgs {
     #[command(flatten)]
     check: CheckArgs,
-    /// The leg that counts: its name or number as `braid stat` shows them, or its URI. Without it, the one in
-    /// sync with the lowest number, where all are in sync for equally long
+    /// The leg that counts: its name or number as `braid stat` shows them, or its URI. Without it,
+    /// the one in sync with the lowest number, where all are in sync for equally long
     #[arg(long, value_name = "LEG")]
     from: Option<String>,
 }

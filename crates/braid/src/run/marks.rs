@@ -8,10 +8,11 @@
 //! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
 //! volume that leaves goes and stays likewise. A volume is known by a path that it had, or by its
 //! namespace, whatever it is called and whichever control socket its engine had. Its name counts
-//! only where its configuration does not say which namespace it has (`nvme-ng:`, `queue:`). Marks of an engine that has ended ([`Registry`]) become this engine's; those of a
-//! running engine stay its own, and are heeded where that engine does not have the volume. A volume
-//! whose paths are discovered is known by any that it would be told of, too, and has them from its
-//! start: else its first flush would miss controllers that are told of later (T13).
+//! only where its configuration does not say which namespace it has (`nvme-ng:`, `queue:`). Marks
+//! of an engine that has ended ([`Registry`]) become this engine's; those of a running engine stay
+//! its own, and are heeded where that engine does not have the volume. A volume whose paths are
+//! discovered is known by any that it would be told of, too, and has them from its start: else its
+//! first flush would miss controllers that are told of later (T13).
 use super::config::Volume;
 use super::config::twice;
 use super::discovery::plan;

@@ -1,8 +1,9 @@
 //! Mirrors in the configuration: `kind = "mirror"` with `[[volume.leg]]`.
 //!
 //! # Contract
-//! A leg becomes a volume of its own behind its mirror, named `MIRROR/LEG`, with the mirror's keys about failing paths. How reads choose among legs is a property of
-//! the mirror itself (row B6), so `policy` and `hedge` don't stand here.
+//! A leg becomes a volume of its own behind its mirror, named `MIRROR/LEG`, with the mirror's keys
+//! about failing paths. How reads choose among legs is a property of the mirror itself (row B6), so
+//! `policy` and `hedge` don't stand here.
 use super::{PathKeys, Volume, keys};
 use crate::units::format_ns;
 use crate::uri::{PathUri, UriKind, names};

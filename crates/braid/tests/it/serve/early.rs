@@ -1,4 +1,4 @@
-//! Volumes that are not up yet: `check --wait`, READY to a service manager, clients that come early.
+//! Volumes that are not up yet: `check --wait`, READY to a service manager, early clients.
 use crate::serve::mirror::refused::{UNKNOWN, asked_of};
 use crate::serve::process::{Client, Process, begun, two_ports, wait_until};
 use crate::serve::service_manager::Manager;
