@@ -99,8 +99,8 @@ impl Path {
 }
 
 impl HostEngine {
-    /// Takes one I/O. Its end is a [`HostEvent::Done`], also when it fails at once; until then the
-    /// engine owns the bytes of `io.span`.
+    /// Takes one I/O. Its end is a [`HostEvent::Done`](super::HostEvent::Done), also when it fails
+    /// at once; until then the engine owns the bytes of `io.span`.
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
