@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 const SETTLE: Duration = Duration::from_millis(500);
 /// Longest wait for a server to have closed what its peers have.
 const EMPTY: Duration = Duration::from_secs(30);
+/// Between two bytes of a slow one.
+const PACE: Duration = Duration::from_millis(500);
 /// Descriptors that are needed beside those of connections.
 const SPARE: u64 = 64;
 
@@ -84,12 +86,6 @@ pub struct Args {
     /// Seconds of a window.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Milliseconds between two bytes of a slow one.
-    #[arg(long, default_value_t = 500)]
-    pace_ms: u64,
-    /// Places for connections that the server is given; 0: its default, and it refuses the rest.
-    #[arg(long, default_value_t = 12_288)]
-    places: u32,
     /// Least share of its rate alone that the honest client must have beside them (median).
     #[arg(long, default_value_t = 0.9)]
     least: f64,
@@ -158,7 +154,7 @@ pub fn run(setup: &Setup, args: &Args) -> Result<()> {
         let held = row.loaded.iter().map(|it| it.held).min().unwrap_or(0);
         let wanted = (args.idle + args.slow) as u64;
         ensure!(
-            args.places == 0 || held * 10 >= wanted * 9,
+            held * 10 >= wanted * 9,
             "{}: of {wanted} hostile connections only {held} were there in a window: nothing was \
              shown by that",
             row.kind.name()
@@ -194,8 +190,7 @@ fn raise_open_files(args: &Args) -> Result<()> {
 }
 
 fn measure(braid: &Path, kind: Kind, args: &Args) -> Result<Row> {
-    let places = (args.places > 0).then_some(args.places);
-    let served = Served::start(braid, kind, places)?;
+    let served = Served::start(braid, kind)?;
     let honest = Honest::start(&served.place)?;
     sleep(SETTLE);
     let mut row = Row {
@@ -227,7 +222,7 @@ fn under_load(served: &Served, honest: &Honest, args: &Args) -> Result<Loaded> {
     let plan = Plan {
         idle: args.idle,
         slow: args.slow,
-        pace: Duration::from_millis(args.pace_ms),
+        pace: PACE,
     };
     let load = Load::start(&served.place, plan)?;
     sleep(SETTLE);
@@ -320,17 +315,8 @@ impl Row {
         let worst = |of: fn(&Loaded) -> u64| self.loaded.iter().map(of).max().unwrap_or(0);
         let mib = |kib: u64| kib as f64 / 1024.0;
         let newcomers: Vec<f64> = self.loaded.iter().filter_map(|of| of.newcomer).collect();
-        let windows = self.loaded.iter().map(|of| {
-            json!({
-                "reads_per_s": of.rate, "ratio": of.ratio, "cpu": of.cpu, "held": of.held,
-                "cut": of.cut, "refused": of.refused, "newcomer_ms": of.newcomer,
-                "resident_kib": of.look.resident, "peak_kib": of.look.peak,
-                "descriptors": of.look.descriptors, "tcp_kib": of.look.tcp,
-            })
-        });
         json!({
             "server": self.kind.name(), "idle": args.idle, "slow": args.slow,
-            "places": args.places,
             "alone_per_s": median(self.alone.clone()),
             "beside_per_s": middle(&self.loaded, |of| of.rate),
             "ratio": ratio, "ratio_range": [least, most],
@@ -343,8 +329,6 @@ impl Row {
             "alone_cpu": median(self.alone_cpu.clone()),
             "beside_cpu": middle(&self.loaded, |of| of.cpu), "hostile_cpu": self.hostile_cpu(),
             "newcomer_ms": median(newcomers.clone()), "newcomers": newcomers.len(),
-            "alone_reads_per_s": self.alone,
-            "windows": windows.collect::<Vec<Value>>(),
         })
     }
 }

@@ -15,8 +15,8 @@ const ENTRIES: u32 = 64;
 /// Payload in flight: less than by default, so that the rest shows.
 const BUFFERS: &str = "buffers = \"128MiB\"\n";
 pub const BUFFERS_MIB: u64 = 128;
-/// Most clients of an export, and most connections of a reactor.
-const CLIENTS_MAX: u32 = 12 << 10;
+/// Places for connections: the most clients of an export.
+const PLACES: u32 = 12 << 10;
 
 /// Which server, reached how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -46,16 +46,16 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts one with so many places for connections; none: as many as by default.
-    pub fn start(braid: &Path, kind: Kind, places: Option<u32>) -> Result<Self> {
+    /// Starts one.
+    pub fn start(braid: &Path, kind: Kind) -> Result<Self> {
         let directory = server::directory()?;
         let address = match kind {
             Kind::NbdUnix => Address::Unix(directory.join("nbd")),
             _ => Address::Tcp(free()?),
         };
         let (verb, config, wire) = match kind {
-            Kind::Target => ("target", target(&address, places), Wire::Nvme(NQN.into())),
-            _ => ("run", export(&address, places), Wire::Nbd),
+            Kind::Target => ("target", target(&address), Wire::Nvme(NQN.into())),
+            _ => ("run", export(&address), Wire::Nbd),
         };
         let server = Server::braid(braid, verb, directory, &config, |_| address.answers())?;
         let place = Place { address, wire };
@@ -90,30 +90,24 @@ fn free() -> Result<SocketAddrV4> {
     }
 }
 
-fn target(address: &Address, places: Option<u32>) -> String {
+fn target(address: &Address) -> String {
     let Address::Tcp(address) = address else {
         return String::new();
     };
-    let places = places.map_or(String::new(), |places| {
-        format!("connections = {places}\nqueue_entries = {ENTRIES}\n{BUFFERS}")
-    });
     format!(
-        "nqn = \"{NQN}\"\n{places}[[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\n\
-         listen = \"{address}\"\n"
+        "nqn = \"{NQN}\"\nconnections = {PLACES}\nqueue_entries = {ENTRIES}\n{BUFFERS}\
+         [[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\nlisten = \"{address}\"\n"
     )
 }
 
-fn export(address: &Address, places: Option<u32>) -> String {
-    let places = places.map_or(String::new(), |places| {
-        format!("clients = {}\n{BUFFERS}", places.min(CLIENTS_MAX))
-    });
+fn export(address: &Address) -> String {
     let nbd = match address {
         Address::Tcp(address) => format!("tcp:{address}"),
         Address::Unix(path) => format!("unix:{}", path.display()),
     };
     format!(
-        "{places}[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"null:1TiB\"\n\
-         [[volume.export]]\nnbd = \"{nbd}\"\n"
+        "clients = {PLACES}\n{BUFFERS}[[volume]]\nname = \"v0\"\n\
+         [[volume.path]]\nuri = \"null:1TiB\"\n[[volume.export]]\nnbd = \"{nbd}\"\n"
     )
 }
 
