@@ -140,16 +140,11 @@ impl SizeMix {
 
 impl std::fmt::Display for SizeMix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut begin = 0;
-        for (i, &(bytes, end)) in self.steps.iter().enumerate() {
-            let separator = if i == 0 { "" } else { ", " };
-            write!(f, "{separator}{}", format_bytes(bytes.into()))?;
-            if self.steps.len() > 1 {
-                write!(f, " {} %", end - begin)?;
-            }
-            begin = end;
-        }
-        Ok(())
+        let shown = self.parts().map(|(bytes, percent)| match percent {
+            100 => format_bytes(bytes.into()),
+            _ => format!("{} {percent} %", format_bytes(bytes.into())),
+        });
+        f.write_str(&shown.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -1,5 +1,5 @@
 //! One cell of the table: a policy under one operation, in figures.
-use super::model::{Alone, Check, Latencies, Setup};
+use super::model::{Alone, Check, Setup};
 use crate::stats::Stats;
 use engine::host::HedgeStats;
 use policy::Policy;
@@ -125,19 +125,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Latencies of each path alone under an operation.
-    pub fn latencies(&self, op: Op) -> Latencies {
+    /// Each path alone under an operation.
+    pub fn alone(&self, op: Op) -> Alone {
         let [read, write] = &self.alone;
         match op {
-            Op::Read => read.latencies,
-            Op::Write => write.latencies,
-            Op::Mixed => Latencies::mean(&read.latencies, &write.latencies),
+            Op::Read => *read,
+            Op::Write => *write,
+            Op::Mixed => Alone::mean(read, write),
         }
     }
 
     /// The best there can be under an operation, MiB/s.
     pub fn optimum_mib_s(&self, op: Op) -> f64 {
-        self.setup.optimum_mib_s(&self.latencies(op))
+        self.setup.optimum_mib_s(&self.alone(op))
     }
 
     /// Share of the optimum that a cell reached, 0…1.
@@ -147,10 +147,7 @@ impl Outcome {
 
     /// Each path alone beside its model.
     pub fn checks(&self) -> Vec<(Op, Check)> {
-        let checks = |op, alone: &Alone| {
-            let checks = self.setup.checks(&alone.latencies, &alone.full);
-            checks.map(|check| (op, check))
-        };
+        let checks = |op, alone: &Alone| self.setup.checks(alone).map(|check| (op, check));
         let [read, write] = &self.alone;
         [checks(Op::Read, read), checks(Op::Write, write)].concat()
     }

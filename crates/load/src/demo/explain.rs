@@ -94,9 +94,7 @@ fn rule(policy: Policy) -> &'static str {
 /// I/Os that wait on the fast path beyond those that it needs.
 fn surplus(outcome: &Outcome, cell: &Cell) -> String {
     let fast = &cell.paths[0];
-    let needed = outcome
-        .setup
-        .needed_on_fast(outcome.latencies(cell.op).fast_ns);
+    let needed = outcome.setup.needed_on_fast(outcome.alone(cell.op).fast_ns);
     let extra = fast.in_flight - needed;
     let at_cap = fast.mib_s > 0.95 * outcome.setup.cap_mib_s();
     if at_cap && extra > 0.01 * f64::from(outcome.setup.outstanding) {
@@ -128,8 +126,8 @@ fn balance(cell: &Cell) -> &'static str {
 }
 
 fn optimum(outcome: &Outcome) -> String {
-    let latencies = outcome.latencies(Op::Read);
-    let needed = outcome.setup.needed_on_fast(latencies.fast_ns);
+    let alone = outcome.alone(Op::Read);
+    let needed = outcome.setup.needed_on_fast(alone.fast_ns);
     format!(
         "The optimum keeps {needed:.0} I/Os on fast, which hold it at its cap, and the other \
          {:.0} on slow. What reaches it gives a path more only as long as that raises the path's \

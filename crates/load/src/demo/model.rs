@@ -27,33 +27,19 @@ pub struct Setup {
     pub slow_delay_ns: u64,
 }
 
-/// Latencies of one I/O at a time, ns, for one operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Latencies {
-    /// Of the transport and a target that has to wait, without the wait itself.
-    pub bare_ns: f64,
-    /// Over the fast path.
-    pub fast_ns: f64,
-    /// Over the slow path.
-    pub slow_ns: f64,
-}
-
-/// MiB/s of one path alone with all I/Os outstanding.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FullLoad {
-    /// The fast path.
-    pub fast_mib_s: f64,
-    /// The slow path.
-    pub slow_mib_s: f64,
-}
-
-/// Each path alone, for one operation.
+/// Each path alone, for one operation: latencies of one I/O at a time, and MiB/s of all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Alone {
-    /// One I/O at a time.
-    pub latencies: Latencies,
-    /// All of them.
-    pub full: FullLoad,
+    /// Of the transport and a target that has to wait, without the wait itself, ns.
+    pub bare_ns: f64,
+    /// Over the fast path, ns.
+    pub fast_ns: f64,
+    /// Over the slow path, ns.
+    pub slow_ns: f64,
+    /// Over the fast path.
+    pub fast_mib_s: f64,
+    /// Over the slow path.
+    pub slow_mib_s: f64,
 }
 
 /// One measurement beside its model.
@@ -107,33 +93,33 @@ impl Setup {
     }
 
     /// The optimum, MiB/s.
-    pub fn optimum_mib_s(&self, latencies: &Latencies) -> f64 {
-        let rest = f64::from(self.outstanding) - self.needed_on_fast(latencies.fast_ns);
-        self.cap_mib_s() + self.throughput_mib_s(rest, latencies.slow_ns)
+    pub fn optimum_mib_s(&self, alone: &Alone) -> f64 {
+        let rest = f64::from(self.outstanding) - self.needed_on_fast(alone.fast_ns);
+        self.cap_mib_s() + self.throughput_mib_s(rest, alone.slow_ns)
     }
 
     /// The formula with its figures.
-    pub fn formula(&self, latencies: &Latencies) -> String {
+    pub fn formula(&self, alone: &Alone) -> String {
         format!(
             "{:.0} + ({} − {:.0} × {:.1} µs ÷ {} KiB) × {} KiB ÷ {:.2} ms = {:.1} MiB/s",
             self.cap_mib_s(),
             self.outstanding,
             self.cap_mib_s(),
-            latencies.fast_ns / 1e3,
+            alone.fast_ns / 1e3,
             self.block / 1024,
             self.block / 1024,
-            latencies.slow_ns / 1e6,
-            self.optimum_mib_s(latencies),
+            alone.slow_ns / 1e6,
+            self.optimum_mib_s(alone),
         )
     }
 
     /// Measurements of each path alone, beside its model.
-    pub fn checks(&self, latencies: &Latencies, full: &FullLoad) -> [Check; 4] {
+    pub fn checks(&self, alone: &Alone) -> [Check; 4] {
         let latency = |path, measured_ns: f64, added_ns: f64| Check {
             path,
             figure: Figure::Latency,
             measured: measured_ns / 1e3,
-            model: (latencies.bare_ns + added_ns) / 1e3,
+            model: (alone.bare_ns + added_ns) / 1e3,
         };
         let throughput = |path, measured, model| Check {
             path,
@@ -141,13 +127,13 @@ impl Setup {
             measured,
             model,
         };
-        let slow_ns = latencies.bare_ns + self.slow_delay_ns as f64;
+        let slow_ns = alone.bare_ns + self.slow_delay_ns as f64;
         let slow_mib_s = self.throughput_mib_s(self.outstanding.into(), slow_ns);
         [
-            latency("fast", latencies.fast_ns, self.fast_service_ns()),
-            latency("slow", latencies.slow_ns, self.slow_delay_ns as f64),
-            throughput("fast", full.fast_mib_s, self.cap_mib_s()),
-            throughput("slow", full.slow_mib_s, slow_mib_s),
+            latency("fast", alone.fast_ns, self.fast_service_ns()),
+            latency("slow", alone.slow_ns, self.slow_delay_ns as f64),
+            throughput("fast", alone.fast_mib_s, self.cap_mib_s()),
+            throughput("slow", alone.slow_mib_s, slow_mib_s),
         ]
     }
 
@@ -157,14 +143,16 @@ impl Setup {
     }
 }
 
-impl Latencies {
+impl Alone {
     /// Half reads, half writes.
     pub fn mean(read: &Self, write: &Self) -> Self {
-        let mean = |a: f64, b: f64| f64::midpoint(a, b);
+        let mean = |of: fn(&Self) -> f64| f64::midpoint(of(read), of(write));
         Self {
-            bare_ns: mean(read.bare_ns, write.bare_ns),
-            fast_ns: mean(read.fast_ns, write.fast_ns),
-            slow_ns: mean(read.slow_ns, write.slow_ns),
+            bare_ns: mean(|it| it.bare_ns),
+            fast_ns: mean(|it| it.fast_ns),
+            slow_ns: mean(|it| it.slow_ns),
+            fast_mib_s: mean(|it| it.fast_mib_s),
+            slow_mib_s: mean(|it| it.slow_mib_s),
         }
     }
 }
@@ -179,10 +167,12 @@ mod tests {
         fast_bytes_per_s: 300 << 20,
         slow_delay_ns: 30_000_000,
     };
-    const LATENCIES: Latencies = Latencies {
+    const ALONE: Alone = Alone {
         bare_ns: 60_000.0,
         fast_ns: 75_000.0,
         slow_ns: 30_000_000.0,
+        fast_mib_s: 299.0,
+        slow_mib_s: 120.0,
     };
 
     #[test]
@@ -190,25 +180,21 @@ mod tests {
         // 300 MiB/s are 76 800 I/Os of 4 KiB per second; at 75 µs each 5.76 of them are under way.
         assert!((SETUP.needed_on_fast(75_000.0) - 5.76).abs() < 1e-9);
         // (1024 − 5.76) × 4096 B ÷ 30 ms = 139 023 701 B/s = 132.583 MiB/s
-        let optimum = SETUP.optimum_mib_s(&LATENCIES);
+        let optimum = SETUP.optimum_mib_s(&ALONE);
         assert!((optimum - 432.583_333).abs() < 1e-4, "{optimum}");
     }
 
     #[test]
     fn the_formula_shows_its_figures() {
         assert_eq!(
-            SETUP.formula(&LATENCIES),
+            SETUP.formula(&ALONE),
             "300 + (1024 − 300 × 75.0 µs ÷ 4 KiB) × 4 KiB ÷ 30.00 ms = 432.6 MiB/s"
         );
     }
 
     #[test]
     fn each_path_alone_has_a_model() {
-        let full = FullLoad {
-            fast_mib_s: 299.0,
-            slow_mib_s: 120.0,
-        };
-        let checks = SETUP.checks(&LATENCIES, &full);
+        let checks = SETUP.checks(&ALONE);
         // 60 µs and 4096 B at 300 MiB/s, 13.02 µs
         assert!(
             (checks[0].model - 73.0208).abs() < 1e-3,
@@ -241,12 +227,13 @@ mod tests {
 
     #[test]
     fn a_mix_is_between_reads_and_writes() {
-        let write = Latencies {
+        let write = Alone {
             bare_ns: 80_000.0,
             fast_ns: 95_000.0,
             slow_ns: 30_200_000.0,
+            ..ALONE
         };
-        let mixed = Latencies::mean(&LATENCIES, &write);
+        let mixed = Alone::mean(&ALONE, &write);
         assert_eq!(
             (mixed.bare_ns, mixed.fast_ns, mixed.slow_ns),
             (70_000.0, 85_000.0, 30_100_000.0)

@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_busy_machine_is_said_on_the_page() {
         let mut busy = outcome();
-        busy.alone[0].full.slow_mib_s = 90.0;
+        busy.alone[0].slow_mib_s = 90.0;
         let page = page(&busy).unwrap();
         assert!(page.contains("class=\"warning\">the machine is too busy"));
         assert!(page.contains("<tr class=\"off\"><td>slow read</td>"));

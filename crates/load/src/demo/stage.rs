@@ -4,7 +4,7 @@
 //! The host has three volumes over the same two ports: both paths, fast alone, slow alone. One task
 //! runs at a time, so what is not measured is idle.
 use super::cells::{Cell, Op, Outcome};
-use super::model::{Alone, FullLoad, Latencies, Setup};
+use super::model::{Alone, Check, Setup};
 use crate::host::{Host, HostPlan};
 use crate::job::{JobPlan, JobRules};
 use crate::pattern::{Region, Shape};
@@ -142,11 +142,7 @@ impl Stage {
         for op in [Op::Read, Op::Write] {
             let mut alone = self.alone_once(op)?;
             for _ in 1..ATTEMPTS {
-                if SETUP
-                    .checks(&alone.latencies, &alone.full)
-                    .iter()
-                    .all(|check| check.holds())
-                {
+                if SETUP.checks(&alone).iter().all(Check::holds) {
                     break;
                 }
                 alone = self.alone_once(op)?;
@@ -173,15 +169,11 @@ impl Stage {
         let slow = self.one_at_a_time("slow", Some(self::fast()), Over::Slow, op)?;
         let median_ns = |stats: &Stats| stats.total().quantile_ns(0.5);
         Ok(Alone {
-            latencies: Latencies {
-                bare_ns: median_ns(&bare) - wait_ns,
-                fast_ns: median_ns(&fast),
-                slow_ns: median_ns(&slow),
-            },
-            full: FullLoad {
-                fast_mib_s: self.all_at_once("fast", Over::Fast, op)?,
-                slow_mib_s: self.all_at_once("slow", Over::Slow, op)?,
-            },
+            bare_ns: median_ns(&bare) - wait_ns,
+            fast_ns: median_ns(&fast),
+            slow_ns: median_ns(&slow),
+            fast_mib_s: self.all_at_once("fast", Over::Fast, op)?,
+            slow_mib_s: self.all_at_once("slow", Over::Slow, op)?,
         })
     }
 

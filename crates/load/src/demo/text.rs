@@ -115,7 +115,7 @@ pub fn alone_row(op: Op, check: &Check) -> [String; 5] {
 pub fn optimum(outcome: &Outcome) -> String {
     let mut text = "optimum = C + (N − C × t_fast ÷ block) × block ÷ t_slow\n".to_owned();
     for op in Op::ALL {
-        let formula = outcome.setup.formula(&outcome.latencies(op));
+        let formula = outcome.setup.formula(&outcome.alone(op));
         text.push_str(&format!("  {:<6} {formula}\n", op.name()));
     }
     text

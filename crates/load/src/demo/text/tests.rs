@@ -2,7 +2,7 @@
 use super::*;
 use crate::demo::cells::PathFigures;
 use crate::demo::json::json;
-use crate::demo::model::{Alone, FullLoad, Latencies, Setup};
+use crate::demo::model::{Alone, Setup};
 use policy::Policy;
 
 fn cell(policy: Policy, op: Op, mib_s: f64, fast_in_flight: f64) -> Cell {
@@ -37,15 +37,11 @@ fn cell(policy: Policy, op: Op, mib_s: f64, fast_in_flight: f64) -> Cell {
 
 pub fn outcome() -> Outcome {
     let alone = Alone {
-        latencies: Latencies {
-            bare_ns: 60_000.0,
-            fast_ns: 73_000.0,
-            slow_ns: 30_060_000.0,
-        },
-        full: FullLoad {
-            fast_mib_s: 299.5,
-            slow_mib_s: 132.5,
-        },
+        bare_ns: 60_000.0,
+        fast_ns: 73_000.0,
+        slow_ns: 30_060_000.0,
+        fast_mib_s: 299.5,
+        slow_mib_s: 132.5,
     };
     let round_robin = Policy::RoundRobin { bytes: 0 };
     Outcome {
@@ -79,7 +75,7 @@ fn the_output_of_known_figures() {
 #[test]
 fn a_busy_machine_is_said_loudly() {
     let mut busy = outcome();
-    busy.alone[1].full.fast_mib_s = 240.0;
+    busy.alone[1].fast_mib_s = 240.0;
     let text = text(&busy, Style::PLAIN);
     assert!(text.contains("-20.0 %  too far off"), "{text}");
     let last = text.lines().last().unwrap();
