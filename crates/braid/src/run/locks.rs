@@ -3,8 +3,8 @@
 //! # Contract
 //! A verb of one volume excludes other verbs of that volume; verbs of different volumes go on side
 //! by side. A verb of a mirror's legs has the mirror and its legs, and a reload the volumes that it
-//! changes, all at once or none. Users come before discovery, which waits for the verb that is under
-//! way at most once.
+//! changes, all at once or none. Users come before discovery, which waits for the verb that is
+//! under way at most once.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! # Contract
 //! A path goes on draining, or being connected after it was restored, until it has done so or
 //! another verb ends that: such a change can be cancelled. What the engine does not answer is taken
-//! back by itself once it is made (T55), and what is being written to a mirror's legs can't be: both
-//! are shown only.
+//! back by itself once it is made (T55), and what is being written to a mirror's legs can't be:
+//! both are shown only.
 use super::call::PathParams;
 use super::entries::AdminState;
 use super::paths::Going;

@@ -3,9 +3,9 @@
 //! # Contract
 //! [`plan`] has first what can fail: volumes open, paths join, exports listen or change, paths are
 //! set aside, legs join, paths leave, of which those that are in use leave first, since others may
-//! not connect again, and legs leave. Each of these steps can be taken back ([`Change::undo`]), so a plan that is carried out
-//! in order, and taken back in reverse where a step fails, ends with the engine as desired or as it
-//! was. What can't fail comes last.
+//! not connect again, and legs leave. Each of these steps can be taken back ([`Change::undo`]), so
+//! a plan that is carried out in order, and taken back in reverse where a step fails, ends with the
+//! engine as desired or as it was. What can't fail comes last.
 use super::address::NbdAddress;
 use super::config::{Export, PathKeys, Volume};
 use super::desired::{Desired, DesiredVolume, PathSpec};

@@ -141,11 +141,14 @@ impl<'a> Report<'a> {
                     "damage": self.damage(*index, path),
                 })
             });
+            let why = self.mirror_state(*index);
+            let why = why.or_else(|| self.mirror_note(*index));
+            let why = why.or_else(|| self.why(*index));
             json!({
                 "name": of.name,
                 "kind": kind(of),
                 "state": health.name(),
-                "why": self.mirror_state(*index).or_else(|| self.mirror_note(*index)).or_else(|| self.why(*index)),
+                "why": why,
                 "risk": self.risk(*index),
                 "paths": paths.collect::<Vec<_>>(),
                 "legs": self.legs(*index),

@@ -63,8 +63,8 @@ impl Volume {
 }
 
 impl Path {
-    /// Begins to reset its controller; `had_queues`: I/O queues may have been open when it was lost.
-    /// False: it can't be reset, or there is nothing to prove.
+    /// Begins to reset its controller; `had_queues`: I/O queues may have been open when it was
+    /// lost. False: it can't be reset, or there is nothing to prove.
     pub(super) fn reset(
         &mut self,
         had_queues: bool,

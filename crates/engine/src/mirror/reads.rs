@@ -7,9 +7,9 @@
 //! order in the configuration. Each choice is answered by one [`Reads::ended`], and a failed read
 //! teaches nothing (T43).
 //!
-//! `soonest` chooses among all paths of all legs at once ([`LegPaths`]); the leg's head then takes the
-//! path that was chosen, if it still would. Where there is one leg with one path, nothing is chosen
-//! and nothing learnt.
+//! `soonest` chooses among all paths of all legs at once ([`LegPaths`]); the leg's head then takes
+//! the path that was chosen, if it still would. Where there is one leg with one path, nothing is
+//! chosen and nothing learnt.
 //!
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.

@@ -81,7 +81,7 @@ impl Mirror {
             let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
             let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
             let changes = self.changes.adding.with(self.changes.removing);
-            // Else that would be is_acknowledged of the new leg.
+            // Else that would be taken for news of the new leg.
             let removed = Output::News(News::Removed(*slot));
             let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
             none && quiet && !taken

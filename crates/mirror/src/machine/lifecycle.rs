@@ -3,9 +3,10 @@
 //! # Contract
 //! First the bitmaps of all legs in sync are read. Nothing is changed before somebody changes
 //! something, or an unclean stop has to be made good, or a leg returns. Then the host records the
-//! lineage, where it does so ([`LineageRecord`]); legs that lag get the newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
-//! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
-//! as they may, an event, no owner.
+//! lineage, where it does so ([`LineageRecord`]); legs that lag get the newest state; the lineage
+//! begins by an event; the union of all bitmaps goes to all legs; and what may differ is made
+//! alike. A clean stop: nothing under way, all flushed, bits cleared as far as they may, an event,
+//! no owner.
 use super::accept::Accepting;
 use super::bad::Bad;
 use super::commit::SuperblockUpdate;

@@ -5,7 +5,7 @@
 //! A leg that has lost what it had acknowledged leaves, and gets it again; the last one in sync
 //! stays, and one flush that fails is all that tells of it. Where that was the mirror's own, or
 //! belonged to somebody who has gone, the next one of a user fails for the same reason, until one
-//! was is_acknowledged of. What that leg has done of changes that have not ended it does again. Of a change
+//! was told of. What that leg has done of changes that have not ended it does again. Of a change
 //! in several I/Os some may have ended before: who asked for them does them again when
 //! [`Mirror::times_given_up`] has changed meanwhile.
 //!
@@ -24,7 +24,7 @@ use block::Range;
 pub(super) struct Loss {
     /// How often the last leg in sync has told of one.
     reported_total: u32,
-    /// A flush of a user has failed for it, and nobody has said yet whether that was is_acknowledged.
+    /// A flush of a user has failed for it, and it is not known yet whether the client was told.
     reported: Option<Outcome>,
     /// The next flush fails for it.
     unreported: Option<Outcome>,
@@ -50,7 +50,7 @@ impl Mirror {
         self.loss.reported_total
     }
 
-    /// A flush has failed, and whoever asked for it has is_acknowledged of that, or had gone before.
+    /// A flush has failed, and its client was told, or had gone before.
     pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
         if is_acknowledged {
             (self.loss.reported, self.loss.unreported) = (None, None);

@@ -420,7 +420,7 @@ impl Acquire {
         it.owner.filter(|by| by.run != self.owner.run)
     }
 
-    /// The other owners in the records of all legs, which were last is_acknowledged then.
+    /// The other owners in the records of all legs, which were last seen then.
     fn unreleased_owner(&mut self, seen_ns: u64) -> Option<Unreleased> {
         let legs = self.given.iter().flatten();
         let others = legs.filter_map(|it| self.foreign(&it.superblock));

@@ -3,10 +3,10 @@
 //! # Contract
 //! All legs are waited for that could be missing, until the assemble wait is over, counted from the
 //! first turn: by what those that are there say of the missing ones, it may be another one
-//! ([`Ownership::set_wait`]). The user can force an earlier decision. A leg that was asked is waited
-//! for until the assemble wait is over, counted from its own read. After a refusal the legs that were known are read again before the
-//! next decision, which is due when the pause is over, when a leg comes or goes, or when the user
-//! asks for it.
+//! ([`Ownership::set_wait`]). The user can force an earlier decision. A leg that was asked is
+//! waited for until the assemble wait is over, counted from its own read. After a refusal the legs
+//! that were known are read again before the next decision, which is due when the pause is over,
+//! when a leg comes or goes, or when the user asks for it.
 use super::{Ownership, State};
 
 /// How much is known of a leg.

@@ -451,7 +451,8 @@ proptest! {
         // Who told of a path that stays is not changed.
         let without = |world: World| -> BTreeMap<_, _> {
             let all = world.into_iter().map(|(name, (paths, exports))| {
-                let paths: BTreeMap<_, _> = paths.into_iter().map(|(uri, it)| (uri, it.1)).collect();
+                let paths = paths.into_iter().map(|(uri, it)| (uri, it.1));
+                let paths: BTreeMap<_, _> = paths.collect();
                 (name, (paths, exports))
             });
             all.collect()

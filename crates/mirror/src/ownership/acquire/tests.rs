@@ -207,7 +207,7 @@ fn taken_over(its_ms: u32, ours_ms: u32) -> Terms {
 #[test]
 fn t09_what_an_owner_left_that_did_not_release_it_is_waited_for() {
     const MS: u64 = 1_000_000;
-    // Two intervals from when it was last is_acknowledged, and then what it said, or we say.
+    // Two intervals from when it was last seen, and then what it said, or we say.
     let lease_ns = 2 * INTERVAL_NS;
     for (its_ms, ours_ms, waits_ms) in [
         (20_000, 0, 20_000),
@@ -425,7 +425,7 @@ fn t48_t09_a_late_beat_of_an_owner_that_is_gone_only_makes_the_watch_begin_anew(
         assert_eq!(acquire.poll_timeout(), Some(stands_ns + 3 * INTERVAL_NS));
         let end_ns = claimed(&mut legs, &mut acquire, stands_ns);
         assert_eq!(end_ns, stands_ns + 5 * INTERVAL_NS + INTERVAL_NS / 2);
-        // It was is_acknowledged again, so what it has left is waited for from then on.
+        // It was seen again, so what it has left is waited for from then on.
         let hold_ns = acquire.terms().hold_until_ns;
         assert_eq!(hold_ns, stands_ns + 2 * INTERVAL_NS + 30_000_000_000);
     }
