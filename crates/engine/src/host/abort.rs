@@ -562,3 +562,61 @@ impl PathInVolume<'_> {
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CID: u16 = 10;
+
+    fn asked() -> Aborts {
+        let mut it = Aborts::default();
+        assert_eq!(it.begin(1, CID, 5), 5 + ABORT_WAIT_NS);
+        it
+    }
+
+    fn end(it: &mut Aborts, event: AbortEvent) -> bool {
+        it.end(event, |asked| asked.cid == CID).is_some()
+    }
+
+    #[test]
+    fn abort_is_over_once_both_ends_are_known() {
+        use AbortEvent::*;
+        for (first, second, until_ns) in [
+            (CommandEnded, Answered, None),
+            (Answered, CommandEnded, Some(5 + ABORT_WAIT_NS)),
+        ] {
+            let mut it = asked();
+            assert!(end(&mut it, first));
+            assert_eq!(it.until_ns(1), until_ns, "after {first:?}");
+            assert_eq!(it.room(), ABORTS_MAX - 1);
+            assert!(end(&mut it, second));
+            assert_eq!((it.room(), it.until_ns(1)), (ABORTS_MAX, None));
+            assert!(!end(&mut it, second), "it is unknown");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "again")]
+    fn abort_answered_twice_is_refused() {
+        let mut it = asked();
+        end(&mut it, AbortEvent::Answered);
+        end(&mut it, AbortEvent::Answered);
+    }
+
+    #[test]
+    fn aborted_io_is_counted_until_the_next_line() {
+        let mut it = AbortQueue::default();
+        assert_eq!(it.count(7), Some(1));
+        assert_eq!([it.count(8), it.count(7 + ABORTS_SAID_NS - 1)], [None; 2]);
+        assert_eq!(it.count(7 + ABORTS_SAID_NS), Some(3));
+    }
+
+    #[test]
+    fn probe_is_no_io_once() {
+        let mut it = AbortQueue::default();
+        let command = CommandId { sqid: 1, cid: CID };
+        it.note_probe(command);
+        assert!(it.take_probe(command) && !it.take_probe(command));
+    }
+}
