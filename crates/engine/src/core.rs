@@ -646,6 +646,9 @@ impl Machine for Core {
         if self.again {
             return Some(0);
         }
+        if !self.has_front_ends {
+            return self.devices.poll_timeout();
+        }
         let times = [self.nbd.poll_timeout(), self.devices.poll_timeout()];
         let hosts = self.nvme.iter().filter_map(NvmeServer::poll_timeout);
         times.into_iter().flatten().chain(hosts).min()

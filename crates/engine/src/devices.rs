@@ -460,11 +460,14 @@ impl Devices {
     /// Once per turn of the loop, after all events.
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.host.turn(memory, now_ns);
-        self.mirrors.inspect_legs(&mut self.host, now_ns);
-        self.settle(memory, now_ns);
+        if !self.mirrors.is_empty() {
+            self.mirrors.inspect_legs(&mut self.host, now_ns);
+            self.settle(memory, now_ns);
+        }
     }
 
     /// When to be called at the latest.
+    #[inline]
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         if self.again {
             return Some(0);
