@@ -154,9 +154,8 @@ impl Choices {
             }
         }
         found.retain(|it| it.record.of.engine == registry.id());
-        let over = found.into_iter().filter_map(|it| it.path);
-        let forgotten: anyhow::Result<()> = over.map(|path| state::remove(&path)).collect();
-        if let Err(error) = forgotten {
+        let mut over = found.into_iter().filter_map(|it| it.path);
+        if let Err(error) = over.try_for_each(|path| state::remove(&path)) {
             log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
         Ok(())
