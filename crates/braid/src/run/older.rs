@@ -2,8 +2,8 @@
 //! control socket, by name.
 //!
 //! # Contract
-//! [`convert`] replaces them by [`records`](super::records) at the first start of this version: all
-//! records are written, durably, before the files they come from are removed. So an engine that is
+//! [`convert`] replaces them by a [`Record`] for each volume, at the first start of this version:
+//! all are written, durably, before the files they come from are removed. So an engine that is
 //! killed meanwhile leaves the old files, and the next start converts them again; that changes
 //! nothing but what was not written yet. A record is made of what the file says of where its
 //! volume leads, or, of this control socket, the configuration of a volume of that name that the
