@@ -437,6 +437,7 @@ impl HostEngine {
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
             HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
             HostControl::Throughput(volume, path, it) => self.set_throughput(volume, path, it),
+            HostControl::Distance(volume, path, it) => self.set_distance(volume, path, it),
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Change {
                 ticket,

@@ -389,6 +389,11 @@ impl Head {
         self.views[usize::from(path.0)].throughput = throughput;
     }
 
+    /// NUMA distance from this core to what `path` leads to; smaller is nearer.
+    pub fn set_distance(&mut self, path: PathIndex, distance: u32) {
+        self.views[usize::from(path.0)].distance = distance;
+    }
+
     /// I/Os that other cores have in flight on `path` (T47).
     pub fn set_elsewhere(&mut self, path: PathIndex, in_flight: u32) {
         self.views[usize::from(path.0)].in_flight_elsewhere = in_flight;

@@ -262,6 +262,12 @@ impl Senders {
         self.all(it);
     }
 
+    /// NUMA distance of a path, on all cores.
+    pub fn set_distance(&self, volume: u16, path: PathIndex, distance: u32) {
+        let it = || ExportControl::Host(HostControl::Distance(volume, path, distance));
+        self.all(it);
+    }
+
     /// Asks why I/Os of a volume go where they go; `None`: enough.
     pub fn explain(&self, volume: u16, asker: Option<Explain>) {
         for core in &self.all {

@@ -419,10 +419,11 @@ impl PathTable {
         Some(gone)
     }
 
-    /// Another relative throughput of a path.
-    pub fn set_throughput(&mut self, index: PathIndex, throughput: u8) {
+    /// Another relative throughput and distance of a path.
+    pub fn set_attributes(&mut self, index: PathIndex, keys: &PathKeys) {
         if let Some(it) = self.get_mut(index) {
-            it.config.throughput = throughput;
+            it.config.throughput = keys.throughput;
+            it.config.distance = keys.distance;
         }
     }
 

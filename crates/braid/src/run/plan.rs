@@ -78,8 +78,8 @@ pub enum Change {
     RemoveExport(String, Export),
     /// Another policy, or other knobs of it.
     SetPolicy(String, Policy, Knobs),
-    /// Another relative throughput of a path.
-    SetThroughput(String, PathKeys),
+    /// Other attributes of a path, in words too.
+    SetPath(String, PathKeys, Vec<String>),
     /// Other values of keys, in words.
     SetKeys(String, Vec<String>),
     /// A volume leaves.
@@ -117,7 +117,7 @@ impl Change {
             | Self::MoveExport(volume, ..)
             | Self::RemoveExport(volume, _)
             | Self::SetPolicy(volume, ..)
-            | Self::SetThroughput(volume, _)
+            | Self::SetPath(volume, ..)
             | Self::SetKeys(volume, _)
             | Self::CloseVolume(volume) => volume,
         }
@@ -182,9 +182,8 @@ impl fmt::Display for Change {
                 write!(f, "{volume}: remove export {}", export.nbd)
             }
             Self::SetPolicy(volume, policy, _) => write!(f, "{volume}: set policy {policy}"),
-            Self::SetThroughput(volume, path) => {
-                let (uri, throughput) = (&path.uri, path.throughput);
-                write!(f, "{volume}: set throughput {throughput} of {uri}")
+            Self::SetPath(volume, path, words) => {
+                write!(f, "{volume}: set {} of {}", words.join(", "), path.uri)
             }
             Self::SetKeys(volume, keys) => write!(f, "{volume}: set {}", keys.join(", ")),
             Self::CloseVolume(volume) => write!(f, "remove volume {volume}"),
@@ -263,9 +262,16 @@ impl ActualVolume {
                 let admin = Change::SetAdmin(name(), spec.clone(), there.spec.admin);
                 changes.admin.push(admin);
             }
-            if there.spec.config.throughput != spec.config.throughput {
-                let set = Change::SetThroughput(name(), spec.config.clone());
-                changes.rest.push(set);
+            let (now, keys) = (&there.spec.config, &spec.config);
+            let throughput = (now.throughput != keys.throughput)
+                .then(|| format!("throughput {}", keys.throughput));
+            let distance =
+                (now.distance != keys.distance).then(|| format!("distance {}", keys.distance));
+            let words: Vec<String> = throughput.into_iter().chain(distance).collect();
+            if !words.is_empty() {
+                changes
+                    .rest
+                    .push(Change::SetPath(name(), keys.clone(), words));
             }
         }
         for ActualPath { spec, presence } in &self.paths {

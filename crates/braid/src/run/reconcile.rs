@@ -150,7 +150,7 @@ impl<'a> Reconciler<'a> {
             }
             Change::MoveExport(..)
             | Change::SetPolicy(..)
-            | Change::SetThroughput(..)
+            | Change::SetPath(..)
             | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),
         }
         Ok(())

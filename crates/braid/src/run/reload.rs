@@ -11,7 +11,7 @@
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
-use super::config::{Config, PathKeys, Subsystem, Volume};
+use super::config::{Config, Subsystem, Volume};
 use super::desired::Desired;
 use super::entries::PathEntry;
 use super::live;
@@ -400,17 +400,13 @@ pub fn set(
             service.set_policy(state, number, *policy, *knobs);
             Some(format!("{name}: policy {policy}"))
         }
-        Change::SetThroughput(
-            _,
-            PathKeys {
-                uri, throughput, ..
-            },
-        ) => {
-            let it = &mut state.volumes[number];
-            let path = it.set_throughput(uri, *throughput)?;
-            let senders = &service.senders;
-            senders.set_throughput(number, path, *throughput);
-            Some(format!("{uri}: throughput {throughput}"))
+        Change::SetPath(_, keys, words) => {
+            let path = state.volumes[number].set_attributes(keys)?;
+            service
+                .senders
+                .set_throughput(number, path, keys.throughput);
+            service.senders.set_distance(number, path, keys.distance);
+            Some(format!("{}: {}", keys.uri, words.join(", ")))
         }
         Change::SetKeys(_, words) => {
             let of = &desired.volume(name)?.of;
@@ -515,15 +511,6 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
         let Some(old) = old.volume(&new.name) else {
             continue;
         };
-        for keys in &new.paths {
-            let mut before = old.paths.iter().filter(|it| it.uri == keys.uri);
-            if before.any(|it| it.distance != keys.distance) {
-                bail!(
-                    "{}: its distance can't be changed yet: restart the engine",
-                    keys.uri
-                );
-            }
-        }
         let fixed = live::fixed(old, new);
         if !fixed.is_empty() {
             bail!(

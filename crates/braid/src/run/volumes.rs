@@ -175,14 +175,13 @@ impl Running {
         renamed.collect()
     }
 
-    /// Another relative throughput of a path; its number, if the engine has it and it had another.
-    pub fn set_throughput(&mut self, uri: &PathUri, throughput: u8) -> Option<PathIndex> {
-        let it = self.entries.of_uri(uri)?;
-        let changed = it.config().throughput != throughput;
+    /// Another relative throughput and distance of a path; its number, if the engine has it.
+    pub fn set_attributes(&mut self, keys: &PathKeys) -> Option<PathIndex> {
+        let it = self.entries.of_uri(&keys.uri)?;
         let (number, is_there) = (it.index(), it.is_there());
-        self.entries.set_throughput(number, throughput);
+        self.entries.set_attributes(number, keys);
         self.of.paths = self.entries.keys();
-        (changed && is_there).then_some(number)
+        is_there.then_some(number)
     }
 
     /// As a mark names it.

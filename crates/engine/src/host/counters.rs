@@ -229,6 +229,13 @@ impl HostEngine {
         }
     }
 
+    /// NUMA distance of a path, for `numa`.
+    pub(super) fn set_distance(&mut self, volume: u16, path: PathIndex, distance: u32) {
+        if let Some(number) = self.number(volume, path) {
+            self.head(number).set_distance(path, distance);
+        }
+    }
+
     /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
     /// its end was seen.
     pub(crate) fn handle_look(&mut self, busy_ns: u64, now_ns: u64) {

@@ -688,6 +688,8 @@ pub enum HostControl {
     Recovery(u16, Recovery),
     /// Relative throughput of a path, 0…100, for `service-time`.
     Throughput(u16, PathIndex, u8),
+    /// NUMA distance of a path, for `numa`; smaller is nearer.
+    Distance(u16, PathIndex, u32),
     /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then
     /// I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),

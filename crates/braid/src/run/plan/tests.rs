@@ -132,6 +132,7 @@ fn plan_has_what_can_fail_first() {
     wanted.policy = Policy::Numa;
     wanted.retries = Some(7);
     wanted.paths[0].throughput = 9;
+    wanted.paths[0].distance = 3;
     wanted.exports = vec![export(1, true)];
     let mut other = volume("c", &[8]);
     other.exports = vec![export(2, false), export(3, false)];
@@ -144,7 +145,7 @@ fn plan_has_what_can_fail_first() {
             "c: add export unix:/3",
             "a: remove path 1", // in use: it can be connected again
             "a: remove path 2",
-            "a: set throughput 9 of 3",
+            "a: set throughput 9, distance 3 of 3",
             "a: remove path 4",
             "a: set policy numa",
             "a: set retries 7",
@@ -319,7 +320,7 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
             let (_, exports) = world.remove(name).unwrap();
             assert!(exports.is_empty(), "{change}: it listens");
         }
-        Change::SetPolicy(..) | Change::SetThroughput(..) | Change::SetKeys(..) => {}
+        Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
     }
 }
 

@@ -182,6 +182,11 @@ fn live_io_is_explained_under_every_policy() {
 
 /// Of the next I/Os: the paths that they took, and the throughput of each path.
 fn taken(pair: &Pair) -> (Vec<u64>, Vec<u64>) {
+    taken_by(pair, "throughput")
+}
+
+/// The same with another value of each path.
+fn taken_by(pair: &Pair, key: &str) -> (Vec<u64>, Vec<u64>) {
     let told = pair.json(&["explain", "v0", "-n", "4", "-w", "60s"]);
     let ios = told["ios"].as_array().unwrap();
     let paths = ios[0]["paths"].as_array().unwrap().iter();
@@ -189,10 +194,24 @@ fn taken(pair: &Pair) -> (Vec<u64>, Vec<u64>) {
         ios.iter()
             .map(|io| io["chosen"].as_u64().unwrap())
             .collect(),
-        paths
-            .map(|path| path["throughput"].as_u64().unwrap())
-            .collect(),
+        paths.map(|path| path[key].as_u64().unwrap()).collect(),
     )
+}
+
+#[test]
+fn numa_goes_by_distances_that_a_reload_changes() {
+    let Some(pair) = Pair::start_with(["distance = 2", "distance = 1"]) else {
+        return;
+    };
+    pair.json(&["policy", "set", "v0", "numa"]);
+    let _readers = pair.readers();
+    assert_eq!(taken_by(&pair, "distance"), (vec![1; 4], vec![2, 1]));
+    let keys = ["distance = 2", "distance = 3"];
+    configure(pair.directory.path(), &pair.uris, keys);
+    let changed = pair.json(&["reload"])["changed"].clone();
+    let changed = changed.as_str().unwrap();
+    assert!(changed.contains(": distance 3"), "{changed}");
+    wait_until(|| (taken_by(&pair, "distance") == (vec![0; 4], vec![2, 3])).then_some(()));
 }
 
 #[test]
