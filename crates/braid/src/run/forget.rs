@@ -109,16 +109,22 @@ impl Service {
         by.ensure_there()?;
         let what = params.what.as_deref();
         let refused = |error: anyhow::Error| ControlError::refused(format!("{error:#}"));
-        let (plan, desired) = {
+        let plan = {
             let state = self.state();
             let desired = forgotten(&state, &params.volume, what)?;
             let plan = plan_of(&state, &desired);
             reload::spare_unclean(&state, &plan, params.force).map_err(refused)?;
-            (plan, desired)
+            plan
         };
         let mut steps = Reconciler::of_verb(self);
+        let mut waits = Vec::new();
         for change in plan.iter().filter(|it| it.can_fail()) {
             if let Err(why) = steps.step(change.clone(), params.force) {
+                // A path that was restored is connected as soon as it can be.
+                if self.changes.goes_on(change) {
+                    waits.push(why);
+                    continue;
+                }
                 let why = match steps.undo() {
                     Ok(()) => why,
                     Err(undo) => format!("{why}; and not all could be taken back: {undo}"),
@@ -138,6 +144,8 @@ impl Service {
         }
         let left: Vec<String> = {
             let mut state = self.state();
+            // Anew: other keys may have been set by verb meanwhile.
+            let desired = forgotten(&state, &params.volume, what)?;
             let changes = plan_of(&state, &desired);
             let set = changes.iter();
             let set = set.filter_map(|it| reload::set(self, &mut state, it, &desired));
@@ -161,7 +169,8 @@ impl Service {
             let forgotten = steps.step(change.clone(), params.force);
             forgotten.map_err(ControlError::refused)?;
         }
-        let done: Vec<String> = plan.iter().map(Change::to_string).collect();
+        let done = plan.iter().map(Change::to_string);
+        let done: Vec<String> = done.chain(waits).collect();
         Ok(json!({"volume": params.volume, "changed": done, "left": left}))
     }
 }

@@ -164,6 +164,22 @@ impl Changes {
         asked.going.insert(ticket, Going { change, since });
     }
 
+    /// Whether a change of this path goes on.
+    pub fn goes_on(&self, change: &plan::Change) -> bool {
+        let asked = self.asked();
+        let mut all = asked.going.values();
+        all.any(|it| it.change.is_of_path_of(change))
+    }
+
+    /// A path is what a verb made it.
+    pub fn end_going(&self, volume: &str, uri: &PathUri) {
+        let is_it = |it: &Going| match &it.change {
+            plan::Change::SetAdmin(name, path, _) => name == volume && path.config.uri == *uri,
+            _ => false,
+        };
+        self.asked().going.retain(|_, it| !is_it(it));
+    }
+
     /// A change goes on no more.
     pub fn forget_going(&self, ticket: u64) {
         self.asked().going.remove(&ticket);
@@ -567,7 +583,9 @@ impl Service {
         }
         let is_tried =
             || made.is_err() && admin == AdminState::Enabled && self.is_tried(volume, path);
-        if was != admin && (drains || is_tried()) {
+        if made.is_ok() {
+            self.changes.end_going(&self.name(volume), &uri);
+        } else if was != admin && (drains || is_tried()) {
             self.note_going(volume, path, was);
         }
         // What goes on after this answer says how it is ended.

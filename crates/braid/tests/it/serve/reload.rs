@@ -1,5 +1,6 @@
 //! Volumes of a running engine that come and go with its configuration.
 mod choices;
+mod race;
 mod state;
 
 use crate::serve::nbd;
