@@ -225,14 +225,14 @@ impl Mirrors {
         };
         let index = place as u8;
         let name = mirror.config.name.clone();
-        mirror.taken_back = None;
+        mirror.orders.taken_back = None;
         let done = match order {
             MirrorOrder::Add(new) => {
                 let below = BackEndsMut::new(host, lower);
                 let added = mirror.add(new, below.ask(), now_ns);
                 mirror.restack(below.ask());
                 let why = added.as_ref().err().cloned();
-                mirror.not_added = why.map(|why| (new.config.volume, why));
+                mirror.orders.not_added = why.map(|why| (new.config.volume, why));
                 let leg = DeviceId(new.config.volume);
                 added
                     .map(|place| self.attach_again(leg, (index, place), host))
@@ -279,13 +279,13 @@ impl Mirrors {
             MirrorState::Stopped => None,
             _ => Some("it has not been stopped"),
         };
-        it.not_begun = why.map(String::from);
+        it.orders.not_begun = why.map(String::from);
         if let Some(why) = why {
             return Err(why.into());
         }
-        let (room, accepts_name) = (it.ended_early.capacity(), it.accepts_name);
+        let (room, accepts_name) = (it.ended_early.capacity(), it.refusal.accepts_name);
         *it = MirrorDevice::new(anew.config.clone(), it.span, room);
-        it.accepts_name = accepts_name;
+        it.refusal.accepts_name = accepts_name;
         for (place, info) in (0..).zip(&anew.infos) {
             it.leg_ready(place, *info, now_ns);
         }

@@ -3,8 +3,8 @@
 //! # Contract
 //! A leg that is added is a volume of the host that is ready, with nothing on it that is needed; it
 //! is rebuilt at once. It may take the place of another one, which is removed when it is in sync.
-//! The superblocks of a leg that was removed are overwritten, so that it is nobody's leg; then it
-//! is not reported any more, and its volume may go.
+//! The superblocks of a removed leg are overwritten, so that no mirror has it; then it is not
+//! reported any more, and its volume may be removed.
 //!
 //! # Limits
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
@@ -144,7 +144,7 @@ impl MirrorDevice {
             .remove_leg(slot, now_ns)
             .map_err(|error| error.to_string())?;
         if let Some(at) = absent {
-            self.legs[at].seat = Seat::LeavesWith(slot);
+            self.legs[at].set_seat(Seat::LeavesWith(slot));
         }
         self.needs_turn = true;
         self.unwiped &= !(1 << (slot & 15));
@@ -170,7 +170,7 @@ impl MirrorDevice {
             {
                 self.config.wishes = Wishes::default();
                 it.ownership.take_back_force();
-                self.accepts_name = false;
+                self.refusal.accepts_name = false;
                 return true;
             }
             _ => return false,
@@ -181,7 +181,7 @@ impl MirrorDevice {
                 if taken {
                     let legs = self.legs.iter_mut();
                     let leaves = legs.filter(|leg| leg.seat == Seat::LeavesWith(slot));
-                    leaves.for_each(|leg| leg.seat = Seat::Taken);
+                    leaves.for_each(|leg| leg.set_seat(Seat::Taken));
                 }
                 taken
             }
@@ -203,20 +203,20 @@ impl MirrorDevice {
         }
     }
 
-    /// The leg of a slot is none any more, and was not there: nor is its place.
+    /// Frees the place of a missing leg whose slot was removed.
     pub(super) fn free_seat_of(&mut self, slot: u8) {
         for leg in &mut self.legs {
             if leg.seat != Seat::LeavesWith(slot) {
                 continue;
             }
-            leg.seat = Seat::Taken;
+            leg.set_seat(Seat::Taken);
             if leg.is_absent() && leg.probe.is_none() {
                 leg.free_seat();
             }
         }
     }
 
-    /// What a volume leads to was given as a leg and is none: its place is free, and it may go.
+    /// Frees the place of a configured volume that is no leg, so that it may be removed.
     ///
     /// # Errors
     /// It is one, or is just being looked at.
@@ -233,7 +233,7 @@ impl MirrorDevice {
         }
     }
 
-    /// A leg is in sync: the one whose place it takes goes.
+    /// Removes the leg that a leg in sync replaces.
     pub(super) fn remove_replaced(&mut self, at: usize, cx: &mut Context<'_>) {
         let Some(old) = self.legs[at].replaces.take() else {
             return;
@@ -244,7 +244,7 @@ impl MirrorDevice {
         }
     }
 
-    /// It was said that this leg is none any more: its superblocks are overwritten.
+    /// Overwrites the superblocks of a removed leg.
     pub(super) fn wipe_superblocks(&mut self, at: usize, cx: &mut Context<'_>) {
         let mut wiping = 0;
         for copy in 0..2_u8 {
@@ -253,25 +253,25 @@ impl MirrorDevice {
             };
             cx.memory.bytes_mut(span).fill(0);
             wiping += 1;
-            self.legs[at].seat = Seat::Wiping(wiping);
+            self.legs[at].set_seat(Seat::Wiping(wiping));
             let entry = Entry::new(cx.index, at as u8, Task::Wipe, span);
             let offset = COPIES_AT[usize::from(copy)];
             let io = self.io(at, IoOp::Write { fua: true }, offset, span);
             self.submit_urgent(entry, io, cx);
         }
         if wiping == 0 {
-            self.legs[at].seat = Seat::Wiping(1);
+            self.legs[at].set_seat(Seat::Wiping(1));
             self.superblock_wiped(at, Outcome::PathError, cx);
         }
     }
 
-    /// One of them was, or could not be.
+    /// Handles the end of one of these writes.
     pub(super) fn superblock_wiped(&mut self, at: usize, outcome: Outcome, cx: &mut Context<'_>) {
         let leg = &mut self.legs[at];
         let Seat::Wiping(wiping) = leg.seat else {
             unreachable!("{}: superblocks of a leg that stays", leg.config.name);
         };
-        leg.seat = Seat::Wiping(wiping - 1);
+        leg.set_seat(Seat::Wiping(wiping - 1));
         if !outcome.is_done() {
             self.unwiped |= leg.slot.map_or(0, |slot| 1 << (slot & 15));
             let line = format!(

@@ -1,4 +1,4 @@
-//! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
+//! A mirror on its core: its phase, its legs, and the requests it submits to them.
 use super::buffer_leases::BufferLeases;
 use super::depth::Depth;
 use super::dispatch::Running;
@@ -28,22 +28,22 @@ use mirror::superblock::LegState;
 use mirror::{Crc32c, Name};
 use volume::Outcome;
 
-/// What a mirror is driven with.
+/// The parts of a core that a mirror needs for a step.
 pub(super) struct Context<'a> {
-    /// The devices that it may submit to.
+    /// The devices of lower number, to which it may submit requests.
     pub below: BackEndsMut<'a>,
     pub table: &'a mut Table,
     pub buffer_leases: &'a mut BufferLeases,
     pub events: &'a mut VecDeque<HostEvent>,
     pub memory: &'a mut dyn Memory,
     pub crc32c: Crc32c,
-    /// As the program numbers it, and among the mirrors.
+    /// The device number of the mirror, and its index among the mirrors.
     pub number: u16,
     pub index: u8,
     pub now_ns: u64,
 }
 
-/// See the module.
+/// A mirror. See the module.
 pub(crate) struct MirrorDevice {
     pub(super) config: MirrorConfig,
     pub(super) legs: Vec<LegDevice>,
@@ -52,40 +52,23 @@ pub(crate) struct MirrorDevice {
     /// Its own part of the arena.
     pub(super) span: Span,
     pub(super) scratch: Scratch,
-    /// Superblocks to be read or written that found no room in the host, oldest first: nothing else
-    /// is given before them, or leases end while data is written (T54).
+    /// Reads and writes of superblocks that wait for room in the host, oldest first. Nothing else
+    /// is submitted before them, or leases would end while data is written (T54).
     pub(super) urgent: VecDeque<(Entry, Io)>,
-    /// What else found no room there, oldest first (T6); it grows only then. Data waits for its leg
-    /// instead.
+    /// Other requests that wait for room in the host, oldest first (T6); it grows only then. Data
+    /// I/O waits in its leg's `depth` instead.
     pub(super) held: VecDeque<(Entry, Io)>,
-    /// What ended as soon as it was given.
+    /// Requests that ended when they were submitted, or were not submitted.
     pub(super) ended_early: VecDeque<(Entry, Outcome)>,
     pub(super) stopping: bool,
     /// A timer was set, or something else needs a turn.
     pub(super) needs_turn: bool,
     /// Set once a turn: the state machine's timeout was not compared with the time yet.
     pub(super) is_timeout_unchecked: bool,
-    /// It is to become larger, as soon as what its legs show is known.
-    pub(super) grow_requested: bool,
-    pub(super) grown: Option<Result<u64, String>>,
-    /// See [`MirrorReport`](super::MirrorReport).
-    pub(super) not_added: Option<(u16, String)>,
-    pub(super) taken_back: Option<(Pending, bool)>,
-    pub(super) checked: Option<CheckReport>,
-    /// A check is under way since.
-    pub(super) checking_ns: Option<u64>,
-    /// Why it was not begun anew.
-    pub(super) not_begun: Option<String>,
-    /// How often it was not started.
-    pub(super) refusals: u64,
-    /// The name that its legs' mirror has instead, for which it was not started last.
-    pub(super) other_name: Option<Name>,
-    /// A user takes a mirror of another name.
-    pub(super) accepts_name: bool,
-    /// Slots, as bits, whose leg was removed and still says that it is one.
+    pub(super) orders: Orders,
+    pub(super) refusal: Refusal,
+    /// Slots, as bits, whose removed leg still has its superblocks.
     pub(super) unwiped: u16,
-    /// It was refused, and does not start before somebody does something about it.
-    pub(super) refusal_lasts: bool,
     /// Paths that the host had found when bounds were looked at.
     pub(super) paths_found: u64,
     /// What the program's record says of the mirror, for the start under way.
@@ -94,9 +77,40 @@ pub(crate) struct MirrorDevice {
     pub(super) started_without: Vec<u8>,
 }
 
+/// Orders of users that are pending, and the results of those that were executed last
+/// ([`MirrorReport`](super::MirrorReport)).
+#[derive(Default)]
+pub(super) struct Orders {
+    /// The mirror grows as soon as the sizes of its legs are known.
+    pub grow_requested: bool,
+    pub grown: Option<Result<u64, String>>,
+    pub not_added: Option<(u16, String)>,
+    pub taken_back: Option<(Pending, bool)>,
+    pub checked: Option<CheckReport>,
+    /// When the check under way began, ns.
+    pub checking_ns: Option<u64>,
+    /// Why [`MirrorOrder::Begin`](super::MirrorOrder::Begin) was refused.
+    pub not_begun: Option<String>,
+}
+
+/// Refused starts.
+#[derive(Default)]
+pub(super) struct Refusal {
+    /// How many there were.
+    pub count: u64,
+    /// The name on the legs, where the last start was refused for it.
+    pub other_name: Option<Name>,
+    /// The user accepts a mirror of another name.
+    pub accepts_name: bool,
+    /// Only a user, or a leg that comes, can end the last refusal.
+    pub is_final: bool,
+}
+
+/// The life of a mirror on its core.
 pub(super) enum Phase {
-    /// It does not run yet.
+    /// Its legs are read, assembled and acquired.
     Starting(Box<Starting>),
+    /// The state machine runs.
     Running(Box<Running>),
     /// It was stopped.
     Over,
@@ -113,62 +127,64 @@ pub(super) enum Purpose {
     Machine(Ticket),
 }
 
-/// A leg as its mirror's driver has it: the device, what was seen of that, and what it was given.
-/// Whether it has all data, and may be read, the machine knows, by its slot.
+/// A leg as a device: what was read of it, and its requests. Whether it has all data, and may be
+/// read, is a state of the state machine, by its slot.
 pub(super) struct LegDevice {
     pub config: LegConfig,
-    /// Once the host's volume is ready.
+    /// The device, once it is ready.
     pub info: Option<VolumeInfo>,
+    /// The read of its superblocks under way.
     pub probe: Option<Probe>,
+    /// When they may be read next, ns.
     pub probe_at_ns: u64,
-    /// What it said was read for a start that was refused: it is read anew before the next.
+    /// `found` was read for a start that was refused: it is read again before the next one.
     pub is_outdated: bool,
-    /// What it said.
+    /// Its superblock, or why it has none.
     pub found: Option<Result<Chosen, NoLeg>>,
-    /// What it was when the mirror was stopped.
+    /// Its state when the mirror was stopped.
     pub last: Option<LegState>,
-    /// Which one it is, once the mirror runs.
+    /// Its slot, once the mirror runs.
     pub slot: Option<u8>,
-    /// It has left, or was not there at the start.
+    /// Set while the mirror goes on without it: when it is tried again.
     pub missing: Option<Missing>,
-    /// The user took it out: it returns only when told to.
+    /// `fail` took it out: it returns only by `restore`.
     pub admin_offline: bool,
     pub extent: Extent,
     pub bad_room: BadRoom,
-    /// It can't return, and why.
-    pub unfit: Option<alloc::string::String>,
-    /// It refused the owner's record when that was written last, and is left out for it.
+    /// Why it can't return.
+    pub unfit: Option<String>,
+    /// How the last write of the owner's record failed, for which it is left out.
     pub unwritten: Option<Outcome>,
     pub counters: LegCounters,
-    /// It is being rebuilt: since when, and how many regions it lacked then.
+    /// Its rebuild: since when, ns, and how many regions it lacked then.
     pub rebuild: Option<(u64, u64)>,
-    /// The slot of the leg that goes when this one is in sync.
+    /// The slot of the leg that is removed when this one is in sync.
     pub replaces: Option<u8>,
     pub seat: Seat,
-    /// Another host may take it over: it gets nothing but beats (T48).
+    /// Its lease has lapsed: another host may take it over, and it gets heartbeats only (T48).
     pub is_fenced: bool,
-    /// Controllers of it that are lost with what they had in their caches, as last looked at.
+    /// Controllers lost with the contents of their caches, as last inspected.
     pub lost_caches: u64,
-    /// How often its volume had given up unflushed writes when that was looked at last.
+    /// How often its device had given up unflushed writes, as last inspected.
     pub given_up: u32,
-    /// It has no path left, and a device that ends nothing: when the mirror goes on without it.
+    /// It has no path left and its requests do not end: when the mirror goes on without it, ns.
     pub hangs_ns: Option<u64>,
-    /// Data I/O that it has, and that waits for it.
+    /// Its data I/O, in flight and waiting.
     pub depth: Depth,
-    /// It has refused or denied to make a hole since it returned.
+    /// It has refused to deallocate since it returned.
     pub refuses_holes: bool,
 }
 
-/// Whether a place among the legs is a leg's.
+/// The use of a place among the legs. [`LegDevice::set_seat`] changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seat {
     /// A leg of the mirror, or a volume that may be one.
     Taken,
-    /// It was not there yet, and the leg of this slot, which it was to be, is being removed.
+    /// A missing leg whose slot is being removed.
     LeavesWith(u8),
-    /// It is no leg any more: so many copies of its superblock are being overwritten.
+    /// A removed leg: so many copies of its superblock are being overwritten.
     Wiping(u8),
-    /// Nothing is there any more: another leg may take the place.
+    /// Another leg may take the place.
     Free,
 }
 
@@ -176,29 +192,29 @@ pub(super) enum Seat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadRoom {
     Enough,
-    /// There were more, and it was not in sync since.
+    /// There were more than fit, and it was not in sync since.
     Full,
-    /// The same once more when it was rebuilt: it returns only when told to.
+    /// Again when it was rebuilt: it returns only by `restore`.
     Stuck,
 }
 
 /// A leg that the mirror goes on without.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Missing {
-    /// When it is tried again.
+    /// When it is tried again, ns.
     pub at_ns: u64,
-    /// How long it was to wait this time.
+    /// The pause before that, ns.
     pub wait_ns: u64,
-    /// Why it left; `None`: it was never there.
+    /// Why it left; `None`: it was missing at the start.
     pub outcome: Option<Outcome>,
-    /// It was told that it is there.
+    /// It was reported to the state machine as found.
     pub is_reported: bool,
-    /// The user has said that it is to return.
+    /// The user has ordered its return.
     pub is_requested: bool,
 }
 
 impl Missing {
-    /// One that was not there at the start, and is now.
+    /// A leg that was missing at the start, and was found.
     pub fn since_start(now_ns: u64) -> Self {
         Self {
             at_ns: now_ns,
@@ -211,12 +227,12 @@ impl Missing {
 }
 
 impl LegDevice {
-    /// The device that it is.
+    /// The device behind it.
     pub fn device(&self) -> DeviceId {
         DeviceId(self.config.volume)
     }
 
-    /// One that nothing is known of yet.
+    /// A leg before anything was read of it.
     pub fn new(config: LegConfig) -> Self {
         Self {
             config,
@@ -246,23 +262,42 @@ impl LegDevice {
         }
     }
 
-    /// Whether nothing is in its place any more.
+    /// Whether its place is free.
     pub fn is_gone(&self) -> bool {
         self.seat == Seat::Free
     }
 
-    /// Its place is free.
-    pub fn free_seat(&mut self) {
-        (self.seat, self.info, self.missing) = (Seat::Free, None, None);
+    /// Changes the seat.
+    ///
+    /// # Panics
+    /// If the edge does not exist.
+    pub fn set_seat(&mut self, next: Seat) {
+        use Seat::*;
+        let is_edge = match (self.seat, next) {
+            (Taken, Taken | LeavesWith(_) | Wiping(1) | Free) => true,
+            (LeavesWith(_), Taken | LeavesWith(_) | Free) => true,
+            (Wiping(before), Wiping(now)) => before.abs_diff(now) == 1,
+            (Wiping(0), Free) => true,
+            _ => false,
+        };
+        let name = &self.config.name;
+        assert!(is_edge, "{name}: from {:?} to {next:?}", self.seat);
+        self.seat = next;
     }
 
-    /// Whether it returns only when told to, or not before it is large enough.
+    /// Frees its place.
+    pub fn free_seat(&mut self) {
+        self.set_seat(Seat::Free);
+        (self.info, self.missing) = (None, None);
+    }
+
+    /// Whether it returns only by order of a user, or not before it is large enough.
     pub fn stays_missing(&self) -> bool {
         let is_stuck = self.bad_room == BadRoom::Stuck;
         self.admin_offline || self.extent.keeps_away() || is_stuck
     }
 
-    /// Whether it was told to return, and was not looked at since.
+    /// Whether its return was ordered, and it was not read since.
     pub fn is_due(&self) -> bool {
         let stays = self.stays_missing() || self.is_gone();
         !stays
@@ -271,7 +306,7 @@ impl LegDevice {
                 .is_some_and(|missing| !missing.is_reported && missing.is_requested)
     }
 
-    /// Whether it was given, and was not there since.
+    /// Whether it is configured, and was never read.
     pub fn is_absent(&self) -> bool {
         self.slot.is_none() && self.found.is_none() && !self.is_gone()
     }
@@ -282,7 +317,8 @@ impl LegDevice {
         self.found == Some(Err(NoLeg::Unreadable))
     }
 
-    /// One that was cut off and is as long again: what it is, is to be read anew.
+    /// Forgets what was read of a leg that was too small, if it is large enough again. Returns
+    /// whether it is.
     pub fn was_made_long(&mut self) -> bool {
         let needs = match self.found {
             Some(Err(NoLeg::Cut(bytes))) => bytes,
@@ -297,7 +333,7 @@ impl LegDevice {
 }
 
 impl MirrorDevice {
-    /// What one command can do on every leg, while it runs.
+    /// The limits that hold on every leg, while it runs.
     pub fn limits(&self) -> Option<IoLimits> {
         match &self.phase {
             Phase::Running(it) => Some(it.limits),
@@ -305,7 +341,7 @@ impl MirrorDevice {
         }
     }
 
-    /// How far it is.
+    /// Its state, as reported.
     pub fn state(&self) -> &MirrorState {
         &self.state
     }
@@ -329,25 +365,16 @@ impl MirrorDevice {
             stopping: false,
             needs_turn: true,
             is_timeout_unchecked: true,
-            grow_requested: false,
-            grown: None,
-            not_added: None,
-            taken_back: None,
-            checked: None,
-            checking_ns: None,
-            not_begun: None,
-            refusals: 0,
-            other_name: None,
-            accepts_name: false,
+            orders: Orders::default(),
+            refusal: Refusal::default(),
             unwiped: 0,
-            refusal_lasts: false,
             paths_found: 0,
             evidence: Asked::No,
             started_without: Vec::new(),
         }
     }
 
-    /// Does all that can be done now; whether that was anything.
+    /// Does all that can be done now. Returns whether anything was.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         self.handle_time(cx);
         let mut any = self.submit_held(cx) | self.submit_waiting(cx);
@@ -368,7 +395,7 @@ impl MirrorDevice {
         any
     }
 
-    /// It was stopped: nothing comes of it any more but what it was.
+    /// Ends a mirror that was stopped; the last states of its legs stay visible.
     pub fn end(&mut self) {
         if let Phase::Running(it) = &self.phase {
             let legs = &it.machine.superblock().legs;
@@ -392,14 +419,14 @@ impl MirrorDevice {
         }
     }
 
-    /// Whether it is this volume that leads to the leg at a place: not if that leg was removed,
-    /// and maybe another one has its place.
+    /// Whether this device is the leg at a place. It is not once that leg was removed and another
+    /// one has its place.
     pub fn is_leg(&self, at: usize, volume: u16) -> bool {
         let leg = self.legs.get(at);
         leg.is_some_and(|leg| !leg.is_gone() && leg.config.volume == volume)
     }
 
-    /// The host's volume of a leg is ready, or has another size.
+    /// Handles that the device of a leg is ready, or was resized.
     pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
         let leg = &mut self.legs[at];
         let first = leg.info.replace(info).is_none();
@@ -412,7 +439,7 @@ impl MirrorDevice {
         self.needs_turn = true;
     }
 
-    /// An I/O of the leg's volume.
+    /// An I/O on the leg at a place.
     pub fn io(&self, at: usize, op: IoOp, offset: u64, span: Span) -> Io {
         Io {
             volume: self.legs[at].config.volume,
@@ -425,27 +452,27 @@ impl MirrorDevice {
         }
     }
 
-    /// Whether the host had no room when something was given last.
+    /// Whether requests wait for room in the host.
     pub fn lacks_room(&self) -> bool {
         !(self.urgent.is_empty() && self.held.is_empty())
     }
 
-    /// Gives something to a leg; where the host has no room, it waits.
+    /// Submits a request to a leg. Without room in the host it waits.
     pub(super) fn submit_or_hold(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
         if self.lacks_room() || !self.try_submit(entry, io, cx) {
             self.held.push_back((entry, io));
         }
     }
 
-    /// The same of a superblock, which goes before all else that waits.
+    /// Submits a read or write of a superblock, before all other requests that wait.
     pub(super) fn submit_urgent(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
         if !self.urgent.is_empty() || !self.try_submit(entry, io, cx) {
             self.urgent.push_back((entry, io));
         }
     }
 
-    /// Gives data I/O or a user's flush to a leg, in order; beyond its window, or without room, it
-    /// waits (T54).
+    /// Submits data I/O or a user's flush to a leg, in order. Beyond the leg's window, or without
+    /// room, it waits (T54).
     pub(super) fn submit_data(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) {
         let room = !self.lacks_room();
         let interval_ns = self.heartbeat_interval_ns();
@@ -455,14 +482,14 @@ impl MirrorDevice {
         }
     }
 
-    /// Gives what waited for the windows of its legs; whether that was anything.
+    /// Submits requests that waited for the windows of their legs. Returns whether any was.
     fn submit_waiting(&mut self, cx: &mut Context<'_>) -> bool {
         let interval_ns = self.heartbeat_interval_ns();
         let runs = matches!(&self.phase, Phase::Running(it) if !it.frozen);
         let mut any = false;
         for at in 0..self.legs.len() {
             while let Some(first) = self.legs[at].depth.first() {
-                // The mirror stops, or the leg has left or was cut off: what never went there ends.
+                // The mirror stops, or the leg has left or is fenced: its requests end unsubmitted.
                 let needless = self.is_needless(first) || self.legs[at].is_fenced;
                 if needless || !runs {
                     let outcome = match runs {
@@ -513,7 +540,7 @@ impl MirrorDevice {
         any
     }
 
-    /// Whether something waits for room that is for a leg which has left meanwhile.
+    /// Whether a request that waits for room is for a leg which has left meanwhile.
     fn is_needless(&self, entry: &Entry) -> bool {
         match (entry.task, &self.phase) {
             (
@@ -527,7 +554,7 @@ impl MirrorDevice {
         }
     }
 
-    /// False: there is no room.
+    /// Submits a request, or ends it. Returns false without room.
     fn try_submit(&mut self, entry: Entry, io: Io, cx: &mut Context<'_>) -> bool {
         let Some(key) = cx.table.put(entry) else {
             return false;
@@ -556,17 +583,17 @@ impl MirrorDevice {
         true
     }
 
-    /// Whether it waited for room until its leg was cut off.
+    /// Whether its leg was fenced while it waited for room.
     fn is_fenced_off(&self, entry: &Entry) -> bool {
-        let beat = match entry.task {
+        let is_heartbeat = match entry.task {
             Task::Own(ticket) => ticket.is_heartbeat(),
             Task::Probe(_) | Task::Acquire(_) | Task::Wipe => true,
             Task::Io(_) | Task::Pages(_) | Task::Compare(..) | Task::Run(_) => false,
         };
-        self.legs[usize::from(entry.leg)].is_fenced && !beat
+        self.legs[usize::from(entry.leg)].is_fenced && !is_heartbeat
     }
 
-    /// What a leg was given has ended.
+    /// Handles the end of a request to a leg.
     pub(super) fn leg_ended(&mut self, entry: &Entry, done: &IoDone, cx: &mut Context<'_>) {
         let done = Part {
             outcome: done.outcome,

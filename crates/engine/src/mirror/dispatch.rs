@@ -1,12 +1,11 @@
-//! A mirror that runs: what its machine wants of the legs, and what these answer.
+//! Executes the outputs of the mirror state machine as I/O on the legs, and feeds completions back.
 //!
 //! # Contract
-//! The machine is asked for something only while there is room for it in the host and memory to
-//! take it in, so that what it says is on its way to the leg at once. When the engine's time to
-//! drain is over, the legs' I/O ends with [`Outcome::Stopped`]: that says nothing of a leg, so the
-//! machine hears nothing any more, and what it has is failed, also where no leg has anything of it
-//! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
-//! reached any more.
+//! The machine is polled only while there is memory for its largest output, so that each output is
+//! submitted at once. When the engine's time to drain is over, the legs' I/O ends with
+//! [`Outcome::Stopped`]. That says nothing about a leg: the machine gets no completions from then
+//! on (it is frozen), and all I/O of users fails, also where no leg has a part of it. `Stopped`
+//! from a leg whose volume alone is removed counts as a lost leg.
 use super::device::{Context, LegDevice, MirrorDevice, Phase, Purpose};
 use super::holes::Run;
 use super::reads::{Reads, policy_of};
@@ -33,7 +32,7 @@ use mirror::ownership::Terms;
 use mirror::superblock::SUPERBLOCK_BYTES;
 use volume::Outcome;
 
-/// The machine is asked only while there is memory for the largest output.
+/// The machine is polled only while there is memory for the largest output.
 const NO_MEMORY: &str = "an output without memory";
 
 /// Outputs come of a machine.
@@ -42,7 +41,7 @@ const NO_MACHINE: &str = "an output of a mirror that does not run";
 /// Most bytes of pages that the machine asks for at a time.
 const PAGES_BYTES_MAX: u32 = 64 << 10;
 
-/// The machine, and whose I/Os it has.
+/// The state machine of a mirror that runs, and the I/O of users in it.
 pub(super) struct Running {
     pub machine: Mirror,
     pub info: VolumeInfo,
@@ -56,9 +55,9 @@ pub(super) struct Running {
     /// Memory to copy through, and to compare with.
     copies: Vec<Span>,
     compares: Vec<Span>,
-    /// The engine's time is over, or somebody else has the mirror.
+    /// The machine gets no completions any more: see the module.
     pub frozen: bool,
-    /// It was said that the mirror is ready.
+    /// That the mirror is ready was reported.
     pub is_reported: bool,
     /// The event of the committed state that was looked at for the record, and the record that was
     /// handed over last.
@@ -86,7 +85,7 @@ impl Running {
         limits.read_only |= assembly.read_only;
         let buffers = take_buffers(&mut it.scratch);
         let (copies, compares) = buffers.ok_or("there is no memory for its copy buffers")?;
-        // Under what it left, here or in a process before, nobody has written down.
+        // An unfenced leg may execute writes of this engine or one before, which no record lists.
         let late_until_ns = |found: &Result<Chosen, NoLeg>| {
             let slot = found.ok().map(|it| it.superblock.slot);
             let leg = it
@@ -154,8 +153,8 @@ impl Running {
 }
 
 impl MirrorDevice {
-    /// The machine looks at the time; legs whose lease is over are cut off before anything that
-    /// waited for room goes there (T48).
+    /// Passes the time to the machine. Legs whose lease is over are fenced before any request that
+    /// waited for room is submitted to them (T48).
     pub(super) fn handle_time(&mut self, cx: &mut Context<'_>) {
         let Phase::Running(it) = &mut self.phase else {
             return;
@@ -177,11 +176,11 @@ impl MirrorDevice {
         }
     }
 
-    /// Does what the machine wants; whether that was anything.
+    /// Executes the machine's outputs. Returns whether there were any.
     pub(super) fn run(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.freeze_late(cx);
         if let Phase::Running(it) = &mut self.phase {
-            // What is to stop is never announced.
+            // A mirror that stops is never reported as ready.
             if !self.stopping && !core::mem::replace(&mut it.is_reported, true) {
                 self.state = MirrorState::Running;
                 let id = it.machine.superblock().mirror;
@@ -193,8 +192,7 @@ impl MirrorDevice {
         }
         self.keep_record(cx);
         any |= self.announce_returned(cx) | self.grow(cx.now_ns);
-        // With memory for the largest that may be asked. Also while the host has no room: a beat
-        // may come behind data.
+        // Also while the host has no room: a heartbeat may come behind data.
         while self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {
                 Phase::Running(it) if !it.frozen => it.machine.poll_output(cx.now_ns),
@@ -209,8 +207,8 @@ impl MirrorDevice {
         any | self.give_up()
     }
 
-    /// The engine's time is over: what the machine holds, and no leg has, is not to wait for the
-    /// next beat to hear of that. Whether it was so just now.
+    /// Freezes the machine when the engine's time is over: I/O that it holds, and no leg has, must
+    /// not wait for the next heartbeat to end. Returns whether it did.
     fn freeze_late(&mut self, cx: &mut Context<'_>) -> bool {
         let late = cx.below.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
         if late {
@@ -230,7 +228,9 @@ impl MirrorDevice {
         };
         if over {
             self.end();
-            self.grown.get_or_insert(Err("somebody else has it".into()));
+            self.orders
+                .grown
+                .get_or_insert(Err("somebody else has it".into()));
         }
         over
     }
@@ -278,7 +278,7 @@ impl MirrorDevice {
                 if self.leaves_holes(ticket, copy, cx) {
                     return self.write_runs(ticket, copy, range, cx);
                 }
-                // What was repaired is said to be so, with no intent and no flush behind it.
+                // A repair is reported with no dirty bit and no flush behind it.
                 let fua = self
                     .running()
                     .is_some_and(|it| it.machine.is_checked_by(copy));
@@ -408,7 +408,7 @@ impl MirrorDevice {
         self.submit_urgent(entry, io, cx);
     }
 
-    /// What a leg was given has ended, and it was the machine's.
+    /// Handles the end of a request of the machine.
     pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, cx: &mut Context<'_>) {
         let (now_ns, outcome) = (cx.now_ns, done.outcome);
         let crc32c = cx.crc32c;
@@ -472,8 +472,8 @@ impl MirrorDevice {
         }
     }
 
-    /// Before when what a leg was given has to start: while the mirror's lease lasts, and a record
-    /// that takes a mirror over while what it rests on is fresh (T49).
+    /// Before when a request to a leg has to start: within the mirror's lease, and a record that
+    /// takes a mirror over while the reads that it rests on are fresh (T49).
     pub(super) fn start_before_ns(&self, entry: &Entry) -> u64 {
         match &self.phase {
             Phase::Running(it) => match entry.task {

@@ -1,14 +1,14 @@
-//! The leg paths of a mirror's reads that `soonest` chooses among: every path of every leg at once.
+//! The paths among which `soonest` selects for a mirror's reads: every path of every leg at once.
 //!
 //! # Contract
-//! A leg path has a number of the policy's for as long as the mirror runs. Those below [`LEGS_MAX`]
-//! are legs, by their slots. Of a leg with one path that is all; as soon as its head would use
-//! several, each of these is a leg path of its own, the first one with the leg's number. Offered
-//! are only the paths that the leg's own head would use: ANA and probation are its business (T45).
+//! A path keeps its number of the policy while the mirror runs. Numbers below [`LEGS_MAX`] are
+//! legs, by their slots. A leg with one path has that number alone; as soon as its head would use
+//! several, each of them has a number, the first one the leg's. Only paths that the leg's own head
+//! would use are offered: it goes by ANA and probation (T45).
 //!
 //! # Limits
-//! [`PATHS_MAX`] leg paths in all: of more paths than there is room for, a leg's further ones are
-//! used when the others are gone.
+//! [`PATHS_MAX`] numbers in all. The further paths of a leg, beyond that, are used when the others
+//! are gone.
 use mirror::limits::LEGS_MAX;
 use mirror::machine::Legs;
 use volume::limits::PATHS_MAX;
@@ -48,13 +48,13 @@ impl LegPaths {
         }
     }
 
-    /// Whether the leg's paths are leg paths of their own.
+    /// Whether the leg's paths have numbers of their own.
     pub fn is_split(&self, slot: u8) -> bool {
         self.split.has(slot)
     }
 
-    /// The leg's head would use `bits` now. `appeared` is told the leg paths that were not usable
-    /// before.
+    /// Sets the paths that the leg's head would use now. Calls `appeared` with the number of each
+    /// that was not usable before.
     pub fn set_usable(&mut self, slot: u8, bits: u64, mut appeared: impl FnMut(u8)) {
         let before = match self.usable.get(usize::from(slot)) {
             Some(&before) if self.is_split(slot) || bits.count_ones() > 1 => before,
@@ -77,7 +77,7 @@ impl LegPaths {
         self.split.add(slot);
     }
 
-    /// A leg path's number, a new one if it has none yet; `None`: there is no room.
+    /// The number of a path, a new one if it has none yet; `None`: there is no room.
     fn number(&mut self, leg_path: LegPath) -> Option<u8> {
         let place = |all: &[Option<LegPath>]| all.iter().position(|it| *it == Some(leg_path));
         if let Some(number) = place(&self.all) {
@@ -100,7 +100,7 @@ impl LegPaths {
         (self.all.len() > LEGS_MAX).then_some(self.all.len())
     }
 
-    /// All paths that are leg paths of their own: number, leg, path.
+    /// All paths with a number of their own: number, leg, path.
     pub fn split(&self) -> impl Iterator<Item = (u8, u8, PathIndex)> {
         let all = (0..).zip(&self.all);
         let split = self.split;
@@ -110,8 +110,8 @@ impl LegPaths {
         })
     }
 
-    /// Whether a read may go the leg path of this number, if these legs may serve it; `pairs`:
-    /// paths count by themselves.
+    /// Whether a read may use this number, if `legs` may serve it; `pairs`: paths are selected, not
+    /// legs alone.
     pub fn allows(&self, number: u8, legs: Legs, pairs: bool) -> bool {
         let leg = usize::from(number) < LEGS_MAX;
         if !pairs || leg && !self.is_split(number) {

@@ -1,11 +1,11 @@
-//! What a mirror's machine tells: legs that leave and return, what was mended, and the end.
+//! Handles the news of the state machine: legs that leave and return, repairs, and the stop.
 //!
 //! # Contract
-//! A leg that has left is told of again when it can be reached, after a pause that doubles while it
-//! goes on leaving. If its superblocks are being read then, it is told of when that read ends. What
-//! it was given before has ended by then; where its volume doesn't fence its writes, it waits
-//! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a one has failed
-//! something, changes wait as long.
+//! A leg that has left is announced to the machine again when it can be reached, after a pause that
+//! doubles while it goes on leaving; while its superblocks are being read, when that read ends. Its
+//! earlier requests have ended by then; where its volume doesn't fence its writes, it waits
+//! `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where it has failed a request,
+//! changes wait as long.
 use super::device::{BadRoom, Context, LegDevice, MirrorDevice, Missing, Phase, Purpose, Seat};
 use super::messages;
 use super::sizes::LegSize;
@@ -22,8 +22,9 @@ use mirror::machine::{Mirror, News, Unfit};
 use volume::Outcome;
 
 impl LegDevice {
-    /// Tells the machine whether a leg that is away can be read as the last resort; whether that
-    /// may change anything. One that was cut short or off, or can't return, is not read.
+    /// Reports to the machine whether a leg that is missing can be read as the last resort. Returns
+    /// whether that may change anything. A truncated or fenced leg, or one that can't return, is
+    /// not read.
     pub(super) fn report_spare(
         &self,
         slot: u8,
@@ -76,12 +77,12 @@ impl MirrorDevice {
             }
             News::NotGrown => {
                 let why = "a leg has left, or it stops: it stays as large as it is";
-                self.grown = Some(Err(why.into()));
+                self.orders.grown = Some(Err(why.into()));
                 why.into()
             }
             News::Checked => {
                 let report = self.running().map(|it| it.machine.check_report());
-                (self.checked, self.checking_ns) = (report, None);
+                (self.orders.checked, self.orders.checking_ns) = (report, None);
                 let found = report
                     .map(|it| messages::checked(&self.config.name, &it, |slot| self.name_of(slot)));
                 let found = found.unwrap_or_default();
@@ -121,7 +122,9 @@ impl MirrorDevice {
             News::Stopped(clean) => {
                 self.keep_record(cx);
                 self.end();
-                self.grown.get_or_insert(Err("it was stopped".into()));
+                self.orders
+                    .grown
+                    .get_or_insert(Err("it was stopped".into()));
                 match clean {
                     true => return,
                     false => "stopped, but not cleanly: it is made alike at the next start".into(),
@@ -132,7 +135,7 @@ impl MirrorDevice {
         cx.events.push_back(HostEvent::Warning(cx.number, line));
     }
 
-    /// What is to be done about bytes that no leg can read, in words.
+    /// The user's way to recover bytes that no leg can read.
     fn recovery_advice(&self, range: Range) -> String {
         let backup = "restore them from a backup";
         let Phase::Running(it) = &self.phase else {
@@ -149,13 +152,13 @@ impl MirrorDevice {
         }
     }
 
-    /// What a leg is called.
+    /// The name of a leg.
     fn name_of(&self, slot: u8) -> String {
         let leg = self.legs.iter().find(|leg| leg.slot == Some(slot));
         leg.map_or(String::new(), |leg| leg.config.name.clone())
     }
 
-    /// The last leg in sync may execute late what it has failed.
+    /// The message that the last leg in sync may execute a failed write late.
     fn describe_unverified(&self, slot: u8, now_ns: u64) -> String {
         let left_ns = self.held_until_ns().unwrap_or(0).saturating_sub(now_ns);
         format!(
@@ -166,7 +169,7 @@ impl MirrorDevice {
         )
     }
 
-    /// Another host may take a leg over: what it was given is taken back.
+    /// Fences a leg that another host may take over: its requests are withdrawn.
     fn fence_leg(&mut self, slot: u8, cx: &mut Context<'_>) -> String {
         let Some((at, ..)) = self.at(slot) else {
             return format!("leg {slot}: its beats don't end");
@@ -195,7 +198,7 @@ impl MirrorDevice {
         ))
     }
 
-    /// Of legs that come and go by the user's word.
+    /// Applies news of a leg to its device.
     fn apply_leg_news(&mut self, slot: u8, news: News, cx: &mut Context<'_>) {
         let Some((at, ..)) = self.at(slot) else {
             if let News::Removed(_) = news {
@@ -238,7 +241,7 @@ impl MirrorDevice {
     fn handle_leg_news(&mut self, slot: u8, news: News, now_ns: u64) -> String {
         let at = self.at(slot).map(|it| it.0);
         let name = at.map(|at| self.legs[at].config.name.clone());
-        // Nobody may have given it: another one has its path by now.
+        // It may have no device: another leg has its path by now.
         let leg = match name {
             Some(name) => format!("leg {slot} ({name})"),
             None => format!("leg {slot}"),
@@ -342,7 +345,7 @@ impl MirrorDevice {
         )
     }
 
-    /// The mirror goes on without a leg.
+    /// Handles that the mirror goes on without a leg.
     fn leg_left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let slot = self.legs[at].slot;
         let facts = slot.and_then(|slot| self.running()?.machine.facts(slot));
@@ -357,7 +360,7 @@ impl MirrorDevice {
         self.set_missing(at, outcome, now_ns);
     }
 
-    /// A leg has left, or could not return: it is tried again after a while.
+    /// Sets a leg missing, which has left or could not return, until its next try.
     fn set_missing(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let leg = &mut self.legs[at];
         // One that was too small returns when it is large enough.
@@ -376,7 +379,7 @@ impl MirrorDevice {
         });
     }
 
-    /// Legs that are away and can be reached again are told of.
+    /// Announces missing legs that can be reached again. Returns whether there were any.
     pub(super) fn announce_returned(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         for at in 0..self.legs.len() {
@@ -439,7 +442,7 @@ impl MirrorDevice {
         true
     }
 
-    /// A leg that was not there at the start says which one it is.
+    /// Identifies a leg that was missing at the start by its superblocks.
     fn identify(&mut self, at: usize, cx: &mut Context<'_>) -> bool {
         let is_unread = self.legs[at].is_unread();
         let Some(found) = self.legs[at].found.filter(|_| !is_unread) else {
@@ -471,7 +474,8 @@ impl MirrorDevice {
                 if let Some(it) = self.running() {
                     it.reads.set_leg(leg.slot, distance, throughput);
                 }
-                (self.legs[at].slot, self.legs[at].seat) = (Some(leg.slot), Seat::Taken);
+                self.legs[at].slot = Some(leg.slot);
+                self.legs[at].set_seat(Seat::Taken);
                 self.legs[at].admin_offline = self.is_admin_offline(leg.slot);
                 None
             }

@@ -1,11 +1,11 @@
-//! The superblocks of a leg are read: before the mirror runs, for its claim, and for its machine.
+//! Reads the superblocks of a leg: to identify it, to acquire the mirror, and for the machine.
 //!
 //! # Contract
-//! At a start a leg that has paths is waited for as one that could be missing is: for
-//! `assemble_wait`, from when it is read. One that has not answered by then is not there, whatever
-//! it said before; its answer is awaited all the same, since it lands in our memory, and is not
-//! taken, since it is old: the leg is read anew (`start`, or `returns` where the mirror runs), at
-//! a start not before the pause of one that was refused is over.
+//! A start waits `assemble_wait` for the answer of a leg, from the beginning of the read. A leg
+//! that has not answered by then is missing, whatever was read of it before. Its read keeps its
+//! memory until it ends, and the late result is discarded: the leg is read again (by `start`, or
+//! by `news` while the mirror runs), at a start not before the pause of a refused one is over. A
+//! leg whose superblocks both fail to be read is left out of the start and read again afterwards.
 use super::device::{Context, MirrorDevice, Phase, Purpose};
 use super::start::TRY_AGAIN_NS;
 use super::table::{Entry, Task};
@@ -21,7 +21,7 @@ use volume::Outcome;
 /// Bytes of a superblock, as spans count.
 pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
-/// A leg's superblocks are being read.
+/// A read of a leg's superblocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     span: Span,
@@ -30,7 +30,7 @@ pub(super) struct Probe {
     failed: Option<Outcome>,
     purpose: Purpose,
     since_ns: u64,
-    /// Nobody waits for it any more.
+    /// The start does not wait for it any more.
     late: bool,
 }
 
@@ -47,7 +47,7 @@ impl Probe {
 }
 
 impl MirrorDevice {
-    /// Legs that don't answer are not waited for any more; whether there are such.
+    /// Gives up reads that take too long. Returns whether there are any.
     pub(super) fn give_up_late_probes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         for at in 0..self.legs.len() {
@@ -68,7 +68,7 @@ impl MirrorDevice {
         any
     }
 
-    /// Begins to read the superblocks of a leg; false: there is no memory now.
+    /// Begins to read the superblocks of a leg. Returns false if there is no memory now.
     pub(super) fn probe(&mut self, at: usize, purpose: Purpose, cx: &mut Context<'_>) -> bool {
         let Some(span) = self.scratch.take(2 * BLOCK) else {
             return false;
@@ -106,7 +106,7 @@ impl MirrorDevice {
         true
     }
 
-    /// One of the two was read, or could not be.
+    /// Handles the end of the read of one superblock.
     pub(super) fn probe_read(
         &mut self,
         at: usize,
@@ -119,7 +119,7 @@ impl MirrorDevice {
         };
         probe.waits -= 1;
         probe.read[usize::from(copy)] = outcome.is_done();
-        // What only this copy can't give is no failure of the leg.
+        // An error of one copy's medium is no failure of the leg.
         if !outcome.is_done() && outcome != Outcome::MediaError {
             probe.failed = Some(outcome);
         }
@@ -174,7 +174,7 @@ impl MirrorDevice {
         self.probed(at, probe.purpose, found, cx);
     }
 
-    /// What was looked for is here.
+    /// Passes the result of a probe on.
     fn probed(
         &mut self,
         at: usize,

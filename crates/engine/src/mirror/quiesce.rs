@@ -1,14 +1,14 @@
-//! What a mirror may leave behind on its legs (T9): how long, as it stands in the owner's record;
-//! and what the owner before has left.
+//! How long legs may execute late writes of this owner (T9), which the owner's record states; and
+//! how long changes wait for those of the owner before.
 //!
 //! # Contract
-//! The bound is the longest of all legs that are there. A leg that is added or returns gets nothing
-//! before its bound is on the legs. The largest that is written is [`BOUND_MAX_MS`], the most that
-//! another host believes: a leg with a longer one is no leg of a mirror that others reach.
+//! The bound is the longest of all legs that are there. A leg that is added or returns gets no
+//! request before its bound is on the legs. The largest bound written is [`BOUND_MAX_MS`], the most
+//! that other hosts wait: a leg with a longer one is refused in a mirror that others reach.
 //!
 //! # Limits
 //! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
-//! is on the legs after a beat, which begins then.
+//! is on the legs after a heartbeat, which begins then.
 use super::device::{Context, LegDevice, MirrorDevice, Phase};
 use crate::host::{HostEngine, HostEvent};
 use alloc::format;
@@ -30,7 +30,7 @@ impl MirrorDevice {
     /// The same of a leg that is to take part.
     ///
     /// # Errors
-    /// Nobody would wait so long.
+    /// No other host would wait so long.
     pub(super) fn bound_with(
         &self,
         volume: u16,
@@ -69,8 +69,7 @@ impl MirrorDevice {
         Some(left_ns.saturating_add(self.config.leg_quiesce_ns))
     }
 
-    /// What is left behind goes into the record, if that is longer than what stands there; whether
-    /// it stands on all legs.
+    /// Raises the bound in the owner's record. Returns whether it is on all legs.
     pub(super) fn record_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
         let Phase::Running(it) = &mut self.phase else {
             return false;
@@ -98,8 +97,8 @@ impl MirrorDevice {
         }
     }
 
-    /// Whether the bound of a leg that returns is on all legs. One that nobody would wait for does
-    /// not return, which is said.
+    /// Whether the bound of a leg that returns is on all legs. A leg with too long a bound does not
+    /// return, which is reported.
     pub(super) fn may_be_announced(&mut self, at: usize, cx: &mut Context<'_>) -> bool {
         let leg = &self.legs[at].config;
         match self.bound_with(leg.volume, &leg.name, cx.below.host) {
@@ -123,7 +122,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Said when it begins.
+    /// Reports at the start that changes wait.
     pub(super) fn report_held_changes(&self, cx: &mut Context<'_>) {
         if let Some(until_ns) = self.held_until_ns() {
             let until = match until_ns {

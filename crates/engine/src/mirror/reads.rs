@@ -7,9 +7,8 @@
 //! order in the configuration. Each choice is answered by one [`Reads::ended`], and a failed read
 //! teaches nothing (T43).
 //!
-//! `soonest` chooses among all paths of all legs at once ([`LegPaths`]); the leg's head then takes
-//! the path that was chosen, if it still would. Where there is one leg with one path, nothing is
-//! chosen and nothing learnt.
+//! `soonest` selects among all paths of all legs at once ([`LegPaths`]); the leg's head then uses
+//! the selected path, if it still would. With one leg of one path nothing is selected or learnt.
 //!
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
@@ -44,7 +43,7 @@ pub(super) struct Reads {
     gap_ns: u64,
 }
 
-/// What was chosen for a read.
+/// The leg selected for a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     /// The leg.
@@ -116,7 +115,7 @@ impl Reads {
         self.selector.knobs()
     }
 
-    /// What is known of a leg.
+    /// Sets distance and throughput of a leg.
     pub fn set_leg(&mut self, slot: u8, distance: u32, throughput: u8) {
         if let Some(view) = self.views.get_mut(usize::from(slot)) {
             (view.distance, view.throughput) = (distance, throughput);
@@ -126,7 +125,7 @@ impl Reads {
         }
     }
 
-    /// A leg was away: what was measured of it is of another time (T38).
+    /// Forgets the measurements of a leg that was missing: they are outdated (T38).
     pub fn reset_leg(&mut self, slot: u8) {
         self.selector.reset_path(PathIndex(slot));
         let of = self.leg_paths.split().filter(|it| it.1 == slot);
@@ -164,7 +163,7 @@ impl Reads {
         let selector = &mut self.selector;
         self.leg_paths
             .set_usable(slot, host.usable(volume), |number| {
-                // What was measured of it is of another time (T38).
+                // Its measurements are outdated (T38).
                 selector.reset_path(PathIndex(number));
             });
         if !self.leg_paths.is_split(slot) {
@@ -189,7 +188,7 @@ impl Reads {
         self.gap_ns = gap_ns;
     }
 
-    /// Whether one of these legs can be reached, as last looked at.
+    /// Whether one of these legs is usable, as last inspected.
     pub fn reaches_any(&self, legs: Legs) -> bool {
         !legs.both(self.usable).is_empty()
     }
@@ -211,7 +210,7 @@ impl Reads {
         let healthy = [legs.both(self.sound), legs.both(self.usable), legs];
         let among = healthy.into_iter().find(|set| !set.is_empty())?;
         if self.selector.paths() == 1 {
-            // One leg, with one path: what the policy would learn is for nobody.
+            // One leg, with one path: there is nothing to learn.
             return Some(Choice {
                 slot: 0,
                 path: None,
@@ -253,7 +252,7 @@ impl Reads {
         let Some(ticket) = choice.ticket else {
             return;
         };
-        // What went another way than the one that was chosen says nothing of that.
+        // A read that used another path says nothing of the selected one.
         let there = choice.path.is_none_or(|path| path == served);
         let ended = match done {
             true if there => Ended::Good,

@@ -88,9 +88,9 @@ impl MirrorDevice {
         let (adding, removing) = changing.map_or((0, 0), |it| (it.0.0, it.1.0));
         MirrorReport {
             state: self.state.clone(),
-            not_begun: self.not_begun.clone(),
-            refusals: self.refusals,
-            other_name: self.other_name,
+            not_begun: self.orders.not_begun.clone(),
+            refusals: self.refusal.count,
+            other_name: self.refusal.other_name,
             acquiring: self.acquiring().is_some(),
             started_without: self.started_without.clone(),
             waits_for_record: running.is_some_and(|it| it.machine.waits_for_lineage_record()),
@@ -105,11 +105,11 @@ impl MirrorDevice {
             resync: running.and_then(|it| it.machine.resync()),
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
-            grown: self.grown.clone(),
-            not_added: self.not_added.clone(),
-            taken_back: self.taken_back,
-            checked: self.checked,
-            checking: (self.checking_ns.zip(running))
+            grown: self.orders.grown.clone(),
+            not_added: self.orders.not_added.clone(),
+            taken_back: self.orders.taken_back,
+            checked: self.orders.checked,
+            checking: (self.orders.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),
             speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
@@ -277,13 +277,13 @@ impl MirrorDevice {
         match *order {
             MirrorOrder::TakeBack(pending) => {
                 let taken = self.take_back(pending, now_ns);
-                self.taken_back = Some((pending, taken));
+                self.orders.taken_back = Some((pending, taken));
                 return Ok(());
             }
             MirrorOrder::AcceptName(accepts) => {
                 // One that runs has its name; what is said of it later is not what was accepted.
                 let runs = matches!(self.phase, Phase::Running(_));
-                self.accepts_name = accepts && !runs;
+                self.refusal.accepts_name = accepts && !runs;
                 if let Some(it) = self.ownership_mut() {
                     it.try_again(now_ns);
                 }
@@ -304,7 +304,7 @@ impl MirrorDevice {
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
             MirrorOrder::Forget(volume) => return self.forget(volume),
             MirrorOrder::Grow(_) => {
-                (self.grow_requested, self.grown) = (true, None);
+                (self.orders.grow_requested, self.orders.grown) = (true, None);
                 return Ok(());
             }
             MirrorOrder::Evidence(evidence) => {
@@ -326,18 +326,18 @@ impl MirrorDevice {
         };
         match *order {
             MirrorOrder::Check(repair) => {
-                self.checked = None; // that of before is no answer to who asks now
-                self.checking_ns = Some(now_ns);
+                self.orders.checked = None; // that of before is no answer to who asks now
+                self.orders.checking_ns = Some(now_ns);
                 it.machine.check(repair, now_ns);
             }
             MirrorOrder::RepairFrom(slot) => {
-                self.checked = None;
+                self.orders.checked = None;
                 if !it.machine.repair_from(slot, now_ns) {
                     return Err(format!(
                         "leg {slot} is not in sync: nothing is repaired from it"
                     ));
                 }
-                self.checking_ns = Some(now_ns);
+                self.orders.checking_ns = Some(now_ns);
             }
             MirrorOrder::PauseCheck(pause) => it.machine.pause_check(pause, now_ns),
             MirrorOrder::EndCheck => it.machine.end_check(now_ns),

@@ -1,4 +1,4 @@
-//! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
+//! I/O of front ends on a mirror: its parts on legs, and its end.
 use super::buffer_leases::{BufferLeases, Remaining};
 use super::device::{Context, MirrorDevice, Phase};
 use super::dispatch::Running;
@@ -282,7 +282,7 @@ impl MirrorDevice {
         }));
     }
 
-    /// The machine hears nothing any more; what users asked fails.
+    /// Freezes the machine: it gets no completions any more, and all I/O of users fails.
     pub(super) fn freeze(&mut self, cx: &mut Context<'_>) {
         let Some(it) = self.running() else {
             return; // it has stopped, and has no I/O of users

@@ -1,4 +1,4 @@
-//! What users said of a mirror that holds beyond this engine: properties on its legs (row B6).
+//! Settings of users that outlast this engine: properties on the legs (row B6).
 //!
 //! # Contract
 //! `aside`: numbers of legs that return only when told to, with commas between them.

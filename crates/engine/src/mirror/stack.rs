@@ -1,5 +1,5 @@
-//! What one command of a mirror can do, as much as every leg that is there can; and its size, when
-//! all legs have become larger.
+//! Limits of a mirror: those that hold on every leg that is there. Its growth, when all legs have
+//! become larger.
 //!
 //! # Contract
 //! Taken anew before a leg returns or is added, and when one has left or was removed: so no leg is
@@ -13,14 +13,14 @@ use alloc::string::ToString;
 use block::{DeviceId, IoLimits};
 use mirror::limits::LEGS_MAX;
 
-/// What all of these legs can do; `None`: none of them is ready.
+/// The limits that hold on all of these legs; `None`: none of them is ready.
 pub(super) fn stacked(
     below: BackEnds<'_>,
     legs: impl Iterator<Item = DeviceId>,
 ) -> Option<IoLimits> {
     let limits = legs.filter_map(|leg| below.limits(leg));
     let mut all = limits.reduce(IoLimits::stack)?;
-    // What is read afterwards is each leg's matter, unless all of them promise zeroes.
+    // Reads after a deallocation may differ between legs, unless all of them promise zeroes.
     all.deallocate &= all.deallocate_reads_zero;
     Some(all)
 }
@@ -54,7 +54,7 @@ impl MirrorDevice {
 
     /// Becomes as large as its legs allow, if it was told to.
     pub(super) fn grow(&mut self, now_ns: u64) -> bool {
-        if !core::mem::take(&mut self.grow_requested) {
+        if !core::mem::take(&mut self.orders.grow_requested) {
             return false;
         }
         let mut sizes = [0; LEGS_MAX];
@@ -64,18 +64,18 @@ impl MirrorDevice {
             }
         }
         let Phase::Running(it) = &mut self.phase else {
-            self.grown = Some(Err("it does not run".into()));
+            self.orders.grown = Some(Err("it does not run".into()));
             return true;
         };
         if let Err(why) = it.machine.grow(&sizes, now_ns) {
-            self.grown = Some(Err(why.to_string()));
+            self.orders.grown = Some(Err(why.to_string()));
         }
         true
     }
 
     /// It has so many bytes now.
     pub(super) fn has_grown(&mut self, bytes: u64, cx: &mut Context<'_>) {
-        self.grown = Some(Ok(bytes));
+        self.orders.grown = Some(Ok(bytes));
         if let Phase::Running(it) = &mut self.phase {
             it.info.bytes = bytes;
             let resized = HostEvent::Resized(cx.number, it.info);

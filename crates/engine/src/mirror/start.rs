@@ -77,14 +77,14 @@ pub(super) struct Refused {
     until: Until,
 }
 
-/// What may change that.
+/// The event that may end the refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Until {
     /// Time alone.
     Later,
     /// A leg that is missing, and has paths by which it may come.
     Legs,
-    /// Nobody but a user.
+    /// Only a user.
     Told,
 }
 
@@ -231,7 +231,7 @@ impl MirrorDevice {
         };
         (it.legs, it.wishes) = (legs, self.config.wishes);
         it.ownership.acquire(bound_ms, &given, reach, read_only);
-        if core::mem::take(&mut self.refusal_lasts) {
+        if core::mem::take(&mut self.refusal.is_final) {
             cx.events.push_back(HostEvent::Refused(cx.number, None));
         }
     }
@@ -244,19 +244,19 @@ impl MirrorDevice {
         let can_be = Name::new(name).is_ok();
         let known = self.config.known.filter(|known| *known != legs.mirror);
         let why = match known {
-            _ if self.accepts_name || canary::has(Bug::NameUnasked) => None,
+            _ if self.refusal.accepts_name || canary::has(Bug::NameUnasked) => None,
             _ if can_be && legs.name.as_str() != name => Some(messages::other_name(name, legs)),
             Some(known) => Some(messages::other_mirror(name, legs, known)),
             None => None,
         };
-        self.other_name = why.is_some().then_some(legs.name);
+        self.refusal.other_name = why.is_some().then_some(legs.name);
         why.map(|why| Refused::new(Until::Told, why))
     }
 
     /// A mirror that was accepted under this name is called so from now on.
     fn adopt_name(&mut self, now_ns: u64) {
         let name = Name::new(&self.config.name).ok();
-        self.accepts_name = false;
+        self.refusal.accepts_name = false;
         if let Phase::Running(it) = &self.phase {
             self.config.known = Some(it.machine.superblock().mirror);
         }
@@ -304,7 +304,7 @@ impl MirrorDevice {
         }
     }
 
-    /// What the legs come to.
+    /// Assembles the legs.
     fn assembled(
         &self,
         legs: &[u8],
@@ -375,7 +375,7 @@ impl MirrorDevice {
             }
             return;
         }
-        self.refusals += 1;
+        self.refusal.count += 1;
         let missing = self.legs.iter().filter(|leg| leg.found.is_none());
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
@@ -402,10 +402,10 @@ impl MirrorDevice {
         );
         let state = MirrorState::Refused(line.clone());
         let is_news = self.state != state;
-        if is_news || lasts != self.refusal_lasts {
+        if is_news || lasts != self.refusal.is_final {
             let why = lasts.then(|| line.clone());
             cx.events.push_back(HostEvent::Refused(cx.number, why));
-            self.refusal_lasts = lasts;
+            self.refusal.is_final = lasts;
         }
         if is_news {
             self.state = state;
@@ -553,7 +553,7 @@ impl MirrorDevice {
                 true => at,
                 false => it.superblock.slot,
             });
-            // What could not be read or written just now is looked at again.
+            // A leg that could not be read or written just now is read again.
             let was_leg = matches!(leg.found, Some(Ok(_)));
             let useless = found.is_err_and(|why| is_unusable(&why));
             leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg || useless);
@@ -579,7 +579,7 @@ impl MirrorDevice {
             cx.below.host.hold_stats(volume).gate_until_ns
         });
         terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
-        // Of what nobody waits for nothing can be taken back.
+        // An unfenced volume can't withdraw the writes of an owner before.
         let fenced = |leg: &LegDevice| cx.below.host.is_fenced(leg.config.volume);
         let late = |(&at, role): (&u8, &Role)| {
             let leg = &self.legs[usize::from(at)];
@@ -620,7 +620,7 @@ fn is_unusable(why: &NoLeg) -> bool {
     )
 }
 
-/// Whoever is of no use counts as not there.
+/// Treats legs that can't be used as missing.
 fn drop_unusable(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
     for (leg, role) in given.iter_mut().zip(&assembly.roles) {
         if let Role::Unusable(why) = role {

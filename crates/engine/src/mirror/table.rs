@@ -20,11 +20,11 @@ pub(super) struct Entry {
     pub mirror: u8,
     /// Place of the leg in its configuration.
     pub leg: u8,
-    /// What it is.
+    /// Its kind.
     pub task: Task,
     /// Of a user's I/O: of which one, and what.
     pub part: PartOf,
-    /// What the host is told of it.
+    /// Hints for the host.
     pub hints: Hints,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
@@ -66,7 +66,7 @@ impl Default for PartOf {
     }
 }
 
-/// What it is.
+/// The kind of a request to a leg.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     /// Part of a user's I/O.

@@ -1,4 +1,4 @@
-//! What mirrors are made of, what is asked of them, and how they are doing.
+//! Configuration of mirrors, orders to them, and their reports.
 use crate::host::VolumeInfo;
 use crate::machine::Span;
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ pub struct LegConfig {
 /// A mirror.
 #[derive(Clone, Debug)]
 pub struct MirrorConfig {
-    /// What the program calls it.
+    /// Its name in the configuration.
     pub name: String,
     /// Legs, in any order: each says itself which one it is.
     pub legs: Vec<LegConfig>,
@@ -41,7 +41,7 @@ pub struct MirrorConfig {
     pub known: Option<Id>,
     /// Knobs of the policy, which is a property of the mirror (row B6).
     pub knobs: Knobs,
-    /// What the user allows.
+    /// Options of the assembly.
     pub wishes: Wishes,
     /// How long legs are waited for that could be missing; and, from when it is asked, one that
     /// doesn't answer.
@@ -137,7 +137,7 @@ pub struct Anew {
     pub infos: Vec<VolumeInfo>,
 }
 
-/// What is asked of a mirror that runs.
+/// An order to a mirror.
 #[derive(Clone, Debug)]
 pub enum MirrorOrder {
     /// Start it with what is there, as these wishes allow.
@@ -241,7 +241,7 @@ impl LegStatus {
     }
 }
 
-/// What a leg did for users.
+/// Counters of a leg's I/O for users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LegCounters {
     /// Reads that it served.
@@ -254,7 +254,7 @@ pub struct LegCounters {
     pub bytes_written: u64,
     /// Flushes.
     pub flushes: u64,
-    /// What it failed.
+    /// Failed requests.
     pub errors: u64,
     /// Under way.
     pub in_flight: u32,

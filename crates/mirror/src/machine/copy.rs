@@ -14,7 +14,7 @@
 //! # Limits
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
 //! many once a leg that left has some; one per region. [`REPAIRS_MAX`] ranges wait to be repaired;
-//! of more, the next read that fails will tell.
+//! further ones are found by the next read that fails.
 use super::io::Phase;
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::COPY_PAUSE_NS;
@@ -495,8 +495,8 @@ impl Mirror {
     }
 
     /// Whether smaller pieces may be read where this one is not: of blocks only where several legs
-    /// were asked, which may have bad ones at other places. What a check finds is repaired by
-    /// another job.
+    /// were asked, which may have bad ones at other places. Another job repairs the findings of a
+    /// check.
     fn is_worth_cutting(&mut self, number: u8) -> bool {
         let job = self.expect_job(number);
         let several = job.tried.count() > 1 && job.kind != Kind::Check;

@@ -1,18 +1,18 @@
-//! What the last leg in sync has lost with a cache, who hears of it, and what may be read then
-//! (T13).
+//! Losses of acknowledged writes with the cache of the last leg in sync: how they are reported, and
+//! which reads wait for that (T13).
 //!
 //! # Contract
-//! A leg that has lost what it had acknowledged leaves, and gets it again; the last one in sync
-//! stays, and one flush that fails is all that tells of it. Where that was the mirror's own, or
-//! belonged to somebody who has gone, the next one of a user fails for the same reason, until one
-//! was told of. What that leg has done of changes that have not ended it does again. Of a change
-//! in several I/Os some may have ended before: who asked for them does them again when
+//! A leg that has lost acknowledged writes leaves, and gets them again. The last one in sync stays,
+//! and one failed flush reports the loss. Where that was a flush of the mirror itself, or its
+//! client has gone, the next flush of a user fails for the same reason, until a failure was
+//! acknowledged. The leg gets its parts of changes that have not ended again. Of a change in
+//! several I/Os some may have ended before: the caller repeats them all when
 //! [`Mirror::times_given_up`] has changed meanwhile.
 //!
-//! Legs that left together with that one may have what it has lost, and are in sync again if all
-//! begins anew before it is durable that they are stale. So what the last leg gives where changes
-//! were not flushed is kept back until that is durable, and fails where it can't be: else a reader
-//! would see what was there before, and later what was lost.
+//! Legs that left together with that one may have the lost data, and are in sync again if the
+//! mirror starts anew before it is durable that they are stale. So a read of ranges with unflushed
+//! changes is held until that is durable, and fails where it can't be: else a reader would see the
+//! state before, and later the lost data.
 use super::io::Phase;
 use super::legs::{Ticket, Work};
 use super::{Mirror, Output, Request};
@@ -22,9 +22,9 @@ use block::Range;
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Loss {
-    /// How often the last leg in sync has told of one.
+    /// Losses reported by the last leg in sync.
     reported_total: u32,
-    /// A flush of a user has failed for it, and it is not known yet whether the client was told.
+    /// A flush of a user has failed for it, and it is not known whether its client got that.
     reported: Option<Outcome>,
     /// The next flush fails for it.
     unreported: Option<Outcome>,
@@ -50,7 +50,7 @@ impl Mirror {
         self.loss.reported_total
     }
 
-    /// A flush has failed, and its client was told, or had gone before.
+    /// A flush has failed, and its client got that (`is_acknowledged`), or had gone before.
     pub fn flush_failed_for(&mut self, is_acknowledged: bool) {
         if is_acknowledged {
             (self.loss.reported, self.loss.unreported) = (None, None);

@@ -1,4 +1,4 @@
-//! What the last leg in sync has failed and may yet execute.
+//! Failed writes that the last leg in sync may yet execute.
 //!
 //! # Contract
 //! A leg that fails something leaves, and returns when that can't be executed any more (T9). The
@@ -38,7 +38,7 @@ impl Mirror {
         self.now_ns < self.unverified_until_ns && !has(Bug::ChangeInDoubt)
     }
 
-    /// Once a turn: what waited for that goes on.
+    /// Ends the wait once the time is over, and resumes the I/O that waited.
     pub(super) fn end_unverified(&mut self) {
         if self.unverified_until_ns == 0 || self.now_ns < self.unverified_until_ns {
             return;

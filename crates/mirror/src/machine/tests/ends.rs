@@ -50,8 +50,7 @@ fn a_leg_that_is_removed_while_its_adding_is_said_gets_nothing_and_a_stop_ends()
     assert!(stops(&mut mirror, 5 * MS));
 }
 
-/// Else the news of the one that was removed would be taken for news of the new one, and that be
-/// wiped.
+/// Else the removal of the old leg would be reported for the new one, which would be wiped.
 #[test]
 fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_removed() {
     let mut mirror = written(Config::new(6));
@@ -60,7 +59,7 @@ fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_remove
     while let Some(output) = mirror.poll_output(2 * MS) {
         assert!(!matches!(output, Output::News(News::Removed(_))), "not yet");
         asked.extend(output.ticket());
-        // All ends before anything more is reported.
+        // All ends before the next output is polled.
         if asked.len() > 64 {
             break;
         }
