@@ -6,8 +6,7 @@
 //!   its reports; `probe`: reads superblocks; `change`: adds and removes legs; `sizes`: legs that
 //!   shrink
 //! * `reads`: selects the leg of a read, among `leg_paths`; `depth`: bounds a leg's I/O in flight
-//! * `table`: requests in flight on legs; `buffer_leases`: their memory; `stack`: limits of all
-//!   legs
+//! * `table`: requests on legs; `buffer_leases`: their memory; `stack`: limits that all legs share
 //! * `record`: what the host keeps of a mirror for its next start
 //! * `quiesce`: how long legs may execute late writes; `settings`: what outlasts this engine
 //! * `extents`: which legs report holes; `holes`: zeroes that a copy leaves as holes; `names`:
