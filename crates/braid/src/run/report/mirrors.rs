@@ -48,6 +48,7 @@ impl Report<'_> {
             }
             MirrorState::Running if in_sync == 0 => Health::Down,
             MirrorState::Running if in_sync < it.legs.len() || bad => Health::Degraded,
+            MirrorState::Running if it.waits_for_record => Health::Degraded,
             MirrorState::Running if it.legs.iter().any(|leg| self.leg_damage(leg).is_some()) => {
                 Health::Degraded
             }
