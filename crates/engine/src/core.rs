@@ -636,6 +636,9 @@ impl Machine for Core {
 
     #[inline]
     fn poll_output(&mut self) -> Option<Output> {
+        if !self.has_front_ends {
+            return self.devices.host_mut().poll_output();
+        }
         let output = self.nbd.poll_output();
         let output = output.or_else(|| self.devices.host_mut().poll_output());
         output.or_else(|| self.nvme.iter_mut().find_map(NvmeServer::poll_output))
