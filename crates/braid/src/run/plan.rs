@@ -61,7 +61,7 @@ pub enum Change {
     /// An export of a volume listens.
     AddExport(String, Export),
     /// Who may connect to an export, or whether it is read-only: before and after.
-    ChangeExport(String, Export, Export),
+    SetExport(String, Export, Export),
     /// A path gets this admin state, and had that one.
     SetAdmin(String, PathSpec, AdminState),
     /// A leg joins a mirror, and is rebuilt.
@@ -94,7 +94,7 @@ impl Change {
             Self::OpenVolume(_)
                 | Self::AddPath(..)
                 | Self::AddExport(..)
-                | Self::ChangeExport(..)
+                | Self::SetExport(..)
                 | Self::SetAdmin(..)
                 | Self::AddLeg(..)
                 | Self::RemovePath(..)
@@ -108,7 +108,7 @@ impl Change {
             Self::OpenVolume(volume)
             | Self::AddPath(volume, _)
             | Self::AddExport(volume, _)
-            | Self::ChangeExport(volume, ..)
+            | Self::SetExport(volume, ..)
             | Self::SetAdmin(volume, ..)
             | Self::AddLeg(volume, _)
             | Self::RemovePath(volume, _)
@@ -139,7 +139,7 @@ impl Change {
             Self::OpenVolume(volume) => Self::CloseVolume(volume),
             Self::AddPath(volume, path) => Self::RemovePath(volume, path),
             Self::AddExport(volume, export) => Self::RemoveExport(volume, export),
-            Self::ChangeExport(volume, before, after) => Self::ChangeExport(volume, after, before),
+            Self::SetExport(volume, before, after) => Self::SetExport(volume, after, before),
             Self::SetAdmin(volume, path, before) => {
                 let after = path.admin;
                 let path = PathSpec {
@@ -162,7 +162,7 @@ impl fmt::Display for Change {
             Self::OpenVolume(volume) => write!(f, "add volume {volume}"),
             Self::AddPath(volume, path) => write!(f, "{volume}: add path {}", path.config.uri),
             Self::AddExport(volume, export) => write!(f, "{volume}: add export {}", export.nbd),
-            Self::ChangeExport(volume, _, export) => {
+            Self::SetExport(volume, _, export) => {
                 write!(f, "{volume}: change export {}", export.nbd)
             }
             Self::SetAdmin(volume, path, _) => {
@@ -313,7 +313,7 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
         for export in &volume.of.exports {
             if let Some(now) = there.and_then(|it| it.export(&export.nbd)) {
                 if now != export {
-                    let change = Change::ChangeExport(name.clone(), now.clone(), export.clone());
+                    let change = Change::SetExport(name.clone(), now.clone(), export.clone());
                     changes.exports.push(change);
                 }
                 continue;

@@ -140,7 +140,7 @@ impl<'a> Reconciler<'a> {
                 let is_it = |it: &(String, Export, Bound)| it.0 == *name && it.1 == *export;
                 self.bound.retain(|it| !is_it(it));
             }
-            Change::ChangeExport(name, before, after) => {
+            Change::SetExport(name, before, after) => {
                 let number = self.number(name)?;
                 let mut state = service.state();
                 let at = state.export_at(number, &before.nbd);

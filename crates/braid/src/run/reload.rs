@@ -292,7 +292,7 @@ impl<'a> Reload<'a> {
                 .map(|it| it.0)
         };
         for change in &self.plan {
-            let (Change::ChangeExport(name, _, export)
+            let (Change::SetExport(name, _, export)
             | Change::MoveExport(name, _, export)
             | Change::RemoveExport(name, export)) = change
             else {
@@ -307,7 +307,7 @@ impl<'a> Reload<'a> {
             let uri = state.exports[at].as_ref().map(|it| it.uri.clone());
             let uri = uri.unwrap_or_default();
             match change {
-                Change::ChangeExport(_, before, after) => {
+                Change::SetExport(_, before, after) => {
                     if before.read_only != after.read_only {
                         service.renew_export(&state, at);
                     }

@@ -752,7 +752,7 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
         .collect();
     for mirror in mirrors {
         let is_its = |it: &&Volume| it.leg_of.as_ref() == Some(&mirror.name);
-        let there: Vec<&Volume> = running.iter().copied().filter(|it| is_its(&it)).collect();
+        let there: Vec<&Volume> = running.iter().copied().filter(|it| is_its(it)).collect();
         let before = old.volume(&mirror.name).map(|it| &it.legs[..]);
         if before.is_none_or(|before| uris_of(before) == uris_of(&mirror.legs)) {
             new.volumes.extend(there.into_iter().cloned());

@@ -298,7 +298,7 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
             let exports = &mut world.get_mut(name).unwrap().1;
             exports.insert(export.nbd.to_string(), export.read_only);
         }
-        Change::ChangeExport(name, before, after) => {
+        Change::SetExport(name, before, after) => {
             let exports = &mut world.get_mut(name).unwrap().1;
             let was = exports.insert(after.nbd.to_string(), after.read_only);
             assert_eq!(was, Some(before.read_only), "{change}");
