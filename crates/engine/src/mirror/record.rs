@@ -119,7 +119,7 @@ impl MirrorDevice {
         };
         let permission = self.config.degraded.permission;
         match decide(given, missing, permission, evidence) {
-            Decision::Start(assembly) => Ok(assembly),
+            Decision::Start(assembly) => Ok(*assembly),
             Decision::Wait(reason) => Err((refusal, Some(reason))),
         }
     }

@@ -17,6 +17,7 @@ use super::super::machine::planted::{Bug, has};
 use super::super::superblock::LegState;
 use super::super::{Id, Superblock};
 use super::{Assembly, Refusal, Role, Wishes, assemble};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// The last state of a mirror that its host has begun or seen.
@@ -97,7 +98,7 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It starts without them.
-    Start(Assembly),
+    Start(Box<Assembly>),
     /// It does not start before they are there, or a user says so.
     Wait(Reason),
 }
@@ -132,7 +133,7 @@ pub fn decide(
         return Decision::Wait(Reason::Refused(Refusal::Nothing));
     };
     match doubt(state, evidence) {
-        None => Decision::Start(assembly),
+        None => Decision::Start(Box::new(assembly)),
         Some(reason) => Decision::Wait(reason),
     }
 }
