@@ -374,7 +374,11 @@ impl HostEngine {
                     }
                     self.find_or_ask(number, it, now_ns);
                 }
-                None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
+                None => {
+                    // Back into its state, which reports that the mark is asked for no more.
+                    self.paths[number].set_session(SessionState::CheckingOthers(it));
+                    self.lose(number, Some(&report::namespace_gone(nsid)), now_ns);
+                }
             };
         }
         let path = &mut self.paths[number];

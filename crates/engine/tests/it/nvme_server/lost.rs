@@ -93,6 +93,20 @@ fn stopped_mirror_is_no_namespace_until_it_begins_anew() {
     assert_eq!(rig.one(&write(1), 2), Outcome::Done);
 }
 
+/// The path that asked is lost, so what its host keeps for the answer ends with it.
+#[test]
+fn t09_mark_asked_for_a_namespace_that_goes_ends() {
+    let mut setup = Setup::over(Below::Mirror);
+    setup.guest.volumes[0].recovery.marks = Some(7);
+    let mut rig = Rig::new(setup);
+    let is_asked = |event: &HostEvent| matches!(event, HostEvent::Mark(_));
+    rig.until(60 * SECOND, |rig| rig.guest_events.iter().any(is_asked));
+    let ends = |event: &HostEvent| matches!(event, HostEvent::MarkEnded(0, 7, _));
+    assert!(!rig.guest_events.iter().any(ends));
+    rig.control(ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Stop));
+    rig.until(60 * SECOND, |rig| rig.guest_events.iter().any(ends));
+}
+
 #[test]
 fn hosts_that_find_no_place_are_reported() {
     let mut setup = Setup::over(Below::Local);
