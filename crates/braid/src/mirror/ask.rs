@@ -88,7 +88,7 @@ pub struct RepairArgs {
 /// Has the legs of a mirror compared.
 ///
 /// # Errors
-/// As [`mirror`]; [`Exit`] 1 as `wait` says.
+/// As [`mirror()`]; [`Exit`] 1 as `wait` says.
 pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
     let (common, volume) = args.of.parts();
     let begun = common.call(&EngineCall::MirrorCheck(MirrorParams::of(volume)))?;
@@ -166,7 +166,7 @@ pub fn mirror(ask: Ask, args: &MirrorArgs) -> anyhow::Result<()> {
 /// Asks something of a leg.
 ///
 /// # Errors
-/// As [`mirror`].
+/// As [`mirror()`].
 pub fn leg(ask: Ask, args: &LegArgs) -> anyhow::Result<()> {
     let (common, params) = args.parts();
     let call = ask(params);
@@ -181,7 +181,7 @@ pub fn leg(ask: Ask, args: &LegArgs) -> anyhow::Result<()> {
 /// Has a mirror start.
 ///
 /// # Errors
-/// As [`mirror`].
+/// As [`mirror()`].
 pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
     let value = args
         .common

@@ -1,6 +1,6 @@
 //! What is written down before a volume is used: the mark for the engine after this one, and which
 //! namespace the volume has ([`marks`](super::marks), [`known`](super::known)); and what is
-//! recorded of a mirror ([`Records`](super::mirrors::Records)).
+//! recorded of a mirror ([`MirrorRecords`](super::mirrors::MirrorRecords)).
 //!
 //! # Contract
 //! A volume whose namespace is another one than it had, or belongs to another engine, is not
