@@ -438,14 +438,16 @@ impl Volumes {
     }
 
     /// Those that were opened are there, and all are in the order of a configuration; the numbers
-    /// of the new ones.
+    /// of the new ones. One whose number isn't known yet is being opened still: it may be a leg
+    /// that a verb of another mirror opens.
     pub fn admit(&mut self, config: &Config) -> Vec<u16> {
-        let opened = std::mem::take(&mut self.opening);
-        let opened = opened
-            .into_iter()
-            .filter_map(|(number, it)| Some((number?, it)));
         let before: Vec<u16> = self.order.clone();
-        self.all.extend(opened);
+        for (number, it) in std::mem::take(&mut self.opening) {
+            match number {
+                Some(number) => drop(self.all.insert(number, it)),
+                None => self.opening.push((None, it)),
+            }
+        }
         self.order = self.numbered(config).iter().map(|it| it.0).collect();
         self.changes += 1;
         let new = self.order.iter().filter(|it| !before.contains(it));
@@ -520,5 +522,18 @@ mod tests {
         volumes.opened(Some(0));
         volumes.admit(&config(&["b", "a", "c"]));
         assert_eq!(shown(&volumes), [(1, "b"), (0, "a"), (2, "c")]);
+    }
+
+    #[test]
+    fn one_that_is_being_opened_stays_so_while_others_are_admitted() {
+        let mut volumes: Volumes = ["a"].map(running).into_iter().collect();
+        volumes.open(running("b")).unwrap();
+        volumes.opened(Some(1));
+        let serial = volumes.open(running("c")).unwrap();
+        assert_eq!(volumes.admit(&config(&["a", "b"])), [1]);
+        assert!(volumes.is_named("c") && volumes.asking(2, serial).is_some());
+        volumes.opened(Some(2));
+        assert_eq!(volumes.admit(&config(&["a", "b", "c"])), [2]);
+        assert_eq!(shown(&volumes), [(0, "a"), (1, "b"), (2, "c")]);
     }
 }

@@ -589,7 +589,11 @@ impl Service {
             match info {
                 Some(Some(info)) => return Ok((number, info)),
                 Some(None) => {}
-                None => return Err("it has left again: see the engine's log".into()),
+                None => {
+                    let mut state = self.state();
+                    state.configured.volumes.retain(|it| it.name != of.name);
+                    return Err("it has left again: see the engine's log".into());
+                }
             }
             sleep(POLL);
         }
