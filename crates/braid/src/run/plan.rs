@@ -322,11 +322,23 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
                 let of = (it.of.name.as_str(), &export.nbd);
                 it.export(&export.nbd).is_some() && !is_wanted(of.0, of.1) && !moved.contains(&of)
             };
-            let Some(from) = actual.iter().find(is_free) else {
+            let from = actual.iter().find(is_free);
+            let from = from.and_then(|it| Some((it, it.export(&export.nbd)?)));
+            let Some((from, now)) = from else {
                 let add = Change::AddExport(name.clone(), export.clone());
                 changes.exports.push(add);
                 continue;
             };
+            // Who may connect can't be changed in every case; what clients are told can.
+            if now.access() != export.access() {
+                let after = Export {
+                    read_only: now.read_only,
+                    ..export.clone()
+                };
+                let name = from.of.name.clone();
+                let change = Change::SetExport(name, now.clone(), after);
+                changes.exports.push(change);
+            }
             moved.push((&from.of.name, &export.nbd));
             let from = from.of.name.clone();
             let moves = Change::MoveExport(from, name.clone(), export.clone());

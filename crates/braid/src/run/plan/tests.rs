@@ -324,6 +324,47 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
     }
 }
 
+#[test]
+fn export_that_moves_is_for_whom_its_new_volume_says() {
+    let with = |name: &str, mode: Option<&str>| Volume {
+        exports: vec![Export {
+            mode: mode.map(|it| it.parse().unwrap()),
+            ..export(1, mode.is_some())
+        }],
+        ..volume(name, &[1])
+    };
+    let mut engine = runs("a", &[1]).and(runs("b", &[2]));
+    engine.actual[0].exports = with("a", None).exports;
+    let to_b = |mode| {
+        [
+            volume("a", &[1]),
+            Volume {
+                paths: vec![path(2)],
+                ..with("b", mode)
+            },
+        ]
+    };
+    assert_eq!(
+        words(&to_b(None), &engine),
+        ["b: take export unix:/1 from a"]
+    );
+    let plan = plan(&engine.reloaded(&to_b(Some("0666"))), &engine.actual);
+    let shown: Vec<String> = plan.iter().map(Change::to_string).collect();
+    assert_eq!(
+        shown,
+        ["a: change export unix:/1", "b: take export unix:/1 from a"]
+    );
+    // It is read-only once the clients of before are told.
+    let Change::SetExport(_, before, after) = &plan[0] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!((before.read_only, after.read_only), (false, false));
+    assert!(after.mode.is_some() && plan[0].can_fail());
+    let undo = plan[0].undo();
+    let back = Change::SetExport("a".into(), after.clone(), before.clone());
+    assert_eq!(undo, Some(back));
+}
+
 fn paths() -> impl Strategy<Value = Vec<u8>> {
     let numbers = proptest::collection::btree_set(1_u8..9, 1..5);
     numbers

@@ -7,6 +7,7 @@ use crate::serve::nbd;
 use crate::serve::process::{Client, Process, SOON, at_once, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -644,7 +645,7 @@ fn export_moves_to_another_volume() {
     let text = std::fs::read_to_string(&file).unwrap();
     // Each has the other one's socket.
     let swapped = text.replace("/v0.sock", "/x.sock");
-    let swapped = swapped.replace("/v1.sock", "/v0.sock");
+    let swapped = swapped.replace("/v1.sock\"", "/v0.sock\"\nmode = \"0660\"");
     std::fs::write(&file, swapped.replace("/x.sock", "/v1.sock")).unwrap();
     let mut there = rig.client("v0");
     let changed = rig.ask(&["reload"])["changed"].clone();
@@ -655,6 +656,11 @@ fn export_moves_to_another_volume() {
     );
     assert!(there.is_over(), "it was disconnected");
     let socket = rig.path("v0.sock");
+    let mode = |name: &str| {
+        let permissions = rig.path(name).metadata().unwrap().permissions();
+        permissions.mode() & 0o777
+    };
+    assert_eq!((mode("v0.sock"), mode("v1.sock")), (0o660, 0o600));
     let mut client = Client::open_named(&socket, "v1");
     assert_eq!(
         client.read(0),
@@ -665,6 +671,7 @@ fn export_moves_to_another_volume() {
     // And back, from a volume that leaves.
     rig.configure(&[V0]);
     rig.ask(&["reload", "--force"]);
+    assert_eq!(mode("v0.sock"), 0o600);
     assert_eq!(rig.client("v0").read(0), vec![1; 4096]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
