@@ -164,11 +164,11 @@ impl Changes {
         asked.going.insert(ticket, Going { change, since });
     }
 
-    /// Whether a change of this path goes on.
+    /// Whether this path goes on to what a change makes it.
     pub fn goes_on(&self, change: &plan::Change) -> bool {
         let asked = self.asked();
         let mut all = asked.going.values();
-        all.any(|it| it.change.is_of_path_of(change))
+        all.any(|it| it.change.admin() == change.admin() && it.change.is_of_path_of(change))
     }
 
     /// A path is what a verb made it.

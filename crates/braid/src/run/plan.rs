@@ -123,6 +123,14 @@ impl Change {
         }
     }
 
+    /// What it makes a path that is there.
+    pub fn admin(&self) -> Option<AdminState> {
+        match self {
+            Self::SetAdmin(_, path, _) => Some(path.admin),
+            _ => None,
+        }
+    }
+
     /// Whether it changes the same path as another one.
     pub fn is_of_path_of(&self, other: &Self) -> bool {
         match (self, other) {

@@ -55,6 +55,11 @@ impl<'a> Reconciler<'a> {
         Ok(())
     }
 
+    /// A step that failed goes on in the engine: it is taken back like one that was done.
+    pub fn goes_on(&mut self, change: Change) {
+        self.done.push(change);
+    }
+
     /// Takes back what was done.
     ///
     /// # Errors
