@@ -330,6 +330,14 @@ impl<'a> Reload<'a> {
         changed.extend(service.apply_hosts(&state, &self.new));
         for number in gone {
             let name = state.volumes.name(*number);
+            // Also those that came by verb since this was planned: its number is another's soon.
+            for at in 0..state.exports.len() {
+                let there = state.exports[at].as_ref();
+                if let Some(it) = there.filter(|it| it.volume == *number) {
+                    self.said.push(format!("removed {}", it.uri));
+                    service.remove_export(&mut state, at);
+                }
+            }
             self.said.push(format!("removed volume {name}"));
             state.volumes.leave(*number);
         }
