@@ -110,7 +110,7 @@ impl<'a> Reconciler<'a> {
                 let Some(number) = self.opened.remove(name) else {
                     unreachable!("{name} was not opened");
                 };
-                service.take_back_volume(number);
+                service.take_back_volume(service.state(), number);
             }
             Change::AddPath(name, path) => self.add_path(name, path)?,
             Change::RemovePath(name, path) => {

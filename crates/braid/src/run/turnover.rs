@@ -18,7 +18,7 @@ use super::volumes::Running;
 use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest wait for what the engine does by itself, however long that takes.
@@ -167,12 +167,10 @@ impl Service {
     }
 
     /// One that was opened leaves before anybody had it.
-    pub fn take_back_volume(&self, number: u16) {
-        let connect_ns = {
-            let mut state = self.state();
-            state.volumes.leave(number);
-            state.configured.connect_timeout.0
-        };
+    pub fn take_back_volume(&self, mut state: MutexGuard<'_, State>, number: u16) {
+        state.volumes.leave(number);
+        let connect_ns = state.configured.connect_timeout.0;
+        drop(state);
         self.see_off(&[number], Duration::from_nanos(connect_ns));
     }
 

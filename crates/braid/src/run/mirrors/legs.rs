@@ -603,12 +603,11 @@ impl Service {
 
     /// The volume of a leg goes.
     pub(super) fn close_leg(&self, number: u16) {
-        {
-            let mut state = self.state();
-            let name = state.volumes.name(number);
-            state.configured.volumes.retain(|it| it.name != name);
-        }
-        self.take_back_volume(number);
+        let mut state = self.state();
+        let name = state.volumes.name(number);
+        state.configured.volumes.retain(|it| it.name != name);
+        // In one: a reload in between would find a volume that no configuration has.
+        self.take_back_volume(state, number);
     }
 
     /// Waits until it is so of a mirror; whether it is.
