@@ -273,7 +273,7 @@ impl Service {
         if there {
             return way.told("there", None);
         }
-        if let Err(why) = self.add_path(number, PathKeys::from(way.uri.clone())) {
+        if let Err(why) = self.add_path(number, PathKeys::from(way.uri.clone()), None) {
             let uri = way.uri.to_string();
             let why = advice::of_target(unnamed(&of.name, &uri, &why), &uri);
             return way.told("refused", Some(why));

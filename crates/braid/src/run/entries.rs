@@ -399,6 +399,14 @@ impl PathTable {
         self.name_all();
     }
 
+    /// A path comes at this place in the order, or last.
+    pub fn set_place(&mut self, index: PathIndex, place: usize) {
+        if let Some(at) = self.iter().position(|it| it.index == index) {
+            let it = self.all.remove(at);
+            self.all.insert(place.min(self.all.len()), it);
+        }
+    }
+
     /// A path that has joined came from discovery; what a user wanted of it before it left.
     pub fn set_found(&mut self, index: PathIndex, by: String) -> AdminState {
         let uri = self.get(index).map(|it| it.config.uri.to_string());
@@ -535,6 +543,11 @@ mod tests {
         let keys = paths.at(0).unwrap().config().clone();
         paths.join(keys, PathIndex(0), None);
         assert_eq!(numbers(&paths), [1, 2, 0]);
+        // One that comes back is shown where it was.
+        for (place, shown) in [(1, [1, 0, 2]), (0, [0, 1, 2]), (9, [1, 2, 0])] {
+            paths.set_place(PathIndex(0), place);
+            assert_eq!(numbers(&paths), shown);
+        }
     }
 
     #[test]

@@ -310,11 +310,17 @@ impl Service {
         value
     }
 
-    /// A path more for a volume, in use on every core.
+    /// A path more for a volume, in use on every core. `wanted`: the number that it gets, unless
+    /// another path has it by now.
     ///
     /// # Errors
     /// Why nothing has changed.
-    pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
+    pub fn add_path(
+        &self,
+        volume: u16,
+        keys: PathKeys,
+        wanted: Option<PathIndex>,
+    ) -> Result<PathIndex, String> {
         let local = !keys.uri.kind().is_namespace();
         let uri = keys.uri.to_string();
         let (wait_ns, there, others, beside_local, quiesce_ns, numbers) = {
@@ -335,7 +341,8 @@ impl Service {
             // No engine sees yet that an absent file is another path's data.
             let mut absent = it.entries().absent();
             let beside_local = absent.any(|it| !it.config().uri.kind().is_namespace());
-            let numbers = it.entries().free_numbers();
+            let wanted = wanted.filter(|number| it.entries().get(*number).is_none());
+            let numbers = wanted.map_or_else(|| it.entries().free_numbers(), |it| 1 << it.0);
             let others = !paths.is_empty();
             (wait_ns, there, others, beside_local, quiesce_ns, numbers)
         };

@@ -24,8 +24,16 @@ pub struct Reconciler<'a> {
     opened: BTreeMap<String, u16>,
     /// Exports that listen, by the names of their volumes.
     bound: Vec<(String, Export, Bound)>,
-    /// Steps that were done, to be taken back.
-    done: Vec<Change>,
+    /// Steps that were done, to be taken back; of a path that has left, what it had.
+    done: Vec<(Change, Option<Seat>)>,
+}
+
+/// Number and place of a path that comes back.
+#[derive(Clone, Copy)]
+struct Seat {
+    number: PathIndex,
+    /// Among those that are shown.
+    place: usize,
 }
 
 impl<'a> Reconciler<'a> {
@@ -50,14 +58,15 @@ impl<'a> Reconciler<'a> {
     /// # Errors
     /// Why nothing of it was.
     pub fn step(&mut self, change: Change, force: bool) -> Result<(), String> {
-        self.make(&change, force)?;
-        self.done.push(change);
+        let seat = self.seat(&change);
+        self.make(&change, force, None)?;
+        self.done.push((change, seat));
         Ok(())
     }
 
     /// A step that failed goes on in the engine: it is taken back like one that was done.
     pub fn goes_on(&mut self, change: Change) {
-        self.done.push(change);
+        self.done.push((change, None));
     }
 
     /// Takes back what was done.
@@ -66,11 +75,11 @@ impl<'a> Reconciler<'a> {
     /// What could not be; the rest was.
     pub fn undo(&mut self) -> Result<(), String> {
         let mut whys = Vec::new();
-        for change in std::mem::take(&mut self.done).iter().rev() {
+        for (change, seat) in std::mem::take(&mut self.done).iter().rev() {
             let Some(undo) = change.undo() else {
                 unreachable!("{change}: it can't fail");
             };
-            whys.extend(self.make(&undo, true).err());
+            whys.extend(self.make(&undo, true, *seat).err());
         }
         match whys.is_empty() {
             true => Ok(()),
@@ -93,7 +102,8 @@ impl<'a> Reconciler<'a> {
             .collect()
     }
 
-    fn make(&mut self, change: &Change, force: bool) -> Result<(), String> {
+    /// `seat`: what a path that comes back had.
+    fn make(&mut self, change: &Change, force: bool, seat: Option<Seat>) -> Result<(), String> {
         let service = self.service;
         match change {
             Change::OpenVolume(name) => {
@@ -112,7 +122,7 @@ impl<'a> Reconciler<'a> {
                 };
                 service.take_back_volume(service.state(), number);
             }
-            Change::AddPath(name, path) => self.add_path(name, path)?,
+            Change::AddPath(name, path) => self.add_path(name, path, seat)?,
             Change::RemovePath(name, path) => {
                 let (number, index) = self.find(name, path)?;
                 service.remove_path(number, index, force)?;
@@ -162,10 +172,16 @@ impl<'a> Reconciler<'a> {
     }
 
     /// A path joins, and is what it is to be.
-    fn add_path(&self, name: &str, path: &PathSpec) -> Result<(), String> {
+    fn add_path(&self, name: &str, path: &PathSpec, seat: Option<Seat>) -> Result<(), String> {
         let service = self.service;
         let number = self.number(name)?;
-        let index = service.add_path(number, path.config.clone())?;
+        let wanted = seat.map(|it| it.number);
+        let index = service.add_path(number, path.config.clone(), wanted)?;
+        if let Some(seat) = seat
+            && let Some(it) = service.state().volumes.get_mut(number)
+        {
+            it.set_place(index, seat.place);
+        }
         if let (Origin::Discovery(by), Some(it)) =
             (&path.origin, service.state().volumes.get_mut(number))
         {
@@ -175,6 +191,21 @@ impl<'a> Reconciler<'a> {
             AdminState::Enabled => Ok(()),
             admin => service.set_admin(number, index, admin, true),
         }
+    }
+
+    /// What a path has that is about to leave.
+    fn seat(&self, change: &Change) -> Option<Seat> {
+        let Change::RemovePath(name, path) = change else {
+            return None;
+        };
+        let state = self.service.state();
+        let number = state.volumes.number(name).ok()?;
+        let mut all = (0..).zip(state.volumes[number].entries().iter());
+        let found = all.find(|(_, it)| it.config().uri == path.config.uri);
+        found.map(|(place, it)| Seat {
+            number: it.index(),
+            place,
+        })
     }
 
     /// Paths of a volume that has come back are set aside as they were.

@@ -139,6 +139,12 @@ impl Running {
         self.of.paths = self.entries.keys();
     }
 
+    /// A path is shown at this place.
+    pub fn set_place(&mut self, path: PathIndex, place: usize) {
+        self.entries.set_place(path, place);
+        self.of.paths = self.entries.keys();
+    }
+
     /// A path has left, or does not come any more.
     pub fn part(&mut self, number: PathIndex) -> Option<PathEntry> {
         let gone = self.entries.remove(number)?;

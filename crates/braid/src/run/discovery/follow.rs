@@ -168,7 +168,7 @@ impl Service {
         }
         let (text, by) = (uri.to_string(), in_words(by));
         let path = self
-            .add_path(volume, PathKeys::from(uri.clone()))
+            .add_path(volume, PathKeys::from(uri.clone()), None)
             .map_err(|why| {
                 let why = unnamed(name, &text, &why);
                 format!("discovered by {by}, and not used: {why}")

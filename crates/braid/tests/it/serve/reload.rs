@@ -700,6 +700,21 @@ fn removal_taken_back_keeps_admin_state() {
         assert!(!why.contains("not all could be taken back"), "{why}");
         assert_eq!(state(&rig), is);
     }
+    // It comes back with its number, where it was.
+    let paths = |rig: &Rig| {
+        let stat = rig.stat("v1");
+        let all = stat["paths"].as_array().unwrap().iter();
+        let all = all.map(|it| (it["path"].clone(), it["uri"].clone()));
+        all.collect::<Vec<_>>()
+    };
+    rig.ask(&["path", "restore", "v1", &two]);
+    let before = paths(&rig);
+    assert!(
+        !before[0].0.is_null() && !before[0].1.is_null(),
+        "{before:?}"
+    );
+    rig.refused_reload(&[V0, ("v1", &[&two], "")]);
+    assert_eq!(paths(&rig), before);
     std::fs::remove_dir(&socket).unwrap();
     rig.reload(&[V0, ("v1", &[&one], "")]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
