@@ -112,8 +112,8 @@ impl Service {
         }
         crate::identity::parse_nqn(&nqn).map_err(ControlError::params)?;
         let alone = |name: &str| {
-            let alone = self.changes.verbs.alone_with(name);
-            Some(alone).filter(|_| !by.is_gone())
+            let names = [name.to_owned()];
+            self.changes.alone_with_all(&names, by).ok()
         };
         let mut value = self.connect_offers(&[Offer { nqn, address }], |ways| {
             let one = |way: &Way<'_>| self.connect_one(way, alone);

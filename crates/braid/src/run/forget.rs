@@ -105,8 +105,8 @@ impl Service {
     /// # Errors
     /// Why all is as before.
     pub fn forget(&self, params: &ForgetParams, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let _alone = self.changes.verbs.alone_with(&params.volume);
-        by.ensure_there()?;
+        let names = std::slice::from_ref(&params.volume);
+        let _alone = self.changes.alone_with_all(names, by)?;
         let what = params.what.as_deref();
         let refused = |error: anyhow::Error| ControlError::refused(format!("{error:#}"));
         let plan = {

@@ -3,8 +3,10 @@
 //! # Contract
 //! A verb of one volume excludes other verbs of that volume; verbs of different volumes go on side
 //! by side. A verb of a mirror's legs has the mirror and its legs, and a reload the volumes that it
-//! changes, all at once or none. Users come before discovery, which waits for the verb that is
-//! under way at most once.
+//! changes, all at once or none. Verbs that have a volume in common come in the order in which
+//! they were asked for, so that one of many volumes is not overtaken for ever; a caller that goes
+//! away while it waits gives up its place. Users come before discovery, which waits for the verb
+//! that is under way at most once.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,8 +25,10 @@ pub struct VerbLock {
 struct Turn {
     /// Those that one changes.
     volumes: BTreeSet<String>,
-    /// Users who wait for one.
-    waiting_for: BTreeMap<String, usize>,
+    /// The last ticket.
+    ticket: u64,
+    /// What users wait for, by ticket.
+    waiting: BTreeMap<u64, Vec<String>>,
 }
 
 /// No other verb changes what this one has, while it is there.
@@ -66,35 +70,51 @@ impl Turn {
 
     /// Whether discovery may change a volume.
     fn is_left_alone(&self, volume: &str) -> bool {
-        self.has_room_for(volume) && !self.waiting_for.contains_key(volume)
+        self.has_room_for(volume) && !self.is_waited_for(volume)
+    }
+
+    /// Whether a user waits for a volume.
+    fn is_waited_for(&self, volume: &str) -> bool {
+        let mut all = self.waiting.values().flatten();
+        all.any(|it| it == volume)
+    }
+
+    /// Whether the verb with this ticket may begin: what it waits for is free, and none that came
+    /// before waits for any of it.
+    fn is_next(&self, ticket: u64) -> bool {
+        let mut earlier = self.waiting.range(..ticket).flat_map(|it| it.1);
+        let mine = &self.waiting[&ticket];
+        mine.iter().all(|volume| self.has_room_for(volume)) && !earlier.any(|it| mine.contains(it))
     }
 }
 
 impl VerbLock {
-    /// Waits until no other verb changes this volume; until the result is dropped, none does.
-    pub fn alone_with(&self, volume: &str) -> Alone<'_> {
-        self.alone_with_all(vec![volume.to_owned()])
-    }
-
-    /// The same of several, in which it never waits for one while it has another.
-    pub fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
+    /// Waits until no other verb changes one of these volumes, and never for one while it has
+    /// another; until the result is dropped, none does. `None`: the caller wants to `stop` while it
+    /// waits, which is asked ten times a second. Whoever has a volume must not ask for more by
+    /// this.
+    pub fn alone_with_all_unless(
+        &self,
+        volumes: Vec<String>,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Alone<'_>> {
         let mut turn = self.turn();
-        for volume in &volumes {
-            *turn.waiting_for.entry(volume.clone()).or_default() += 1;
-        }
-        while !volumes.iter().all(|volume| turn.has_room_for(volume)) {
-            turn = self.wait(turn);
-        }
-        for volume in &volumes {
-            if let Some(count) = turn.waiting_for.get_mut(volume) {
-                *count -= 1;
-                if *count == 0 {
-                    turn.waiting_for.remove(volume);
-                }
+        turn.ticket += 1;
+        let ticket = turn.ticket;
+        turn.waiting.insert(ticket, volumes.clone());
+        while !turn.is_next(ticket) {
+            if stop() {
+                turn.waiting.remove(&ticket);
+                drop(turn);
+                self.free.notify_all(); // those behind it
+                return None;
             }
+            let waited = self.free.wait_timeout(turn, TICK);
+            turn = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        turn.waiting.remove(&ticket);
         turn.volumes.extend(volumes.iter().cloned());
-        self.has(volumes)
+        Some(self.has(volumes))
     }
 
     /// The same, if no verb changes one of them just now, or waits for it.
@@ -156,6 +176,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
+    impl VerbLock {
+        fn alone_with(&self, volume: &str) -> Alone<'_> {
+            self.alone_with_all(vec![volume.to_owned()])
+        }
+
+        fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
+            self.alone_with_all_unless(volumes, &|| false).unwrap()
+        }
+    }
+
     #[test]
     fn users_come_before_discovery() {
         let lock = Arc::new(VerbLock::default());
@@ -177,7 +207,7 @@ mod tests {
                 })
             })
             .collect();
-        while lock.turn().waiting_for.get("a") != Some(&3) {
+        while lock.turn().waiting.len() != 3 {
             std::thread::yield_now();
         }
         drop(first);
@@ -202,7 +232,7 @@ mod tests {
             let _alone = mine.alone_with_all(vec!["a".to_owned(), "b".to_owned()]);
             to.send(()).unwrap();
         });
-        while !lock.turn().waiting_for.contains_key("b") {
+        while !lock.turn().is_waited_for("b") {
             std::thread::yield_now();
         }
         drop(lock.alone_with("c"));
@@ -226,15 +256,51 @@ mod tests {
         let third = std::thread::spawn(move || {
             drop(mine.alone_with_all(vec!["b/0".to_owned(), "c".to_owned()]));
         });
-        while !lock.turn().waiting_for.contains_key("c") {
+        while !lock.turn().is_waited_for("c") {
             std::thread::yield_now();
         }
-        drop(lock.alone_with("c"));
+        assert!(!lock.turn().volumes.contains("c"));
+        drop(lock.alone_with("d"));
         drop(first);
         assert!(!third.is_finished());
         drop(second);
         third.join().unwrap();
-        assert!(lock.turn().volumes.is_empty() && lock.turn().waiting_for.is_empty());
+        assert!(lock.turn().volumes.is_empty() && lock.turn().waiting.is_empty());
+    }
+
+    #[test]
+    fn verb_of_several_volumes_is_not_overtaken() {
+        let lock = Arc::new(VerbLock::default());
+        let first = lock.alone_with("a");
+        let (to, order) = channel();
+        let start = |names: &[&str], said: &'static str| {
+            let names: Vec<String> = names.iter().map(|it| (*it).to_owned()).collect();
+            let (mine, told, before) = (Arc::clone(&lock), to.clone(), lock.turn().ticket);
+            let thread = std::thread::spawn(move || {
+                let _alone = mine.alone_with_all(names);
+                told.send(said).unwrap();
+            });
+            while lock.turn().ticket == before {
+                std::thread::yield_now();
+            }
+            thread
+        };
+        let both = start(&["a", "b"], "both");
+        // Though "b" is free.
+        let one = start(&["b"], "one");
+        assert!(lock.turn().is_waited_for("b"));
+        // One that gives up lets those behind it go on.
+        let mut asked = std::cell::Cell::new(0);
+        let stop = || asked.replace(asked.get() + 1) > 0;
+        let names = vec!["b".to_owned(), "c".to_owned()];
+        assert!(lock.alone_with_all_unless(names, &stop).is_none());
+        assert!(*asked.get_mut() > 1 && !lock.turn().is_waited_for("c"));
+        drop(first);
+        both.join().unwrap();
+        one.join().unwrap();
+        drop(to);
+        assert_eq!(order.iter().collect::<Vec<_>>(), ["both", "one"]);
+        assert!(lock.turn().volumes.is_empty());
     }
 
     #[test]
@@ -244,7 +310,7 @@ mod tests {
         let mut first = lock.alone_with_all(vec!["a".to_owned(), "a/0".to_owned()]);
         let mine = Arc::clone(&lock);
         let other = std::thread::spawn(move || drop(mine.alone_with_all(names())));
-        while !lock.turn().waiting_for.contains_key("a/1") {
+        while !lock.turn().is_waited_for("a/1") {
             std::thread::yield_now();
         }
         first.add("a/1"); // does not wait for the one that waits for this one

@@ -125,9 +125,23 @@ impl Changes {
         self.reload.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a verb of some volumes: see [`VerbLock::alone_with_all`].
-    pub fn alone_with_all(&self, volumes: Vec<String>) -> Alone<'_> {
-        self.verbs.alone_with_all(volumes)
+    /// For a verb of some volumes: see [`VerbLock::alone_with_all_unless`].
+    ///
+    /// # Errors
+    /// The caller has gone, and does not wait any more.
+    pub fn alone_with_all(
+        &self,
+        volumes: &[String],
+        by: &Caller<'_>,
+    ) -> Result<Alone<'_>, ControlError> {
+        loop {
+            let gone = || by.is_gone();
+            let alone = self.verbs.alone_with_all_unless(volumes.to_vec(), &gone);
+            by.ensure_there()?;
+            if let Some(alone) = alone {
+                return Ok(alone);
+            }
+        }
     }
 
     /// Waits until no other verb opens a leg; until the result is dropped, none does.
@@ -271,8 +285,8 @@ impl Service {
         params: &PathParams,
         by: &Caller<'_>,
     ) -> Result<(Alone<'_>, u16), ControlError> {
-        let alone = self.changes.verbs.alone_with(&params.volume);
-        by.ensure_there()?;
+        let names = std::slice::from_ref(&params.volume);
+        let alone = self.changes.alone_with_all(names, by)?;
         let state = self.state();
         let volume = state.volumes.number(&params.volume)?;
         state.has_paths(volume)?;

@@ -47,8 +47,7 @@ struct Reload<'a> {
 pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
     let new = Config::read(&service.file)?;
     let _only = service.changes.reload();
-    let (mut reload, _alone) = Reload::alone(service, &new)?;
-    by.ensure_there()?;
+    let (mut reload, _alone) = Reload::alone(service, &new, by)?;
     let sources = service.find_sources(&reload.new)?;
     let gone = reload.gone();
     reload.check(force)?;
@@ -123,12 +122,15 @@ impl<'a> Reload<'a> {
     }
 
     /// The same, with the volumes that it changes to itself. Verbs of others go on.
-    fn alone(service: &'a Service, new: &Config) -> anyhow::Result<(Self, Alone<'a>)> {
+    fn alone(
+        service: &'a Service,
+        new: &Config,
+        by: &Caller<'_>,
+    ) -> anyhow::Result<(Self, Alone<'a>)> {
         loop {
             let before = Self::new(service, new.clone())?.volumes();
-            let alone = service
-                .changes
-                .alone_with_all(before.iter().cloned().collect());
+            let names: Vec<String> = before.iter().cloned().collect();
+            let alone = service.changes.alone_with_all(&names, by)?;
             let reload = Self::new(service, new.clone())?;
             // A verb may have changed others meanwhile.
             if reload.volumes().is_subset(&before) {

@@ -95,8 +95,7 @@ impl Service {
         discard: Option<&str>,
         by: &Caller<'_>,
     ) -> Result<(), NotStarted> {
-        let _alone = self.alone_with_mirror(volume);
-        by.ensure_there()?;
+        let _alone = self.alone_with_mirror(volume, by)?;
         let name = self.name(volume);
         let (stopped, of) = {
             let state = self.state();

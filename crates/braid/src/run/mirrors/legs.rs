@@ -58,8 +58,7 @@ impl Service {
         replaces: Option<&LegReport>,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let mut alone = self.alone_with_mirror(volume);
-        by.ensure_there()?;
+        let mut alone = self.alone_with_mirror(volume, by)?;
         let uri: PathUri = uri
             .parse()
             .map_err(|error| ControlError::params(format!("\"{uri}\": {error}")))?;
@@ -281,8 +280,7 @@ impl Service {
         leg: &LegReport,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume);
-        by.ensure_there()?;
+        let _alone = self.alone_with_mirror(volume, by)?;
         self.unmake_leg(volume, leg)
     }
 
@@ -366,8 +364,7 @@ impl Service {
         force: bool,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume);
-        by.ensure_there()?;
+        let _alone = self.alone_with_mirror(volume, by)?;
         let name = self.name(volume);
         let report = self.mirror_report(volume)?;
         if report.state == MirrorState::Stopped {
@@ -435,13 +432,20 @@ impl Service {
     }
 
     /// No other verb changes this mirror or its legs, as long as this is there.
-    pub(super) fn alone_with_mirror(&self, volume: u16) -> Alone<'_> {
+    ///
+    /// # Errors
+    /// The caller has gone.
+    pub(super) fn alone_with_mirror(
+        &self,
+        volume: u16,
+        by: &Caller<'_>,
+    ) -> Result<Alone<'_>, ControlError> {
         loop {
             let before = self.with_legs(volume);
-            let alone = self.changes.alone_with_all(before.clone());
+            let alone = self.changes.alone_with_all(&before, by)?;
             // Another verb may have changed its legs meanwhile.
             if self.with_legs(volume) == before {
-                return alone;
+                return Ok(alone);
             }
         }
     }
@@ -488,8 +492,7 @@ impl Service {
     /// # Errors
     /// Why it stays as it is.
     pub(super) fn grow_mirror(&self, volume: u16, by: &Caller<'_>) -> Result<Value, ControlError> {
-        let _alone = self.alone_with_mirror(volume);
-        by.ensure_there()?;
+        let _alone = self.alone_with_mirror(volume, by)?;
         let report = self.mirror_report(volume)?;
         let before = report.superblock.map(|it| it.geometry.bytes);
         let name = self.name(volume);

@@ -540,8 +540,7 @@ impl Service {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
-        let _alone = self.alone_with_mirror(mirror);
-        by.ensure_there()?;
+        let _alone = self.alone_with_mirror(mirror, by)?;
         if !self.state().volumes.has(volume) {
             let why = "it was removed or replaced meanwhile";
             return Err(ControlError::refused(format!("{}: {why}", leg.name)));
