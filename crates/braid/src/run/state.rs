@@ -23,7 +23,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
 /// Replaces a file.
 ///
 /// # Errors
-/// It can't be written; then it is as before.
+/// It can't be written; then it is as before, or is the new one and may not outlast the power.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     write_by(path, |_| Ok(value))
 }
@@ -31,7 +31,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
 /// Replaces a file by one with a value that depends on what the new file is.
 ///
 /// # Errors
-/// It can't be written; then it is as before.
+/// It can't be written; then it is as before, or is the new one and may not outlast the power.
 pub fn write_by<T: Serialize>(
     path: &Path,
     value: impl FnOnce(&fs::File) -> std::io::Result<T>,

@@ -407,6 +407,7 @@ impl Service {
                  afterwards"
             )));
         }
+        self.known().mirror_records.forget_unwritten(volume);
         self.close_legs(&name);
         log::say(format!("{name}: stopped; its legs are free"));
         Ok(json!({"volume": name, "state": "stopped"}))

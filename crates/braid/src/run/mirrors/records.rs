@@ -4,10 +4,12 @@
 //! `mirror-UUID.json` in the state directory, one for each mirror, whatever it and the engine's
 //! control socket are called. A record is replaced whole, and durable before it is answered. It
 //! names the file that it was written to, by inode and time of birth: one that was put back from a
-//! copy may be older than the last one, and is not trusted.
+//! copy may be older than the last one, and is not trusted. Nor is any where the file system keeps
+//! no times of birth.
 //!
-//! While the record of another lineage can't be replaced, changes of the mirror wait, and it is
-//! tried again every second: a later start would take that one for the last. With
+//! While the record of another lineage can't be replaced, or it can't be read whether there is one,
+//! changes of the mirror wait, and it is tried again every second: a later start would take that
+//! one for the last. With
 //! `unsafe_without_mark = true` they don't. Where there is no record, none is needed: the mirror
 //! does not start by itself then.
 //!
@@ -17,13 +19,14 @@
 use crate::log;
 use crate::run::service::Service;
 use crate::run::state;
-use anyhow::Context;
 use engine::mirror::{MirrorOrder, RecordRequest};
 use mirror::Id;
 use mirror::assembly::degraded::{Evidence, Record};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -32,6 +35,8 @@ use uuid::Uuid;
 /// The records of this host.
 pub struct MirrorRecords {
     directory: PathBuf,
+    /// The lineage of each mirror that was kept durably by this engine.
+    kept: BTreeMap<[u8; 16], u64>,
     /// Those that can't be written, and that a mirror waits for; by its volume.
     unwritten: BTreeMap<u16, Record>,
 }
@@ -74,6 +79,7 @@ impl MirrorRecords {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
+            kept: BTreeMap::new(),
             unwritten: BTreeMap::new(),
         }
     }
@@ -81,6 +87,11 @@ impl MirrorRecords {
     /// Whether a mirror waits for a record that can't be written.
     pub fn waits(&self) -> bool {
         !self.unwritten.is_empty()
+    }
+
+    /// A mirror has stopped: nothing of a lineage that waits was written, nor is it to be recorded.
+    pub fn forget_unwritten(&mut self, volume: u16) {
+        self.unwritten.remove(&volume);
     }
 
     fn path(&self, mirror: Id) -> PathBuf {
@@ -95,9 +106,9 @@ impl MirrorRecords {
             Ok(None) => Evidence::None,
             Ok(Some(record)) if record.mirror == mirror => Evidence::Record(record),
             Ok(Some(_)) => Evidence::Untrusted,
-            Err(error) => {
+            Err(why) => {
                 log::say(format!(
-                    "{}: this record of a mirror does not count: {error:#}",
+                    "{}: this record of a mirror does not count: {why}",
                     path.display()
                 ));
                 Evidence::Untrusted
@@ -109,7 +120,10 @@ impl MirrorRecords {
     ///
     /// # Errors
     /// It can't be written.
-    fn keep(&self, record: &Record) -> anyhow::Result<()> {
+    fn keep(&mut self, record: &Record) -> anyhow::Result<()> {
+        let of = record.mirror.0;
+        self.kept
+            .retain(|mirror, it| *mirror != of || *it == record.lineage);
         let kept = |file: &File| {
             Ok(Kept {
                 mirror: Uuid::from_bytes(record.mirror.0).to_string(),
@@ -122,16 +136,36 @@ impl MirrorRecords {
                 file: Inode::of(file)?,
             })
         };
-        state::write_by(&self.path(record.mirror), kept)
+        state::write_by(&self.path(record.mirror), kept)?;
+        self.kept.insert(of, record.lineage);
+        Ok(())
     }
 
     /// What there is where a record can't be written.
     fn left(&self, record: &Record) -> Left {
-        match self.read(record.mirror) {
-            Evidence::Record(old) if old.lineage == record.lineage => Left::Enough,
-            Evidence::Record(_) => Left::Misleading,
-            Evidence::None | Evidence::Untrusted => Left::None,
+        if self.kept.get(&record.mirror.0) == Some(&record.lineage) {
+            return Left::Enough;
         }
+        // It may be there by its name, and be gone with the next loss of power.
+        let is_durable = match File::open(&self.directory) {
+            Ok(directory) => directory.sync_all().is_ok(),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        match is_durable {
+            true => left(&self.path(record.mirror), record),
+            false => Left::Misleading,
+        }
+    }
+}
+
+/// What the next start finds in a file instead of a record. One that can't be read now may be read
+/// then.
+fn left(path: &Path, record: &Record) -> Left {
+    match read(path) {
+        Ok(Some(old)) if old.mirror != record.mirror => Left::None,
+        Ok(Some(old)) if old.lineage == record.lineage => Left::Enough,
+        Ok(Some(_)) | Err(Unread::Failed(_)) => Left::Misleading,
+        Ok(None) | Err(Unread::Untrusted(_)) => Left::None,
     }
 }
 
@@ -146,26 +180,61 @@ enum Left {
     Misleading,
 }
 
+/// Why a file gives no record.
+#[derive(Debug)]
+enum Unread {
+    /// It can't be read now.
+    Failed(std::io::Error),
+    /// It was read, and is damaged or a copy.
+    Untrusted(String),
+}
+
+impl From<std::io::Error> for Unread {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => write!(f, "it can't be read: {error}"),
+            Self::Untrusted(why) => f.write_str(why),
+        }
+    }
+}
+
 /// What a file holds; `None`: there is none.
-fn read(path: &Path) -> anyhow::Result<Option<Record>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+fn read(path: &Path) -> Result<Option<Record>, Unread> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
-    let kept: Kept = serde_json::from_reader(&file).context("it is damaged")?;
-    anyhow::ensure!(
-        kept.file == Inode::of(&file)?,
-        "it was put there from a copy, and may not be the last one"
-    );
-    let mirror: Uuid = kept.mirror.parse().context("it names no mirror")?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    record(&text, &Inode::of(&file)?)
+        .map(Some)
+        .map_err(Unread::Untrusted)
+}
+
+/// The record that such a file holds.
+fn record(text: &[u8], file: &Inode) -> Result<Record, String> {
+    let kept: Kept = serde_json::from_slice(text).map_err(|it| format!("it is damaged: {it}"))?;
+    if kept.file != *file {
+        return Err("it was put there from a copy, and may not be the last one".into());
+    }
+    if file.born_ns.is_none() {
+        return Err("its file system keeps no times of birth: it may be a copy".into());
+    }
+    let mirror = Uuid::parse_str(&kept.mirror).map_err(|it| format!("it names no mirror: {it}"))?;
     let bits = kept.in_sync.iter().filter(|slot| **slot < 16);
-    Ok(Some(Record {
+    Ok(Record {
         mirror: Id(mirror.into_bytes()),
         lineage: kept.lineage,
         event: kept.event,
         in_sync: bits.fold(0, |bits, slot| bits | 1 << slot),
         clean: kept.clean,
-    }))
+    })
 }
 
 impl Service {
@@ -256,7 +325,7 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let mut records = MirrorRecords::new(directory.path());
         assert_eq!(records.read(RECORD.mirror), Evidence::None);
         records.keep(&RECORD).unwrap();
         assert_eq!(records.read(RECORD.mirror), Evidence::Record(RECORD));
@@ -273,7 +342,7 @@ mod tests {
     #[test]
     fn a_record_that_was_put_back_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let mut records = MirrorRecords::new(directory.path());
         let (path, backup) = (records.path(RECORD.mirror), directory.path().join("backup"));
         records.keep(&RECORD).unwrap();
         std::fs::copy(&path, &backup).unwrap();
@@ -288,7 +357,7 @@ mod tests {
                 false => std::fs::rename(&backup, &path).unwrap(),
             }
             assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
-            assert_eq!(records.left(&later), Left::None);
+            assert_eq!(left(&path, &later), Left::None);
         }
         records.keep(&later).unwrap();
         assert_eq!(records.read(RECORD.mirror), Evidence::Record(later));
@@ -297,7 +366,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let mut records = MirrorRecords::new(directory.path());
         records.keep(&RECORD).unwrap();
         std::fs::write(records.path(RECORD.mirror), "{").unwrap();
         assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
@@ -307,7 +376,7 @@ mod tests {
     #[test]
     fn an_older_record_is_misleading() {
         let directory = tempfile::tempdir().unwrap();
-        let records = MirrorRecords::new(directory.path());
+        let mut records = MirrorRecords::new(directory.path());
         let next = Record {
             lineage: 5,
             ..RECORD
@@ -316,5 +385,60 @@ mod tests {
         records.keep(&RECORD).unwrap();
         assert_eq!(records.left(&next), Left::Misleading);
         assert_eq!(records.left(&RECORD), Left::Enough);
+    }
+
+    /// The next start may be able to read it.
+    #[test]
+    fn t14_a_record_that_can_not_be_read_now_is_misleading() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = MirrorRecords::new(directory.path());
+        let path = records.path(RECORD.mirror);
+        std::fs::create_dir(&path).unwrap(); // its read fails
+        assert!(matches!(read(&path), Err(Unread::Failed(_))));
+        assert_eq!(records.left(&RECORD), Left::Misleading);
+        assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
+        std::fs::remove_dir(&path).unwrap();
+        records.keep(&RECORD).unwrap();
+    }
+
+    /// It was renamed, and its directory could not be written.
+    #[test]
+    fn t14_a_record_that_may_be_gone_with_the_power_is_not_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = MirrorRecords::new(directory.path());
+        records.keep(&RECORD).unwrap();
+        let path = records.path(RECORD.mirror);
+        let file = directory.path().join("file");
+        records.kept.clear();
+        assert_eq!(
+            records.left(&RECORD),
+            Left::Enough,
+            "its directory is written now"
+        );
+        std::fs::write(&file, "").unwrap();
+        records.directory = file.join("state"); // one that can't be written: below a file
+        assert_eq!(records.left(&RECORD), Left::Misleading);
+        assert_eq!(
+            left(&path, &RECORD),
+            Left::Enough,
+            "by its name it is there"
+        );
+    }
+
+    /// Its inode's number may be another file's by now.
+    #[test]
+    fn t14_a_record_on_a_file_system_without_times_of_birth_is_not_trusted() {
+        let file = |born_ns| Inode { number: 3, born_ns };
+        let kept = |file| Kept {
+            mirror: Uuid::from_bytes(RECORD.mirror.0).to_string(),
+            lineage: RECORD.lineage,
+            event: RECORD.event,
+            in_sync: vec![0, 2],
+            clean: true,
+            file,
+        };
+        let text = |born_ns| serde_json::to_vec(&kept(file(born_ns))).unwrap();
+        assert_eq!(record(&text(Some(9)), &file(Some(9))), Ok(RECORD));
+        assert!(record(&text(None), &file(None)).is_err());
     }
 }
