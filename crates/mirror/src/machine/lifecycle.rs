@@ -422,7 +422,8 @@ impl Mirror {
 
     /// The next step of a stop, when all before it is over.
     fn advance_stop(&mut self) {
-        if self.update.is_broken() {
+        // Nothing of a lineage was written whose record may never be.
+        if self.update.is_broken() || self.waits_for_lineage_record() {
             self.end_held(Outcome::PathError);
         }
         let begins = matches!(
