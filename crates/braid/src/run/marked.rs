@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use volume::Namespace;
 
 /// How soon what keeps a volume from being opened is looked at again.
@@ -87,17 +87,23 @@ impl Keeper {
         let (to, events) = mpsc::channel();
         let service = Arc::clone(service);
         let keep = move || {
+            let mut again_at = None;
             loop {
                 let waits =
                     !service.unanswered().is_empty() || service.known().mirror_records.waits();
-                let wait = if waits { AGAIN } else { Duration::MAX };
+                let now = Instant::now();
+                // Also where events come more often than that.
+                again_at = waits.then(|| again_at.unwrap_or(now + AGAIN));
+                let wait = again_at.map_or(Duration::MAX, |at| at.saturating_duration_since(now));
                 match events.recv_timeout(wait) {
                     Ok(event) => service.keep(event),
-                    Err(RecvTimeoutError::Timeout) => {
-                        service.mark_again();
-                        service.record_again();
-                    }
+                    Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
+                }
+                if again_at.is_some_and(|at| at <= Instant::now()) {
+                    again_at = None;
+                    service.mark_again();
+                    service.record_again();
                 }
             }
         };
