@@ -76,7 +76,7 @@ fn t14_a_alone_starts_and_then_b_alone_does_not() {
     );
     let status = place.told(&["mirror", "status", "v0"]);
     assert_eq!(status["started_without"], serde_json::json!([1]));
-    let stat = place.ask(&["stat", "v0"]);
+    let stat = place.ask(&["stat"]);
     let shown = String::from_utf8_lossy(&stat.stdout).into_owned();
     assert!(shown.contains("started degraded"), "{shown}");
     let mut client = place.client();
