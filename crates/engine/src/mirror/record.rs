@@ -8,7 +8,7 @@
 //! or two hosts would have records of one state.
 //!
 //! A start for which a leg is missing that had everything asks for the record, once per decision,
-//! and is decided by it ([`decide`]).
+//! and is decided by it ([`decide`]); unless the leg comes meanwhile, or a user says what to do.
 use super::device::{Context, MirrorDevice, Phase};
 use super::messages;
 use super::types::RecordRequest;
@@ -58,16 +58,10 @@ impl MirrorDevice {
         cx: &mut Context<'_>,
     ) -> bool {
         let may = self.config.degraded.permission == Permission::On;
-        if !may || self.evidence != Asked::No || self.config.wishes != Wishes::default() {
+        if !may || self.evidence != Asked::No || !self.is_incomplete(given) {
             return false;
         }
         let given = superblocks(given);
-        if !matches!(
-            assemble(&given, Wishes::default()),
-            Err(Refusal::Incomplete(_))
-        ) {
-            return false;
-        }
         let mut legs = given.iter().filter_map(|it| it.ok());
         let Some(leg) = legs.next() else {
             return false;
@@ -77,6 +71,22 @@ impl MirrorDevice {
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);
         true
+    }
+
+    /// Whether legs are missing that no user has told to go on without.
+    fn is_incomplete(&self, given: &[Result<Chosen, NoLeg>]) -> bool {
+        let plain = Wishes::default();
+        self.config.wishes == plain
+            && matches!(
+                assemble(&superblocks(given), plain),
+                Err(Refusal::Incomplete(_))
+            )
+    }
+
+    /// Whether the decision waits for the record: not if the legs have come, or a user has said
+    /// what to do.
+    pub(super) fn waits_for_evidence(&self) -> bool {
+        self.evidence == Asked::Yes && self.is_incomplete(&self.given().1)
     }
 
     /// The program has answered.
@@ -113,12 +123,15 @@ impl MirrorDevice {
         if self.needs_writing(&refusal).is_some() {
             return Err((refusal, None));
         }
+        let permission = self.config.degraded.permission;
         let evidence = match self.evidence {
             Asked::Answered(evidence) => evidence,
+            // A leg was lost while it was acquired: the record is asked for when it is tried again.
+            Asked::No | Asked::Yes if permission == Permission::On => return Err((refusal, None)),
             Asked::No | Asked::Yes => Evidence::None,
         };
-        let permission = self.config.degraded.permission;
-        match decide(given, missing, permission, evidence) {
+        let ours = self.config.owner.host;
+        match decide(given, missing, permission, evidence, ours) {
             Decision::Start(assembly) => Ok(*assembly),
             Decision::Wait(reason) => Err((refusal, Some(reason))),
         }

@@ -120,7 +120,7 @@ impl MirrorDevice {
         }
         any |= self.give_up_late_probes(cx);
         let (reads, wait_ns) = (self.reads(), self.decision_wait_ns());
-        if self.evidence == Asked::Yes {
+        if self.waits_for_evidence() {
             return any; // the answer is an order
         }
         let Phase::Starting(it) = &mut self.phase else {
@@ -181,13 +181,13 @@ impl MirrorDevice {
         let it = self.ownership()?;
         match it.acquiring() {
             Some(acquire) => acquire.poll_timeout(),
-            None if self.stopping || self.evidence == Asked::Yes => None,
+            None if self.stopping || self.waits_for_evidence() => None,
             None => it.assembling_timeout(&self.reads()),
         }
     }
 
     /// Legs that can be brought together, and what they say.
-    fn given(&self) -> (Vec<u8>, Vec<Result<Chosen, NoLeg>>) {
+    pub(super) fn given(&self) -> (Vec<u8>, Vec<Result<Chosen, NoLeg>>) {
         let legs = (0..).zip(&self.legs);
         let known = legs.filter_map(|(at, leg)| Some((at, leg.found?)));
         known.unzip()
@@ -376,14 +376,15 @@ impl MirrorDevice {
             return;
         }
         self.refusal.count += 1;
-        let missing = self.legs.iter().filter(|leg| leg.found.is_none());
+        let is_absent = |leg: &&LegDevice| leg.found.is_none() || leg.is_unread();
+        let missing = self.legs.iter().filter(is_absent);
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
             true => String::new(),
             false => format!("; not there: {}", missing.join(", ")),
         };
         let Refused { why, until } = refused;
-        let mut absent = self.legs.iter().filter(|leg| leg.found.is_none());
+        let mut absent = self.legs.iter().filter(is_absent);
         let lasts = match until {
             Until::Later => false,
             Until::Legs => {

@@ -5,7 +5,9 @@
 //! on without it. So the host keeps which lineage it began last ([`Record`]), durably before the
 //! first event of that lineage is written to a leg. A lineage has one writer, and after its clean
 //! stop it has no more writes; so a leg that shows the clean stop of that very lineage has every
-//! acknowledged write, whichever legs are missing. Nothing else starts by itself ([`Reason`]).
+//! acknowledged write, whichever legs are missing. That holds while no other host is its owner:
+//! one that has it may have begun a lineage since, on the others first. Nothing else starts by
+//! itself ([`Reason`]).
 //!
 //! # Limits
 //! Another host, or an engine with another state directory, that a user has forced to go on with
@@ -15,7 +17,7 @@ use super::super::copies::NoLeg;
 use super::super::history::Standing;
 use super::super::machine::planted::{Bug, has};
 use super::super::superblock::LegState;
-use super::super::{Id, Superblock};
+use super::super::{Id, Label, Superblock};
 use super::{Assembly, Refusal, Role, Wishes, assemble};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -83,6 +85,9 @@ pub enum Reason {
     Untrusted,
     /// The legs have events that the host has no part in: its record is older.
     Older,
+    /// Another host is the owner by a leg, or was when it ended: it may have gone on with the
+    /// others.
+    Owned(Label),
     /// The host has begun a lineage that the legs don't show: those of these slots were in sync in
     /// it.
     Newer(Vec<u8>),
@@ -104,12 +109,13 @@ pub enum Decision {
 }
 
 /// Whether a mirror starts that [`assemble`] has refused as [`Refusal::Incomplete`] with these
-/// `missing` slots.
+/// `missing` slots, on the host `ours`. What is given was read before that became its owner.
 pub fn decide(
     given: &[Result<Superblock, NoLeg>],
     missing: &[u8],
     permission: Permission,
     evidence: Evidence,
+    ours: Id,
 ) -> Decision {
     match permission {
         Permission::Off => return Decision::Wait(Reason::Off),
@@ -132,7 +138,7 @@ pub fn decide(
     let Some(state) = newest else {
         return Decision::Wait(Reason::Refused(Refusal::Nothing));
     };
-    match doubt(state, evidence) {
+    match doubt(state, evidence).or_else(|| owned(given, ours)) {
         None => Decision::Start(Box::new(assembly)),
         Some(reason) => Decision::Wait(reason),
     }
@@ -157,6 +163,13 @@ fn doubt(state: &Superblock, evidence: Evidence) -> Option<Reason> {
             Standing::Outside => Reason::Newer(slots(record.in_sync)),
         },
     )
+}
+
+/// Whether another host has not released a leg: it has written nothing else to this one yet.
+fn owned(given: &[Result<Superblock, NoLeg>], ours: Id) -> Option<Reason> {
+    let mut owners = given.iter().filter_map(|it| it.as_ref().ok()?.owner);
+    let other = owners.find(|it| it.host != ours && !has(Bug::OwnerUnheeded))?;
+    Some(Reason::Owned(other.label))
 }
 
 /// Those of the missing legs that are there all the same: put back to an older state, or cut. A

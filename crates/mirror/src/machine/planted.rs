@@ -66,6 +66,8 @@ pub(crate) enum Bug {
     AnyLineage,
     /// A mirror starts by itself after an unclean stop (T14).
     StartUnclean,
+    /// A mirror starts by itself with a leg that another host has not released (T14).
+    OwnerUnheeded,
 }
 
 #[cfg(not(test))]
@@ -107,7 +109,8 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::LeftWithoutUnflushed
         | Bug::WaitingLacks
         | Bug::AnyLineage
-        | Bug::StartUnclean => return None,
+        | Bug::StartUnclean
+        | Bug::OwnerUnheeded => return None,
     })
 }
 

@@ -2,15 +2,22 @@
 //! for it, and what starts when the host was killed at any step of its life.
 use super::common::{Disk, MS, SECOND};
 use super::rig::{Rig, configured, io, made, superblock};
+use super::start::owned_by;
 use engine::host::{HostEvent, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{DegradedStart, LegStatus, MirrorOrder, MirrorState, RecordRequest};
+use mirror::Id;
+use mirror::assembly::Wishes;
 use mirror::assembly::degraded::{Evidence, Permission, Record};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
 
 const GONE: DeviceError = DeviceError::Os(19);
+const FORCED: Wishes = Wishes {
+    without: true,
+    discard: None,
+};
 
 /// The program of a host: what it keeps beside the legs.
 #[derive(Clone, Copy, Default)]
@@ -204,6 +211,39 @@ fn t14_the_half_that_went_on_alone_starts_and_no_other() {
     assert_eq!(rig.read(0), Ok(2));
 }
 
+/// Its disks were in another host, which started it with both and was killed; what it has changed
+/// since was on the other one.
+#[test]
+fn t14_a_half_that_another_host_has_not_released_waits() {
+    let (disks, mut host) = stopped();
+    owned_by(&disks, 0x99);
+    let why = refusal(&alone(&disks, 1, &mut host));
+    assert!(why.contains("did not stop it in order"), "{why}");
+    let owner = superblock(&disks[1]).superblock.owner.unwrap();
+    assert_eq!(owner.host, Id([0x99; 16]), "nothing is written");
+}
+
+/// The answer about the record is late, and the leg comes, or the user says to go on.
+#[test]
+fn a_start_that_needs_no_record_does_not_wait_for_it() {
+    for by_word in [false, true] {
+        let (disks, _) = stopped();
+        let mut rig = willing(&[disks[0].clone(), unreachable(&disks[1])]);
+        let asked = |rig: &Rig| {
+            let mut events = rig.events.iter();
+            events.any(|it| matches!(it, HostEvent::Record(_, RecordRequest::Read(_))))
+        };
+        rig.until(60 * SECOND, asked);
+        rig.run(SECOND, |_| false);
+        assert!(!is_decided(&rig));
+        match by_word {
+            true => rig.order(MirrorOrder::Assemble(FORCED)),
+            false => rig.disk(1).error = None,
+        }
+        rig.until(60 * SECOND, Rig::is_ready);
+    }
+}
+
 #[test]
 fn t14_nothing_is_changed_before_its_lineage_is_recorded() {
     let (disks, mut host) = stopped();
@@ -224,6 +264,14 @@ fn t14_nothing_is_changed_before_its_lineage_is_recorded() {
     assert_eq!(before, after);
     assert!(rig.report().waits_for_record);
     assert_eq!(rig.read(3), Ok(0), "reads don't wait");
+    // It can be stopped: nothing that waits for the record was written.
+    let mut stopping = willing(&[left(&disks[0]), left(&disks[1])]);
+    let mut full = host;
+    assert!(full.until(&mut stopping, 60 * SECOND, nothing, Rig::is_ready));
+    stopping.submit(&io(IoOp::Write { fua: false }, 0));
+    assert!(!full.until(&mut stopping, SECOND, nothing, has_ended));
+    full.stop(&mut stopping, nothing);
+    assert!(!stopping.done[0].outcome.is_done());
     // Killed now, either half is as good as the other.
     for there in [0, 1] {
         let rig = alone(

@@ -187,7 +187,7 @@ fn t45_a_word_after_a_refusal_goes_by_what_the_legs_say_now() {
 }
 
 /// Says on the legs that this host has them.
-fn owned_by(disks: &[Disk], host: u8) {
+pub(super) fn owned_by(disks: &[Disk], host: u8) {
     let owner = Owner {
         run: Id([0x33; 16]),
         host: Id([host; 16]),

@@ -6,6 +6,7 @@ use crate::machine::planted;
 use alloc::vec;
 
 const MINE: u64 = 7;
+const OURS: Id = Id([3; 16]);
 
 /// Two legs that this host ran last, after a clean stop; and its record.
 fn stopped(count: u8) -> (Superblock, Record) {
@@ -16,7 +17,7 @@ fn stopped(count: u8) -> (Superblock, Record) {
 /// What becomes of it with these legs, of which those of `missing` are not there.
 fn decided(given: &[Superblock], missing: &[u8], evidence: Evidence) -> Decision {
     let given: Vec<_> = given.iter().copied().map(Ok).collect();
-    decide(&given, missing, Permission::On, evidence)
+    decide(&given, missing, Permission::On, evidence, OURS)
 }
 
 fn waits(given: &[Superblock], evidence: Evidence) -> Reason {
@@ -88,6 +89,28 @@ fn t14_what_another_host_has_changed_waits() {
     assert_eq!(waits(&[many], Evidence::Record(record)), Reason::Older);
 }
 
+/// Its disks were moved to another host, which has started it with all of them, and has changed
+/// only the others after this one was pulled.
+#[test]
+fn t14_a_leg_that_another_host_has_not_released_waits() {
+    let (mut state, record) = stopped(2);
+    let owner = |host| crate::superblock::Owner {
+        run: Id([4; 16]),
+        host,
+        label: Label::default(),
+        since_s: 1,
+        beat_s: 1,
+        bound_ms: 0,
+    };
+    state.owner = Some(owner(Id([5; 16])));
+    let evidence = Evidence::Record(record);
+    assert_eq!(waits(&[state], evidence), Reason::Owned(Label::default()));
+    // This host was killed before its first change.
+    state.owner = Some(owner(OURS));
+    let it = decided(&[state], &[1], evidence);
+    assert!(matches!(it, Decision::Start(_)), "{it:?}");
+}
+
 #[test]
 fn t14_an_unclean_stop_waits() {
     let (_, record) = stopped(2);
@@ -128,7 +151,13 @@ fn what_the_user_has_not_allowed_waits() {
         (Permission::Off, Reason::Off),
         (Permission::Shared, Reason::Shared),
     ] {
-        let it = decide(&[Ok(state)], &[1], permission, Evidence::Record(record));
+        let it = decide(
+            &[Ok(state)],
+            &[1],
+            permission,
+            Evidence::Record(record),
+            OURS,
+        );
         assert_eq!(it, Decision::Wait(reason));
     }
 }
@@ -138,11 +167,11 @@ fn t50_a_leg_that_is_there_and_can_not_be_used_waits_for_its_user() {
     let (state, record) = stopped(2);
     let evidence = Evidence::Record(record);
     let cut = [Ok(state), Err(NoLeg::Cut(1 << 20))];
-    let it = decide(&cut, &[1], Permission::On, evidence);
+    let it = decide(&cut, &[1], Permission::On, evidence, OURS);
     assert_eq!(it, Decision::Wait(Reason::Unusable(vec![1])));
     // A new disk in its place holds nothing.
     let blank = [Ok(state), Err(NoLeg::Missing)];
-    let it = decide(&blank, &[1], Permission::On, evidence);
+    let it = decide(&blank, &[1], Permission::On, evidence, OURS);
     assert!(matches!(it, Decision::Start(_)), "{it:?}");
     // It was put back to an older state.
     let old = legs(2)[1];
@@ -151,7 +180,7 @@ fn t50_a_leg_that_is_there_and_can_not_be_used_waits_for_its_user() {
         assemble(&given, Wishes::default()),
         Err(Refusal::Incomplete(vec![1]))
     );
-    let it = decide(&given, &[1], Permission::On, evidence);
+    let it = decide(&given, &[1], Permission::On, evidence, OURS);
     assert_eq!(it, Decision::Wait(Reason::Unusable(vec![1])));
 }
 

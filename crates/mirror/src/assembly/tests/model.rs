@@ -5,8 +5,9 @@ use super::super::super::machine::planted::{self, plant};
 use super::super::degraded::{Decision, Evidence, Permission, Record, decide};
 use super::super::*;
 use super::{PLACE, legs};
-use crate::superblock::Superblock;
 use crate::superblock::tests::Draw;
+use crate::superblock::{Owner, Superblock};
+use crate::{Id, Label};
 use alloc::collections::{BTreeMap, BTreeSet};
 extern crate std;
 
@@ -87,6 +88,10 @@ struct World {
 
 /// The power has failed.
 struct Crash;
+
+fn host_id(host: usize) -> Id {
+    Id([host as u8 + 1; 16])
+}
 
 /// One assembly, until it ends.
 struct Session {
@@ -237,7 +242,9 @@ impl World {
         missing: &[u8],
     ) {
         let evidence = self.evidence(host);
-        let Decision::Start(assembly) = decide(given, missing, Permission::On, evidence) else {
+        let ours = host_id(host);
+        let decision = decide(given, missing, Permission::On, evidence, ours);
+        let Decision::Start(assembly) = decision else {
             return;
         };
         self.alone += 1;
@@ -326,8 +333,10 @@ impl World {
                 lagging.collect(),
             ),
         };
+        self.acquire(&mut session)?;
         for _ in 0..self.draw(12) {
-            match self.draw(8) {
+            match self.draw(9) {
+                8 => self.pull(&mut session)?,
                 0..=3 => self.write(&mut session)?,
                 4 => self.forget_intents(&session)?,
                 5 => self.bring_back(&mut session)?,
@@ -347,6 +356,43 @@ impl World {
             self.event(&mut session, stopped)?;
         }
         Ok(())
+    }
+
+    /// Its host is the owner of its legs: nothing else is written to them yet. Of a leg that is
+    /// not in sync it is not, here: with that the host would forget that another one has had it.
+    fn acquire(&mut self, session: &mut Session) -> Result<(), Crash> {
+        let owner = Owner {
+            run: Id([7; 16]),
+            host: host_id(session.host),
+            label: Label::default(),
+            since_s: 1,
+            beat_s: 1,
+            bound_ms: 0,
+        };
+        for leg in self.with(session, false) {
+            self.step()?;
+            self.disks[leg].superblock.owner = Some(owner);
+        }
+        session.state.owner = Some(owner);
+        session.lagging.0.owner = Some(owner);
+        Ok(())
+    }
+
+    /// A leg in sync goes before the first change, which the others have alone.
+    fn pull(&mut self, session: &mut Session) -> Result<(), Crash> {
+        let leg = self.draw(LEGS as u64) as usize;
+        let in_sync = self.with(session, false);
+        if session.begun || in_sync.len() < 2 || !in_sync.contains(&leg) {
+            return Ok(());
+        }
+        let seen = self.disks[leg].superblock.event;
+        session.present.retain(|it| *it != leg);
+        session.lagging.1.retain(|it| *it != leg);
+        self.begin(session)?;
+        match session.state.without(leg as u8, seen) {
+            Some(left) => self.event(session, left),
+            None => Ok(()),
+        }
     }
 
     /// An event happens: on legs that were in sync, in any order, then on the others. So none of
@@ -521,7 +567,10 @@ impl World {
                 self.intend(session, region)?;
             }
         }
-        let back = session.state.rebuilding(leg as u8).unwrap();
+        let Some(back) = session.state.rebuilding(leg as u8) else {
+            self.claim(false, "a leg that went is taken for one in sync");
+            return Ok(());
+        };
         self.event(session, back)?;
         let first = self.with(session, false)[0];
         for region in 0..REGIONS {
@@ -606,7 +655,11 @@ fn every_mistake_of_the_writer_is_found() {
 
 #[test]
 fn t14_a_start_that_heeds_less_is_found() {
-    for bug in [planted::Bug::AnyLineage, planted::Bug::StartUnclean] {
+    for bug in [
+        planted::Bug::AnyLineage,
+        planted::Bug::StartUnclean,
+        planted::Bug::OwnerUnheeded,
+    ] {
         plant(Some(bug));
         let (found, _) = finds(Mistake::None, 5_000);
         plant(None);
