@@ -200,7 +200,11 @@ impl Marks {
         let guard = registry.guard();
         for found in self.records.read(registry, &identities)? {
             let (of, mark) = (&found.record.of, found.record.holds.clone());
-            let is_own = of.engine == registry.id();
+            // Not by its name: that may be another volume's now.
+            let mut path = found.path.iter();
+            if path.any(|path| self.records.is_claimed(path)) {
+                continue; // of a volume that this engine has, or had
+            }
             let by_name =
                 |it: &Volume| is_silent(it) && of.has_name_of(&Identity::of(it, registry.id()));
             let its = volumes.iter().find(|it| mark.is_perhaps_of(it));
@@ -208,9 +212,6 @@ impl Marks {
                 continue;
             };
             let by_name = its.is_none();
-            if is_own && found.path.is_some() && self.map.contains_key(&of.volume) {
-                continue; // of a volume that this engine has, or had
-            }
             // A running engine may keep marks of volumes that it doesn't have: of those that it
             // took over for a reload that failed, or that its configuration has no more. They stay
             // its own, and hold here as well.
@@ -690,6 +691,36 @@ mod tests {
         marks.clear("a").unwrap();
         marks.close(&[]).unwrap();
         assert_eq!(started(place, &[&a]).wait_ns(&a), MINUTE);
+    }
+
+    #[test]
+    fn t09_marks_of_volumes_that_swap_their_names_both_hold() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let of = |name, nsid| volume(name, &nvme("10.0.0.1", &format!("s?nsid={nsid}")));
+        let (a, b) = (of("a", 1), of("b", 2));
+        let mut marks = started(place, &[&a, &b]);
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.keep(&b, 60_000_000_000).unwrap();
+        for [one, two] in [["b", "a"], ["b", "c"], ["a", "b"]] {
+            let now = [of(one, 1), of(two, 2)];
+            let mut marks = started(place, &[&now[0], &now[1]]);
+            assert_eq!([0, 1].map(|at| marks.wait_ns(&now[at])), [MINUTE; 2]);
+            now.iter().for_each(|it| marks.keep(it, 1).unwrap());
+            assert_eq!(files(place), 2);
+        }
+    }
+
+    #[test]
+    fn t09_mark_of_a_volume_that_is_not_there_is_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let [before, now] = ["mem:1MiB", "mem:2MiB"].map(|uri| volume("v0", uri));
+        let mut marks = started(place, &[&before]);
+        marks.keep(&before, 60_000_000_000).unwrap();
+        let mut marks = started(place, &[&now]);
+        marks.keep(&now, 1_000_000).unwrap();
+        assert_eq!(started(place, &[&before]).wait_ns(&before), MINUTE);
     }
 
     #[test]

@@ -260,6 +260,11 @@ impl<T: Kept> Records<T> {
         self.own.contains_key(volume)
     }
 
+    /// Whether a file is one of these volumes' already.
+    pub fn is_claimed(&self, path: &Path) -> bool {
+        self.own.values().any(|(own, _)| own == path)
+    }
+
     /// The names of the volumes that have files.
     pub fn names(&self) -> Vec<String> {
         self.own.keys().cloned().collect()
@@ -312,12 +317,13 @@ impl<T: Kept> Records<T> {
         path_of::<T>(&self.directory, of, turn)
     }
 
-    /// A file that no other engine has, nor another volume of this one.
+    /// A file that no other engine has, nor another volume of this one. What may not be passed over
+    /// is not overwritten either: a volume that this engine hasn't may have left it.
     fn free_path(&self, of: &Identity) -> anyhow::Result<PathBuf> {
         let is_free = |path: &PathBuf| {
-            let is_own = self.own.values().any(|(own, _)| own == path);
             let there = || state::read::<Record<T>>(path);
-            !is_own && there().is_ok_and(|it| it.is_none_or(|it| it.of.engine == self.engine))
+            let is_ours = |it: Record<T>| !T::STRICT && it.of.engine == self.engine;
+            !self.is_claimed(path) && there().is_ok_and(|it| it.is_none_or(is_ours))
         };
         let mut paths = (0..TURNS_MAX).map(|turn| self.path_of(of, turn));
         paths.find(is_free).with_context(|| {
