@@ -194,6 +194,7 @@ impl Marks {
     /// # Errors
     /// A file can't be read, or isn't ours.
     pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
+        volumes.iter().for_each(|it| self.set_aside(it));
         let identities: Vec<Identity> = volumes.iter().map(|it| self.records.learn(it)).collect();
         let (mut merged, mut any) = (Vec::<PathBuf>::new(), false);
         // Else another engine could take them over, too. Where none can be locked, none is written.
@@ -240,6 +241,36 @@ impl Marks {
             ));
         }
         Ok(())
+    }
+
+    /// A volume comes by the name of another one, which has left its mark: that stays, under a name
+    /// that no volume has.
+    fn set_aside(&mut self, volume: &Volume) {
+        let name = &volume.name;
+        let is_its = |mark: &Mark| is_silent(volume) || mark.is_perhaps_of(volume);
+        let Some(mark) = self.map.get(name).filter(|it| !is_its(it)).cloned() else {
+            return;
+        };
+        let names = (1..).map(|number: u32| format!("{name} ({number})"));
+        let mut free = names.filter(|it| !self.map.contains_key(it) && !self.records.has(it));
+        let to = free.next().expect("marks are fewer than numbers");
+        self.records.rename(name, &to);
+        self.map.remove(name);
+        self.namespaces.remove(name);
+        if let Some(at) = &mark.namespace {
+            self.namespaces.insert(to.clone(), at.clone());
+        }
+        if let Some(found) = self.found.remove(name) {
+            let by_name = false;
+            self.found.insert(to.clone(), Found { by_name, ..found });
+        }
+        if self.unfinished.remove(name) {
+            self.unfinished.insert(to.clone());
+        }
+        if let Some(paths) = self.unflushed.remove(name) {
+            self.unflushed.insert(to.clone(), paths);
+        }
+        self.map.insert(to, mark);
     }
 
     fn take_over(&mut self, name: &str, mark: Mark, by_name: bool) {
@@ -721,6 +752,31 @@ mod tests {
         let mut marks = started(place, &[&now]);
         marks.keep(&now, 1_000_000).unwrap();
         assert_eq!(started(place, &[&before]).wait_ns(&before), MINUTE);
+    }
+
+    #[test]
+    fn t09_mark_stays_where_another_volume_comes_by_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let of = |name, nsid| volume(name, &nvme("10.0.0.1", &format!("s?nsid={nsid}")));
+        let (before, now) = (of("x", 1), of("x", 2));
+        let mut marks = started(place, &[&before]);
+        marks.keep(&before, 60_000_000_000).unwrap();
+        for again in 0..2 {
+            let mut marks = started(place, &[&before]);
+            marks.clear("x").unwrap();
+            marks.adopt(&registry(place, "a"), &[&now]).unwrap();
+            assert_eq!(marks.wait_ns(&now), None, "{again}");
+            marks.keep(&now, 30_000_000_000).unwrap();
+            assert_eq!(started(place, &[&now]).wait_ns(&now), Some(30_000_000_000));
+            assert_eq!(marks.wait_ns(&of("y", 1)), MINUTE, "{again}");
+            marks.clear("x").unwrap();
+            assert_eq!(files(place), 1, "{again}");
+        }
+        for name in ["x", "y"] {
+            let now = of(name, 1);
+            assert_eq!(started(place, &[&now]).wait_ns(&now), MINUTE, "{name}");
+        }
     }
 
     #[test]

@@ -265,6 +265,15 @@ impl<T: Kept> Records<T> {
         self.own.values().any(|(own, _)| own == path)
     }
 
+    /// What is kept of a volume is kept under another name from now on, in the same file, with
+    /// where that volume led: whatever comes by its old name is another one.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        self.known.remove(from);
+        if let Some(own) = self.own.remove(from) {
+            self.own.insert(to.to_owned(), own);
+        }
+    }
+
     /// The names of the volumes that have files.
     pub fn names(&self) -> Vec<String> {
         self.own.keys().cloned().collect()
