@@ -174,6 +174,7 @@ impl Known {
         let volumes = volumes.iter().filter(|it| it.leg_of.is_none());
         let identities: Vec<Identity> = volumes.map(|it| self.records.learn(it)).collect();
         let found = self.records.read(registry, &identities)?;
+        let mut all = Vec::new();
         for now in &identities {
             let rank = |it: &&Found<Shown>| {
                 let of = &it.record.of;
@@ -185,13 +186,18 @@ impl Known {
                 }
             };
             let best = found.iter().filter(|it| rank(it).is_some());
-            let Some(best) = best.max_by_key(rank) else {
-                continue;
-            };
+            if let Some(best) = best.max_by_key(rank) {
+                all.push((now, best));
+            }
+        }
+        // A file is one volume's: first of all of the one that leads there.
+        all.sort_by_key(|(now, best)| !best.record.of.is(now));
+        for (now, best) in all {
             let name = &now.volume;
             self.map.insert(name.clone(), best.record.holds.clone());
             let is_free = registry.names_of(&best.record.of.engine).is_none();
-            if let Some(path) = best.path.as_ref().filter(|_| is_free) {
+            let path = best.path.as_ref().filter(|_| is_free);
+            if let Some(path) = path.filter(|it| !self.records.is_claimed(it)) {
                 self.records.claim(name, path.clone(), best.record.clone());
             }
         }
@@ -459,6 +465,29 @@ mod tests {
             let now = started_as(id, place, &[], std::slice::from_ref(&of));
             let is_refused = now.check(&of, &namespace(2, 0)).is_err();
             assert_eq!(is_refused, refused, "{name} {nqn} {id}");
+        }
+    }
+
+    #[test]
+    fn record_is_of_the_volume_that_leads_there_and_not_of_its_name_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let of = |name: &str, nsid: u32| {
+            let uri = format!("nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:s?nsid={nsid}");
+            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+            parsed(&text).volumes.remove(0)
+        };
+        let mut known = started(place, &[], &[of("v0", 1)]);
+        known.keep("v0", &namespace(1, 0)).unwrap();
+        let now = [of("v0", 2), of("v1", 1)];
+        let mut known = started(place, &["v0"], &now);
+        assert!(known.check(&now[1], &namespace(2, 0)).is_err());
+        known.keep("v0", &namespace(2, 0)).unwrap();
+        known.keep("v1", &namespace(1, 0)).unwrap();
+        let known = started(place, &[], &now);
+        for (at, own) in [(0, 2), (1, 1)] {
+            assert_eq!(known.check(&now[at], &namespace(own, 0)), Ok(()));
+            assert!(known.check(&now[at], &namespace(3 - own, 0)).is_err());
         }
     }
 
