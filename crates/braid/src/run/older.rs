@@ -13,10 +13,11 @@ use super::choices::Choice;
 use super::config::Volume;
 use super::known::Shown;
 use super::marks::Mark;
-use super::records::{self, Identity, IdentityKind, Kept, Record};
+use super::records::{self, Identity, IdentityKind, Kept, Record, TURNS_MAX};
 use super::registry::{Registry, id_of, others};
 use super::state;
 use crate::log;
+use anyhow::Context;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -143,7 +144,14 @@ impl Steps<'_> {
             if id == self.registry.id() {
                 self.add_configured(&mut of);
             }
-            let path = records::path_of::<T>(&directory, &of, 0);
+            let turn = |turn| records::path_of::<T>(&directory, &of, turn);
+            let path = match T::STRICT || id == self.registry.id() {
+                true => (0..TURNS_MAX)
+                    .map(turn)
+                    .find(|it| !self.is_running::<T>(it)),
+                false => Some(turn(0)),
+            };
+            let path = path.context("too many running engines have kept something of its data")?;
             let is_new = self.taken.insert(path.clone());
             // Of two control sockets, this one's counts, but for what must be heeded: also where
             // its file was converted before a kill.
@@ -173,6 +181,12 @@ impl Steps<'_> {
     fn is_anothers<T: Kept>(&self, path: &Path, id: &str) -> bool {
         let there = state::read::<Record<T>>(path).ok().flatten();
         id != self.registry.id() && there.is_some_and(|it| it.of.engine != id)
+    }
+
+    /// Whether a record is there, of an engine that runs: it is written by that one only.
+    fn is_running<T: Kept>(&self, path: &Path) -> bool {
+        let there = state::read::<Record<T>>(path).ok().flatten();
+        there.is_some_and(|it| self.registry.is_alive(&it.of.engine))
     }
 
     fn write<T: Serialize>(&mut self, path: PathBuf, record: &Record<T>) -> anyhow::Result<()> {

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// Files that one identity may have at most: each other one belongs to another engine.
-const TURNS_MAX: u32 = 64;
+pub const TURNS_MAX: u32 = 64;
 
 /// What is kept of one volume.
 pub trait Kept: Clone + PartialEq + Serialize + DeserializeOwned {

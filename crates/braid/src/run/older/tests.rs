@@ -246,6 +246,27 @@ fn files_of_a_running_engine_stay_its_own() {
     assert_eq!(old_files(place.path()), 0);
 }
 
+/// Its record stays as it is, whatever a file of before says of the same namespace.
+#[test]
+fn record_of_a_running_engine_is_not_merged_with_files_of_before() {
+    let place = place(&["c"]);
+    let config = config(["v0", "f0"], 1);
+    let other = parsed("[[volume]]\nname = \"w0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n");
+    let mut running = registry(place.path(), "b", &other);
+    let mut marks = Marks::new(&running);
+    marks.set_owned(true);
+    // It took that over for a reload that failed.
+    marks.keep(&config.volumes[0], 1_000_000).unwrap();
+    let before = records(place.path());
+    assert!(found(place.path(), "a", &config)[0]);
+    let after = records(place.path());
+    let (name, text) = before.first_key_value().unwrap();
+    assert_eq!(after.get(name), Some(text));
+    marks.clear("v0").unwrap();
+    running.end();
+    assert!(found(place.path(), "a", &config)[0], "its own is gone");
+}
+
 #[test]
 fn hostile_files_of_before_are_refused_or_converted() {
     let place = tempfile::tempdir().unwrap();
