@@ -220,7 +220,7 @@ impl Service {
         if is_named {
             return;
         }
-        let cleared = self.marks().clear(name);
+        let cleared = self.marks().put_back(name);
         if let Err(error) = cleared.and_then(|()| self.registry().leave(name)) {
             log::say(format!(
                 "{name}: was not opened, and its mark or its entry in this engine's record stays \

@@ -467,6 +467,20 @@ impl Marks {
         self.write()
     }
 
+    /// A volume was not opened after all: what an earlier engine left of it stays, also where that
+    /// bounds nothing any more.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn put_back(&mut self, name: &str) -> anyhow::Result<()> {
+        let found = self.found.get(name).filter(|it| it.is_over());
+        if let Some(found) = found.filter(|_| self.map.contains_key(name)) {
+            let unflushed = self.unflushed.entry(name.to_owned());
+            unflushed.or_insert_with(|| found.mark.paths.clone());
+        }
+        self.clear(name)
+    }
+
     /// The engine ends, with these volumes; nothing is written from now on.
     ///
     /// # Errors
@@ -500,10 +514,12 @@ impl Marks {
         let loss = lossy.is_some();
         let unflushed = self.unflushed.remove(name);
         let paths = unflushed.or(lossy.map(|it| it.paths));
+        let before = self.map.get(name).and_then(|it| it.namespace.as_ref());
+        let namespace = self.namespaces.get(name).or(before).cloned();
         let unflushed = paths.map(|paths| Mark {
             bound_ms: Some(0),
             paths,
-            namespace: self.namespaces.get(name).cloned(),
+            namespace,
             loss,
         });
         let earlier = self.found.get(name).filter(|it| !it.is_over());
@@ -770,13 +786,37 @@ mod tests {
             marks.keep(&now, 30_000_000_000).unwrap();
             assert_eq!(started(place, &[&now]).wait_ns(&now), Some(30_000_000_000));
             assert_eq!(marks.wait_ns(&of("y", 1)), MINUTE, "{again}");
-            marks.clear("x").unwrap();
+            marks.put_back("x").unwrap();
             assert_eq!(files(place), 1, "{again}");
         }
         for name in ["x", "y"] {
             let now = of(name, 1);
             assert_eq!(started(place, &[&now]).wait_ns(&now), MINUTE, "{name}");
         }
+    }
+
+    #[test]
+    fn t13_mark_that_is_over_stays_of_a_volume_that_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let a = volume("a", &nvme("10.0.0.1", "s?nsid=1"));
+        let mut marks = started(place, &[&a]);
+        marks.keep(&a, 0).unwrap();
+        for keeps in [false, true] {
+            let mut marks = started(place, &[]);
+            marks.adopt(&registry(place, "a"), &[&a]).unwrap();
+            if keeps {
+                marks.keep(&a, 60_000_000_000).unwrap();
+            }
+            marks.put_back("a").unwrap();
+            assert_eq!(started(place, &[&a]).wait_ns(&a), Some(0), "{keeps}");
+        }
+        let mut marks = started(place, &[]);
+        marks.put_back("a").unwrap();
+        let b = volume("b", &nvme("10.0.0.1", "s?nsid=2"));
+        marks.keep(&b, 60_000_000_000).unwrap();
+        marks.put_back("b").unwrap();
+        assert_eq!(files(place), 1, "its own goes");
     }
 
     #[test]

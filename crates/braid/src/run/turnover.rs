@@ -127,7 +127,7 @@ impl Service {
             Ok(_) => self.marks().in_words(of),
             Err(_) => self
                 .marks()
-                .clear(&of.name)
+                .put_back(&of.name)
                 .err()
                 .map(|it| format!("{it:#}")),
         };
