@@ -87,7 +87,7 @@ pub enum Reason {
     Older,
     /// Another host is the owner by a leg, or was when it ended: it may have gone on with the
     /// others.
-    Owned(Label),
+    Owned(Box<Label>),
     /// The host has begun a lineage that the legs don't show: those of these slots were in sync in
     /// it.
     Newer(Vec<u8>),
@@ -169,7 +169,7 @@ fn doubt(state: &Superblock, evidence: Evidence) -> Option<Reason> {
 fn owned(given: &[Result<Superblock, NoLeg>], ours: Id) -> Option<Reason> {
     let mut owners = given.iter().filter_map(|it| it.as_ref().ok()?.owner);
     let other = owners.find(|it| it.host != ours && !has(Bug::OwnerUnheeded))?;
-    Some(Reason::Owned(other.label))
+    Some(Reason::Owned(Box::new(other.label)))
 }
 
 /// Those of the missing legs that are there all the same: put back to an older state, or cut. A

@@ -104,7 +104,7 @@ fn t14_a_leg_that_another_host_has_not_released_waits() {
     };
     state.owner = Some(owner(Id([5; 16])));
     let evidence = Evidence::Record(record);
-    assert_eq!(waits(&[state], evidence), Reason::Owned(Label::default()));
+    assert_eq!(waits(&[state], evidence), Reason::Owned(Box::default()));
     // This host was killed before its first change.
     state.owner = Some(owner(OURS));
     let it = decided(&[state], &[1], evidence);
