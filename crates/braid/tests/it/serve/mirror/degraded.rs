@@ -93,8 +93,9 @@ fn t14_a_alone_starts_and_then_b_alone_does_not() {
     assert!(why.contains("this host has no record"), "{why}");
     fs::remove_dir_all(place.path("state")).unwrap();
     place.move_to("elsewhere", "state");
-    // A has all, and both do.
-    let engine = place.alone("b");
+    // A has all, and says that B is stale, so it starts as usual; then both have all.
+    place.move_to("b", "hidden");
+    let engine = place.start();
     assert_eq!(place.client().read(0)[0], 2);
     place.move_to("hidden", "b");
     place.until_in_sync();
