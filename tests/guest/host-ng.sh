@@ -91,8 +91,8 @@ reaches load_runs 120 more
 kill -0 $load 2>/dev/null || fail still_loaded "the load ended too soon"
 echo 1 >/sys/class/nvme/nvme1/device/remove
 if wait $load; then ok load_survives; else fail load_survives "$(tail -20 /tmp/fio.out)"; fi
-check loss_is_told grep -q "controller is gone" /tmp/run.log
-check path_failed sh -c "braid stat -o json | grep -q '\"failed\"'"
+reaches loss_is_told 30 grep -q "controller is gone" /tmp/run.log
+reaches path_failed 30 sh -c "braid stat -o json | grep -q '\"failed\"'"
 check again fio --name=again --filename=/dev/nbd0 --direct=1 --rw=randrw --bs=4k --size=2m \
     --ioengine=libaio --iodepth=8 --verify=crc32c --verify_fatal=1 --eta=never --output=/tmp/fio.out
 
