@@ -352,8 +352,9 @@ fn asking<'a>(volumes: &'a mut [Volume], mark: &Mark) -> Option<&'a mut Volume> 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::host::report::tests::namespace;
     use alloc::boxed::Box;
-    use nvme::host::{AnaState, ControllerInfo};
+    use nvme::host::ControllerInfo;
     use policy::PathIndex;
 
     /// A controller and its namespace.
@@ -382,22 +383,11 @@ pub(super) mod tests {
             multi_controller: true,
         };
         let namespace = NamespaceInfo {
-            nsid: 1,
             blocks: 2048,
-            block_shift: 9,
-            nguid: [0; 16],
             eui64: [1; 8],
             uuid: [1; 16],
-            csi: 0,
-            shared: true,
             ana_group: 0,
-            ana_state: AnaState::Optimized,
-            read_only: false,
-            atomic_blocks: 1,
-            boundary_blocks: 0,
-            optimal_write_blocks: 0,
-            deallocate_reads_zero: true,
-            hole_blocks: 0,
+            ..namespace(1)
         };
         Box::new(Unmarked::new(Box::new(PathFacts {
             volume: 0,

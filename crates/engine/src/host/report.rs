@@ -480,4 +480,4 @@ fn list(namespaces: &[NamespaceInfo], unasked: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -30,7 +30,7 @@ pub(super) enum Asked {
     Answered(Evidence),
 }
 
-fn superblocks(given: &[Result<Chosen, NoLeg>]) -> Vec<Result<Superblock, NoLeg>> {
+pub(super) fn superblocks(given: &[Result<Chosen, NoLeg>]) -> Vec<Result<Superblock, NoLeg>> {
     given.iter().map(|it| it.map(|it| it.superblock)).collect()
 }
 

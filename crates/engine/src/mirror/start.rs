@@ -16,7 +16,7 @@ use super::dispatch::Running;
 use super::messages;
 use super::probe::BLOCK;
 use super::quiesce::whole_ms;
-use super::record::Asked;
+use super::record::{Asked, superblocks};
 use super::table::{Entry, Task};
 use super::types::{MirrorConfig, MirrorState};
 use crate::host::{HostEvent, IoOp};
@@ -289,7 +289,7 @@ impl MirrorDevice {
     /// one that has everything.
     fn needless_discard(&self, given: &[Result<Chosen, NoLeg>]) -> Option<String> {
         let leg = self.legs.get(self.config.wishes.discard?)?;
-        let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
+        let superblocks = superblocks(given);
         let wishes = Wishes {
             discard: None,
             ..self.config.wishes
@@ -335,7 +335,7 @@ impl MirrorDevice {
                 ));
             }
         }
-        let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
+        let superblocks = superblocks(given);
         if let Some(place) = wishes.discard {
             // As configured; those that are not there are not among the given.
             let at = legs.iter().position(|&leg| usize::from(leg) == place);

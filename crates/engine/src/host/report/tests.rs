@@ -1,7 +1,7 @@
 use super::*;
 use nvme::host::AnaState;
 
-fn namespace(nsid: u32) -> NamespaceInfo {
+pub(in super::super) fn namespace(nsid: u32) -> NamespaceInfo {
     NamespaceInfo {
         nsid,
         blocks: 8,

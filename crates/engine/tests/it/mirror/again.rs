@@ -1,10 +1,9 @@
 //! Legs that are busy, that lose one of several paths, or can't be read at the start.
 use super::common::{Disk, HOST, SECOND};
-use super::rig::{BLOCK, Rig, configured, data, io, made};
+use super::rig::{BLOCK, Rig, WITHOUT, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
-use mirror::assembly::Wishes;
 use policy::PathIndex;
 use volume::Outcome;
 
@@ -112,10 +111,7 @@ fn a_leg_that_could_not_be_read_at_the_start_is_used_when_it_can_be() {
     all[2].error = Some(DeviceError::Os(19));
     let mut rig = Rig::new(&all);
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    rig.order(WITHOUT);
     rig.until(30 * SECOND, Rig::is_ready);
     assert_eq!(rig.write(5, 9), Outcome::Done);
     rig.disk(2).error = None;
@@ -129,10 +125,7 @@ fn started_without_unreadable(disks: &[Disk]) -> Rig {
     all[1].error = Some(EIO);
     let mut rig = Rig::new(&all);
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    rig.order(WITHOUT);
     rig.until(30 * SECOND, Rig::is_ready);
     rig
 }

@@ -1,24 +1,18 @@
 //! Mirrors that start by themselves without a leg, by the record that their host keeps: what waits
 //! for it, and what starts when the host was killed at any step of its life.
 use super::common::{Disk, MS, SECOND};
-use super::rig::{Rig, configured, io, made, superblock};
+use super::rig::{Rig, WITHOUT, configured, io, made, superblock};
 use super::start::owned_by;
 use engine::host::{HostEvent, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{DegradedStart, LegStatus, MirrorOrder, MirrorState, RecordRequest};
 use mirror::Id;
-use mirror::assembly::Wishes;
 use mirror::assembly::degraded::{Evidence, Permission, Record};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
 
 const GONE: DeviceError = DeviceError::Os(19);
-const FORCED: Wishes = Wishes {
-    without: true,
-    discard: None,
-};
-
 /// The program of a host: what it keeps beside the legs.
 #[derive(Clone, Copy, Default)]
 struct Host {
@@ -237,7 +231,7 @@ fn a_start_that_needs_no_record_does_not_wait_for_it() {
         rig.run(SECOND, |_| false);
         assert!(!is_decided(&rig));
         match by_word {
-            true => rig.order(MirrorOrder::Assemble(FORCED)),
+            true => rig.order(WITHOUT),
             false => rig.disk(1).error = None,
         }
         rig.until(60 * SECOND, Rig::is_ready);

@@ -1,11 +1,10 @@
 //! Legs that other hosts reach too: what waits while they are out of reach, and what an owner says
 //! that it leaves behind.
 use super::common::{Address, Disk, HOST, MS, SECOND, WIRE_NS, namespace, target_config};
-use super::rig::{LEG_BYTES, Rig, add, configured, io, made, said_of, shared, superblock};
+use super::rig::{LEG_BYTES, Rig, WITHOUT, add, configured, io, made, said_of, shared, superblock};
 use engine::host::{HostConfig, HostControl, IoOp, PathKind, Recovery, WriteFailover};
-use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder, MirrorState};
+use engine::mirror::{LegStatus, MirrorConfig, MirrorState};
 use engine::target::TargetEngine;
-use mirror::assembly::Wishes;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};
 use std::cell::RefCell;
@@ -194,10 +193,7 @@ fn t09_a_leg_that_comes_later_with_a_longer_bound_gets_nothing_before_that_is_in
     let mut rig = rig(&disks, (host, mirror));
     rig.world.nodes[HOST].addresses[2] = Address::Silence;
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    rig.order(WITHOUT);
     rig.until(60 * SECOND, Rig::is_ready);
     assert_eq!(rig.write(0, 1), Outcome::Done);
     assert_eq!(owner_of(&disks[0]).bound_ms, BOUND_MS);

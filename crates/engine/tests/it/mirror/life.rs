@@ -1,6 +1,8 @@
 //! From the first leg that is there to the clean stop.
 use super::common::SECOND;
-use super::rig::{BLOCK, LEG_BYTES, Rig, configured, data, intents, lose_power, made, superblock};
+use super::rig::{
+    BLOCK, LEG_BYTES, Rig, WITHOUT, configured, data, intents, lose_power, made, superblock,
+};
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use mirror::Id;
@@ -86,10 +88,7 @@ fn a_mirror_without_a_leg_that_may_have_more_starts_by_the_users_word_only() {
     assert_eq!(alone.lines().len(), 1, "said once");
     let before = superblock(&disks[0]);
     assert!(before.superblock.clean, "nothing was written");
-    alone.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    alone.order(WITHOUT);
     alone.until(SECOND, |rig| rig.is_ready());
     assert_eq!(alone.write(3, 9), Outcome::Done);
     assert_eq!(alone.statuses(), [LegStatus::InSync, LegStatus::Missing]);
@@ -109,10 +108,7 @@ fn halves_that_were_both_written_are_refused_by_name() {
     let disks = made(2, true);
     for leg in 0..2 {
         let mut half = Rig::new(&disks[leg..=leg]);
-        half.order(MirrorOrder::Assemble(Wishes {
-            without: true,
-            discard: None,
-        }));
+        half.order(WITHOUT);
         half.until(30 * SECOND, |rig| rig.is_ready());
         assert_eq!(half.write(leg as u64, 7), Outcome::Done);
         half.stop();

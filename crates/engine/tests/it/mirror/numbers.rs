@@ -1,11 +1,10 @@
 //! Volumes whose numbers were a leg's.
 use super::common::{Disk, SECOND};
-use super::rig::{LEG_BYTES, Rig, configured, data, made};
+use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made};
 use engine::LocalDevice;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
-use mirror::assembly::Wishes;
 use volume::Outcome;
 
 #[test]
@@ -52,10 +51,7 @@ fn without_1() -> (Vec<Disk>, Rig) {
     all[1].error = Some(DeviceError::Os(19));
     let mut rig = Rig::with(&all, host, mirror);
     rig.run(SECOND, |_| false);
-    rig.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    rig.order(WITHOUT);
     rig.until(30 * SECOND, Rig::is_ready);
     assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Missing]);
     (all, rig)

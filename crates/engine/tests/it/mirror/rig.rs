@@ -9,6 +9,7 @@ use engine::mirror::{
     Devices, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, MirrorReport, MirrorState,
 };
 use engine::{Core, Machine, Span};
+use mirror::assembly::Wishes;
 use mirror::bitmap::{Bitmap, PAGE_BYTES};
 use mirror::copies::Chosen;
 use mirror::layout::COPIES_AT;
@@ -20,6 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use volume::Outcome;
 
 pub const BLOCK: u32 = 4096;
+
+/// Starts a mirror with the legs that are there.
+pub const WITHOUT: MirrorOrder = MirrorOrder::Assemble(Wishes {
+    without: true,
+    discard: None,
+});
 /// Where the legs' superblocks are written from; behind the callers' buffers.
 const SCRATCH_AT: u64 = 4 << 20;
 

@@ -1,6 +1,6 @@
 //! Legs that are there and don't answer when a mirror starts.
 use super::common::SECOND;
-use super::rig::{Rig, configured, data, made};
+use super::rig::{Rig, WITHOUT, configured, data, made};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
@@ -8,12 +8,6 @@ use volume::Outcome;
 
 /// As configured: how long legs are waited for.
 const WAIT: u64 = 10 * SECOND;
-
-/// Starts it with what is there.
-const WITHOUT: MirrorOrder = MirrorOrder::Assemble(Wishes {
-    without: true,
-    discard: None,
-});
 
 fn is_refused(rig: &Rig) -> bool {
     matches!(rig.report().state, MirrorState::Refused(_))

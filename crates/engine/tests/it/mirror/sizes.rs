@@ -1,10 +1,9 @@
 //! Legs that are smaller for a moment than their mirror needs.
 use super::common::SECOND;
-use super::rig::{LEG_BYTES, Rig, configured, data, made, say, superblock};
+use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made, say, superblock};
 use engine::host::HostEvent;
 use engine::machine::{DeviceError, LocalDevice, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
-use mirror::assembly::Wishes;
 use mirror::superblock::LegState;
 use mirror::{Id, Name, Superblock};
 use nvme::wire::Status;
@@ -343,10 +342,7 @@ fn a_mirror_of_another_name_is_refused_until_accepted() {
     }
     assert_eq!(rig.report().other_name, Some(name));
     // It is no matter of what is there.
-    rig.order(MirrorOrder::Assemble(Wishes {
-        without: true,
-        discard: None,
-    }));
+    rig.order(WITHOUT);
     rig.run(60 * SECOND, |_| false);
     assert!(refused(&rig) && superblock(&disks[0]).superblock.name == name);
     // What was accepted and taken back is not kept.

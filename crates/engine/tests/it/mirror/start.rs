@@ -1,7 +1,7 @@
 //! Starts that are refused and tried again, by what the legs say then; who else has them; and what
 //! holds beyond an engine.
 use super::common::{Disk, SECOND};
-use super::rig::{Rig, configured, data, made, said_of, say, shared, superblock};
+use super::rig::{Rig, WITHOUT, configured, data, made, said_of, say, shared, superblock};
 use engine::Machine;
 use engine::host::{HostEvent, PathKind};
 use engine::machine::DeviceError;
@@ -14,12 +14,6 @@ use mirror::{Id, Label, Superblock};
 use volume::Outcome;
 
 const GONE: DeviceError = DeviceError::Os(19);
-
-/// Starts it with what is there.
-const WITHOUT: MirrorOrder = MirrorOrder::Assemble(Wishes {
-    without: true,
-    discard: None,
-});
 
 /// The same disk, which can't be reached.
 fn unreachable(disk: &Disk) -> Disk {

@@ -88,6 +88,18 @@ pub fn run_in_order(mirror: &mut Mirror, now_ns: u64) -> (Vec<(u32, Outcome)>, V
     (ended, order)
 }
 
+/// Ends a read of a leg's superblocks: as they were committed last, with the owner's record.
+fn read_as_committed(mirror: &mut Mirror, ticket: Ticket, now_ns: u64) {
+    let said = mirror.leg(ticket.leg).unwrap().committed;
+    let owner = Some(*mirror.ownership.owner());
+    let found = Ok(Chosen {
+        superblock: Superblock { owner, ..said },
+        copy: 0,
+        other: Ok(0),
+    });
+    mirror.handle_superblocks(ticket, &found, now_ns);
+}
+
 /// Ends what is asked.
 pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>) {
     let ticket = match output {
@@ -104,14 +116,7 @@ pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>)
             return mirror.handle_pages(ticket, &page, crc32_iscsi, now_ns);
         }
         Output::ReadSuperblocks(ticket) => {
-            let said = mirror.leg(ticket.leg).unwrap().committed;
-            let owner = Some(*mirror.ownership.owner());
-            let found = Ok(Chosen {
-                superblock: Superblock { owner, ..said },
-                copy: 0,
-                other: Ok(0),
-            });
-            return mirror.handle_superblocks(ticket, &found, now_ns);
+            return read_as_committed(mirror, ticket, now_ns);
         }
         Output::Done(..) | Output::News(_) => return,
     };
@@ -151,14 +156,7 @@ fn no_io_allocates() {
                         mirror.handle_done(ticket, Outcome::Done, now_ns);
                     }
                     Output::ReadSuperblocks(ticket) => {
-                        let said = mirror.leg(ticket.leg).unwrap().committed;
-                        let owner = Some(*mirror.ownership.owner());
-                        let found = Ok(Chosen {
-                            superblock: Superblock { owner, ..said },
-                            copy: 0,
-                            other: Ok(0),
-                        });
-                        mirror.handle_superblocks(ticket, &found, now_ns);
+                        read_as_committed(&mut mirror, ticket, now_ns);
                     }
                     Output::Done(_, outcome) => assert_eq!(outcome, Outcome::Done),
                     other => panic!("{other:?}"),
