@@ -20,6 +20,7 @@ use engine::mirror::{MIRRORS_FROM, MirrorReport, RecordRequest};
 use engine::target::PortStats;
 use engine::{Around, Machine};
 use mirror::Id;
+use multipath::Namespace;
 use nbd::server::CloseReason;
 use paths::board::Board;
 use policy::{Group, PathIndex, PathStats};
@@ -27,7 +28,6 @@ use runtime::{Handle, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
-use volume::Namespace;
 
 /// How soon news that found the mailbox of another core full are offered again.
 const OFFER_AGAIN_NS: u64 = 1_000_000;

@@ -102,6 +102,7 @@ use alloc::vec::Vec;
 use block::IoLimits;
 use hedge::Hedger;
 use io_table::IoTable;
+use multipath::Head;
 use outbox::Outbox;
 use outputs::Outputs;
 use path::{Link, Path, Role};
@@ -109,7 +110,6 @@ use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
 use standstill::Standstills;
-use volume::Head;
 use volumes::{PathContext, PathInVolume, Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.

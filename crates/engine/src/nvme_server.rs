@@ -45,10 +45,10 @@ use block::Range;
 use canary::Bug;
 use compare::Compares;
 use extents::Questions;
+use multipath::Outcome;
 use nvme::controller::{Action, ConfigError, SubsystemConfig};
 use nvme::host::AnaState;
 use nvme::wire::Status;
-use volume::Outcome;
 
 /// What an NVMe/TCP server is made of.
 #[derive(Clone, Debug)]

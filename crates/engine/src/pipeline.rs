@@ -21,7 +21,7 @@ use crate::mirror::Devices;
 use crate::slot_queues::SlotQueues;
 use block::Range;
 use block::order::Ticket;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Most bytes of one I/O without data; a multiple of each block size.
 const PIECE_MAX: u64 = 1 << 31;

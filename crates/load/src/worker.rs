@@ -18,13 +18,13 @@ use super::stats::Stats;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
 use engine::{Core, Span};
+use multipath::Outcome;
 use parting::Parting;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rest::Rest;
 use std::sync::Arc;
 use terminal::units::{format_bytes, format_ns};
-use volume::Outcome;
 
 /// A device that executes the I/Os of a load.
 pub trait Device {

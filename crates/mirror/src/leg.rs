@@ -3,7 +3,7 @@
 //!
 //! A leg is a copy, not a route: what it can't give, another copy may have (T2), whatever it said
 //! of trying again (T3). The paths of one leg are its own head's matter
-//! (`volume::dispose`); its outcome comes here when that has ended.
+//! (`multipath::dispose`); its outcome comes here when that has ended.
 //!
 //! # Contract
 //! Pure. A read goes to another copy for every failure that is the leg's and not the request's; it

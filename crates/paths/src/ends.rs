@@ -215,7 +215,7 @@ pub enum End {
         /// log2 of its block size.
         block_shift: u8,
         /// What it shows of itself.
-        identity: Option<Box<volume::Namespace>>,
+        identity: Option<Box<multipath::Namespace>>,
     },
 }
 
@@ -259,7 +259,7 @@ impl End {
     fn queue(socket: &Path, nsid: u32, quiesce_ns: u64) -> anyhow::Result<Self> {
         let queue = QueueDevice::open(socket.to_owned(), nsid)?.with_quiesce(quiesce_ns);
         let identity = queue.identity().map(|shown| {
-            Box::new(volume::Namespace {
+            Box::new(multipath::Namespace {
                 subsystem: shown.subsystem.clone(),
                 controller: shown.controller,
                 nsid,

@@ -6,10 +6,10 @@
 use engine::export::errno;
 use engine::host::{Recovery, outcome};
 use mirror::{Access, LegAttempt, LegDisposition, dispose_leg};
+use multipath::{Attempt, Disposition, Outcome, dispose};
 use nbd::{Errno, Kind};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
-use volume::{Attempt, Disposition, Outcome, dispose};
 
 /// What follows from a status with or without Do Not Retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

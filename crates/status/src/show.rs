@@ -4,10 +4,10 @@ use super::meaning::{Meaning, class_words, commands, errno_word, leg_words};
 use crate::output::{Ink, Style};
 use crate::table::Table;
 use mirror::LegDisposition;
+use multipath::Disposition;
 use nvme::wire::Status;
 use nvme::wire::fabrics::connect_status;
 use serde_json::{Value, json};
-use volume::Disposition;
 
 /// What a connection attempt does with the answers that only Fabrics commands get.
 const FABRICS: &str = "the path isn't connected; it is tried again after growing waits, and the \

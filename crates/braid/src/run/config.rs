@@ -35,6 +35,8 @@ use crate::uri::{PathUri, UriKind};
 pub use check::is_name;
 use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, end, leg_name};
+use multipath::AnaUse;
+use multipath::health::Limits;
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::cmp::Reverse;
@@ -44,8 +46,6 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 pub use subsystems::Subsystem;
 use target::quantity::{Duration, Identifier, Rate, Size};
-use volume::AnaUse;
-use volume::health::Limits;
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;

@@ -17,13 +17,13 @@ use super::service::Service;
 use crate::control::rpc::ControlError;
 use cores::Told;
 use engine::host::{IoOp, Obstacle, Sample, Wait, Wanted};
+use multipath::Outcome;
 use policy::{Basis, Forecast, Look};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use volume::Outcome;
 
 /// Most I/Os of one call.
 const COUNT_MAX: u32 = 24;

@@ -18,10 +18,10 @@ use super::mirrors::MirrorRecords;
 use super::records::{Found, Identity, IdentityKind, Kept, Records};
 use super::registry::{Place, Registry};
 use mirror::Id;
+use multipath::Namespace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
-use volume::Namespace;
 
 /// All of them, and their files.
 pub struct Known {

@@ -25,6 +25,7 @@ use anyhow::Context;
 use cores::RunEvent;
 use engine::host::{Bar, Mark, WriteFailover};
 use mirror::Id;
+use multipath::Namespace;
 use policy::PathIndex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -32,7 +33,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use volume::Namespace;
 
 /// How soon what keeps a volume from being opened is looked at again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -15,10 +15,10 @@ use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use engine::host::VolumeInfo;
+use multipath::Namespace;
 use policy::{Knobs, PathIndex, Policy};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
-use volume::Namespace;
 
 /// One volume.
 pub struct Running {

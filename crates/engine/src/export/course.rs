@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use block::Range;
 use canary::Bug;
+use multipath::Outcome;
 use nbd::{Errno, Kind, Request};
-use volume::Outcome;
 
 /// Lines of requests that wait for something.
 pub(super) struct Course {

@@ -19,10 +19,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use block::Range;
 use mirror::limits::LEGS_MAX;
+use multipath::Outcome;
 use nbd::limits::EXTENTS_MAX;
 use nbd::wire::state::{HOLE, ZERO};
 use nbd::{Extent, Kind};
-use volume::Outcome;
 
 /// Bits of an identifier that are a place.
 const PLACE_BITS: u32 = 8;

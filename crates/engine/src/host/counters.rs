@@ -6,8 +6,8 @@ use super::types::{IoOp, PathState};
 use super::volumes::{LegRole, PathInVolume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::string::String;
+use multipath::Outcome;
 use policy::{Group, PathIndex, PathStats};
-use volume::Outcome;
 
 /// Counters of one path on this core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

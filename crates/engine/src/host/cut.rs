@@ -16,7 +16,7 @@
 use super::types::NO_PATH;
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
-use volume::Outcome;
+use multipath::Outcome;
 
 impl HostEngine {
     /// Takes back what a volume was given, as far as that can be done.

@@ -2,7 +2,7 @@
 //!
 //! A data digest that is wrong, here or at the target, ends one command with a transport error; a
 //! header digest ends the connection. Neither says anything of what is behind the path: the command
-//! is repeated, and each failure counts against the path (`io`, [`volume::health`]).
+//! is repeated, and each failure counts against the path (`io`, [`multipath::health`]).
 use super::io_table::AttemptEnd;
 use super::path::Path;
 use super::report;

@@ -5,8 +5,8 @@ use super::status;
 use super::types::{Io, IoOp, PathKind};
 use crate::machine::{DeviceError, DeviceOp, DeviceRequest, LocalDevice, Span};
 use block::IoLimits;
+use multipath::{Identity, Outcome, Shown, Size};
 use nvme::wire::status::Class;
-use volume::{Identity, Outcome, Shown, Size};
 
 /// The request for `io`, under the name `id`.
 pub(super) fn request(io: &Io, device: LocalDevice, id: u32) -> DeviceRequest {

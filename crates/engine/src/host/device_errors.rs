@@ -22,8 +22,8 @@ use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
 };
 use crate::seldom::Seldom;
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// Device errors of one path on this core. Arrays: what was repeated, and what failed for good.
 #[derive(Debug)]

@@ -22,9 +22,9 @@ use super::{HostEngine, report};
 use crate::limits::{EXPLAIN_PAUSE_NS, EXPLAINED_MAX, EXPLAINED_OPEN_MAX};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use multipath::{Hindrance, Outcome};
 use policy::limits::PATHS_MAX;
 use policy::{Explained, Group, PathIndex};
-use volume::{Hindrance, Outcome};
 
 /// Which I/Os are asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,7 +60,7 @@ pub(super) fn bound_ns(
     };
     let kato_ns = u64::from(kato_ms) * 1_000_000;
     let traffic = controller.traffic_keep_alive;
-    volume::bound_ns(kato_ns, traffic, cqt_ns, recovery.quiesce_ns)
+    multipath::bound_ns(kato_ns, traffic, cqt_ns, recovery.quiesce_ns)
 }
 
 /// What is known of the controller of a path's present association.

@@ -42,8 +42,8 @@ use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
 use canary::Bug;
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 impl Path {
     /// Whether it has a volatile cache; local devices do.

@@ -39,8 +39,8 @@ use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use canary::Bug;
+use multipath::Outcome;
 use policy::{Hedge, PathIndex};
-use volume::Outcome;
 
 /// Least time between two looks, and until the first after a time without I/O, ns: what a read
 /// over the quickest network takes.

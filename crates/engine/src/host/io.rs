@@ -17,11 +17,11 @@ use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use block::IoLimits;
 use canary::Bug;
+use multipath::Outcome;
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 use policy::{Group, PathIndex, Request};
-use volume::Outcome;
 
 /// The queue of a path has failed, and takes nothing more.
 struct Failed;

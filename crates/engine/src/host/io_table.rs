@@ -25,9 +25,9 @@ use crate::machine::Span;
 use alloc::vec::Vec;
 use block::Covered;
 use block::order::Ticket as Place;
+use multipath::Outcome;
 use pieces::Splits;
 use policy::{PathIndex, Request, Ticket};
-use volume::Outcome;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;

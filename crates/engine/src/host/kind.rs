@@ -25,7 +25,7 @@ pub enum PathKind {
         block_shift: u8,
         /// What it shows of itself, so that it can be beside other paths; `None`: nothing, and it
         /// is the same as itself only.
-        identity: Option<Box<volume::Namespace>>,
+        identity: Option<Box<multipath::Namespace>>,
         /// It refuses all changes of its data.
         read_only: bool,
         /// What was deallocated on it reads as zeroes.

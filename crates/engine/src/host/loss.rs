@@ -11,9 +11,9 @@ use super::types::{HostConfig, HostEvent, PathKind};
 use super::volumes::Volume;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
+use multipath::Head;
+use multipath::health::Why;
 use nvme::host::HostError;
-use volume::Head;
-use volume::health::Why;
 
 impl Path {
     /// Closes a connection, if there is one; `abort`: without sending what is left.

@@ -31,9 +31,9 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use canary::Bug;
+use multipath::Namespace;
 use nvme::host::NamespaceInfo;
 use policy::PathIndex;
-use volume::Namespace;
 
 /// A controller that is known and not used yet.
 #[derive(Debug)]

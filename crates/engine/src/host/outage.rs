@@ -24,7 +24,7 @@ use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// A volume's time without a usable path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use multipath::Head;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
-use volume::Head;
 
 /// The volume of a place without a path.
 const NO_VOLUME: u16 = u16::MAX;

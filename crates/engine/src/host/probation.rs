@@ -1,6 +1,6 @@
 //! Paths on probation: who is put there, and what gets them out.
 //!
-//! The head judges ([`volume::health`]); here is what it needs for that: a look at the oldest I/O
+//! The head judges ([`multipath::health`]); here is what it needs for that: a look at the oldest I/O
 //! of each path at the time when it would have been silent for too long, and probes. A probe is a
 //! read from the first block on into memory of the engine's own, in a spare slot, and in a lane
 //! like any I/O: so it ends with its path (T10, T12). No client waits for it or is told of its end,
@@ -33,9 +33,9 @@ use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use canary::Bug;
+use multipath::health::{Limits, Probation, Tally, Why};
+use multipath::{Head, Outcome};
 use nvme::host::Command;
-use volume::health::{Limits, Probation, Tally, Why};
-use volume::{Head, Outcome};
 
 /// Of the oldest I/Os of a path so many are looked at for one whose time says something.
 const LOOKED_AT: usize = 8;

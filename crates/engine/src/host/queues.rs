@@ -16,7 +16,7 @@ use super::types::PathNews;
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
-use volume::health::Why;
+use multipath::health::Why;
 
 /// Number of the I/O queue that `core` has; `None`: it has none. The home of the I/O is `home`.
 fn queue_id(core: u16, cores: u16, home: u16, granted: u16) -> Option<u16> {

@@ -1,8 +1,8 @@
 //! What a volume does about paths that fail: its knobs, and what they have led to.
 use super::types::HostEvent;
 use super::{HostEngine, probation};
-use volume::AnaUse;
-use volume::health::Limits;
+use multipath::AnaUse;
+use multipath::health::Limits;
 
 /// What becomes of writes whose path was lost before it answered (T9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,10 +7,10 @@ use crate::machine::Closed;
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
+use multipath::health::Why;
+use multipath::{Conflict, Hindrance, Outcome};
 use nvme::host::{HostError, NamespaceInfo};
 use policy::Ana;
-use volume::health::Why;
-use volume::{Conflict, Hindrance, Outcome};
 
 /// The line of an event, from its reason.
 pub(super) fn line(volume: &str, path: &Path, core: u16, why: &str) -> String {
@@ -378,7 +378,7 @@ pub(super) fn past_end(offset: u64, length: u32, bytes: u64) -> String {
 
 /// A path that came back, or was read again, as something else (T32).
 pub(super) fn not_the_same(why: Conflict) -> String {
-    format!("no longer what it was: {}", volume::Changed(why))
+    format!("no longer what it was: {}", multipath::Changed(why))
 }
 
 /// Fewer queues than cores.
@@ -464,7 +464,7 @@ pub(super) fn pick(
 fn list(namespaces: &[NamespaceInfo], unasked: usize) -> String {
     let mut text = String::new();
     for (i, namespace) in namespaces.iter().take(NAMESPACES_LISTED_MAX).enumerate() {
-        let size = volume::Size {
+        let size = multipath::Size {
             blocks: namespace.blocks,
             block_shift: namespace.block_shift,
         };

@@ -20,13 +20,13 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use block::IoLimits;
 use canary::Bug;
+use multipath::{Conflict, Identity, Namespace, Shown, Size};
 use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
     NamespaceInfo, QueueEvent,
 };
 use policy::limits::PATHS_MAX;
 use policy::{Ana, PathIndex};
-use volume::{Conflict, Identity, Namespace, Shown, Size};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
 const BLOCKS_MAX: u32 = 1 << 16;

@@ -4,7 +4,7 @@
 //! running → serving (the time to drain counts, I/O is taken) → draining (none is taken) → orderly
 //! (queues close, controllers are shut down) → aborting (connections are aborted) → stopped.
 //! What is done in each is in `stop`.
-use volume::Outcome;
+use multipath::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {

@@ -34,8 +34,8 @@ use super::types::Io;
 use super::volumes::Volume;
 use crate::limits::AGAIN_MAX;
 use block::IoLimits;
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 impl Volume {
     /// Limits by which I/O is cut: also of a volume that is being removed, whose I/O is still under

@@ -5,9 +5,9 @@
 //! [`Outcome::Busy`] unless the controller forbids to try again; the wait it asks for is looked up
 //! in its own table (T1). Where it forbids that, a transfer that failed is a matter of this route,
 //! and all else an error: another path leads to the same controller's data.
+use multipath::Outcome;
 use nvme::wire::Status;
 use nvme::wire::status::Class;
-use volume::Outcome;
 
 /// A transfer that failed so often, and each time in passing, is no more likely to succeed on this
 /// path (Base 2.0, 22h of the generic codes: four times or more). Then the route has failed.

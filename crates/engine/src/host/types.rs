@@ -323,7 +323,7 @@ pub struct IoDone {
     /// As submitted.
     pub cookie: u64,
     /// What became of it.
-    pub outcome: volume::Outcome,
+    pub outcome: multipath::Outcome,
     /// The path that served it; [`NO_PATH`] if it reached none. Of an I/O that was cut: that of the
     /// first piece that failed, else of the last one.
     pub path: PathIndex,
@@ -415,7 +415,7 @@ pub enum HostEvent {
     /// Core 0, where [`Recovery::marks`]: the first path of a volume can take I/O. From now on the
     /// volume is this namespace, and no path to another one is used. Volume, [`Recovery::marks`] of
     /// it.
-    Opened(u16, u64, Box<volume::Namespace>),
+    Opened(u16, u64, Box<multipath::Namespace>),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
     /// and fail. What became of the changes is not known.
     Unfinished {
@@ -518,7 +518,7 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
         /// Why.
-        why: volume::health::Why,
+        why: multipath::health::Why,
     },
     /// From core 0, after `Lost`: its controller was reset, and executes nothing of what it had. So
     /// what is held because of it is released at once (T9).
@@ -659,7 +659,7 @@ pub struct Mark {
     /// `u64::MAX`: nothing bounds it.
     pub bound_ns: u64,
     /// The namespace that the path shows.
-    pub namespace: Box<volume::Namespace>,
+    pub namespace: Box<multipath::Namespace>,
 }
 
 /// Why a controller is not used, for users.
@@ -690,7 +690,7 @@ pub enum HostControl {
     Throughput(u16, PathIndex, u8),
     /// NUMA distance of a path, for `numa`; smaller is nearer.
     Distance(u16, PathIndex, u32),
-    /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then
+    /// What has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until then
     /// I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),
     /// To core 0: a change of paths or volumes, that may take `wait_ns`; answered once, by

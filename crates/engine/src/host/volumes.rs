@@ -17,8 +17,8 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use block::IoLimits;
+use multipath::Head;
 use policy::PathIndex;
-use volume::Head;
 
 /// No path has this index.
 pub(super) const VACANT: usize = usize::MAX;

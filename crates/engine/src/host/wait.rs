@@ -23,9 +23,9 @@ use super::types::{IoOp, NO_PATH};
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover, fence};
 use block::order::Ticket as Place;
+use multipath::{Attempt, Disposition, Outcome};
 use nvme::host::ControllerInfo;
 use policy::PathIndex;
-use volume::{Attempt, Disposition, Outcome};
 
 /// The I/Os of one volume that are on no path, nor at its fence, by what they wait for.
 pub(super) struct Waits {
@@ -345,7 +345,7 @@ impl HostEngine {
             left_ns: volume.attempts_left_ns(slot, path, outcome, spent_ns),
             patient: volume.leg.is_here() && slot.io.op != IoOp::Read,
         };
-        let disposition = volume::dispose(outcome, &attempt);
+        let disposition = multipath::dispose(outcome, &attempt);
         let in_transit = slot.history.attempt == AttemptEnd::InTransit;
         if outcome.is_device_error() && !in_transit && !slot.hints.replaceable {
             let failed = disposition == Disposition::Complete;

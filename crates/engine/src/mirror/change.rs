@@ -28,7 +28,7 @@ use mirror::assembly::Wishes;
 use mirror::copies::Chosen;
 use mirror::layout::{COPIES_AT, Place};
 use mirror::superblock::SUPERBLOCK_BYTES;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Bytes of a superblock, as spans count.
 const BLOCK: u32 = SUPERBLOCK_BYTES as u32;

@@ -19,7 +19,7 @@ use super::table::Entry;
 use crate::host::Io;
 use crate::limits::{LEG_DEPTH_FIRST, LEG_DEPTH_MAX, LEG_DEPTH_MIN, MIRROR_COPIES, MIRROR_IOS_MAX};
 use alloc::collections::VecDeque;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// The queue in front of one leg.
 pub(super) struct Depth {

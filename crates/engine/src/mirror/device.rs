@@ -26,7 +26,7 @@ use mirror::machine::{CheckReport, Ticket};
 use mirror::ownership::heartbeat_ns;
 use mirror::superblock::LegState;
 use mirror::{Crc32c, Name};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// The parts of a core that a mirror needs for a step.
 pub(super) struct Context<'a> {

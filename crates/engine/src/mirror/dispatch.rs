@@ -30,7 +30,7 @@ use mirror::limits::LEGS_MAX;
 use mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
 use mirror::ownership::Terms;
 use mirror::superblock::SUPERBLOCK_BYTES;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// The machine is polled only while there is memory for the largest output.
 const NO_MEMORY: &str = "an output without memory";

@@ -24,7 +24,7 @@ use crate::machine::Span;
 use block::Range;
 use canary::Bug;
 use mirror::machine::Ticket;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// What one command writes of a piece that is copied.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@
 //! are gone.
 use mirror::limits::LEGS_MAX;
 use mirror::machine::Legs;
-use volume::limits::PATHS_MAX;
+use multipath::limits::PATHS_MAX;
 
 use alloc::vec::Vec;
 use policy::PathIndex;

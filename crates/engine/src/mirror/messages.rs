@@ -7,7 +7,7 @@ use mirror::assembly::Refusal;
 use mirror::assembly::degraded::Reason;
 use mirror::machine::{CheckReport, LegFacts, Unfit};
 use mirror::{Id, Superblock};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// What is to be done with a leg whose file became shorter.
 pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \

@@ -19,7 +19,7 @@ use block::Range;
 use mirror::Superblock;
 use mirror::copies::NoLeg;
 use mirror::machine::{Mirror, News, Unfit};
-use volume::Outcome;
+use multipath::Outcome;
 
 impl LegDevice {
     /// Reports to the machine whether a leg that is missing can be read as the last resort. Returns

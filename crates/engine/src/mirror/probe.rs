@@ -16,7 +16,7 @@ use alloc::format;
 use mirror::copies::{Chosen, NoLeg, read_copies};
 use mirror::layout::COPIES_AT;
 use mirror::superblock::SUPERBLOCK_BYTES;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Bytes of a superblock, as spans count.
 pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;

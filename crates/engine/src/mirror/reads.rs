@@ -21,10 +21,10 @@ use block::DeviceId;
 use mirror::Properties;
 use mirror::limits::LEGS_MAX;
 use mirror::machine::Legs;
+use multipath::limits::PATHS_MAX;
 use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
-use volume::limits::PATHS_MAX;
 
 /// What `round-robin` means on a mirror (row B2).
 const ROUND_ROBIN_BYTES: u64 = 256 << 10;

@@ -9,8 +9,8 @@ use crate::machine::Span;
 use alloc::vec::Vec;
 use block::{Full, Key, Range};
 use mirror::machine::{Legs, Request, Ticket, Wait};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 #[derive(Clone, Copy)]
 pub(super) struct User {

@@ -31,7 +31,7 @@ use mirror::layout::COPIES_AT;
 use mirror::machine::Mirror;
 use mirror::ownership::{Acquire, AcquireOutput, Known, LegRead, Ownership, Reach, Reading};
 use mirror::{Name, Superblock};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// A mirror until it runs.
 pub(super) struct Starting {

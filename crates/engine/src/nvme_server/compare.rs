@@ -14,7 +14,7 @@ use crate::mirror::Devices;
 use crate::pipeline::Stage;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use volume::Outcome;
+use multipath::Outcome;
 
 pub(super) struct Compares {
     /// First byte of the buffers in the arena.

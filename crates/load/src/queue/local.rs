@@ -17,6 +17,7 @@ use anyhow::bail;
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
 use engine::machine::Memory;
+use multipath::Outcome;
 use nvme::host::Command;
 use paths::uri::{NvmeNg, PathUri, UriKind};
 use policy::PathIndex;
@@ -28,7 +29,6 @@ use sys::{
     Wait,
 };
 use terminal::exit::Usage;
-use volume::Outcome;
 
 /// How often the clock is looked at while nothing comes: once in so many polls.
 const CLOCK_POLLS: u32 = 256;

@@ -5,8 +5,8 @@
 //! owner of the buffers has to know that they may still be written to.
 use super::{Device, Phase, Worker};
 use engine::host::IoDone;
+use multipath::Outcome;
 use terminal::units::{format_count, format_ns};
-use volume::Outcome;
 
 /// How long I/Os may take that are under way when the user wants to end, ns.
 const INTERRUPTED_NS: u64 = 2_000_000_000;

@@ -4,13 +4,13 @@ use crate::units::format_ns;
 use crate::uri::PathUri;
 use crate::uri::discovery::DiscoveryUri;
 use engine::host::WriteFailover;
+use multipath::AnaUse;
 use policy::{Hedging, Knobs, Policy};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
 use std::net::SocketAddr;
 use target::quantity::{Duration, FromText, Rate, Size, from_text};
-use volume::AnaUse;
 
 pub(super) fn one() -> u16 {
     1

@@ -143,7 +143,7 @@ probe_idle = "off"
         reconnect_max_ns: 3_000_000_000,
         retries_max: 2,
         attempts_ns: 40_000_000_000,
-        health: volume::health::Limits {
+        health: multipath::health::Limits {
             errors_permille: 25,
             silence_ns: 0,
             slow_ns: 80_000_000,

@@ -5,10 +5,10 @@ use crate::run::known::Known;
 use crate::run::marks::Marks;
 use crate::run::registry;
 use crate::run::{choices::Choices, records::directory};
+use multipath::Namespace;
 use policy::Policy;
 use std::fs;
 use std::path::Path;
-use volume::Namespace;
 
 /// As the version before has written them: v0 over two paths, of which the second was failed by
 /// hand, and f0 over a file.

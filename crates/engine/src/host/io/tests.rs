@@ -2,7 +2,7 @@ use super::{fits, refusal};
 use crate::Span;
 use crate::host::types::{Io, IoOp, VolumeInfo};
 use block::IoLimits;
-use volume::Outcome;
+use multipath::Outcome;
 
 const INFO: VolumeInfo = VolumeInfo {
     bytes: 1 << 20,

@@ -10,8 +10,8 @@ use crate::machine::Span;
 use alloc::vec::Vec;
 use block::IoLimits;
 use block::order::Ticket as Place;
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// Most bytes of one command of this kind, and what a multiple of must not be inside it (0: none).
 fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {

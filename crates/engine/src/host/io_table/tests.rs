@@ -3,7 +3,7 @@ use super::{IoState, IoTable, Kind, Lane};
 use crate::Span;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use volume::Outcome;
+use multipath::Outcome;
 
 fn io(cookie: u64) -> Io {
     let span = Span { at: 0, len: 0 };

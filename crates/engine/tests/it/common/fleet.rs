@@ -6,10 +6,10 @@ use engine::host::{
     Recovery,
 };
 use engine::target::{TargetConfig, TargetEngine};
+use multipath::Outcome;
 use policy::PathIndex;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 /// Most paths in all.
 pub const ROOM: usize = 70;

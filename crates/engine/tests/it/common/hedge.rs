@@ -3,9 +3,9 @@ use super::*;
 use engine::Span;
 use engine::host::{HedgeStats, HostConfig};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
+use multipath::Outcome;
 use nvme::wire::Status;
 use policy::Policy;
-use volume::Outcome;
 
 /// The engine's own part of the arena: behind the buffers of 32 I/Os.
 pub const SCRATCH: Span = Span {

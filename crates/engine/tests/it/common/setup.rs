@@ -6,12 +6,12 @@ use engine::host::{
 };
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{LocalDevice, Machine, Span};
+use multipath::Outcome;
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::AnaState;
 use policy::{Knobs, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 pub const NQN: &str = "nqn.2026-01.org.example:v0";
 pub const BLOCKS: u64 = 4096;

@@ -3,9 +3,9 @@
 use crate::common::*;
 use engine::host::{HostEvent, Io, IoOp, PathState, Recovery};
 use engine::target::TargetEngine;
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 /// ONCS in Identify Controller, and its bits for Dataset Management and Write Zeroes.
 const ONCS_AT: usize = 520;

@@ -5,8 +5,8 @@ use engine::host::{
     Hints, HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathNews, PathState,
 };
 use engine::target::{Faults, Probability, TargetControl};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// Two paths, an `io_timeout` of 10 s.
 fn rig_and(change: impl FnOnce(&mut HostConfig)) -> Rig {

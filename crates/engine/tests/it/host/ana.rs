@@ -4,10 +4,10 @@ use crate::common::*;
 use engine::Machine;
 use engine::host::{HostControl, HostEvent, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use multipath::{AnaUse, Outcome};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::{Knobs, PathIndex, Policy};
-use volume::{AnaUse, Outcome};
 
 const STATES: [AnaState; 5] = [
     AnaState::Optimized,

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use engine::host::{Io, NO_PATH};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Far more than the stack of [`on_a_small_stack`] has room for, if each were let go from within
 /// the one before it.

@@ -7,11 +7,11 @@ use engine::host::{
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
 use engine::{LocalDevice, Machine};
+use multipath::Outcome;
 use nvme::host::AnaState;
 use policy::{Aggregate, Means, NodeMeans, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 /// A rig whose host is core 0 of two, and the other core.
 struct Cores {

@@ -4,9 +4,9 @@ use crate::common::*;
 use engine::Span;
 use engine::host::{HostEvent, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use multipath::Outcome;
+use multipath::health::{Limits, Why};
 use nvme::wire::Status;
-use volume::Outcome;
-use volume::health::{Limits, Why};
 
 /// Path 0 fails this share of its I/O, in billionths, with a transport error, as a wrong digest
 /// does.

@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use engine::host::{Io, IoDone, IoOp, Obstacle, PathState, Sample, Wait, Wanted};
+use multipath::{AnaUse, Hindrance, Outcome};
 use policy::{Ana, Basis, Policy, Why};
 use std::collections::BTreeMap;
-use volume::{AnaUse, Hindrance, Outcome};
 
 const ALL: Wanted = Wanted {
     count: 1000,

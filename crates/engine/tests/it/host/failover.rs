@@ -6,9 +6,9 @@ use engine::LocalDevice;
 use engine::host::{HostControl, HostEvent, Io, PathKind, PathState, Recovery};
 use engine::machine::{DeviceError, Span};
 use engine::target::TargetControl;
+use multipath::Outcome;
 use nvme::host::AnaState;
 use policy::{Group, Knobs, Policy};
-use volume::Outcome;
 
 #[test]
 fn t38_a_path_that_was_cut_is_live_again_and_its_statistics_are_new() {

@@ -3,9 +3,9 @@
 use crate::common::*;
 use engine::host::{HostControl, PathState};
 use engine::target::TargetControl;
+use multipath::Outcome;
 use nvme::host::AnaState;
 use policy::{Knobs, PathIndex, Policy};
-use volume::Outcome;
 
 /// Runs a load over two paths until a quarter has ended, then does something to path 0, then to the
 /// end.

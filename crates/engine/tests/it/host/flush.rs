@@ -5,10 +5,10 @@ use crate::common::*;
 use engine::Machine;
 use engine::host::{Change, HostEvent, IoOp, PathState, Recovery};
 use engine::target::{Faults, TargetControl};
+use multipath::Outcome;
 use nvme::wire::Status;
 use policy::PathIndex;
 use std::cell::RefCell;
-use volume::Outcome;
 
 /// A rig whose target has a volatile write cache.
 fn cached(paths: u32, change: impl FnOnce(&mut Recovery)) -> Rig {

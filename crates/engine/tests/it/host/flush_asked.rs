@@ -4,9 +4,9 @@ use crate::common::hedge::fail;
 use crate::common::*;
 use engine::host::{Io, IoOp, PathState, Recovery};
 use engine::target::{Faults, Ops, TargetControl};
+use multipath::Outcome;
 use nvme::host::AnaState;
 use nvme::wire::Status;
-use volume::Outcome;
 
 fn flush(slot: u64) -> Io {
     io(IoOp::Flush, 0, 0, slot)

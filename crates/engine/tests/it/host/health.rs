@@ -4,11 +4,11 @@ use crate::common::*;
 use engine::host::{Change, Hints, HostControl, HostEvent, IoOp, PathHealth, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use engine::{Machine, Span};
+use multipath::Outcome;
+use multipath::health::{Limits, Why};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::{PathIndex, Policy};
-use volume::Outcome;
-use volume::health::{Limits, Why};
 
 const SCRATCH: Span = Span {
     at: 7 << 20,
@@ -559,7 +559,7 @@ fn t45_what_a_better_path_fails_is_done_by_one_of_a_lower_rank() {
         let mut rig = rig_of(2, |host, _| {
             host.scratch = SCRATCH;
             let recovery = &mut host.volumes[0].recovery;
-            recovery.ana = Some(volume::AnaUse::Strict);
+            recovery.ana = Some(multipath::AnaUse::Strict);
             if judged {
                 recovery.health = Limits::default();
             }

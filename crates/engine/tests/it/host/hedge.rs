@@ -6,10 +6,10 @@ use crate::common::*;
 use engine::Span;
 use engine::host::{Change, HedgeStats, HostControl, HostEvent, IoOp, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use multipath::Outcome;
+use multipath::health::Limits;
 use nvme::wire::Status;
 use policy::{Hedging, Knobs, PathIndex, Policy};
-use volume::Outcome;
-use volume::health::Limits;
 
 #[test]
 fn a_read_on_a_path_that_stalls_ends_by_its_copy() {

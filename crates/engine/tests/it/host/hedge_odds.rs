@@ -5,9 +5,9 @@ use crate::common::*;
 use engine::Span;
 use engine::host::{HedgeStats, HostControl, PathState};
 use engine::target::{Faults, TargetControl};
+use multipath::Outcome;
 use nvme::host::AnaState;
 use policy::{Knobs, Policy};
-use volume::Outcome;
 
 #[test]
 fn reads_behind_many_stuck_writes_get_a_copy() {

@@ -5,10 +5,10 @@ use crate::common::*;
 use engine::Machine;
 use engine::host::PathFacts;
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use multipath::Outcome;
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// Two cores over two paths; core 1 hears other facts of both.
 fn fleet_with(facts: fn(&mut PathFacts)) -> Fleet {

@@ -5,10 +5,10 @@ use crate::common::*;
 use engine::host::{HostControl, HostEvent, PathNews, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use engine::{Machine, Span};
+use multipath::Outcome;
+use multipath::health::Limits;
 use nvme::wire::Status;
 use policy::{PathIndex, Policy};
-use volume::Outcome;
-use volume::health::Limits;
 
 const SCRATCH: Span = Span {
     at: 7 << 20,

@@ -3,9 +3,9 @@
 use crate::common::*;
 use engine::host::{HostControl, HostEvent, IoOp, PathState, SubmitError};
 use engine::target::TargetControl;
+use multipath::Outcome;
 use nvme::host::Digests;
 use policy::{Group, Knobs, PathIndex, Policy};
-use volume::Outcome;
 
 const POLICIES: [Policy; 4] = [
     Policy::Numa,

@@ -2,13 +2,13 @@
 
 use crate::common::*;
 use engine::host::{HostControl, HostEvent, PathState, Recovery, WriteFailover};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// As [`rig_with`] has it, but for what is changed.
 fn set(rig: &mut Rig, change: impl FnOnce(&mut Recovery)) {
     let mut recovery = Recovery {
         quiesce_ns: 500 * MS,
-        health: volume::health::Limits::OFF,
+        health: multipath::health::Limits::OFF,
         ..Recovery::default()
     };
     change(&mut recovery);

@@ -5,7 +5,7 @@ use crate::common::*;
 use engine::host::{Change, HostControl, HostEvent, IoOp, PathNews, PathState, Recovery, What};
 use engine::target::TargetControl;
 use engine::{DeviceOp, Machine};
-use volume::Outcome;
+use multipath::Outcome;
 
 fn remove(path: policy::PathIndex) -> Change {
     Change::RemovePath {

@@ -8,8 +8,8 @@ use engine::host::{
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{LocalDevice, Machine, Span};
+use multipath::{Namespace, Outcome};
 use policy::PathIndex;
-use volume::{Namespace, Outcome};
 
 const SECOND: u64 = 1_000_000_000;
 const IO_TIMEOUT_NS: u64 = 30 * SECOND;

@@ -4,8 +4,8 @@ use crate::common::*;
 use engine::host::{
     Bar, Change, HostConfig, HostControl, HostEvent, IoOp, Mark, PathState, Recovery,
 };
+use multipath::{Namespace, Outcome};
 use policy::PathIndex;
-use volume::{Namespace, Outcome};
 
 /// Under which the volume asks for marks.
 const SERIAL: u64 = 7;

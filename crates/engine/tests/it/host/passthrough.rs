@@ -7,10 +7,10 @@ use engine::host::{
 };
 use engine::machine::{DeviceError, DeviceRequest, Output};
 use engine::{LocalDevice, Machine, Span};
+use multipath::Outcome;
 use nvme::host::{AnaState, ControllerInfo, NamespaceInfo};
 use nvme::wire::Status;
 use policy::PathIndex;
-use volume::Outcome;
 
 const SECOND: u64 = 1_000_000_000;
 /// ENODEV.

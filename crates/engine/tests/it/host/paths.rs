@@ -6,10 +6,10 @@ use engine::host::{
 };
 use engine::target::{TargetControl, TargetEngine};
 use engine::{LocalDevice, Machine};
+use multipath::Outcome;
 use policy::{Group, PathIndex};
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const P0: PathIndex = PathIndex(0);
 const P1: PathIndex = PathIndex(1);

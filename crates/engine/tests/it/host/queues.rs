@@ -4,9 +4,9 @@ use crate::common::*;
 use engine::host::{HostEvent, Io, IoOp, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
 use engine::{Machine, Span};
+use multipath::Outcome;
 use nvme::host::AnaState;
 use nvme::wire::Status;
-use volume::Outcome;
 
 /// A target of this many ports that grants `granted` I/O queues, with a volatile cache.
 fn granting(ports: u16, granted: u16) -> TargetConfig {

@@ -3,9 +3,9 @@
 use crate::common::*;
 use engine::host::{HostEvent, IoOp, PathState, SubmitError};
 use engine::target::{TargetControl, TargetEngine};
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const BYTES: u64 = BLOCKS * BLOCK as u64;
 

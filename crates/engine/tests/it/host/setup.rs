@@ -4,10 +4,10 @@ use crate::common::*;
 use engine::host::{HostControl, HostEvent, PathKind, PathState, SubmitError};
 use engine::target::{TargetConfig, TargetEngine};
 use engine::{LocalDevice, Machine};
+use multipath::Outcome;
 use policy::{Knobs, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 /// The rig, with the host's address 1 leading to a second target.
 fn two_targets(change: impl FnOnce(&mut TargetConfig)) -> Rig {

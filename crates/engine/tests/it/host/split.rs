@@ -4,10 +4,10 @@ use crate::common::*;
 use engine::host::{Change, Hints, HostEvent, IoOp, PathKind, SubmitError};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl, TargetEngine};
 use engine::{DeviceOp, LocalDevice};
+use multipath::Outcome;
 use nvme::wire::Status;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const MIB: u32 = 1 << 20;
 

@@ -3,7 +3,7 @@
 use crate::common::*;
 use engine::DeviceOp;
 use engine::host::{HostControl, HostEvent, Recovery, SubmitError};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Keep-alive 1 s, so that writes are held for 2 × 1 s and the 500 ms that stand in for CQT.
 fn rig(paths: u32) -> Rig {

@@ -4,8 +4,8 @@ use crate::common::*;
 use engine::Machine;
 use engine::host::{Change, HostControl, IoOp};
 use engine::target::{Faults, Probability, TargetControl};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// The path that has the one I/O in flight.
 fn path_of(rig: &Rig, paths: u8) -> Option<u32> {

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use engine::host::{Change, HostControl, HostEvent, Io, IoOp, NO_PATH, PathState, Recovery};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 fn route(listener: u32) -> Address {
     Address::To {

@@ -7,9 +7,9 @@ use engine::export::ExportControl;
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 use engine::{LocalDevice, Machine};
+use multipath::Outcome;
 use nbd::Errno;
 use nbd::client::CommandError;
-use volume::Outcome;
 
 /// Longest time until a leg that is lost is left out, and until it is in sync again.
 const LEG: u64 = 600 * SECOND;

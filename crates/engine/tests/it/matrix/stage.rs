@@ -6,10 +6,10 @@ use crate::nvme_server::rig::{Below, GUEST, Rig, SECOND_TARGET, Setup};
 use engine::host::IoOp;
 use engine::limits::{DRAIN_ANSWER_NS, EXPORTS_MAX};
 use engine::{DeviceOp, DeviceRequest, Machine};
+use multipath::Outcome;
 use nbd::client::{CommandError, Config};
 use nbd::{Kind, Request};
 use std::ops::Range;
-use volume::Outcome;
 
 /// Longest time of a request that waits for nothing.
 const ONE: u64 = 10 * SECOND;

@@ -4,9 +4,9 @@ use crate::common::{BLOCK, HOST, SECOND, io, tcp_path};
 use crate::nvme_server::rig::{Below, GUEST, Rig, Setup, core, to};
 use engine::host::{HostEvent, IoOp};
 use engine::limits::EXPORTS_MAX;
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 /// A host with a path to each engine; the second engine counts its controllers from this number.
 fn rig(cntlid_min: u16) -> Rig {

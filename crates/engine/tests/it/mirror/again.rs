@@ -4,8 +4,8 @@ use super::rig::{BLOCK, Rig, WITHOUT, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 const EAGAIN: DeviceError = DeviceError::Os(11);
 const EIO: DeviceError = DeviceError::Os(5);

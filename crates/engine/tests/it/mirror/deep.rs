@@ -3,7 +3,7 @@ use super::common::{MS, SECOND};
 use super::rig::{Rig, configured, io, made, shared};
 use engine::host::{Io, IoOp};
 use engine::mirror::LegStatus;
-use volume::Outcome;
+use multipath::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
 /// What a slow leg takes for each request, one after the other.

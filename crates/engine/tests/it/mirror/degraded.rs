@@ -8,9 +8,9 @@ use engine::machine::DeviceError;
 use engine::mirror::{DegradedStart, LegStatus, MirrorOrder, MirrorState, RecordRequest};
 use mirror::Id;
 use mirror::assembly::degraded::{Evidence, Permission, Record};
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const GONE: DeviceError = DeviceError::Os(19);
 /// The program of a host: what it keeps beside the legs.

@@ -6,7 +6,7 @@ use engine::mirror::{LegStatus, MirrorOrder};
 use mirror::layout::COPIES_AT;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Longer than the lease, and than another host needs to take the mirror over.
 const STILL: u64 = 60 * SECOND;

@@ -3,7 +3,7 @@ use super::common::{Disk, MS, SECOND};
 use super::rig::{BLOCK, LEG_BYTES, Rig, configured, data, io, lose_power, made, superblock};
 use engine::host::{HostEvent, IoOp, PathKind, SubmitError};
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
-use volume::Outcome;
+use multipath::Outcome;
 
 const LARGER: u64 = 2 * LEG_BYTES;
 

@@ -9,11 +9,11 @@ use engine::host::{HostEngine, HostEvent, IoOp};
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::machine::{DeviceOp, Machine};
 use engine::mirror::{Devices, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorsConfig};
+use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
 

@@ -5,9 +5,9 @@ use engine::DeviceOp;
 use engine::host::{IoOp, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder};
+use multipath::Outcome;
 use nvme::wire::Status;
 use policy::PathIndex;
-use volume::Outcome;
 
 const KIB: u64 = 1 << 10;
 /// Where the mirror begins on a leg.

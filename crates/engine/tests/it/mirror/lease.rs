@@ -7,9 +7,9 @@ use engine::mirror::{LegStatus, MirrorConfig, MirrorState};
 use engine::target::TargetEngine;
 use mirror::superblock::Owner;
 use mirror::{Id, Label};
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
 const BEAT: u64 = 5 * SECOND;

@@ -5,8 +5,8 @@ use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use mirror::superblock::{LegState, Superblock};
+use multipath::Outcome;
 use nvme::wire::Status;
-use volume::Outcome;
 
 const EIO: DeviceError = DeviceError::Os(5);
 

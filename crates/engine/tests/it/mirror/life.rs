@@ -8,7 +8,7 @@ use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use mirror::Id;
 use mirror::assembly::Wishes;
 use mirror::superblock::LegState;
-use volume::Outcome;
+use multipath::Outcome;
 
 #[test]
 fn what_is_written_is_on_all_legs_and_a_clean_stop_forgets_all_intents() {

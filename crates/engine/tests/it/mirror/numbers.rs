@@ -5,7 +5,7 @@ use engine::LocalDevice;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
-use volume::Outcome;
+use multipath::Outcome;
 
 #[test]
 fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_place() {

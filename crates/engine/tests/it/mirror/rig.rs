@@ -15,10 +15,10 @@ use mirror::copies::Chosen;
 use mirror::layout::COPIES_AT;
 use mirror::superblock::Owner;
 use mirror::{Id, Properties, Superblock};
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use volume::Outcome;
 
 pub const BLOCK: u32 = 4096;
 

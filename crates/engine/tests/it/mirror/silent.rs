@@ -4,7 +4,7 @@ use super::rig::{Rig, WITHOUT, configured, data, made};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
-use volume::Outcome;
+use multipath::Outcome;
 
 /// As configured: how long legs are waited for.
 const WAIT: u64 = 10 * SECOND;

@@ -6,8 +6,8 @@ use engine::machine::{DeviceError, LocalDevice, Machine};
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use mirror::superblock::LegState;
 use mirror::{Id, Name, Superblock};
+use multipath::Outcome;
 use nvme::wire::Status;
-use volume::Outcome;
 
 const SMALL: u64 = LEG_BYTES / 2;
 /// Intents are forgotten by then.

@@ -3,8 +3,8 @@ use super::common::SECOND;
 use super::rig::{Rig, made, shared};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder};
+use multipath::Outcome;
 use nvme::wire::Status;
-use volume::Outcome;
 
 /// A leg that its user has taken out serves what was not written since, also where another host
 /// reaches the legs; a path that is lost and found again makes no difference.

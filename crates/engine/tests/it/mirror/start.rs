@@ -11,7 +11,7 @@ use mirror::history::Standing;
 use mirror::machine::Speed;
 use mirror::superblock::{Features, Owner};
 use mirror::{Id, Label, Superblock};
-use volume::Outcome;
+use multipath::Outcome;
 
 const GONE: DeviceError = DeviceError::Os(19);
 

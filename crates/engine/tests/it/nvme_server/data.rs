@@ -7,8 +7,8 @@ use engine::export::{ExportControl, ExportEvent};
 use engine::host::{Change, HostControl, HostEvent, Io, IoOp, PathKind};
 use engine::limits::EXPORTS_MAX;
 use engine::target::TargetControl;
+use multipath::Outcome;
 use nbd::{Kind, Request};
-use volume::Outcome;
 
 const WRITE: IoOp = IoOp::Write { fua: false };
 const FUA: IoOp = IoOp::Write { fua: true };

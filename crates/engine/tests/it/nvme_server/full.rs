@@ -6,9 +6,9 @@ use super::rig::{Below, CLIENTS, Rig, Setup, add_namespace, local};
 use engine::export::{ExportControl, Offer};
 use engine::host::{Io, IoOp, PathKind};
 use engine::limits::MIRROR_IOS_MAX;
+use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
-use volume::Outcome;
 
 /// Requests of an NBD client.
 const EACH: u16 = 600;

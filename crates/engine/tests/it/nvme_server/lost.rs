@@ -7,7 +7,7 @@ use engine::host::{HostEvent, Io, IoOp};
 use engine::limits::EXPORTS_MAX;
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use engine::target::Event;
-use volume::Outcome;
+use multipath::Outcome;
 
 fn write(slot: u64) -> Io {
     let at = slot * u64::from(BLOCK);

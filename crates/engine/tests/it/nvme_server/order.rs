@@ -8,9 +8,9 @@ use engine::host::{Io, IoOp};
 use engine::limits::EXPORTS_MAX;
 use engine::machine::DeviceOp;
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
+use multipath::Outcome;
 use nbd::wire::{RequestHeader, cmd};
 use nbd::{Kind, Request};
-use volume::Outcome;
 
 fn write(slot: u64, length: u32) -> Io {
     io(IoOp::Write { fua: false }, 0, length, slot)

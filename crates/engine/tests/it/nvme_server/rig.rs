@@ -15,12 +15,12 @@ use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{Core, LocalDevice, Machine, NvmeConfig};
+use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
-use volume::Outcome;
 
 const NBD_ARENA: u64 = 68 << 20;
 const NVME_ARENA: u64 = 16 << 20;

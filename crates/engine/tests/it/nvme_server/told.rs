@@ -4,11 +4,11 @@ use super::rig::{Below, GUEST, Rig, Setup};
 use engine::export::{ExportControl, ExportEvent};
 use engine::host::{Change, HostControl, HostEvent, Io, IoOp, Recovery};
 use engine::{ConnId, Machine};
+use multipath::Outcome;
 use nbd::client::CommandError;
 use nbd::{Errno, Kind, Request};
 use nvme::wire::fabrics::{Property, property};
 use nvme::wire::pdu::{Framing, PduType};
-use volume::Outcome;
 
 fn flush() -> Io {
     let mut it = io(IoOp::Flush, 0, 0, 40);

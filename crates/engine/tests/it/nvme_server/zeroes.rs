@@ -4,8 +4,8 @@ use super::data::{at, durable};
 use super::rig::{Below, Rig, Setup};
 use engine::DeviceOp;
 use engine::host::IoOp;
+use multipath::Outcome;
 use nbd::{Kind, Request};
-use volume::Outcome;
 
 /// More than a request has under way at a time.
 const BLOCKS_ZEROED: u32 = 6 << 8;

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use engine::host::{HoldReason, HostControl, IoOp, Recovery, WriteFailover};
-use volume::Outcome;
+use multipath::Outcome;
 
 /// Writes version 1 to block 0 so that the disk executes it only `late_ns` from now, cuts its path
 /// as soon as the disk has it, and says what block 0 holds after version 2 was written and all is

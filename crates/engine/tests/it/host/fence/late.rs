@@ -9,7 +9,7 @@
 use crate::common::*;
 use engine::host::{Io, IoOp, Recovery, WriteFailover};
 use engine::target::{Faults, TargetControl};
-use volume::Outcome;
+use multipath::Outcome;
 
 const PORTS: u32 = 3;
 const KATO_NS: u64 = SECOND;

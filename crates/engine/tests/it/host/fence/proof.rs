@@ -3,8 +3,8 @@
 use crate::common::*;
 use engine::host::{HoldReason, HostConfig, HostControl, IoDone, PathState, Recovery};
 use engine::target::{Faults, TargetControl};
+use multipath::Outcome;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// Two paths; keep-alive 1 s unless told otherwise, CQT 500 ms, and as much where none is told.
 fn rig_with(change: impl FnOnce(&mut HostConfig)) -> Rig {

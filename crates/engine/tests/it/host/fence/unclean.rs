@@ -7,9 +7,9 @@ use engine::host::{
     WriteFailover,
 };
 use engine::{LocalDevice, Machine};
+use multipath::Outcome;
 use std::cell::RefCell;
 use std::rc::Rc;
-use volume::Outcome;
 
 #[test]
 fn t09_after_an_unclean_stop_changes_wait_in_order_and_reads_do_not() {
