@@ -1,8 +1,8 @@
 //! Paths on probation: who is put there, and what gets them out.
 //!
-//! The head judges ([`multipath::health`]); here is what it needs for that: a look at the oldest I/O
-//! of each path at the time when it would have been silent for too long, and probes. A probe is a
-//! read from the first block on into memory of the engine's own, in a spare slot, and in a lane
+//! The head judges ([`multipath::health`]); here is what it needs for that: a look at the oldest
+//! I/O of each path at the time when it would have been silent for too long, and probes. A probe is
+//! a read from the first block on into memory of the engine's own, in a spare slot, and in a lane
 //! like any I/O: so it ends with its path (T10, T12). No client waits for it or is told of its end,
 //! also when the engine stops; no policy learns from it (T43), and it is not counted as I/O.
 //!

@@ -690,8 +690,8 @@ pub enum HostControl {
     Throughput(u16, PathIndex, u8),
     /// NUMA distance of a path, for `numa`; smaller is nearer.
     Distance(u16, PathIndex, u32),
-    /// What has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until then
-    /// I/O is taken as before. Said again, the earlier time counts.
+    /// What has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until
+    /// then I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),
     /// To core 0: a change of paths or volumes, that may take `wait_ns`; answered once, by
     /// [`HostEvent::Changed`] with the ticket.
