@@ -162,8 +162,8 @@ pub const MIRRORS_MAX: usize = 256;
 /// Most I/Os of users that a mirror has under way: as many as several clients have with 128 each.
 pub const MIRROR_IOS_MAX: usize = 1024;
 
-/// Data I/O that a leg of a mirror may have outstanding after idle time, in which it may have
-/// become slow: 32 take a disk with one head 0.5 s.
+/// Data I/O that a leg of a mirror may have outstanding after a time in which it had less, and may
+/// have become slow: 32 take a disk with one head 0.5 s.
 pub const LEG_DEPTH_FIRST: u32 = 32;
 /// However slow it is: so many, that disks behind it have something to choose from.
 pub const LEG_DEPTH_MIN: u32 = 16;

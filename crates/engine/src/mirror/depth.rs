@@ -4,12 +4,13 @@
 //! # Contract
 //! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
 //! and users' flushes beyond the window wait here, in order of arrival (T46); heartbeats,
-//! superblocks, pages of the bitmap and the mirror's own flushes pass it. After idle time, in which
-//! the leg may have become slow, the window is small again. While it is used up it is doubled each
-//! time that the leg keeps up, and grows by a quarter after the leg once did not: then it shrinks
-//! to what was completed in a measured interval in which the leg was never idle. A leg that answers
-//! nothing for half a heartbeat interval, heartbeats included, gets everything at once, so that
-//! time-outs and failover are those of the host.
+//! superblocks, pages of the bitmap and the mirror's own flushes pass it. What of the window was not
+//! used for a time, in which the leg may have become slow, is taken back, down to what a leg has
+//! first. While it is used up it is doubled each time that the leg keeps up, and grows by a quarter
+//! after the leg once did not: then it shrinks to what was completed in a measured interval in
+//! which the leg was never idle. A leg that answers nothing for half a heartbeat interval,
+//! heartbeats included, gets everything at once, so that time-outs and failover are those of the
+//! host.
 //!
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
@@ -26,10 +27,11 @@ pub(super) struct Depth {
     /// Data I/O and users' flushes that it may have outstanding.
     window: u32,
     growth: Growth,
-    /// Since when it has none outstanding, ns.
-    idle_ns: u64,
     /// Data I/O and users' flushes that it has outstanding.
     out: u32,
+    /// The most of these since `used_ns`.
+    most_used: u32,
+    used_ns: u64,
     /// The measured interval, while the leg is not idle.
     measure: Option<Measure>,
     /// Its latency without a queue, as far as known: the shortest that was seen, ns.
@@ -42,7 +44,7 @@ pub(super) struct Depth {
 /// How much wider a window becomes at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
-    /// The leg has kept up with all that it got since it was idle.
+    /// The leg has kept up with all that it got since some of the window was left.
     Double,
     /// It has not: the window is near what the leg can do.
     Quarter,
@@ -63,8 +65,9 @@ impl Default for Depth {
         Self {
             window: LEG_DEPTH_FIRST,
             growth: Growth::Double,
-            idle_ns: 0,
             out: 0,
+            most_used: 0,
+            used_ns: 0,
             measure: None,
             base_ns: None,
             alive_ns: 0,
@@ -83,11 +86,11 @@ impl Depth {
         interval_ns: u64,
         now_ns: u64,
     ) -> Option<(Entry, Io)> {
-        if self.out == 0 && now_ns.saturating_sub(self.idle_ns) >= span_ns(interval_ns) {
-            self.window = self.window.min(LEG_DEPTH_FIRST);
-            self.growth = Growth::Double;
-        }
+        self.take_back_unused(interval_ns, now_ns);
         if !room || self.out >= self.window || !self.waiting.is_empty() {
+            if self.waiting.is_empty() {
+                self.measure_anew(interval_ns, now_ns);
+            }
             self.wait(entry, io);
             return None;
         }
@@ -134,6 +137,23 @@ impl Depth {
         })
     }
 
+    /// Takes back what of the window was not used for a time: of the leg as it is now only the rest
+    /// is known, however busy it was with that.
+    fn take_back_unused(&mut self, interval_ns: u64, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.used_ns);
+        if passed_ns < span_ns(interval_ns) / 2 {
+            return;
+        }
+        // As many as now since the last beginning or end, which was not in this time.
+        let is_long = passed_ns >= span_ns(interval_ns);
+        let used = if is_long { self.out } else { self.most_used };
+        if self.waiting.is_empty() && used < self.window {
+            self.window = self.window.min(used.max(LEG_DEPTH_FIRST));
+            self.growth = Growth::Double;
+        }
+        (self.used_ns, self.most_used) = (now_ns, self.out);
+    }
+
     fn pass(&mut self, mut entry: Entry, io: Io, now_ns: u64) -> (Entry, Io) {
         entry.counted = true;
         self.out += 1;
@@ -141,6 +161,7 @@ impl Depth {
             self.alive_ns = now_ns;
         }
         let out = self.out;
+        self.most_used = self.most_used.max(out);
         let measure = self.measure.get_or_insert(Measure {
             since_ns: now_ns,
             most: out,
@@ -162,6 +183,7 @@ impl Depth {
     /// Counts the end of an I/O that was counted, well or not. A flush says nothing of how long
     /// data takes.
     pub fn ended(&mut self, part: &Part, is_flush: bool, interval_ns: u64, now_ns: u64) {
+        self.take_back_unused(interval_ns, now_ns);
         self.out = self.out.saturating_sub(1);
         if part.outcome.is_done() {
             if !is_flush {
@@ -172,7 +194,22 @@ impl Depth {
         }
         if self.out == 0 {
             self.measure = None;
-            self.idle_ns = now_ns;
+        }
+    }
+
+    /// The window is used up from now on: where the leg kept up with less, the next round trip shows
+    /// whether it does with all of it.
+    fn measure_anew(&mut self, interval_ns: u64, now_ns: u64) {
+        let kept_up = self.measure.is_some_and(|it| {
+            let passed_ns = now_ns.saturating_sub(it.since_ns);
+            it.done >= it.most && passed_ns < span_ns(interval_ns) / 2
+        });
+        if kept_up {
+            self.measure = Some(Measure {
+                since_ns: now_ns,
+                most: self.out,
+                done: 0,
+            });
         }
     }
 
@@ -227,7 +264,7 @@ impl Depth {
     }
 }
 
-/// How long a leg is measured, and may be idle until its window is small again, ns.
+/// How long a leg is measured, and may leave some of its window until that is taken back, ns.
 fn span_ns(interval_ns: u64) -> u64 {
     interval_ns / 8
 }
@@ -382,6 +419,34 @@ mod tests {
         leg.now_ns += BEAT;
         (leg.serial, leg.service_ns) = (false, 10 * MS);
         leg.run(1024, 80 * MS);
+        assert!(leg.out.len() >= 1023, "{}", leg.out.len());
+    }
+
+    #[test]
+    fn t54_burst_after_light_use_begins_small() {
+        for users in [1, 4] {
+            let mut leg = Leg::new(MS / 10, false);
+            leg.run(1024, 1000 * MS);
+            assert!(leg.out.len() >= 1023);
+            leg.run(users, 1);
+            // It becomes slow while it has little to do, and is hardly ever idle.
+            (leg.serial, leg.service_ns) = (true, 12 * MS);
+            leg.run(users, BEAT / 4);
+            leg.run(1024, 1);
+            let out = leg.out.len();
+            assert_eq!(out, LEG_DEPTH_FIRST as usize, "{users} users");
+        }
+    }
+
+    #[test]
+    fn leg_keeps_as_much_of_its_window_as_it_uses() {
+        let mut leg = Leg::new(MS / 10, false);
+        leg.run(1024, 1000 * MS);
+        leg.run(100, BEAT);
+        (0..1000).for_each(|_| leg.submit());
+        assert_eq!(leg.out.len(), 100);
+        // All of it after some round trips.
+        leg.run(1024, BEAT / 8);
         assert!(leg.out.len() >= 1023, "{}", leg.out.len());
     }
 
