@@ -34,8 +34,9 @@ pub struct Part {
 pub struct Task {
     /// Its word behind the step's; empty: it is all of the step.
     pub label: &'static str,
-    /// It fails if it takes longer. Four times what it takes on two free cores, or more, and the
-    /// build before it where it runs by itself: a busy machine is no failure.
+    /// It fails if it takes longer, or three times as long in the nightly check. Four times what
+    /// it takes on two free cores, or more, and the build before it where it runs by itself: a
+    /// limit ends what hangs, and a busy machine is no failure.
     pub limit_s: u64,
     /// Words for bash. `{test}` and `{demo}` are the commands of README.md, `{sim}` runs the
     /// simulator; `$commit` is a number made of the commit's hash.
