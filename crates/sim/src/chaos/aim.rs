@@ -8,12 +8,9 @@
 //! go through all of it again and again. An aimed fault waits for its state; a companion before it
 //! sees to it that there is one. Whether it was hit is told by what happened only
 //! ([`Report::coverage`](super::run::Report)).
-use super::kind::Kind;
-use super::plan::{self, Fault, Plan, WINDOW_NS, lasts_ns};
+use super::plan;
+use super::prelude::*;
 use super::rig::More;
-use alloc::vec::Vec;
-use engine::host::PathState;
-use shape::Random;
 
 const MS: u64 = 1_000_000;
 /// Cells that one world aims at.

@@ -1,8 +1,7 @@
 //! Checks of a world after all faults have ended.
+use super::prelude::*;
 use super::rig::SPARE_PATHS;
-use super::run::{Course, Finding};
 use super::story::LOSS;
-use alloc::string::String;
 use nvme::limits::IDLE_NS;
 
 const SECOND: u64 = 1_000_000_000;

@@ -1,14 +1,7 @@
 //! Checks of a world that is quiescent.
-use super::client::FrontEnd;
-use super::front;
-use super::judged::Check;
 use super::late::Late;
-use super::rig::Host;
-use super::run::{Course, Finding};
+use super::prelude::*;
 use super::story::At;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::host::PathState;
 
 impl Course<'_> {
     /// No machine has broken a rule.

@@ -18,24 +18,16 @@ mod machine;
 mod session;
 mod zeroes;
 
-use super::disk::BLOCK;
-use super::history::{History, Op};
 use super::orphan::Orphan;
+use super::prelude::*;
 pub use super::tally::{Done, Tally};
 use super::wire_recorder::Tap;
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::vec::Vec;
 use association::Association;
 pub use association::NQN;
-use engine::{ConnId, Output, Span};
-use nbd::Request;
 use nbd::client::Config;
-use nvme::host::Digests;
 pub use session::RequestError;
 use session::Session;
-use shape::Random;
 pub use zeroes::ZEROED;
 use zeroes::Zeroes;
 

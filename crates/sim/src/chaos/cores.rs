@@ -1,10 +1,8 @@
 //! Messages between the cores of a host, and its orderly stop.
-use super::node::Body;
-use super::rig::{Host, send};
-use super::world::World;
-use alloc::vec::Vec;
-use engine::export::{ExportControl, ExportEvent};
-use engine::host::{HostControl, HostEvent, Peers};
+use super::prelude::*;
+use super::rig::send;
+use engine::export::ExportEvent;
+use engine::host::{HostEvent, Peers};
 
 /// Most time until a message of one core reaches another.
 const MAIL_NS: u64 = 50_000;

@@ -6,12 +6,9 @@
 //! received, exactly, as far as they received them: requests that were cut off or failed may have
 //! been executed in part, so counts lie between the good ones and all.
 use super::client::Tally;
-use super::disk::BLOCK;
-use super::judged::Check;
 use super::lives::Life;
 use super::node::Executed;
-use super::run::{Course, Finding};
-use alloc::string::String;
+use super::prelude::*;
 use engine::host::{HoldStats, PathCounters};
 
 /// Counts of a host's paths, all cores together.

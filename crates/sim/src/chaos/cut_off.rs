@@ -7,9 +7,7 @@
 //! # Contract
 //! One world in [`ONE_OF`], of those with two processes or more whose applications change whole
 //! blocks. All others are as they would be without.
-use super::disk::BLOCK;
-use super::plan::{Kind, Plan, fault};
-use shape::Random;
+use super::prelude::*;
 
 const MS: u64 = 1_000_000;
 /// Which share of seeds.

@@ -22,24 +22,16 @@ mod check;
 mod fault;
 pub(super) mod plan;
 
-use super::make;
-use super::node::{Body, Node, Wire};
-use super::rig::{KATO_MS, Rig};
+use super::prelude::*;
 use super::user::Wish;
-use super::world::World;
-use alloc::boxed::Box;
 use alloc::string::ToString;
-use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use engine::Machine;
 use engine::discovery::{
     DiscoveryConfig, DiscoveryControl, DiscoveryEngine, DiscoveryEvent, Endpoint, Offer,
 };
-use engine::host::PathState;
 use engine::limits::DISCOVERY_CONTROLLERS_MAX;
-use engine::target::{TargetConfig, TargetControl};
+use engine::target::TargetConfig;
 use nvme::controller::{DiscoveryChange, PortConfig, PortOffer, Referral};
-use nvme::host::{AnaState, Digests};
 use nvme::wire::fabrics::DISCOVERY_NQN;
 
 const MS: u64 = 1_000_000;

@@ -5,11 +5,8 @@
 //! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
 //! takes dirty blocks with it: each is as it was when it was last durable, or survives, at random.
 //! Bytes beyond the kept blocks are zeroes, and stay so.
-use super::history::{BLANK, Tag};
-use alloc::vec::Vec;
-use engine::machine::{DeviceError, Memory};
-use engine::{DeviceOp, DeviceRequest};
-use shape::Random;
+use super::prelude::*;
+use engine::DeviceOp;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;

@@ -5,12 +5,8 @@
 //! Drawn apart from the rest, on top of it. Ten faults of a world touch something then, whatever
 //! else it has; worlds with a mirror in which little may happen get what takes no leg and no host
 //! away, and more of it, for they have few others: in some of these fewer than ten touch anything.
-use super::aim;
-use super::kind::Kind;
-use super::mirror::ample::is_mild;
-use super::plan::{Plan, WINDOW_NS};
+use super::prelude::*;
 use core::iter;
-use shape::Random;
 
 /// Faults that hardly ever miss, and how often each.
 const SURE: [Kind; 3] = [Kind::Reset, Kind::ClientReset, Kind::FailPath];

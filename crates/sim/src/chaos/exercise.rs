@@ -13,14 +13,10 @@
 //! least memory.
 use super::calm::CALM_NS;
 use super::disk::USUAL_NS;
-use super::judged::Check;
-use super::run::{Course, Finding};
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::host::{HostControl, HostEngine};
+use super::prelude::*;
+use engine::host::HostEngine;
+use policy::Group;
 use policy::limits::{BUCKETS, WEIGHT_WHOLE};
-use policy::{Group, Knobs, PathIndex, Policy};
 
 const SECOND: u64 = 1_000_000_000;
 /// Requests of each host, each time.

@@ -5,16 +5,9 @@
 //! A fault that can't happen to its target, because that is dead, frozen or leaving already, does
 //! not begin, and is not counted. A fault that waits for a state of a path ([`Fault::when`]) begins
 //! with the first path that has it, and after [its time](wait_ns) without it.
-use super::kind::{Kind, Scope};
+use super::kind::Scope;
 use super::mirror::shrunk;
-use super::node::{Body, Wire};
-use super::plan::Fault;
-use super::run::{Course, Finding};
-use super::world::Event;
-use alloc::vec::Vec;
-use engine::Machine;
-use engine::host::PathState;
-use engine::target::TargetControl;
+use super::prelude::*;
 
 /// How long a fault waits for its state, ns.
 const WAIT_NS: u64 = 2_000_000_000;

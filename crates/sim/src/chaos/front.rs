@@ -12,22 +12,15 @@
 //! # Limits
 //! Applications that change parts of blocks use NBD: NVMe has whole blocks only. Connections
 //! between hosts and applications carry no damaged bytes.
-use super::client::{FrontEnd, NQN, Nvme, ZEROED};
-use super::disk::BLOCK;
-use super::kind::Kind;
-use super::plan::{Fault, Plan};
-use super::rig::{Checked, KATO_MS, Layout};
-use super::run::Course;
+use super::client::{NQN, Nvme, ZEROED};
+use super::prelude::*;
+use super::rig::Checked;
 use super::wire_recorder::ENTRIES;
 use alloc::vec;
-use alloc::vec::Vec;
+use engine::NvmeConfig;
 use engine::limits::{COMPARE_BYTES, EXPORTS_MAX, ZEROES_BYTES};
-use engine::mirror::MIRRORS_FROM;
-use engine::{Core, NvmeConfig};
 
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
-use nvme::host::{AnaState, Digests};
-use shape::Random;
 
 /// Of worlds in which that can be, so many in so many have NVMe/TCP hosts: a third of all.
 const SHARE: (u64, u64) = (2, 5);

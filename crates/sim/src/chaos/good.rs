@@ -4,13 +4,7 @@
 //! A path is good while it is live and nothing hinders it. It is looked at after every turn of its
 //! core, so what lasts no longer than a turn is not seen. Second paths to an address are left out.
 //! Of a mirror the same, of legs instead of addresses: good is one in sync that can be reached.
-use super::client::Failed;
-use super::node::Body;
-use super::rig::{Host, Rig};
-use super::world::World;
-use alloc::vec::Vec;
-use engine::host::PathState;
-use engine::mirror::{LegStatus, MIRRORS_FROM};
+use super::prelude::*;
 
 /// Of one core, all processes of its host one after the other.
 #[derive(Debug, Default)]

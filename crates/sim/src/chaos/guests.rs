@@ -9,13 +9,7 @@
 //! # Limits
 //! Bytes are not damaged: NBD has no digests, so damaged data would be data.
 use super::aim::cell;
-use super::fault::Whom;
-use super::kind::Kind;
-use super::plan::{Fault, Plan, WINDOW_NS, fault, lasts_ns};
-use super::run::Course;
-use super::strike::bit;
-use alloc::vec::Vec;
-use shape::Random;
+use super::prelude::*;
 
 /// Faults of a world that has some.
 const EACH: u64 = 3;

@@ -1,23 +1,12 @@
 //! Faults of devices, of what controllers answer, and what users do to a host.
-use super::aim;
 use super::disk::{Flaw, Flawed};
-use super::fault::Whom;
-use super::kind::Kind;
 use super::overlap::ana;
-use super::plan::{self, Fault};
-use super::rig::{KATO_MS, Layout, QUIESCE_NS};
-use super::run::Course;
-use super::strike::bit;
+use super::plan;
+use super::prelude::*;
 use super::user::Wish;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::host::HostControl;
-use engine::machine::DeviceError;
-use engine::mirror::MIRRORS_FROM;
-use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
-use nvme::host::AnaState;
+use engine::target::{ErrorRule, Faults, Ops, Probability};
 use nvme::wire::Status;
-use policy::{Hedging, Knobs, PathIndex, Policy};
+use policy::Hedging;
 
 /// Statuses of path errors and of busy controllers.
 const STATUSES: [Status; 6] = [

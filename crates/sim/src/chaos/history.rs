@@ -24,12 +24,9 @@ mod dead;
 mod durable;
 mod zone;
 
+use super::prelude::*;
 use super::story::{At, LOSS};
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
 use alloc::string::ToString;
-use alloc::vec::Vec;
-use core::fmt;
 pub use crash_checker::Floors;
 use durable::Durable;
 use zone::Zone;

@@ -14,11 +14,8 @@
 //! Only requests of the direction that loses data are judged, and only where the slowest of a round
 //! is one. A flush waits until the lost path is back (T13), and an overlapping write waits for the
 //! fence of a lost one (T9). Requests that fail here, and the data of reads, are not judged.
-use super::kind::Kind;
-use super::plan::{Fault, Plan};
-use super::run::{Course, Finding};
+use super::prelude::*;
 use super::strike::high_bit;
-use shape::Random;
 
 const SECOND: u64 = 1_000_000_000;
 /// Of worlds in which large packets get lost, one in so many loses writes.

@@ -1,6 +1,6 @@
 //! Which checkers had something to judge in a world: one that is excused everywhere finds nothing.
+use super::prelude::*;
 use Family::{Mirrors, Plain};
-use alloc::vec::Vec;
 
 /// Families of worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

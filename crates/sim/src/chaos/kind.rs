@@ -1,6 +1,6 @@
 //! Kinds of faults, and their scopes.
+use super::prelude::*;
 use alloc::format;
-use alloc::string::String;
 
 /// Declares [`Kind`], with the scope of each.
 macro_rules! kinds {

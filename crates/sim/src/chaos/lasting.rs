@@ -11,12 +11,10 @@
 //! # Limits
 //! Shorter than a flush waits for a path that is lost, back-off and hold included: what fails by
 //! that is not known here.
-use super::kind::{Kind, of_kinds};
-use super::plan::{Fault, Plan};
-use super::run::Course;
+use super::kind::of_kinds;
+use super::prelude::*;
 use super::strike::is_halt;
 use nbd::limits::{HANDSHAKE_NS, STALL_NS};
-use shape::Random;
 
 const MS: u64 = 1_000_000;
 /// Which share of seeds.

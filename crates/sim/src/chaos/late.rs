@@ -5,12 +5,9 @@
 //! Directly before such a change is made the clock is compared with the time before which it had to
 //! start. A change without such a time is made however late it is; late reads are executed.
 use super::disk::USUAL_NS;
-use super::node::{Body, Halt, Hung, Process};
-use super::world::{Event, World};
-use alloc::vec::Vec;
+use super::node::{Hung, Process};
+use super::prelude::*;
 use canary::Bug;
-use engine::machine::DeviceError;
-use engine::{DeviceRequest, LocalDevice, Output};
 
 /// For how much longer than the rest a request may hang, ns.
 pub(super) const LONGER_NS: u64 = 8_000_000_000;

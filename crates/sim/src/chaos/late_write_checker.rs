@@ -8,14 +8,8 @@
 //! Only where all applications of a host are on one core, and no second paths are added: else it is
 //! not known which connection a write was on, or which writes wait for which. Only of writes that
 //! were executed twice.
-use super::judged::Check;
-use super::kind::Kind;
-use super::run::{Course, Finding};
+use super::prelude::*;
 use super::story::At;
-use super::world::World;
-use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
-use alloc::vec::Vec;
 
 /// A write of one block was executed.
 #[derive(Clone, Copy, Debug)]

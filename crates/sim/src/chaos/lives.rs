@@ -4,11 +4,9 @@
 //! # Contract
 //! A life ends when its process is killed, or at the last when the next one begins. Connections
 //! belong to the life in which they were made, by time.
-use super::client::{Failed, Tally};
+use super::client::Tally;
 use super::count::Sum;
-use super::front;
-use super::rig::Rig;
-use alloc::vec::Vec;
+use super::prelude::*;
 use engine::export::ExportCounters;
 
 /// One process of a host.

@@ -1,21 +1,12 @@
 //! Components of a layout's processes.
-use super::disk::BLOCK;
-use super::front;
-use super::mirror::LEG_BYTES;
-use super::node::Body;
-use super::rig::{Away, Checked, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::Core;
-use engine::export::{ExportConfig, ExportControl, Offer};
+use super::prelude::*;
+use super::rig::{Away, Checked, IO_TIMEOUT_NS, SPARE_PATHS};
+use engine::export::{ExportConfig, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
-use engine::{LocalDevice, Machine, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
-use nvme::host::{AnaState, Digests, HostIdentity};
-use policy::Knobs;
+use nvme::host::HostIdentity;
 
 pub(super) const NQN: &str = "nqn.2026-01.org.example:chaos";
 /// Data in a capsule; and where paths are probed with them.

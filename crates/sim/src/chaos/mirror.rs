@@ -41,18 +41,8 @@ pub(super) mod quick;
 pub(super) mod sharp;
 pub(super) mod shrunk;
 
-use super::disk::Disk;
-use super::fault::Whom;
-use super::kind::Kind;
-use super::plan::{Fault, Plan};
-use super::rig::Rig;
-use super::run::Course;
-use super::strike::bit;
-use super::world::Event;
-use core::ops::Range;
-use engine::export::ExportControl;
-use engine::mirror::{MIRRORS_FROM, MirrorOrder};
-use policy::PathIndex;
+use super::prelude::*;
+use engine::mirror::MirrorOrder;
 
 /// Size of each leg: a mirror of the smallest size there can be.
 pub(super) const LEG_BYTES: u64 = 2 << 20;

@@ -63,6 +63,7 @@ mod pardon;
 mod parting;
 mod peaks;
 pub mod plan;
+mod prelude;
 mod rig;
 pub mod run;
 mod settings;

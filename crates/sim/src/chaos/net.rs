@@ -1,12 +1,10 @@
 //! The network: connections are made, carry bytes, and end.
-use super::node::{Body, Conn, End, Wire, find};
+use super::node::{Conn, End, find};
+use super::prelude::*;
 use super::touch::Mark;
 use super::wire_recorder::Tap;
-use super::world::{Event, SIP_NS, SMALL, State, World};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use engine::machine::{Closed, Memory, Send};
-use engine::{ConnId, Span};
+use super::world::{SIP_NS, SMALL, State};
+use engine::machine::Send;
 
 const REFUSED: Closed = Closed::Error(111);
 const RESET: Closed = Closed::Error(104);

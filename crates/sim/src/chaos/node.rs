@@ -1,17 +1,12 @@
 //! The process at one place of the world: a machine, its memory, its connections, its disks.
-use super::client::Client;
 use super::late::Late;
+use super::prelude::*;
 use super::stranger::Stranger;
 use super::wire_recorder::Tap;
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::Core;
+use engine::DeviceOp;
 use engine::discovery::DiscoveryEngine;
-use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::machine::{Place, Send};
 use engine::target::TargetEngine;
-use engine::{ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output};
 
 /// A machine of any kind.
 #[derive(Default)]

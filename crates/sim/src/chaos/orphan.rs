@@ -6,12 +6,7 @@
 //! host has ended its connection and everything that came with it. After a stop or death of the
 //! host's process that is unknown.
 use super::client::Record;
-use super::front;
-use super::history::{Deed, NEVER, Op, Tag};
-use super::node::{Body, Node};
-use super::rig::Rig;
-use alloc::vec::Vec;
-use core::ops::Range;
+use super::prelude::*;
 
 /// One of them.
 #[derive(Clone, Debug)]

@@ -1,17 +1,10 @@
 //! Faults of one kind at one place at the same time: what holds there is made of all that go on, so
 //! that the end of one does not undo another.
 use super::disk::USUAL_NS;
-use super::fault::Whom;
-use super::kind::Kind;
-use super::make;
 use super::mirror::deep;
-use super::plan::Fault;
-use super::run::Course;
-use super::strike::bit;
+use super::prelude::*;
 use super::world::State;
-use alloc::vec::Vec;
-use engine::target::{Faults, TargetControl};
-use nvme::host::AnaState;
+use engine::target::Faults;
 
 /// Bytes that who reads little by little reads at a time.
 const SIPS: [u64; 3] = [300, 1500, 6000];

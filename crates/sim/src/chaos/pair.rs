@@ -6,9 +6,7 @@
 //! # Contract
 //! Both faults of a pair are about the same host and path, and the second begins while the first
 //! goes on.
-use super::disk::BLOCK;
-use super::plan::{Fault, Kind, Plan, fault};
-use shape::Random;
+use super::prelude::*;
 
 const MS: u64 = 1_000_000;
 /// Pairs begin in this time from the first fault on.

@@ -6,18 +6,10 @@
 //! with it (also of the process before, after an unclean stop), which can't be flushed: the flushes
 //! that learn of it fail, once on each core for each such path, and those that are under way with
 //! them (T13).
-use super::aim;
-use super::client::{Failed, RequestError};
-use super::disk::BLOCK;
-use super::fault::Whom;
+use super::client::RequestError;
 use super::harm;
-use super::kind::Kind;
 use super::mirror::{hung, shrunk};
-use super::plan::Fault;
-use super::run::Course;
-use alloc::vec::Vec;
-use core::ops::Range;
-use nbd::Errno;
+use super::prelude::*;
 
 /// A reason for requests to fail.
 #[derive(Clone, Copy, Debug)]

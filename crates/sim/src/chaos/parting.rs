@@ -3,10 +3,9 @@
 //! # Contract
 //! Bytes sent meanwhile are kept, in order, and arrive when nothing parts the wire any more: bytes
 //! that one partition keeps are kept by another that begins before the first is over.
-use super::node::Wire;
-use super::world::{Due, Event, World};
+use super::prelude::*;
+use super::world::Due;
 use core::cmp::Reverse;
-use engine::machine::Closed;
 
 impl World {
     /// Nothing passes until `end_ns`; with `way` only [in that direction](Wire::toward).

@@ -6,12 +6,8 @@
 //! more I/Os that wait or are under way than it may have, and no more memory in requests than there
 //! is. A mirror that runs has what it copies and compares with of its own, and at rest (`check`)
 //! nothing beside.
-use super::node::Body;
-use super::world::World;
-use alloc::string::String;
-use engine::Core;
+use super::prelude::*;
 use engine::limits::{HEDGES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES};
-use engine::mirror::MIRRORS_FROM;
 use engine::target::TargetEngine;
 
 /// One turn of a core in so many.

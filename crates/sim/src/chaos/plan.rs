@@ -1,26 +1,21 @@
 //! Components of a world of faults and its faults, drawn from a seed.
-use super::aim;
-use super::client::{FrontEnd, Habit};
+use super::client::Habit;
 use super::cut_off;
 use super::discovery;
-use super::disk::BLOCK;
 use super::enough;
-use super::front;
 use super::guests;
 use super::hole;
 pub use super::kind::Kind;
 use super::lasting;
 use super::mirror;
 use super::pair;
-use super::rig::{Layout, More};
+use super::prelude::*;
+use super::rig::More;
 use super::settings;
 use super::spread;
-use alloc::vec::Vec;
 use core::ops::RangeInclusive;
-use engine::host::PathState;
 use engine::limits::SCRATCH_BYTES;
-use policy::{Aggregate, Policy};
-use shape::Random;
+use policy::Aggregate;
 
 const MS: u64 = 1_000_000;
 /// Faults begin in this time from the first on.

@@ -3,27 +3,17 @@
 //! # Contract
 //! A host is a process with a node for each core, and one node for its applications. A message from
 //! one core to another arrives later, in order. The mark that a host leaves (T9) outlives it.
-use super::client::{Client, Habit};
+use super::client::Habit;
 use super::discovery::Discovery;
-use super::disk::Disk;
-use super::front;
 use super::good::Good;
-use super::kind::Kind;
 use super::lives::Lives;
-use super::make;
 use super::mirror::Shape;
-use super::node::{Body, Node, Process, Wire};
+use super::node::Process;
+use super::prelude::*;
 use super::stranger::Stranger;
 use super::user::User;
-use super::world::{Event, World};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
-use engine::{Core, Machine};
-use policy::{PathIndex, Policy};
 
 /// Host's time-outs: short, so that much happens in little time.
 pub const KATO_MS: u32 = 1000;

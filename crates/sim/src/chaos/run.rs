@@ -1,26 +1,18 @@
 //! One world from its beginning to its end: faults happen and pass (`fault`), then everything must
 //! come to rest, and what the applications saw must have been a disk (`check`).
 use super::START_NS;
-use super::fault::{Whom, wait_ns};
-use super::history::{History, Wrong};
-use super::judged::Check;
+use super::fault::wait_ns;
+use super::history::Wrong;
 use super::mirror::crash_checker::Compared;
 use super::mirror::put_back::Image;
 use super::mirror::shrunk::{Restart, Shrunk};
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::pardon::Pardon;
-use super::plan::{Kind, Plan};
-use super::rig::Rig;
+use super::prelude::*;
 use super::story::Lines;
 use super::touch::Begun;
-use super::world::Event;
-use alloc::collections::BTreeSet;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::RefCell;
-use core::fmt;
-use engine::host::{PathState, Recovery};
-use engine::mirror::MIRRORS_FROM;
+use engine::host::Recovery;
 use nvme::limits::IDLE_WANTED_NS;
 
 const SECOND: u64 = 1_000_000_000;

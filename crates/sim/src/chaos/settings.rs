@@ -10,10 +10,8 @@
 //! # Limits
 //! Always a KATO of 1 s: without one, nothing but proof ends the hold of a write, and a target that
 //! is gone for good gives none (T9). No controller counts traffic as keep-alive: braid's don't.
-use super::kind::Kind;
-use super::plan::Plan;
+use super::prelude::*;
 use super::rig::Checked;
-use shape::Random;
 
 /// Where the first block is, bytes: at the beginning, or so that the blocks lie across the place
 /// where bytes or blocks don't go into 32 bits any more.

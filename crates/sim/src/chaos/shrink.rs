@@ -12,8 +12,7 @@
 //! Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE Trans. Softw.
 //! Eng. 28 (2002), complements only: a list is short here, and a part of it alone is the complement
 //! of the others.
-use super::plan::Plan;
-use alloc::vec::Vec;
+use super::prelude::*;
 
 /// Durations become whole numbers of these, ns.
 const STEP_NS: u64 = 1_000_000;

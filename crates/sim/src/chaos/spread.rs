@@ -3,9 +3,7 @@
 //!
 //! Decides, from a plan and its seed, in which worlds that is so. Where applications change parts
 //! of blocks, one core keeps these in order, and all are there.
-use super::disk::BLOCK;
-use super::plan::Plan;
-use shape::Random;
+use super::prelude::*;
 
 /// A plan, perhaps with applications on all cores.
 pub(super) fn plan(plan: &mut Plan, random: &mut Random) {

@@ -5,14 +5,11 @@
 //! do not fit together and who executed them, the flush that was to make one durable and the losses
 //! of caches, or the request that failed or waits. They are few, and may lie far from the end.
 use super::START_NS;
-use super::plan::Plan;
-use super::run::{Course, play};
+use super::prelude::*;
+use super::run::play;
 use alloc::rc::Rc;
-use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::RefCell;
-use core::fmt;
-use nbd::{Kind, Request};
+use nbd::Kind;
 
 /// Most key lines.
 const KEYS_MAX: usize = 40;

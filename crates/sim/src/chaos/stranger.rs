@@ -4,10 +4,9 @@
 //! # Contract
 //! It reads nothing and ends nothing by itself. A connection that is refused or ended is made
 //! again, a little later, until it [leaves](Stranger::leave).
+use super::prelude::*;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-use engine::machine::{Closed, DeviceError, Memory, Place, Send};
-use engine::{ConnId, Machine, Output};
+use engine::machine::{Place, Send};
 use nbd::wire::{OptionHeader, RequestHeader, cmd, handshake, opt};
 
 /// How long until a connection that ended is made again, ns.

@@ -1,15 +1,9 @@
 //! Faults of the network and of processes.
-use super::fault::Whom;
-use super::judged::Check;
-use super::kind::Kind;
-use super::node::{Halt, Wire};
-use super::plan::Fault;
+use super::prelude::*;
 use super::rig::Away;
-use super::run::{Course, DRAIN_NS, Finding};
+use super::run::DRAIN_NS;
 use super::story::LOSS;
 use alloc::format;
-use alloc::string::String;
-use engine::export::ExportControl;
 
 impl Course<'_> {
     /// Begins a fault; false: it is of another kind.

@@ -1,7 +1,7 @@
 //! Sums over the requests of one connection.
 use super::client::RequestError;
-use super::disk::BLOCK;
-use nbd::{Errno, Kind, Request};
+use super::prelude::*;
+use nbd::Kind;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,17 +13,8 @@
 //!
 //! # Limits
 //! Of several faults of one kind at one place at a time each has touched what any of them has.
-use super::fault::Whom;
-use super::kind::Kind;
 use super::mirror::exchanged::leg_of;
-use super::node::{Body, Wire};
-use super::plan::Fault;
-use super::run::Course;
-use super::strike::bit;
-use super::world::World;
-use alloc::vec::Vec;
-use engine::host::PathState;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use super::prelude::*;
 
 /// Fate of bytes on their way over a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

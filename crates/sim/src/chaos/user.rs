@@ -3,14 +3,8 @@
 //! # Contract
 //! Every change is answered once. A process that begins has the paths of its configuration,
 //! or where hosts are told of paths, those that a mark of the one before it names.
-use super::make;
-use super::rig::Rig;
-use alloc::boxed::Box;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::host::{Change, Changed, HostControl, PathState};
-use policy::PathIndex;
+use super::prelude::*;
+use engine::host::{Change, Changed};
 use policy::limits::PATHS_MAX;
 
 /// How long a change may take, ns: less than most faults last, so that some are called off.

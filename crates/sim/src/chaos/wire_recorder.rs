@@ -10,9 +10,7 @@
 //! # Limits
 //! NVMe/TCP from its first PDU on, and NBD with options and requests of fixed newstyle. Payload is
 //! not looked at.
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
+use super::prelude::*;
 use nbd::wire::{
     ChunkHeader, Greeting, OPTION_REPLY_MAGIC, OptionHeader, OptionReply, REQUEST_MAGIC,
     RequestHeader, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, chunk, cmd,

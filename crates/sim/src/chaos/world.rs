@@ -10,22 +10,17 @@
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
 use super::START_NS;
-use super::disk::Disk;
 use super::late::{Late, Overtaken};
 use super::late_write_checker::Execution;
-use super::node::{Body, Conn, End, Halt, Node, Process, Wire};
+use super::node::{Conn, End, Process};
 use super::peaks::Peaks;
+use super::prelude::*;
 use super::story::{Line, Lines};
 use super::touch::Mark;
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use alloc::string::String;
-use alloc::vec::Vec;
+use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
-use core::ops::Range;
-use engine::machine::{Closed, DeviceError, Memory, Send};
-use engine::{ConnId, DeviceOp, DeviceRequest, Output};
-use shape::Random;
+use engine::DeviceOp;
+use engine::machine::Send;
 
 /// Verb in the line of a device that executes a request.
 const EXECUTES: &str = "executes";

@@ -1,10 +1,10 @@
 //! Requests of applications: drawn, filled with tags, submitted to the session.
-use super::{BLOCKS_MAX, Begun, CROWDED, Client};
+use super::{BLOCKS_MAX, Begun, CROWDED};
 use crate::chaos::disk::fill;
 use crate::chaos::orphan::Orphan;
 use crate::chaos::plan::PAUSES;
-use engine::machine::Memory;
-use nbd::{Kind, Request};
+use crate::chaos::prelude::*;
+use nbd::Kind;
 
 impl Client {
     /// Requests of a connection, as many as there may be now.

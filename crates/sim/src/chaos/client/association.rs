@@ -8,17 +8,13 @@
 //!
 //! # Limits
 //! Hosts do without multipath: a command that ends with a path's status is not repeated.
+use super::AGAIN_NS;
 use super::session::{NSID, Session};
-use super::{AGAIN_NS, Client, FrontEnd};
-use crate::chaos::disk::BLOCK;
-use crate::chaos::rig::KATO_MS;
+use crate::chaos::prelude::*;
 use crate::chaos::wire_recorder::ENTRIES;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use engine::{ConnId, Output};
 use nvme::host::{
-    Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, Digests, HostIdentity, IoQueue,
-    IoQueueConfig, NamespaceInfo,
+    Admin, AdminConfig, AdminEvent, ControllerInfo, HostIdentity, IoQueue, IoQueueConfig,
+    NamespaceInfo,
 };
 
 /// The subsystem of an export.

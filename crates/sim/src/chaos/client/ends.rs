@@ -3,13 +3,11 @@
 //! # Contract
 //! Each request ends once: a second end is a panic, which is a finding.
 use super::session::{Event, RequestError, Session};
-use super::{Begun, Client, Done, Failed, Record};
+use super::{Begun, Done, Record};
 use crate::chaos::disk::tag;
-use crate::chaos::history::{Deed, NEVER, Op, Tag};
 use crate::chaos::orphan::Orphan;
-use engine::machine::Memory;
-use engine::{ConnId, Output};
-use nbd::{Errno, Kind};
+use crate::chaos::prelude::*;
+use nbd::Kind;
 
 impl Client {
     /// Takes what a session has to say.

@@ -1,10 +1,8 @@
 //! Applications as a machine among the others.
-use super::Client;
 use super::association::Association;
 use super::session::Session;
-use alloc::vec::Vec;
-use engine::machine::{Closed, DeviceError, Memory, Place, Send};
-use engine::{ConnId, Machine, Output};
+use crate::chaos::prelude::*;
+use engine::machine::{Place, Send};
 
 impl Machine for Client {
     type Control = ();

@@ -3,13 +3,10 @@
 //! # Contract
 //! Requests are those of NBD; their offsets are bytes of the volume. After [`Event::Over`] the
 //! connection is to be closed, and after [`Session::handle_closed`] every request has ended.
-use crate::chaos::disk::BLOCK;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::fmt;
+use crate::chaos::prelude::*;
+use nbd::Kind;
 use nbd::client::CommandError;
 use nbd::client::Event as NbdEvent;
-use nbd::{Errno, Kind, Request};
 use nvme::host::{Command, IoQueue, QueueEvent};
 use nvme::wire::Status;
 use nvme::wire::status::Class;

@@ -11,16 +11,12 @@
 //! Where caches may be lost, everything that was ever there may be there again: flushes are not
 //! taken into account.
 use super::session::RequestError;
-use super::{Begun, Client, Orphan};
+use super::{Begun, Orphan};
 use crate::chaos::disk::tag;
-use crate::chaos::history::BLANK;
-use alloc::collections::BTreeSet;
+use crate::chaos::prelude::*;
 use alloc::format;
 use alloc::vec;
-use alloc::vec::Vec;
-use core::ops::Range;
-use engine::machine::Memory;
-use nbd::{Kind, Request};
+use nbd::Kind;
 
 /// How many an application has.
 pub const ZEROED: u64 = 8;

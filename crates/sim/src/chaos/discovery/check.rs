@@ -1,7 +1,5 @@
 //! Checks of discovery after all faults have ended.
-use crate::chaos::node::Body;
-use crate::chaos::run::{Course, Finding};
-use alloc::string::String;
+use crate::chaos::prelude::*;
 
 impl Course<'_> {
     /// A host's reactor that has not heard of what is told, or goes by what is not.

@@ -1,9 +1,5 @@
 //! Faults of discovery: what is told changes, who tells is gone, and what is told is not heard.
-use crate::chaos::fault::Whom;
-use crate::chaos::kind::Kind;
-use crate::chaos::plan::Fault;
-use crate::chaos::rig::Rig;
-use crate::chaos::run::Course;
+use crate::chaos::prelude::*;
 
 impl Rig {
     /// A path is withheld for one reason more, or for one less.

@@ -3,11 +3,7 @@
 //! # Contract
 //! Drawn apart from everything else: worlds without discovery are what they would be if there were
 //! none.
-use crate::chaos::aim;
-use crate::chaos::kind::Kind;
-use crate::chaos::plan::{Plan, WINDOW_NS, fault, lasts_ns};
-use alloc::vec::Vec;
-use shape::Random;
+use crate::chaos::prelude::*;
 
 /// One world in so many.
 const ONE_IN: u64 = 5;

@@ -9,9 +9,8 @@
 //! # Contract
 //! A read that meets a write is held to this much: what it saw was not replaced by a write that had
 //! ended before it began.
-use super::super::rig::{KATO_MS, QUIESCE_NS};
-use super::{BLANK, Deed, History, NEVER, Op, Wrong};
-use alloc::vec::Vec;
+use super::Wrong;
+use crate::chaos::prelude::*;
 
 /// For how long after its bad end a write may yet be executed.
 const LATE_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;

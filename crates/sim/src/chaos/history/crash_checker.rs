@@ -3,8 +3,8 @@
 //! # Contract
 //! Of each block the last write that must not be gone: one that was acknowledged, or one that was
 //! flushed besides. A copy has that one, or one that had not ended when it began, or a later one.
-use super::{BLANK, Deed, History, NEVER, Op, Tag, Wrong};
-use alloc::vec::Vec;
+use super::Wrong;
+use crate::chaos::prelude::*;
 
 /// See the module.
 pub struct Floors<'a> {

@@ -7,8 +7,8 @@
 //!
 //! # Limits
 //! Nothing is said of what a loss of caches lies between.
-use super::{BLANK, Deed, Op, Wrong, written};
-use alloc::vec::Vec;
+use super::{Wrong, written};
+use crate::chaos::prelude::*;
 
 /// The first thing that is wrong with what happened to a block.
 ///

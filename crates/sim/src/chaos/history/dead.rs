@@ -8,8 +8,7 @@
 //! # Contract
 //! A later write is known by its good end, or by a read that saw it. A failed one proves
 //! nothing: it may never have left the host.
-use super::{Deed, History, NEVER, Op, Tag};
-use alloc::vec::Vec;
+use crate::chaos::prelude::*;
 
 /// One death, and what followed from it.
 #[derive(Clone, Copy, Debug)]

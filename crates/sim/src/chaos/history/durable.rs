@@ -5,8 +5,7 @@
 //! under way with it; later ones cover the others' writes only (T13). It is not known which writes
 //! that controller had: so of all that had ended when such a flush failed, those that no flush
 //! covered that was over before it began are not known to be durable.
-use super::{Deed, History, Op};
-use alloc::collections::BTreeMap;
+use crate::chaos::prelude::*;
 
 /// Writes that are durable at a crash.
 pub(super) struct Durable<'a> {

@@ -1,5 +1,5 @@
 //! When a value of a block was there, as far as its operations tell.
-use super::Op;
+use crate::chaos::prelude::*;
 
 /// See [`Epoch::check`](super::Epoch::check).
 pub(super) struct Zone {

@@ -10,11 +10,9 @@
 //! # Limits
 //! Left out: faults that need discovery, and unrelated clients of exports (the mirror is smaller
 //! than what they ask for).
-use super::super::aim;
-use super::super::kind::{Kind, of_kinds};
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::plan::{MS, Whom, fault};
-use shape::Random;
+use super::super::kind::of_kinds;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// Requests of a world, at least.
 const REQUESTS: u64 = 2000;

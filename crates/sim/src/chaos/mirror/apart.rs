@@ -4,8 +4,7 @@
 //!
 //! # Contract
 //! Decides, from a plan and its seed, in which worlds that is so: in half of them.
-use super::super::plan::Plan;
-use shape::Random;
+use crate::chaos::prelude::*;
 
 /// A plan, perhaps with the mirror on a second core.
 pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {

@@ -6,11 +6,8 @@
 //! happen (see `ample`). The first leg is taken out and returned, and rebuilds are so slow there
 //! that the second one leaves before that one is over. The second leg lacks few regions, or none; a
 //! mirror that reads a region of it that was written meanwhile gives old data.
-use super::super::kind::Kind;
-use super::super::plan::{Plan, WINDOW_NS};
-use super::ample::is_mild;
-use super::plan::{MS, Whom, fault};
-use shape::Random;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// One region of such worlds in a second.
 const CEILING: u64 = 64 << 10;

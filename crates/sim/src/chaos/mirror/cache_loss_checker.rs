@@ -1,9 +1,7 @@
 //! Hosts that die with a mirror, those that take it over, and what legs had lost by then.
-use super::super::plan::Fault;
-use super::super::run::Course;
 use super::crash_checker::Legs;
 use super::exchanged::leg_of;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use crate::chaos::prelude::*;
 
 /// The bit of [`Fault::whom`] that says that another host comes after one that died.
 pub(super) const OTHER: u64 = 1 << 12;

@@ -1,11 +1,6 @@
 //! Checks of a mirror that is quiescent.
-use super::super::judged::Check;
-use super::super::run::{Course, Finding};
 use super::crash_checker::Legs;
-use alloc::string::String;
-use alloc::vec::Vec;
-use engine::host::PathState;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use crate::chaos::prelude::*;
 use mirror::assembly::{Wishes, assemble};
 use mirror::superblock::LegState;
 

@@ -8,18 +8,10 @@
 //! Twice: as it is (all processes die), and as it is after all caches were lost. Looking changes
 //! nothing.
 use super::super::disk;
-use super::super::disk::Disk;
-use super::super::history::{Floors, Tag};
-use super::super::judged::Check;
-use super::super::rig::Host;
-use super::super::run::{Course, Finding};
+use super::super::history::Floors;
 use super::make::crc32c;
-use alloc::collections::BTreeMap;
-use alloc::string::String;
-use alloc::vec::Vec;
+use crate::chaos::prelude::*;
 use core::cell::RefCell;
-use core::ops::Range;
-use engine::mirror::{MIRRORS_FROM, MirrorState};
 use mirror::Superblock;
 use mirror::assembly::{Assembly, Role, Wishes, assemble};
 use mirror::bad::BadKind;

@@ -9,15 +9,9 @@
 //! # Limits
 //! Devices are not slow at once, and only once the mirror runs and its legs have their lease: what
 //! is outstanding when they become so was given to legs that were fast.
-use super::super::aim;
-use super::super::judged::Check;
-use super::super::kind::Kind;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::super::run::Course;
-use super::plan::{MS, fault};
-use engine::host::PathState;
-use engine::mirror::{LegReport, MIRRORS_FROM, MirrorState};
-use shape::Random;
+use super::plan::MS;
+use crate::chaos::prelude::*;
+use engine::mirror::LegReport;
 
 /// One world of so many.
 const OF: u64 = 24;

@@ -6,11 +6,9 @@
 //! Drawn apart from the rest, on top of it. Worlds in which little may happen (see `ample`) are as
 //! they were.
 use super::super::aim::aim_at_cells;
-use super::super::kind::Kind;
-use super::super::plan::{Plan, WINDOW_NS};
-use super::ample::{KINDS, is_mild};
-use super::plan::{MS, Whom, fault};
-use shape::Random;
+use super::ample::KINDS;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// Cells of the table that one world aims at, besides those of `ample`.
 const CELLS_EACH: u64 = 12;

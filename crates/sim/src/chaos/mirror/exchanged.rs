@@ -10,15 +10,9 @@
 //!
 //! # Limits
 //! The other mirror has another name and another number. An engine of it does not run.
-use super::super::judged::Check;
-use super::super::kind::Kind;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::super::run::{Course, Finding};
-use super::LEG_BYTES;
-use super::ample::is_mild;
-use super::plan::{MS, Whom, fault};
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 use engine::mirror::LegReport;
-use shape::Random;
 
 /// A plan, perhaps with legs that are exchanged.
 pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {

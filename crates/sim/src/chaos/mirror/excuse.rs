@@ -7,14 +7,10 @@
 //! reads near it, until that was written. A flush may fail once for each path of a leg that left
 //! with what its controller had cached (T13), where no other leg was in sync. A flush that fails
 //! says that what was acknowledged before it may be lost; later ones do not cover that.
-use super::super::client::{BLOCKS_MAX, Failed, RequestError};
-use super::super::judged::Check;
-use super::super::run::Course;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::mirror::{LegReport, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use super::super::client::{BLOCKS_MAX, RequestError};
+use crate::chaos::prelude::*;
+use engine::mirror::{LegReport, MirrorOrder};
 use mirror::assembly::Wishes;
-use nbd::Errno;
 
 /// Report about a leg that does not return because it is too short.
 const SHORT: &str = "it was cut off";

@@ -12,18 +12,10 @@
 //!
 //! # Limits
 //! Where writes are wanted late (`LateWrites`) no device hangs: they would be later than late.
-use super::super::aim;
-use super::super::kind::Kind;
 use super::super::late::LONGER_NS;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
 use super::super::rig::IO_TIMEOUT_NS;
-use super::super::run::Course;
-use super::super::strike::bit;
-use super::ample::is_mild;
-use super::plan::{MS, Whom, fault};
-use alloc::vec::Vec;
-use engine::LocalDevice;
-use shape::Random;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// How long after its end requests may fail because of one: what hangs longest, and time-outs.
 pub(in crate::chaos) const OVER_NS: u64 = LONGER_NS + IO_TIMEOUT_NS;

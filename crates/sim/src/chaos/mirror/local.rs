@@ -12,16 +12,10 @@
 //! # Limits
 //! A process that was overtaken does not go on for longer than that: its further messages and
 //! requests are not modelled. Requests that its devices had before it stood still are done by then.
-use super::super::aim;
-use super::super::kind::Kind;
-use super::super::node::Halt;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::super::run::Course;
-use super::super::strike::{bit, high_bit};
-use super::ample::is_mild;
+use super::super::strike::high_bit;
 use super::hung::add_mild;
-use super::plan::{MS, fault};
-use shape::Random;
+use super::plan::MS;
+use crate::chaos::prelude::*;
 
 /// Of the worlds in which little may happen one of so many has local legs.
 const OF: u64 = 5;

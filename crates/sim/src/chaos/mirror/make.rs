@@ -1,23 +1,18 @@
 //! Initial legs of a mirror, and the engine of its host.
-use super::super::disk::{self, BLOCK, Disk};
-use super::super::front;
-use super::super::make;
-use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
-use super::{LEG_BYTES, Shape};
-use alloc::vec::Vec;
-use engine::Core;
-use engine::export::{ExportControl, Offer};
+use super::super::disk;
+use super::super::rig::SPARE_PATHS;
+use super::Shape;
+use crate::chaos::prelude::*;
+use engine::export::Offer;
 use engine::host::{HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
-use engine::mirror::{Devices, LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
-use engine::{LocalDevice, Machine, Span};
+use engine::mirror::{Devices, LegConfig, MirrorConfig, MirrorsConfig};
 use mirror::bitmap::{Bitmap, PAGE_BYTES};
 use mirror::events::{New, NewLeg};
 use mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
 use mirror::machine::Speed;
 use mirror::superblock::Owner;
 use mirror::{Id, Label, Name, Properties, Superblock};
-use policy::Knobs;
 
 /// Small, so that there are holes among what applications write.
 const HOLE_BYTES: u32 = 4096;

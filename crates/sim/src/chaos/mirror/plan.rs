@@ -3,14 +3,13 @@
 //! # Contract
 //! Besides single faults there are courses: what takes several of them in a row to be dangerous,
 //! with times that fit each other.
-use super::super::kind::{Kind, of_kinds};
+use super::super::kind::of_kinds;
 pub(super) use super::super::plan::fault;
-use super::super::plan::{Fault, Plan, WINDOW_NS, habit, lasts_ns, policy};
-use super::super::rig::{Layout, More};
+use super::super::plan::{habit, policy};
+use super::super::rig::More;
 use super::Shape;
-use alloc::vec::Vec;
+use crate::chaos::prelude::*;
 use engine::limits::SCRATCH_BYTES;
-use shape::Random;
 
 pub(super) const MS: u64 = 1_000_000;
 /// So that three missed beats, and one more, are longer than the bound of writes that a dead host

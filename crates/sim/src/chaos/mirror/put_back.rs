@@ -18,21 +18,13 @@
 //! is one whose older state would pass by itself, since that can't be detected, and one that the
 //! others call in sync, since a mirror does not start then without its user's consent: the newest
 //! contents may have been there alone.
-use super::super::judged::Check;
-use super::super::kind::Kind;
-use super::super::node::Body;
-use super::super::plan::{Plan, WINDOW_NS};
-use super::super::run::Course;
-use super::ample::is_mild;
 use super::crash_checker::Legs;
 use super::exchanged::leg_of;
-use super::plan::{MS, Whom, fault};
-use alloc::vec::Vec;
-use engine::mirror::MIRRORS_FROM;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 use mirror::Superblock;
 use mirror::history::Standing;
 use mirror::superblock::LegState;
-use shape::Random;
 
 /// By then a mirror runs, mostly.
 const BEGUN_NS: u64 = 2_000 * MS;

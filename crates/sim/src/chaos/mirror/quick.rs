@@ -6,12 +6,9 @@
 //! Drawn apart from the rest, on top of it: of those that other hosts reach, and in which much may
 //! happen (see `ample`), three in four have such beats. A host dies twice there while legs execute
 //! writes late: it comes again, and another one takes over.
-use super::super::kind::Kind;
-use super::super::plan::{Plan, WINDOW_NS};
-use super::ample::is_mild;
 use super::cache_loss_checker::OTHER;
-use super::plan::{MS, Whom, fault};
-use shape::Random;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// Five and a half of each are shorter than the bound.
 const BEATS_MS: [u32; 3] = [150, 250, 400];

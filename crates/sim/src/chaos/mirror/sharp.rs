@@ -8,11 +8,8 @@
 //! # Limits
 //! Legs without a fence have one path each and fail as soon as that is lost, and their host lives:
 //! else what is executed late could come over newer data whatever a mirror does.
-use super::super::kind::Kind;
-use super::super::plan::{Plan, WINDOW_NS};
-use super::LEG_BYTES;
-use super::plan::{MS, Whom, fault};
-use shape::Random;
+use super::plan::{MS, Whom};
+use crate::chaos::prelude::*;
 
 /// By then applications have ended, mostly, and a mirror has forgotten what it intended, where it
 /// may: after twice the time that a region must be quiet.

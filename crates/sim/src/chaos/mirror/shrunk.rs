@@ -13,22 +13,12 @@
 //! Shrinking and growing while no engine runs, or between two checks of it, goes unnoticed
 //! ([docs/mirrors.md](../../../../../docs/mirrors.md)). The leg's metadata stay. Ranges that users
 //! have accepted as lost are not checked any more.
-use super::super::disk::BLOCK;
-use super::super::fault::Whom;
-use super::super::judged::Check;
-use super::super::kind::Kind;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::super::run::Course;
-use super::ample::is_mild;
 use super::crash_checker::Legs;
-use super::plan::{self, MS, fault};
+use super::plan::{self, MS};
 use super::put_back::LATE_NS;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::host::PathState;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use crate::chaos::prelude::*;
+use engine::mirror::MirrorOrder;
 use mirror::Superblock;
-use shape::Random;
 
 /// The bit of [`Fault::whom`] that says that the host dies while the leg is small.
 const DIES: u64 = 1 << 15;
