@@ -12,7 +12,6 @@ use super::plan;
 use super::prelude::*;
 use super::rig::More;
 
-const MS: u64 = 1_000_000;
 /// Cells that one world aims at.
 const CELLS_EACH: u64 = 5;
 /// Faults of a world that are not aimed.
@@ -83,17 +82,16 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     plan.faults.clear();
     let kinds = &Kind::ALL[..Kind::EVERYWHERE];
     aim_at_cells(plan, kinds, (CELLS_EACH, 61), random);
-    let (layout, faults) = (&plan.layout, &mut plan.faults);
     for _ in 0..FREE + random.up_to(FREE) {
         // The kinds of the first worlds that lose data.
         let kinds = [Kind::FIRST, Kind::EVERYWHERE][random.up_to(1) as usize];
         let kind = Kind::ALL[random.up_to(kinds as u64 - 1) as usize];
-        if layout.allows(kind) {
+        if plan.layout.allows(kind) {
             let at_ns = late(kind).max(random.up_to(WINDOW_NS));
-            let whom = random.up_to(u64::MAX);
-            faults.push(fault(kind, at_ns, whom, random));
+            plan.add_drawn(kind, at_ns, random);
         }
     }
+    let faults = &mut plan.faults;
     let slow = |fault: &&Fault| matches!(fault.kind, Kind::SlowDisk | Kind::LateWrites);
     let resets: Vec<Fault> = faults.iter().filter(slow).map(reset_within).collect();
     faults.extend(resets);

@@ -4,7 +4,6 @@ use super::rig::SPARE_PATHS;
 use super::story::LOSS;
 use nvme::limits::IDLE_NS;
 
-const SECOND: u64 = 1_000_000_000;
 /// Several keep-alive time-outs, and longer than any hold.
 pub(super) const CALM_NS: u64 = 4 * SECOND;
 /// Moves that an I/O may have where there are few paths; else twice as many as there are (T4).

@@ -39,7 +39,7 @@ const CROWDED: u64 = 8;
 const AGAIN_NS: u64 = 50_000_000;
 
 /// Behaviour of a client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Habit {
     /// Connections.
     pub connections: u32,

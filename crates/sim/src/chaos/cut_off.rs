@@ -9,7 +9,6 @@
 //! blocks. All others are as they would be without.
 use super::prelude::*;
 
-const MS: u64 = 1_000_000;
 /// Which share of seeds.
 const ONE_OF: u64 = 6;
 /// It begins in this time from the first fault on.
@@ -32,14 +31,10 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     let host = random.up_to(layout.hosts as u64 - 1);
     let target = random.up_to(targets - 1);
     let at_ns = random.up_to(WINDOW_NS);
-    let mut add = |kind, address, at_ns, lasts_ns| {
-        let fault = fault(kind, at_ns, lasts_ns, 8 * address + host);
-        plan.faults.push(fault);
-    };
     for port in 0..ports {
         let address = target + port * targets;
-        add(Kind::Partition, address, at_ns, CUT_NS);
+        plan.add(Kind::Partition, at_ns, CUT_NS, 8 * address + host);
     }
     let power_ns = at_ns + POWER_NS + random.up_to(400 * MS);
-    add(Kind::Power, target, power_ns, 100 * MS);
+    plan.add(Kind::Power, power_ns, 100 * MS, 8 * target + host);
 }

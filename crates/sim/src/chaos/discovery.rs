@@ -34,7 +34,6 @@ use engine::target::TargetConfig;
 use nvme::controller::{DiscoveryChange, PortConfig, PortOffer, Referral};
 use nvme::wire::fabrics::DISCOVERY_NQN;
 
-const MS: u64 = 1_000_000;
 /// Until what was refused is asked for again, ns.
 const AGAIN_NS: u64 = 100 * MS;
 /// Controllers there are at most.

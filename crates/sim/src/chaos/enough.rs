@@ -23,11 +23,8 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
         true => (MILD, MILD_EACH, 2 * WINDOW_NS),
         false => (SURE, SURE_EACH, WINDOW_NS),
     };
-    let more = kinds.iter().flat_map(|&kind| iter::repeat_n(kind, each));
-    let more = more.map(|kind| {
+    for kind in kinds.iter().flat_map(|&kind| iter::repeat_n(kind, each)) {
         let at_ns = random.up_to(within_ns);
-        let whom = random.up_to(u64::MAX);
-        aim::fault(kind, at_ns, whom, random)
-    });
-    plan.faults.extend(more);
+        plan.add_drawn(kind, at_ns, random);
+    }
 }

@@ -18,7 +18,6 @@ use engine::host::HostEngine;
 use policy::Group;
 use policy::limits::{BUCKETS, WEIGHT_WHOLE};
 
-const SECOND: u64 = 1_000_000_000;
 /// Requests of each host, each time.
 const EXERCISES: u64 = 200;
 /// Bound of each of those, ns.

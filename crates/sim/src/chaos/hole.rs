@@ -17,7 +17,6 @@
 use super::prelude::*;
 use super::strike::high_bit;
 
-const SECOND: u64 = 1_000_000_000;
 /// Of worlds in which large packets get lost, one in so many loses writes.
 const WRITES_ONE_OF: u64 = 2;
 /// How long nothing large passes, ns.

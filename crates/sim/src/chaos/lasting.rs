@@ -16,7 +16,6 @@ use super::prelude::*;
 use super::strike::is_halt;
 use nbd::limits::{HANDSHAKE_NS, STALL_NS};
 
-const MS: u64 = 1_000_000;
 /// Which share of seeds.
 const ONE_OF: u64 = 8;
 /// Its least duration, ns: longer than the detection of a lost peer, than the time for a handshake,

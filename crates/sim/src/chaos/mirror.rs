@@ -55,7 +55,7 @@ const EXAMINE_NS: u64 = 250_000_000;
 const EXAMINATIONS: u64 = 64;
 
 /// Properties of a mirror, and its use by its host.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
     /// At least 2.
     pub legs: usize,

@@ -80,3 +80,6 @@ mod world;
 
 /// Clock of every world at its beginning, ns.
 pub const START_NS: u64 = 1_000_000_000;
+/// A millisecond and a second, ns.
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;

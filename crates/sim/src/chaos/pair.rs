@@ -8,7 +8,6 @@
 //! goes on.
 use super::prelude::*;
 
-const MS: u64 = 1_000_000;
 /// Pairs begin in this time from the first fault on.
 const WINDOW_NS: u64 = 9_000 * MS;
 
@@ -34,8 +33,7 @@ const LATE_HEIR: Pair = (Kind::LateWrites, 2000, Kind::KillHost, 40);
 /// A plan with more in it.
 pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     for _ in 0..1 + random.up_to(1) {
-        let pair = PAIRS[random.up_to(PAIRS.len() as u64 - 1) as usize];
-        add(plan, pair, random);
+        add(plan, one_of(&PAIRS, random), random);
     }
     match random.up_to(5) {
         0 => everywhere(plan, Kind::Ana, random),
@@ -104,11 +102,10 @@ fn bequeath(plan: &mut Plan, random: &mut Random) {
     for half in 0..2 {
         let at_ns = half * WINDOW_NS / 2 + random.up_to(WINDOW_NS / 4);
         let whom = random.up_to(u64::MAX);
-        let mut fault = |kind, at_ns, lasts_ns| push(plan, whom, kind, at_ns, lasts_ns);
-        fault(Kind::KillHost, at_ns, 5 * MS + random.up_to(20 * MS));
+        plan.add(Kind::KillHost, at_ns, 5 * MS + random.up_to(20 * MS), whom);
         // Later, one flush is likely to have met that cache even if it was not asked to.
         let later_ns = 30 * MS + random.up_to(170 * MS);
-        fault(Kind::Power, at_ns + later_ns, 100 * MS);
+        plan.add(Kind::Power, at_ns + later_ns, 100 * MS, whom);
     }
 }
 
@@ -123,7 +120,7 @@ fn everywhere(plan: &mut Plan, kind: Kind, random: &mut Random) {
         _ => state,
     };
     for address in 0..plan.layout.targets as u64 * u64::from(plan.layout.ports) {
-        push(plan, whom + 8 * address, kind, at_ns, lasts_ns);
+        plan.add(kind, at_ns, lasts_ns, whom + 8 * address);
     }
 }
 
@@ -131,13 +128,8 @@ fn add(plan: &mut Plan, (first, first_ms, second, second_ms): Pair, random: &mut
     plan.layout.caches |= second == Kind::Power;
     let at_ns = random.up_to(WINDOW_NS);
     let whom = random.up_to(u64::MAX);
-    let mut fault = |kind, at_ns, lasts_ns| push(plan, whom, kind, at_ns, lasts_ns);
     let gap_ns = random.up_to(first_ms * MS / 4);
-    fault(first, at_ns, first_ms * MS);
+    plan.add(first, at_ns, first_ms * MS, whom);
     let lasts_ns = second_ms * MS / 4 + random.up_to(second_ms * MS * 3 / 4);
-    fault(second, at_ns + gap_ns, lasts_ns);
-}
-
-fn push(plan: &mut Plan, whom: u64, kind: Kind, at_ns: u64, lasts_ns: u64) {
-    plan.faults.push(fault(kind, at_ns, lasts_ns, whom));
+    plan.add(second, at_ns + gap_ns, lasts_ns, whom);
 }

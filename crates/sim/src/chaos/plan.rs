@@ -17,7 +17,6 @@ use core::ops::RangeInclusive;
 use engine::limits::SCRATCH_BYTES;
 use policy::Aggregate;
 
-const MS: u64 = 1_000_000;
 /// Faults begin in this time from the first on.
 pub(super) const WINDOW_NS: u64 = 12_000 * MS;
 /// The shortest and the longest time that one lasts.
@@ -107,6 +106,43 @@ impl Plan {
         mirror::plan::plan(seed).with(before(&LAYERS_OF_MIRRORS, layer))
     }
 
+    /// Adds a fault that waits for nothing.
+    pub(super) fn add(&mut self, kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) {
+        self.faults.push(fault(kind, at_ns, lasts_ns, whom));
+    }
+
+    /// Adds the same fault for each of those.
+    pub(super) fn add_each(
+        &mut self,
+        kind: Kind,
+        at_ns: u64,
+        lasts_ns: u64,
+        those: impl Iterator<Item = u64>,
+    ) {
+        let faults = those.map(|whom| fault(kind, at_ns, lasts_ns, whom));
+        self.faults.extend(faults);
+    }
+
+    /// Adds a fault whose target and duration are drawn.
+    pub(super) fn add_drawn(&mut self, kind: Kind, at_ns: u64, random: &mut Random) {
+        let whom = random.up_to(u64::MAX);
+        self.faults.push(aim::fault(kind, at_ns, whom, random));
+    }
+
+    /// Adds so many of these kinds, which begin then and in the time that follows, ns.
+    pub(super) fn add_some(
+        &mut self,
+        (kinds, count): (&[Kind], u64),
+        (from_ns, within_ns): (u64, u64),
+        random: &mut Random,
+    ) {
+        for _ in 0..count {
+            let kind = one_of(kinds, random);
+            let at_ns = from_ns + random.up_to(within_ns);
+            self.add_drawn(kind, at_ns, random);
+        }
+    }
+
     fn with(mut self, layers: &[Layer]) -> Self {
         for (_, salt, add) in layers {
             let random = &mut Random::new(self.seed ^ salt);
@@ -172,7 +208,7 @@ pub(super) fn habit(
     total: u64,
 ) -> Habit {
     let (least, most) = blocks.into_inner();
-    let habit = Habit {
+    let mut habit = Habit {
         connections: 1 + random.up_to(connections) as u32,
         depth: 1 + random.up_to(15) as u16,
         blocks: least << random.up_to((most / least).ilog2().into()),
@@ -180,18 +216,12 @@ pub(super) fn habit(
         writes: 64 + random.up_to(128),
         flushes: random.up_to(24),
         share: (0, 1),
-        pause_ns: 0,
-        crowded: 0,
         unit: BLOCK as u64,
         homes: 1,
-        base: 0,
-        front_end: FrontEnd::Nbd,
+        ..Habit::default()
     };
-    let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
-    Habit {
-        pause_ns: spread_ns * PAUSES,
-        ..habit
-    }
+    habit.pause_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total * PAUSES;
+    habit
 }
 
 pub(super) fn policy(random: &mut Random) -> Policy {
@@ -203,7 +233,12 @@ pub(super) fn policy(random: &mut Random) -> Policy {
         Policy::Soonest,
         Policy::Soonest,
     ];
-    all[random.up_to(all.len() as u64 - 1) as usize]
+    one_of(&all, random)
+}
+
+/// Draws one of these, each as likely as the others.
+pub(super) fn one_of<T: Copy>(those: &[T], random: &mut Random) -> T {
+    those[random.up_to(those.len() as u64 - 1) as usize]
 }
 
 fn drawn(layout: &Layout, random: &mut Random) -> Fault {

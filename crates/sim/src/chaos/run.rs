@@ -15,7 +15,6 @@ use core::cell::RefCell;
 use engine::host::Recovery;
 use nvme::limits::IDLE_WANTED_NS;
 
-const SECOND: u64 = 1_000_000_000;
 /// Time of a stop for I/O under way.
 pub const DRAIN_NS: u64 = 5 * SECOND;
 /// How long the world has to come to rest once the last fault is over. A target whose places are

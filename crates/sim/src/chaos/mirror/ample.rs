@@ -11,7 +11,7 @@
 //! Left out: faults that need discovery, and unrelated clients of exports (the mirror is smaller
 //! than what they ask for).
 use super::super::kind::of_kinds;
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// Requests of a world, at least.
@@ -68,15 +68,13 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     };
     let more = FAULTS.saturating_sub(plan.faults.len()) as u64 + random.up_to(3);
     for _ in 0..more {
-        let kind = kinds[random.up_to(kinds.len() as u64 - 1) as usize];
-        let kind = match kind {
+        let kind = match one_of(kinds, random) {
             Kind::Damage if !plan.layout.digests => Kind::OneWay,
             Kind::Power if !plan.layout.caches => Kind::Kill,
             kind => kind,
         };
         let at_ns = aim::late(kind).max(random.up_to(WINDOW_NS));
-        let whom = random.up_to(u64::MAX);
-        plan.faults.push(aim::fault(kind, at_ns, whom, random));
+        plan.add_drawn(kind, at_ns, random);
     }
 }
 
@@ -93,9 +91,6 @@ fn fail_a_copy(plan: &mut Plan, random: &mut Random) {
     let at_ns = random.up_to(WINDOW_NS / 2);
     let away_ns = (200 + random.up_to(2000)) * MS;
     let back_ns = at_ns + away_ns + random.up_to(40) * MS;
-    for it in whom.processes(leg).take(1) {
-        let out = fault(Kind::FailLeg, at_ns, away_ns, it);
-        let fails = fault(Kind::OneWrite, back_ns, 500 * MS, it);
-        plan.faults.extend([out, fails]);
-    }
+    plan.add(Kind::FailLeg, at_ns, away_ns, whom.first(leg));
+    plan.add(Kind::OneWrite, back_ns, 500 * MS, whom.first(leg));
 }

@@ -6,7 +6,7 @@
 //! happen (see `ample`). The first leg is taken out and returned, and rebuilds are so slow there
 //! that the second one leaves before that one is over. The second leg lacks few regions, or none; a
 //! mirror that reads a region of it that was written meanwhile gives old data.
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// One region of such worlds in a second.
@@ -30,26 +30,15 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
     let back_ns = at_ns + (300 + random.up_to(1_500)) * MS;
     let blink_ns = back_ns + (100 + random.up_to(1_500)) * MS;
     let away_ns = (5 + random.up_to(300)) * MS;
-    let mut add = |kind, at_ns, lasts_ns, whom| {
-        plan.faults.push(fault(kind, at_ns, lasts_ns, whom));
-    };
-    let out = whom.processes(first).take(1);
-    out.for_each(|it| add(Kind::FailLeg, at_ns, back_ns - at_ns, it));
+    plan.add(Kind::FailLeg, at_ns, back_ns - at_ns, whom.first(first));
     match random.up_to(1) {
-        0 => {
-            let out = whom.processes(first + 1).take(1);
-            out.for_each(|it| add(Kind::FailLeg, blink_ns, away_ns, it));
-        }
-        _ => {
-            let all = whom.processes(first + 1);
-            all.for_each(|it| add(Kind::Kill, blink_ns, away_ns, it));
-        }
+        0 => plan.add(Kind::FailLeg, blink_ns, away_ns, whom.first(first + 1)),
+        _ => plan.add_each(Kind::Kill, blink_ns, away_ns, whom.processes(first + 1)),
     }
     for _ in 0..FLAWS {
         whom.free = random.up_to(1 << 40);
         let at_ns = blink_ns + random.up_to(2_000) * MS;
         let lasts_ns = (500 + random.up_to(2_000)) * MS;
-        let there = whom.paths(first + 2).take(1);
-        there.for_each(|it| add(Kind::Media, at_ns, lasts_ns, it));
+        plan.add(Kind::Media, at_ns, lasts_ns, whom.first(first + 2));
     }
 }

@@ -9,7 +9,6 @@
 //! # Limits
 //! Devices are not slow at once, and only once the mirror runs and its legs have their lease: what
 //! is outstanding when they become so was given to legs that were fast.
-use super::plan::MS;
 use crate::chaos::prelude::*;
 use engine::mirror::LegReport;
 
@@ -50,12 +49,7 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
         when: Some(PathState::Live),
         ..fault(Kind::DeepQueue, 0, LASTS_NS, whom)
     });
-    for _ in 0..FAULTS {
-        let kind = CLIENTS[random.up_to(CLIENTS.len() as u64 - 1) as usize];
-        let at_ns = 2_000 * MS + random.up_to(2 * WINDOW_NS);
-        let whom = random.up_to(u64::MAX);
-        plan.faults.push(aim::fault(kind, at_ns, whom, random));
-    }
+    plan.add_some((&CLIENTS, FAULTS), (2_000 * MS, 2 * WINDOW_NS), random);
 }
 
 /// How long a request takes at last, ns. A leg has 16 requests outstanding at least: a heartbeat,

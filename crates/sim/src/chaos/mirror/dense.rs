@@ -7,7 +7,7 @@
 //! they were.
 use super::super::aim::aim_at_cells;
 use super::ample::KINDS;
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// Cells of the table that one world aims at, besides those of `ample`.
@@ -39,9 +39,7 @@ fn lose_caches(plan: &mut Plan, random: &mut Random) {
     let mut at_ns = WINDOW_NS + random.up_to(AFTER_NS);
     for leg in first..first + whom.legs {
         let away_ns = (5 + random.up_to(200)) * MS;
-        for it in whom.processes(leg) {
-            plan.faults.push(fault(Kind::Power, at_ns, away_ns, it));
-        }
+        plan.add_each(Kind::Power, at_ns, away_ns, whom.processes(leg));
         at_ns += away_ns + random.up_to(2_000) * MS;
     }
 }
@@ -55,16 +53,11 @@ fn spoil(plan: &mut Plan, random: &mut Random) {
     let mut whom = Whom::new(&plan.layout, random);
     let leg = random.up_to(whom.legs - 1);
     let at_ns = random.up_to(WINDOW_NS / 2);
-    for it in whom.paths(leg) {
-        plan.faults
-            .push(fault(Kind::SlowDisk, at_ns, 4_000 * MS, it));
-    }
+    plan.add_each(Kind::SlowDisk, at_ns, 4_000 * MS, whom.paths(leg));
     for number in 0..8 {
         whom.free = random.up_to(1 << 40);
         let at_ns = at_ns + number * 500 * MS;
         let lasts_ns = (100 + random.up_to(400)) * MS;
-        let there = whom.paths(leg).take(1);
-        let flaws = there.map(|it| fault(Kind::Media, at_ns, lasts_ns, it));
-        plan.faults.extend(flaws);
+        plan.add(Kind::Media, at_ns, lasts_ns, whom.first(leg));
     }
 }

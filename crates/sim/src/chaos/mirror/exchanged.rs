@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! The other mirror has another name and another number. An engine of it does not run.
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 use engine::mirror::LegReport;
 
@@ -29,9 +29,8 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
         whom.free = random.up_to(1 << 40);
         let at_ns = random.up_to(2 * WINDOW_NS);
         let lasts_ns = (5 << random.up_to(10)) * MS;
-        let it = whom.processes(random.up_to(whom.legs - 1)).take(1);
-        let it = it.map(|it| fault(Kind::Exchange, at_ns, lasts_ns, it));
-        plan.faults.extend(it);
+        let leg = random.up_to(whom.legs - 1);
+        plan.add(Kind::Exchange, at_ns, lasts_ns, whom.first(leg));
     }
 }
 

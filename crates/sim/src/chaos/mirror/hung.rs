@@ -14,7 +14,7 @@
 //! Where writes are wanted late (`LateWrites`) no device hangs: they would be later than late.
 use super::super::late::LONGER_NS;
 use super::super::rig::IO_TIMEOUT_NS;
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// How long after its end requests may fail because of one: what hangs longest, and time-outs.
@@ -30,7 +30,7 @@ const REQUESTS: u64 = 5_000;
 const BLOCKS: u64 = 64;
 const DEPTH: u16 = 8;
 /// Further faults, which hardly ever miss; and how often.
-const MILD: [Kind; 4] = [
+pub(super) const MILD: [Kind; 4] = [
     Kind::ClientReset,
     Kind::ClientReset,
     Kind::ClientHalfOpen,
@@ -72,17 +72,7 @@ fn with_little_else(plan: &mut Plan, random: &mut Random) {
         let lasts_ns = (500 << random.up_to(2)) * MS;
         hang(plan, at_ns, lasts_ns, random);
     }
-    add_mild(plan, BESIDE, HANGS * APART_NS, random);
-}
-
-/// With so many faults that take no leg and no host away, in this time.
-pub(super) fn add_mild(plan: &mut Plan, count: u64, within_ns: u64, random: &mut Random) {
-    for _ in 0..count {
-        let kind = MILD[random.up_to(MILD.len() as u64 - 1) as usize];
-        let at_ns = 500 * MS + random.up_to(within_ns);
-        let whom = random.up_to(u64::MAX);
-        plan.faults.push(aim::fault(kind, at_ns, whom, random));
-    }
+    plan.add_some((&MILD, BESIDE), (500 * MS, HANGS * APART_NS), random);
 }
 
 /// The device of a leg hangs; perhaps its host dies then, or loses its connections there.
@@ -90,23 +80,20 @@ fn hang(plan: &mut Plan, at_ns: u64, lasts_ns: u64, random: &mut Random) {
     let whom = Whom::new(&plan.layout, random);
     let leg = random.up_to(whom.legs - 1);
     let processes: Vec<u64> = whom.processes(leg).collect();
-    let it = processes[random.up_to(processes.len() as u64 - 1) as usize];
-    let hangs = fault(Kind::HungSubmit, at_ns, lasts_ns, it);
-    plan.faults.push(hangs);
+    plan.add(
+        Kind::HungSubmit,
+        at_ns,
+        lasts_ns,
+        one_of(&processes, random),
+    );
     let ends_ns = at_ns + 50 * MS + random.up_to(lasts_ns / 2);
     match random.up_to(3) {
         0 => {}
         1 => {
             let away_ns = (5 + random.up_to(400)) * MS;
-            let it = random.up_to(u64::MAX);
-            let dies = fault(Kind::KillHost, ends_ns, away_ns, it);
-            plan.faults.push(dies);
+            plan.add(Kind::KillHost, ends_ns, away_ns, random.up_to(u64::MAX));
         }
-        _ => {
-            let resets = whom.paths(leg);
-            let resets = resets.map(|it| fault(Kind::Reset, ends_ns, MS, it));
-            plan.faults.extend(resets);
-        }
+        _ => plan.add_each(Kind::Reset, ends_ns, MS, whom.paths(leg)),
     }
 }
 

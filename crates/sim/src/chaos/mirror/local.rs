@@ -13,8 +13,7 @@
 //! A process that was overtaken does not go on for longer than that: its further messages and
 //! requests are not modelled. Requests that its devices had before it stood still are done by then.
 use super::super::strike::high_bit;
-use super::hung::add_mild;
-use super::plan::MS;
+use super::hung::MILD;
 use crate::chaos::prelude::*;
 
 /// Of the worlds in which little may happen one of so many has local legs.
@@ -32,7 +31,7 @@ const BESIDE: [Kind; 6] = [
     Kind::CheckMirror,
 ];
 const FAULTS: u64 = 10;
-const MILD: u64 = 24;
+const MILDS: u64 = 24;
 
 /// A plan, perhaps with local legs, or a host that stands still.
 pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
@@ -48,9 +47,7 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
         let at_ns = random.up_to(WINDOW_NS);
         // Shorter than a keep-alive time-out, and longer than a lease.
         let lasts_ns = (100 << random.up_to(6)) * MS;
-        let whom = random.up_to(u64::MAX);
-        plan.faults
-            .push(fault(Kind::HaltHost, at_ns, lasts_ns, whom));
+        plan.add(Kind::HaltHost, at_ns, lasts_ns, random.up_to(u64::MAX));
     }
 }
 
@@ -68,17 +65,11 @@ fn with_local_legs(plan: &mut Plan, random: &mut Random) {
     for number in 0..HALTS {
         let at_ns = 1_500 * MS + number * APART_NS + random.up_to(3_000) * MS;
         let lasts_ns = (3_000 + random.up_to(4_000)) * MS;
-        let whom = random.up_to(u64::MAX);
-        plan.faults
-            .push(fault(Kind::HaltHost, at_ns, lasts_ns, whom));
+        plan.add(Kind::HaltHost, at_ns, lasts_ns, random.up_to(u64::MAX));
     }
-    for _ in 0..FAULTS {
-        let kind = BESIDE[random.up_to(BESIDE.len() as u64 - 1) as usize];
-        let at_ns = 1_000 * MS + random.up_to(HALTS * APART_NS);
-        let whom = random.up_to(u64::MAX);
-        plan.faults.push(aim::fault(kind, at_ns, whom, random));
-    }
-    add_mild(plan, MILD, HALTS * APART_NS / 2, random);
+    let all_ns = HALTS * APART_NS;
+    plan.add_some((&BESIDE, FAULTS), (1_000 * MS, all_ns), random);
+    plan.add_some((&MILD, MILDS), (500 * MS, all_ns / 2), random);
 }
 
 impl Course<'_> {

@@ -4,14 +4,12 @@
 //! Besides single faults there are courses: what takes several of them in a row to be dangerous,
 //! with times that fit each other.
 use super::super::kind::of_kinds;
-pub(super) use super::super::plan::fault;
 use super::super::plan::{habit, policy};
 use super::super::rig::More;
 use super::Shape;
 use crate::chaos::prelude::*;
 use engine::limits::SCRATCH_BYTES;
 
-pub(super) const MS: u64 = 1_000_000;
 /// So that three missed beats, and one more, are longer than the bound of writes that a dead host
 /// has left (T9).
 const BEAT_MS: u32 = 1000;
@@ -25,27 +23,24 @@ pub(in crate::chaos) const KINDS: [Kind; 40] = of_kinds![
 
 /// The plan of a seed.
 pub(in crate::chaos) fn plan(seed: u64) -> Plan {
-    let mut random = Random::new(seed ^ 0x3e66_d000);
-    let random = &mut random;
-    let layout = layout(random);
-    let mut faults = Vec::new();
+    let random = &mut Random::new(seed ^ 0x3e66_d000);
+    let mut plan = Plan {
+        seed,
+        layout: layout(random),
+        faults: Vec::new(),
+    };
     for _ in 0..4 + random.up_to(6) {
-        let kind = KINDS[random.up_to(KINDS.len() as u64 - 1) as usize];
-        if layout.allows(kind) {
+        let kind = one_of(&KINDS, random);
+        if plan.layout.allows(kind) {
             let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
-            let whom = random.up_to(u64::MAX);
-            faults.push(fault(kind, at_ns, lasts_ns, whom));
+            plan.add(kind, at_ns, lasts_ns, random.up_to(u64::MAX));
         }
     }
     for _ in 0..1 + random.up_to(2) {
-        course(&mut faults, &layout, random);
+        course(&mut plan, random);
     }
-    faults.sort_by_key(|fault| fault.at_ns);
-    Plan {
-        seed,
-        layout,
-        faults,
-    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
 }
 
 fn layout(random: &mut Random) -> Layout {
@@ -74,11 +69,7 @@ fn layout(random: &mut Random) -> Layout {
             patience_ns: [300, 1000, 5000][random.up_to(2) as usize] * MS,
             assemble_wait_ns: [1000, 10_000][random.up_to(1) as usize] * MS,
             ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],
-            unfenced: false,
-            core: 0,
-            put_back: false,
-            exchanged: false,
-            local: false,
+            ..Shape::default()
         }),
     }
 }
@@ -109,6 +100,11 @@ impl Whom {
         8 * (address + self.paths * self.free)
     }
 
+    /// The first process of a leg, and the first path to it: their addresses are equal.
+    pub fn first(&self, leg: u64) -> u64 {
+        self.at(leg % self.legs)
+    }
+
     /// All processes of a leg.
     pub fn processes(&self, leg: u64) -> impl Iterator<Item = u64> {
         let all = 0..self.targets;
@@ -125,88 +121,56 @@ impl Whom {
 }
 
 /// Several faults in a row, most of them about one leg.
-fn course(faults: &mut Vec<Fault>, layout: &Layout, random: &mut Random) {
-    let whom = &Whom::new(layout, random);
-    let first = random.up_to(whom.legs - 1);
+fn course(plan: &mut Plan, random: &mut Random) {
+    let whom = &Whom::new(&plan.layout, random);
+    let (first, host) = (random.up_to(whom.legs - 1), whom.at(0));
     let at_ns = random.up_to(WINDOW_NS / 2);
-    let dies = match layout.caches && random.up_to(1) == 0 {
+    let dies = match whom.caches && random.up_to(1) == 0 {
         true => Kind::Power,
         false => Kind::Kill,
     };
     match random.up_to(6) {
-        which @ 0..=2 => leaving(faults, (which, dies, first, at_ns), whom, random),
-        which => late(faults, (which, dies, first, at_ns), whom, random),
-    }
-}
-
-/// Legs that leave and return: which of these courses, how a process dies, the leg, and when.
-fn leaving(
-    faults: &mut Vec<Fault>,
-    (which, dies, first, at_ns): (u64, Kind, u64, u64),
-    whom: &Whom,
-    random: &mut Random,
-) {
-    let host = whom.at(0);
-    let mut add = |kind, at_ns, ms: u64, whom| faults.push(fault(kind, at_ns, ms * MS, whom));
-    match which {
         // A leg is away for longer than it is waited for, and its host dies while it comes back.
         0 => {
-            let away_ms = 1500 + random.up_to(5000);
-            whom.processes(first)
-                .for_each(|it| add(dies, at_ns, away_ms, it));
-            let back_ns = at_ns + (away_ms + random.up_to(3500)) * MS;
-            add(Kind::KillHost, back_ns, 5 + random.up_to(400), host);
+            let away_ns = (1500 + random.up_to(5000)) * MS;
+            plan.add_each(dies, at_ns, away_ns, whom.processes(first));
+            let back_ns = at_ns + away_ns + random.up_to(3500) * MS;
+            let lasts_ns = (5 + random.up_to(400)) * MS;
+            plan.add(Kind::KillHost, back_ns, lasts_ns, host);
         }
         // One leg after the other.
         1 => {
             for leg in 0..whom.legs {
                 let then_ns = at_ns + leg * (300 + random.up_to(3000)) * MS;
-                let away_ms = 400 + random.up_to(2500);
-                whom.processes(first + leg)
-                    .for_each(|it| add(dies, then_ns, away_ms, it));
+                let away_ns = (400 + random.up_to(2500)) * MS;
+                plan.add_each(dies, then_ns, away_ns, whom.processes(first + leg));
             }
         }
         // A leg is taken out and returned, and its power or its host's fails soon after.
-        _ => {
-            let away_ms = 200 + random.up_to(3000);
-            let one = whom.processes(first).take(1);
-            one.for_each(|it| add(Kind::FailLeg, at_ns, away_ms, it));
-            let back_ns = at_ns + (away_ms + random.up_to(3000)) * MS;
-            match whom.caches && random.up_to(1) == 0 {
-                true => whom
-                    .processes(first)
-                    .for_each(|it| add(Kind::Power, back_ns, 100, it)),
-                false => add(Kind::KillHost, back_ns, 5 + random.up_to(400), host),
+        2 => {
+            let away_ns = (200 + random.up_to(3000)) * MS;
+            plan.add(Kind::FailLeg, at_ns, away_ns, whom.first(first));
+            let back_ns = at_ns + away_ns + random.up_to(3000) * MS;
+            if whom.caches && random.up_to(1) == 0 {
+                plan.add_each(Kind::Power, back_ns, 100 * MS, whom.processes(first));
+            } else {
+                let lasts_ns = (5 + random.up_to(400)) * MS;
+                plan.add(Kind::KillHost, back_ns, lasts_ns, host);
             }
         }
-    }
-}
-
-/// Draws late execution on a leg; arguments as above.
-fn late(
-    faults: &mut Vec<Fault>,
-    (which, dies, first, at_ns): (u64, Kind, u64, u64),
-    whom: &Whom,
-    random: &mut Random,
-) {
-    let host = whom.at(0);
-    let mut add = |kind, at_ns, ms: u64, whom| faults.push(fault(kind, at_ns, ms * MS, whom));
-    match which {
         // A leg's requests are executed late, after it was lost.
         3 => {
             let lost_ns = at_ns + random.up_to(600) * MS;
-            let away_ms = 400 + random.up_to(3000);
-            whom.paths(first)
-                .for_each(|it| add(Kind::LateWrites, at_ns, 2500, it));
-            whom.paths(first)
-                .for_each(|it| add(Kind::Partition, lost_ns, away_ms, it));
+            let away_ns = (400 + random.up_to(3000)) * MS;
+            plan.add_each(Kind::LateWrites, at_ns, 2500 * MS, whom.paths(first));
+            plan.add_each(Kind::Partition, lost_ns, away_ns, whom.paths(first));
         }
         // Its host dies while writes are under way on some legs.
         4 => {
-            whom.paths(first)
-                .for_each(|it| add(Kind::LateWrites, at_ns, 1500, it));
+            plan.add_each(Kind::LateWrites, at_ns, 1500 * MS, whom.paths(first));
             let dies_ns = at_ns + (50 + random.up_to(800)) * MS;
-            add(Kind::KillHost, dies_ns, 5 + random.up_to(1500), host);
+            let lasts_ns = (5 + random.up_to(1500)) * MS;
+            plan.add(Kind::KillHost, dies_ns, lasts_ns, host);
         }
         // Blocks that can't be read on one leg are read while they are written.
         5 => {
@@ -214,20 +178,20 @@ fn late(
                 let free = random.up_to(1 << 40);
                 let there = Whom { free, ..*whom }.at(first);
                 let at_ns = at_ns + random.up_to(3000) * MS;
-                add(Kind::Media, at_ns, 50 + random.up_to(1500), there);
+                plan.add(Kind::Media, at_ns, (50 + random.up_to(1500)) * MS, there);
             }
-            whom.paths(first)
-                .for_each(|it| add(Kind::SlowDisk, at_ns, 3000, it));
+            plan.add_each(Kind::SlowDisk, at_ns, 3000 * MS, whom.paths(first));
         }
         // A leg is slow while what it lacks is copied to it.
         _ => {
-            let away_ms = 1200 + random.up_to(2000);
-            whom.processes(first)
-                .for_each(|it| add(dies, at_ns, away_ms, it));
-            let back_ns = at_ns + away_ms * MS;
-            whom.paths(first)
-                .take(1)
-                .for_each(|it| add(Kind::SlowDisk, back_ns, 4000, it));
+            let away_ns = (1200 + random.up_to(2000)) * MS;
+            plan.add_each(dies, at_ns, away_ns, whom.processes(first));
+            plan.add(
+                Kind::SlowDisk,
+                at_ns + away_ns,
+                4000 * MS,
+                whom.first(first),
+            );
         }
     }
 }

@@ -20,7 +20,7 @@
 //! contents may have been there alone.
 use super::crash_checker::Legs;
 use super::exchanged::leg_of;
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 use mirror::Superblock;
 use mirror::history::Standing;
@@ -61,9 +61,6 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
 fn put_back_once(plan: &mut Plan, late: bool, random: &mut Random) {
     let whom = Whom::new(&plan.layout, random);
     let leg = random.up_to(whom.legs - 1);
-    let mut add = |kind, at_ns, lasts_ns, whom| {
-        plan.faults.push(fault(kind, at_ns, lasts_ns, whom));
-    };
     let first_ns = BEGUN_NS + random.up_to(WINDOW_NS);
     let again_ns = match late {
         true => LATE_NS + random.up_to(3_000) * MS,
@@ -71,14 +68,12 @@ fn put_back_once(plan: &mut Plan, late: bool, random: &mut Random) {
     };
     let gone_ns = again_ns + (50 + random.up_to(500)) * MS;
     let away_ns = (100 + random.up_to(4_000)) * MS;
-    let one = || whom.processes(leg).take(1);
-    one().for_each(|it| add(Kind::FailLeg, first_ns, 100 * MS, it));
-    one().for_each(|it| add(Kind::FailLeg, again_ns, away_ns, it));
+    plan.add(Kind::FailLeg, first_ns, 100 * MS, whom.first(leg));
+    plan.add(Kind::FailLeg, again_ns, away_ns, whom.first(leg));
     if random.up_to(2) == 0 {
-        add(Kind::KillHost, gone_ns - MS, random.up_to(away_ns), 0);
+        plan.add(Kind::KillHost, gone_ns - MS, random.up_to(away_ns), 0);
     }
-    let all = whom.processes(leg);
-    all.for_each(|it| add(Kind::Kill, gone_ns, away_ns, it));
+    plan.add_each(Kind::Kill, gone_ns, away_ns, whom.processes(leg));
 }
 
 impl Course<'_> {

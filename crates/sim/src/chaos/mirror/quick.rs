@@ -7,7 +7,7 @@
 //! happen (see `ample`), three in four have such beats. A host dies twice there while legs execute
 //! writes late: it comes again, and another one takes over.
 use super::cache_loss_checker::OTHER;
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// Five and a half of each are shorter than the bound.
@@ -37,10 +37,8 @@ fn die_late(plan: &mut Plan, round: u64, random: &mut Random) {
         _ => whom.legs,
     };
     let first = random.up_to(whom.legs - 1);
-    for it in (first..first + legs).flat_map(|leg| whom.paths(leg)) {
-        let late = fault(Kind::LateWrites, at_ns, 3_000 * MS, it);
-        plan.faults.push(late);
-    }
+    let late = (first..first + legs).flat_map(|leg| whom.paths(leg));
+    plan.add_each(Kind::LateWrites, at_ns, 3_000 * MS, late);
     let dies_ns = at_ns + (300 + random.up_to(1_000)) * MS;
     // At first the same one comes again, then another one.
     let host = match round {
@@ -48,6 +46,5 @@ fn die_late(plan: &mut Plan, round: u64, random: &mut Random) {
         _ => random.up_to(u64::MAX) | OTHER,
     };
     let away_ns = 5 + random.up_to(300);
-    plan.faults
-        .push(fault(Kind::KillHost, dies_ns, away_ns * MS, host));
+    plan.add(Kind::KillHost, dies_ns, away_ns * MS, host);
 }

@@ -8,7 +8,7 @@
 //! # Limits
 //! Legs without a fence have one path each and fail as soon as that is lost, and their host lives:
 //! else what is executed late could come over newer data whatever a mirror does.
-use super::plan::{MS, Whom};
+use super::plan::Whom;
 use crate::chaos::prelude::*;
 
 /// By then applications have ended, mostly, and a mirror has forgotten what it intended, where it
@@ -39,10 +39,7 @@ fn absence(plan: &mut Plan, random: &mut Random) {
     let leg = random.up_to(whom.legs - 1);
     let at_ns = random.up_to(50) * MS;
     let back_ns = FORGOTTEN_NS + random.up_to(3_000) * MS;
-    for it in whom.processes(leg) {
-        plan.faults
-            .push(fault(Kind::Kill, at_ns, back_ns - at_ns, it));
-    }
+    plan.add_each(Kind::Kill, at_ns, back_ns - at_ns, whom.processes(leg));
 }
 
 /// Legs are lost one after the other, whose hosts' ends vanish while they keep writes back.
@@ -64,9 +61,8 @@ fn unfenced(plan: &mut Plan, random: &mut Random) {
         let lost_ns = at_ns + (50 + random.up_to(500)) * MS;
         for it in whom.paths(leg) {
             let kind = [Kind::HalfOpen, Kind::HalfOpen, Kind::Reset][random.up_to(2) as usize];
-            plan.faults
-                .push(fault(Kind::LateWrites, at_ns, 2_500 * MS, it));
-            plan.faults.push(fault(kind, lost_ns, 5 * MS, it));
+            plan.add(Kind::LateWrites, at_ns, 2_500 * MS, it);
+            plan.add(kind, lost_ns, 5 * MS, it);
         }
     }
 }

@@ -14,7 +14,7 @@
 //! ([docs/mirrors.md](../../../../../docs/mirrors.md)). The leg's metadata stay. Ranges that users
 //! have accepted as lost are not checked any more.
 use super::crash_checker::Legs;
-use super::plan::{self, MS};
+use super::plan;
 use super::put_back::LATE_NS;
 use crate::chaos::prelude::*;
 use engine::mirror::MirrorOrder;
@@ -74,24 +74,19 @@ pub(in crate::chaos) fn plan(plan: &mut Plan, random: &mut Random) {
         0 => LATE_NS.saturating_sub(at_ns) + random.up_to(5_000) * MS,
         _ => (5 << random.up_to(9)) * MS,
     };
-    let mut add = |kind, at_ns, lasts_ns, whom| {
-        plan.faults.push(fault(kind, at_ns, lasts_ns, whom));
-    };
     if random.up_to(2) == 0 {
         // The others are out by then, most of the time.
         let away_ns = (100 + random.up_to(3_000)) * MS;
         for other in 1..whom.legs {
-            let out = whom.processes(leg + other).take(1);
             let out_ns = at_ns.saturating_sub(random.up_to(300) * MS);
-            out.for_each(|it| add(Kind::FailLeg, out_ns, away_ns + (at_ns - out_ns), it));
+            let lasts_ns = away_ns + (at_ns - out_ns);
+            plan.add(Kind::FailLeg, out_ns, lasts_ns, whom.first(leg + other));
         }
     }
-    let it = whom.processes(leg).take(1);
-    it.for_each(|it| add(Kind::Shrink, at_ns, lasts_ns, it));
-    let shrink = plan.faults.last_mut();
-    if let Some(shrink) = shrink.filter(|it| it.kind == Kind::Shrink) {
-        shrink.when = Some(PathState::Live);
-    }
+    plan.faults.push(Fault {
+        when: Some(PathState::Live),
+        ..fault(Kind::Shrink, at_ns, lasts_ns, whom.first(leg))
+    });
 }
 
 /// The first block of the mirror that is lost, of those that applications use.
