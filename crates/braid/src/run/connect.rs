@@ -225,7 +225,11 @@ impl Service {
             .collect();
         missing.sort_unstable();
         missing.dedup();
-        let alone = |name: &str| self.changes.verbs.alone_at_last_unless(name, manner.stop);
+        let alone = |name: &str| {
+            self.changes
+                .verbs
+                .alone_last(&[name.to_owned()], manner.stop)
+        };
         reach::ask_all(&missing, manner, |at, answer| {
             let here = ways.iter().zip(&mut told);
             let here = here.filter(|(way, _)| way.offer.address == missing[at]);

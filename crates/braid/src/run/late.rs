@@ -523,7 +523,7 @@ impl Service {
         // Users' verbs come first.
         let alone = match mirror {
             Ok(Some(mirror)) => self.alone_with_mirror_now(mirror),
-            Ok(None) => self.changes.verbs.alone_now_with_all(vec![name.clone()]),
+            Ok(None) => (self.changes.verbs).alone_last(std::slice::from_ref(name), &|| true),
             Err(_) => None, // its mirror has left, and it leaves
         };
         let Some(_alone) = alone else {

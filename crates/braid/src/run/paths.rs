@@ -20,7 +20,7 @@ use super::config::{PathKeys, twice};
 use super::desired::PathSpec;
 use super::discovery::plan::teller;
 use super::entries::{AdminState, PathEntry};
-use super::locks::{Alone, VerbLock};
+use super::locks::{Alone, VerbQueues};
 use super::mirrors;
 use super::plan;
 use super::reconcile::Reconciler;
@@ -59,7 +59,7 @@ type Answer = Result<Changed, String>;
 #[derive(Default)]
 pub struct Changes {
     /// Which verbs exclude each other.
-    pub verbs: VerbLock,
+    pub verbs: VerbQueues,
     /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
     /// which number it has.
     opening: Mutex<()>,
@@ -125,7 +125,7 @@ impl Changes {
         self.reload.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a verb of some volumes: see [`VerbLock::alone_with_all_unless`].
+    /// For a verb of some volumes: see [`VerbQueues::alone`].
     ///
     /// # Errors
     /// The caller has gone, and does not wait any more.
@@ -135,8 +135,7 @@ impl Changes {
         by: &Caller<'_>,
     ) -> Result<Alone<'_>, ControlError> {
         loop {
-            let gone = || by.is_gone();
-            let alone = self.verbs.alone_with_all_unless(volumes.to_vec(), &gone);
+            let alone = self.verbs.alone(volumes, &|| by.is_gone());
             by.ensure_there()?;
             if let Some(alone) = alone {
                 return Ok(alone);

@@ -13,6 +13,7 @@ use super::{LINES_MAX, say_seldom};
 use crate::log;
 use crate::run::config::{Gone, PathKeys};
 use crate::run::entries::{AdminState, PathEntry};
+use crate::run::locks::Alone;
 use crate::run::paths::{WAIT_NS_MAX, unnamed};
 use crate::run::service::Service;
 use crate::uri::PathUri;
@@ -162,7 +163,8 @@ impl Service {
         uri: &PathUri,
         by: &Endpoint,
     ) -> Result<String, String> {
-        let _alone = self.changes.verbs.alone_at_last(name);
+        let alone = self.alone_for_discovery(name);
+        let _alone = alone.ok_or_else(String::new)?;
         if self.state().volumes.number(name).ok() != Some(volume) {
             return Err(String::new());
         }
@@ -195,7 +197,8 @@ impl Service {
     /// # Errors
     /// Why it stays; empty: that is as it should be.
     fn let_go(&self, volume: u16, name: &str, uri: &str, gone: Gone) -> Result<String, String> {
-        let _alone = self.changes.verbs.alone_at_last(name);
+        let alone = self.alone_for_discovery(name);
+        let _alone = alone.ok_or_else(String::new)?;
         let place = {
             let state = self.state();
             if state.volumes.number(name).ok() != Some(volume) {
@@ -223,6 +226,12 @@ impl Service {
             format!("not told any more, and stays: {why}")
         })?;
         Ok("not told any more; removed".into())
+    }
+
+    /// A volume for a change of discovery; `None`: the engine is ending.
+    fn alone_for_discovery(&self, name: &str) -> Option<Alone<'_>> {
+        let is_closed = || self.discovery.is_closed();
+        (self.changes.verbs).alone_last(&[name.to_owned()], &is_closed)
     }
 
     /// Whether a volume has another path in use.

@@ -454,7 +454,7 @@ impl Service {
     /// The same, if no other verb changes one of them just now.
     pub(in crate::run) fn alone_with_mirror_now(&self, volume: u16) -> Option<Alone<'_>> {
         let names = self.with_legs(volume);
-        let alone = self.changes.verbs.alone_now_with_all(names.clone())?;
+        let alone = self.changes.verbs.alone_last(&names, &|| true)?;
         (self.with_legs(volume) == names).then_some(alone)
     }
 
