@@ -122,7 +122,6 @@ impl Service {
             if let Err(why) = steps.step(change.clone(), params.force) {
                 // A path that was restored is connected as soon as it can be.
                 if self.changes.goes_on(change) {
-                    steps.goes_on(change.clone());
                     waits.push(why);
                     continue;
                 }

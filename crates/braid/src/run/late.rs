@@ -28,7 +28,6 @@ use super::ends::open_end_of;
 use super::entries::PathEntry;
 use super::limited::Limit;
 use super::mirrors;
-use super::paths::Undo;
 use super::service::{Service, State};
 use crate::ends::{End, FileAccess, Resources, VolumePlan};
 use crate::log;
@@ -310,7 +309,7 @@ impl<'a> Claims<'a> {
         let change = Change::AddPath(self.volume, Box::new(path));
         let joined = self
             .service
-            .ask_or(Undo::Join, change, wait_ns, Duration::from_secs(1));
+            .ask_for(change, wait_ns, Duration::from_secs(1));
         joined.map(drop)
     }
 

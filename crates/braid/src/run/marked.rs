@@ -147,18 +147,7 @@ impl Service {
             }
             RunEvent::Loss(volume, untold) => self.note_loss(volume, untold),
             RunEvent::Unfinished(volume, ..) => self.marks().note_unfinished(&self.name(volume)),
-            RunEvent::Changed(ticket, answer) => {
-                let Some(answer) = self.changes.answered(ticket, answer) else {
-                    return;
-                };
-                match (self.changes.late(ticket), answer) {
-                    (Some(undo), Ok(changed)) if changed.path.is_some() => {
-                        self.take_back_late(undo, changed);
-                    }
-                    (_, Ok(changed)) => self.volume_changed(changed),
-                    (_, Err(_)) => {}
-                }
-            }
+            RunEvent::Changed(ticket, answer) => self.change_answered(ticket, answer),
             _ => {}
         }
     }

@@ -20,8 +20,9 @@ use super::config::{PathKeys, twice};
 use super::desired::PathSpec;
 use super::discovery::plan::teller;
 use super::entries::{AdminState, PathEntry};
-use super::locks::{Alone, VerbQueues};
+use super::locks::Alone;
 use super::mirrors;
+use super::pending::WAIT_NS_MAX;
 use super::plan;
 use super::reconcile::Reconciler;
 use super::service::{Service, State};
@@ -29,22 +30,13 @@ use super::volumes::Running;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::ends::FileAccess;
-use crate::log;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
-use engine::host::{Change, Changed, PathConfig, PathState};
+use engine::host::{Change, PathConfig, PathState};
 use policy::PathIndex;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
-
-/// How much longer than the engine its answer is waited for.
-pub const GRACE: Duration = Duration::from_secs(5);
-/// Longest wait for a change.
-pub const WAIT_NS_MAX: u64 = 60_000_000_000;
+use std::time::Duration;
 
 /// Why nothing comes of a verb whose volume is not there any more.
 const HAS_LEFT: &str = "the volume has left meanwhile";
@@ -52,156 +44,6 @@ const HAS_LEFT: &str = "the volume has left meanwhile";
 /// Why an absent path counts (T13).
 const UNCLEAN: &str = "the engine before did not stop in order, and this path may hold writes that \
     no flush of another one covers;";
-
-type Answer = Result<Changed, String>;
-
-/// What is asked of the engine.
-#[derive(Default)]
-pub struct Changes {
-    /// Which verbs exclude each other.
-    pub verbs: VerbQueues,
-    /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
-    /// which number it has.
-    opening: Mutex<()>,
-    /// Held by a reload.
-    reload: Mutex<()>,
-    asked: Mutex<Asked>,
-}
-
-#[derive(Default)]
-struct Asked {
-    /// The last ticket. 0: nobody waits for its answer.
-    ticket: u64,
-    /// Who waits for the answer to a ticket.
-    waiting: BTreeMap<u64, SyncSender<Answer>>,
-    /// Verbs that have given up: what becomes of their changes if these are made after all.
-    given_up: BTreeMap<u64, GivenUp>,
-    /// Changes that go on after their verbs have given up, by a ticket that no other one has.
-    going: BTreeMap<u64, Going>,
-}
-
-/// A change whose verb has given up, and which is taken back should the engine make it.
-pub struct GivenUp {
-    pub undo: Undo,
-    /// What was asked for, in words.
-    pub what: String,
-    pub since: SystemTime,
-}
-
-/// A change that goes on.
-#[derive(Clone)]
-pub struct Going {
-    pub change: plan::Change,
-    pub since: SystemTime,
-}
-
-/// How a change is taken back that was made after its verb had given up (T55).
-#[derive(Clone, Debug)]
-pub enum Undo {
-    /// Nothing is to be done.
-    Nothing,
-    /// A path that has joined leaves again.
-    Join,
-    /// A path that has left is gone: its volume has one less.
-    Leave(u16, PathIndex),
-    /// A path is what it was before.
-    Admin(u16, PathIndex, AdminState),
-}
-
-impl Changes {
-    /// The engine has answered; the answer, if nobody waits for it.
-    pub fn answered(&self, ticket: u64, answer: Answer) -> Option<Answer> {
-        let waiting = self.asked().waiting.remove(&ticket);
-        let Some(waiting) = waiting else {
-            return Some(answer);
-        };
-        // The caller takes a last look at its channel after it has given up.
-        let _ = waiting.try_send(answer);
-        None
-    }
-
-    /// Waits until no other reload is under way; until the result is dropped, none begins.
-    pub fn reload(&self) -> MutexGuard<'_, ()> {
-        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For a verb of some volumes: see [`VerbQueues::alone`].
-    ///
-    /// # Errors
-    /// The caller has gone, and does not wait any more.
-    pub fn alone_with_all(
-        &self,
-        volumes: &[String],
-        by: &Caller<'_>,
-    ) -> Result<Alone<'_>, ControlError> {
-        loop {
-            let alone = self.verbs.alone(volumes, &|| by.is_gone());
-            by.ensure_there()?;
-            if let Some(alone) = alone {
-                return Ok(alone);
-            }
-        }
-    }
-
-    /// Waits until no other verb opens a leg; until the result is dropped, none does.
-    pub fn opening(&self) -> MutexGuard<'_, ()> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is to be done about a change whose verb has given up.
-    pub fn late(&self, ticket: u64) -> Option<Undo> {
-        let given_up = self.asked().given_up.remove(&ticket);
-        given_up.map(|it| it.undo)
-    }
-
-    /// Changes whose verbs have given up, and which the engine has not answered, by ticket.
-    pub fn each_given_up<T>(&self, of: impl Fn(u64, &GivenUp) -> T) -> Vec<T> {
-        let asked = self.asked();
-        let all = asked.given_up.iter();
-        all.map(|(ticket, it)| of(*ticket, it)).collect()
-    }
-
-    /// Changes that go on, by ticket.
-    pub fn going(&self) -> BTreeMap<u64, Going> {
-        self.asked().going.clone()
-    }
-
-    /// A change goes on; others of the same path are over.
-    pub fn note_going(&self, change: plan::Change) {
-        let mut asked = self.asked();
-        asked
-            .going
-            .retain(|_, it| !it.change.is_of_path_of(&change));
-        asked.ticket += 1;
-        let (ticket, since) = (asked.ticket, SystemTime::now());
-        asked.going.insert(ticket, Going { change, since });
-    }
-
-    /// Whether this path goes on to what a change makes it.
-    pub fn goes_on(&self, change: &plan::Change) -> bool {
-        let asked = self.asked();
-        let mut all = asked.going.values();
-        all.any(|it| it.change.admin() == change.admin() && it.change.is_of_path_of(change))
-    }
-
-    /// A path is what a verb made it.
-    pub fn end_going(&self, volume: &str, uri: &PathUri) {
-        let is_it = |it: &Going| match &it.change {
-            plan::Change::SetAdmin(name, path, _) => name == volume && path.config.uri == *uri,
-            _ => false,
-        };
-        self.asked().going.retain(|_, it| !is_it(it));
-    }
-
-    /// A change goes on no more.
-    pub fn forget_going(&self, ticket: u64) {
-        self.asked().going.remove(&ticket);
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Running {
     /// # Errors
@@ -374,7 +216,7 @@ impl Service {
             self.mark_paths(volume);
             let config = PathConfig { numbers, ..config };
             let change = Change::AddPath(volume, Box::new(config));
-            self.ask_or(Undo::Join, change, wait_ns, Duration::ZERO)
+            self.ask_for(change, wait_ns, Duration::ZERO)
         });
         let path = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
         let mut state = self.state();
@@ -457,9 +299,8 @@ impl Service {
             path,
             force,
         };
-        let undo = Undo::Leave(volume, path);
-        self.ask_or(undo, change, wait_ns, Duration::from_nanos(more_ns))?;
-        Ok(())
+        self.ask_for(change, wait_ns, Duration::from_nanos(more_ns))
+            .map(drop)
     }
 
     /// Whether a path is not there since the start.
@@ -501,7 +342,7 @@ impl Service {
     }
 
     /// A path has left a volume.
-    fn path_left(&self, volume: u16, path: PathIndex) {
+    pub fn path_left(&self, volume: u16, path: PathIndex) {
         let mut state = self.state();
         let Some(it) = state.volumes.get_mut(volume) else {
             return;
@@ -511,45 +352,8 @@ impl Service {
         self.mark_paths(volume);
     }
 
-    /// A change was made whose verb had given up: it is taken back.
-    pub fn take_back_late(&self, undo: Undo, Changed { volume, path }: Changed) {
-        let name = self.name(volume);
-        let number = path.map_or_else(String::new, |it| it.0.to_string());
-        let said = |what: &str| {
-            log::say(format!(
-                "{name}: path {number}: the engine did what was asked after its verb had given up; \
-                 {what}"
-            ));
-        };
-        match undo {
-            Undo::Nothing => {}
-            Undo::Join => {
-                let Some(path) = path else {
-                    return;
-                };
-                said("it leaves again");
-                let change = Change::RemovePath {
-                    volume,
-                    path,
-                    force: true,
-                };
-                self.senders.change(0, change, WAIT_NS_MAX);
-            }
-            Undo::Leave(volume, path) => {
-                said("it has left");
-                self.path_left(volume, path);
-            }
-            Undo::Admin(volume, path, admin) => {
-                said("it is what it was before");
-                self.note_admin(volume, path, admin);
-                let change = admin.change(volume, path, true);
-                self.senders.change(0, change, WAIT_NS_MAX);
-            }
-        }
-    }
-
     /// What a user wants of a path is noted, and not asked of the engine.
-    fn note_admin(&self, volume: u16, path: PathIndex, admin: AdminState) {
+    pub fn note_admin(&self, volume: u16, path: PathIndex, admin: AdminState) {
         if let Some(it) = self.state().volumes.get_mut(volume) {
             it.set_admin(path, admin);
         }
@@ -573,12 +377,18 @@ impl Service {
             self.news.notify_all();
             return Ok(());
         }
-        let (wait_ns, uri, was) = {
+        let (wait_ns, was, uri, set) = {
             let state = self.state();
             let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
-            let it = it.entries().get(path).ok_or(HAS_LEFT)?;
-            let uri = it.config().uri.clone();
-            (state.configured.drain_timeout.0, uri, it.admin())
+            let entry = it.entries().get(path).ok_or(HAS_LEFT)?;
+            let was = entry.admin();
+            let spec = PathSpec {
+                admin,
+                ..entry.into()
+            };
+            let set = plan::Change::SetAdmin(it.of.name.clone(), spec, was);
+            let wait_ns = state.configured.drain_timeout.0;
+            (wait_ns, was, entry.config().uri.clone(), set)
         };
         let queue = self.ends.queue(&uri);
         // Else the server would keep another queue for it.
@@ -588,53 +398,43 @@ impl Service {
             AdminState::Enabled => want(true),
             AdminState::Drained => {}
         }
-        let undo = Undo::Admin(volume, path, was);
         let change = admin.change(volume, path, force);
-        let made = self.ask_or(undo, change, wait_ns, Duration::ZERO);
-        if admin == AdminState::Failed && made.is_err() {
-            want(was != AdminState::Failed);
-        }
+        let Err(why) = self.ask_for(change, wait_ns, Duration::ZERO) else {
+            self.note_admin(volume, path, admin);
+            self.changes.end_going(&set);
+            return Ok(());
+        };
         // One that is still busy goes on draining; one that was refused doesn't.
-        let drains = admin == AdminState::Drained
-            && made.is_err()
-            && self.path_state(volume, path) == Some(PathState::Draining);
-        if admin == AdminState::Enabled || made.is_ok() || drains {
+        let (goes_on, verb) = match admin {
+            AdminState::Drained => {
+                let state = self.path_state(volume, path);
+                (state == Some(PathState::Draining), "restore")
+            }
+            AdminState::Enabled => (self.is_tried(volume, path), "fail"),
+            AdminState::Failed => {
+                want(was != AdminState::Failed);
+                (false, "")
+            }
+        };
+        if goes_on || admin == AdminState::Enabled {
             self.note_admin(volume, path, admin);
         }
-        let is_tried =
-            || made.is_err() && admin == AdminState::Enabled && self.is_tried(volume, path);
-        if made.is_ok() {
-            self.changes.end_going(&self.name(volume), &uri);
-        } else if was != admin && (drains || is_tried()) {
-            self.note_going(volume, path, was);
+        if !goes_on {
+            return Err(why);
         }
-        // What goes on after this answer says how it is ended.
-        let name = self.name(volume);
-        let number = path.0;
-        made.map(|_| ()).map_err(|why| match admin {
-            AdminState::Drained if drains => {
-                format!("{why}, until braid path restore {name} {number} ends that")
-            }
-            AdminState::Enabled if self.is_tried(volume, path) => {
-                format!("{why}; braid path fail {name} {number} ends that")
-            }
-            _ => why,
-        })
-    }
-
-    /// A path gets the admin state that was asked for, after its verb has given up.
-    fn note_going(&self, volume: u16, path: PathIndex, was: AdminState) {
-        let change = {
-            let state = self.state();
-            let of = state.volumes.get(volume);
-            of.and_then(|it| {
-                let spec = PathSpec::from(it.entries().get(path)?);
-                Some(plan::Change::SetAdmin(it.of.name.clone(), spec, was))
-            })
+        if was != admin {
+            self.changes.note_going(set);
+        }
+        // An answer to a change that goes on says how it is ended.
+        let until = match admin {
+            AdminState::Drained => ", until",
+            _ => ";",
         };
-        change
-            .into_iter()
-            .for_each(|it| self.changes.note_going(it));
+        let name = self.name(volume);
+        Err(format!(
+            "{why}{until} braid path {verb} {name} {} ends that",
+            path.0
+        ))
     }
 
     /// Whether the engine goes on connecting a path.
@@ -706,46 +506,6 @@ impl Service {
         };
         choices.keep_paths(&name, choice)
     }
-
-    /// Asks core 0 for a change and waits for its answer, which may come `later` than the time that
-    /// the change may take.
-    pub fn ask_for(&self, change: Change, wait_ns: u64, later: Duration) -> Answer {
-        self.ask_or(Undo::Nothing, change, wait_ns, later)
-    }
-
-    /// The same; where no answer comes, the change is taken back as `undo` says, should it be made
-    /// after all.
-    pub fn ask_or(&self, undo: Undo, change: Change, wait_ns: u64, later: Duration) -> Answer {
-        let what = self.in_words(&change);
-        let wait_ns = wait_ns.min(WAIT_NS_MAX);
-        let (to, from) = sync_channel(1);
-        let ticket = {
-            let mut asked = self.changes.asked();
-            asked.ticket += 1;
-            let ticket = asked.ticket;
-            asked.waiting.insert(ticket, to);
-            ticket
-        };
-        self.senders.change(ticket, change, wait_ns);
-        let limit = Duration::from_nanos(wait_ns) + later + GRACE;
-        from.recv_timeout(limit).unwrap_or_else(|_| {
-            let mut asked = self.changes.asked();
-            let untold = asked.waiting.remove(&ticket).is_some();
-            if untold {
-                let since = SystemTime::now();
-                asked.given_up.insert(ticket, GivenUp { undo, what, since });
-            }
-            drop(asked);
-            let last = from.recv_timeout(if untold { Duration::ZERO } else { GRACE });
-            last.unwrap_or_else(|_| {
-                Err(
-                    "the engine does not answer; if it does this after all, that is taken back \
-                     and said in its log"
-                        .into(),
-                )
-            })
-        })
-    }
 }
 
 /// The URIs of paths.
@@ -779,39 +539,4 @@ fn find(
 pub fn unnamed<'a>(volume: &str, uri: &str, line: &'a str) -> &'a str {
     let named = format!("{volume}: path {uri}: ");
     line.strip_prefix(&named).unwrap_or(line)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn t55_answers_find_their_verbs_and_late_ones_are_taken_back() {
-        let changes = Changes::default();
-        let made = |path| Changed {
-            volume: 0,
-            path: Some(PathIndex(path)),
-        };
-        let wait = |ticket| {
-            let (to, from) = sync_channel(1);
-            changes.asked().waiting.insert(ticket, to);
-            from
-        };
-        let (first, second) = (wait(1), wait(2));
-        assert!(changes.answered(2, Ok(made(2))).is_none());
-        assert_eq!(second.try_recv(), Ok(Ok(made(2))));
-        // The first verb gives up.
-        changes.asked().waiting.remove(&1);
-        let given_up = GivenUp {
-            undo: Undo::Join,
-            what: String::new(),
-            since: SystemTime::UNIX_EPOCH,
-        };
-        changes.asked().given_up.insert(1, given_up);
-        assert_eq!(changes.each_given_up(|ticket, _| ticket), [1]);
-        assert!(changes.answered(1, Ok(made(1))).is_some());
-        assert!(first.try_recv().is_err());
-        assert!(matches!(changes.late(1), Some(Undo::Join)));
-        assert!(changes.late(1).is_none(), "once");
-    }
 }

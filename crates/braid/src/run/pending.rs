@@ -1,61 +1,319 @@
-//! Changes that verbs gave up waiting for: shown, and cancelled.
+//! Changes asked of the engine, until they are made or taken back; those that verbs gave up waiting
+//! for are shown, and cancelled.
 //!
 //! `pending {}` · `pending.cancel {"id": 7}`
 //!
 //! # Contract
-//! A path goes on draining, or being connected after it was restored, until it has done so or
-//! another verb ends that: such a change can be cancelled. What the engine does not answer is taken
-//! back by itself once it is made (T55), and what is being written to a mirror's legs can't be:
-//! both are shown only.
+//! A verb that gives up takes its change back, or says that it is pending. What the engine does not
+//! answer is taken back by itself once it is made (T55). A path goes on draining, or being
+//! connected after it was restored, until it has done so or another verb ends that: such a change
+//! can be cancelled. What is being written to a mirror's legs can't be taken back, and is shown
+//! only. States of a change: awaited, given up, going on.
 use super::call::PathParams;
-use super::entries::AdminState;
-use super::paths::Going;
+use super::entries::{AdminState, PathEntry};
+use super::locks::{Alone, VerbQueues};
 use super::plan::Change;
 use super::service::Service;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
-use engine::host::{self, PathState};
+use crate::log;
+use engine::host::Change as Asked;
+use engine::host::{Changed, PathState};
+use engine::mirror::{MirrorOrder, MirrorState, Pending};
 use policy::PathIndex;
 use serde_json::{Value, json};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How much longer than the engine its answer is waited for.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for a change.
+pub const WAIT_NS_MAX: u64 = 60_000_000_000;
+/// How long a mirror has to take an order back.
+const TAKE_BACK: Duration = Duration::from_secs(5);
+
+type Answer = Result<Changed, String>;
+
+/// What is asked of the engine.
+#[derive(Default)]
+pub struct Changes {
+    /// Which verbs exclude each other.
+    pub verbs: VerbQueues,
+    /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
+    /// which number it has.
+    opening: Mutex<()>,
+    /// Held by a reload.
+    reload: Mutex<()>,
+    outstanding: Mutex<Outstanding>,
+}
+
+/// Changes that are not over.
+#[derive(Default)]
+struct Outstanding {
+    /// The last ticket. 0: nobody waits for its answer.
+    ticket: u64,
+    all: BTreeMap<u64, Phase>,
+}
+
+/// How far a change is.
+enum Phase {
+    /// A verb waits for the answer.
+    Awaited(SyncSender<Answer>),
+    /// Its verb has given up: it is taken back should the engine make it.
+    GivenUp {
+        undo: Undo,
+        /// What was asked for, in words.
+        what: String,
+        since: SystemTime,
+    },
+    /// It goes on in the engine.
+    GoesOn { change: Change, since: SystemTime },
+}
+
+/// How a change is taken back that was made after its verb had given up (T55).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undo {
+    /// That of a whole volume: see [`Service::volume_changed`].
+    Nothing,
+    /// A path that has joined leaves again.
+    Join,
+    /// A path that has left is gone: its volume has one less.
+    Leave,
+    /// A path is what it was before.
+    Admin(AdminState),
+}
+
+impl Outstanding {
+    fn add(&mut self, phase: Phase) -> u64 {
+        self.ticket += 1;
+        self.all.insert(self.ticket, phase);
+        self.ticket
+    }
+}
+
+impl Changes {
+    /// For a verb of some volumes: see [`VerbQueues::alone`].
+    ///
+    /// # Errors
+    /// The caller has gone, and does not wait any more.
+    pub fn alone_with_all(
+        &self,
+        volumes: &[String],
+        by: &Caller<'_>,
+    ) -> Result<Alone<'_>, ControlError> {
+        loop {
+            let alone = self.verbs.alone(volumes, &|| by.is_gone());
+            by.ensure_there()?;
+            if let Some(alone) = alone {
+                return Ok(alone);
+            }
+        }
+    }
+
+    /// Waits until no other verb opens a leg; until the result is dropped, none does.
+    pub fn opening(&self) -> MutexGuard<'_, ()> {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other reload is under way; until the result is dropped, none begins.
+    pub fn reload(&self) -> MutexGuard<'_, ()> {
+        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outstanding(&self) -> MutexGuard<'_, Outstanding> {
+        let all = self.outstanding.lock();
+        all.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change goes on; others of the same path are over.
+    pub fn note_going(&self, change: Change) {
+        self.end_going(&change);
+        let since = SystemTime::now();
+        self.outstanding().add(Phase::GoesOn { change, since });
+    }
+
+    /// No change of this one's path goes on any more.
+    pub fn end_going(&self, of: &Change) {
+        let is_it =
+            |it: &Phase| matches!(it, Phase::GoesOn { change, .. } if change.is_of_path_of(of));
+        self.outstanding().all.retain(|_, it| !is_it(it));
+    }
+
+    /// Whether this path goes on to what a change makes it.
+    pub fn goes_on(&self, of: &Change) -> bool {
+        let all = self.outstanding();
+        let mut all = all.all.values();
+        all.any(|it| match it {
+            Phase::GoesOn { change, .. } => {
+                change.admin() == of.admin() && change.is_of_path_of(of)
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether the verb of this ticket waits no more, as of now: its change is taken back as `undo`
+    /// says, should it be made. If not, the answer is on its way.
+    fn give_up(&self, ticket: u64, undo: Undo, what: String) -> bool {
+        let mut all = self.outstanding();
+        let it = all.all.get_mut(&ticket);
+        let given_up = it.map(|it| {
+            let since = SystemTime::now();
+            *it = Phase::GivenUp { undo, what, since };
+        });
+        given_up.is_some()
+    }
+
+    /// The engine has answered: returns the answer, unless a verb waits for it, and how the change
+    /// is taken back whose verb has given up.
+    fn answered(&self, ticket: u64, answer: Answer) -> Option<(Answer, Undo)> {
+        let phase = self.outstanding().all.remove(&ticket);
+        match phase {
+            Some(Phase::Awaited(to)) => {
+                // The caller takes a last look at its channel after it has given up.
+                let _ = to.try_send(answer);
+                None
+            }
+            Some(Phase::GivenUp { undo, .. }) => Some((answer, undo)),
+            Some(Phase::GoesOn { change, .. }) => {
+                unreachable!("{change}: it goes on under a ticket that was not asked with")
+            }
+            None => Some((answer, Undo::Nothing)),
+        }
+    }
+}
 
 fn seconds(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs())
 }
 
 impl Service {
-    /// What is asked of the engine, in words.
-    pub(super) fn in_words(&self, change: &host::Change) -> String {
-        use host::Change::{
-            AddPath, AddVolume, DrainPath, FailPath, RemovePath, RemoveVolume, RestorePath,
-        };
-        let path = |verb: &str, volume: u16, path: PathIndex| {
-            let state = self.state();
-            let it = state.volumes.get(volume);
-            let uri = it.and_then(|it| Some(it.entries().get(path)?.config().uri.to_string()));
+    /// Asks core 0 for a change and waits for its answer, which may come `later` than the time that
+    /// the change may take. Where no answer comes, the change is taken back, should it be made
+    /// after all.
+    pub fn ask_for(&self, change: Asked, wait_ns: u64, later: Duration) -> Answer {
+        let (undo, what) = self.undo_of(&change);
+        let wait_ns = wait_ns.min(WAIT_NS_MAX);
+        let (to, from) = sync_channel(1);
+        let ticket = self.changes.outstanding().add(Phase::Awaited(to));
+        self.senders.change(ticket, change, wait_ns);
+        let limit = Duration::from_nanos(wait_ns) + later + GRACE;
+        from.recv_timeout(limit).unwrap_or_else(|_| {
+            let last = match self.changes.give_up(ticket, undo, what) {
+                true => Duration::ZERO,
+                false => GRACE,
+            };
+            from.recv_timeout(last).unwrap_or_else(|_| {
+                let why = "the engine does not answer; if it does this after all, that is taken \
+                           back and said in its log";
+                Err(why.into())
+            })
+        })
+    }
+
+    /// How a change is taken back that is about to be asked for, and the change in words.
+    fn undo_of(&self, change: &Asked) -> (Undo, String) {
+        let state = self.state();
+        let of_path = |volume: u16, path: PathIndex, verb: &str| {
+            let name = state.volumes.name(volume);
+            let of = state.volumes.get(volume);
+            let entry = of.and_then(|it| it.entries().get(path));
+            let uri = entry.map(|it| it.config().uri.to_string());
             let uri = uri.unwrap_or_else(|| path.0.to_string());
-            format!("{}: {verb} path {uri}", state.volumes.name(volume))
+            let admin = entry.map(PathEntry::admin).unwrap_or_default();
+            (Undo::Admin(admin), format!("{name}: {verb} path {uri}"))
         };
         match change {
-            AddVolume(config) => format!("add volume {}", config.name),
-            RemoveVolume(volume) => format!("remove volume {}", self.name(*volume)),
-            AddPath(volume, _) => {
-                let state = self.state();
-                let it = state
-                    .volumes
-                    .get(*volume)
-                    .and_then(|it| it.joining.as_ref());
-                let uri = it.map_or_else(|| "that waits".into(), |keys| keys.uri.to_string());
-                format!("{}: add path {uri}", state.volumes.name(*volume))
+            Asked::AddVolume(config) => (Undo::Nothing, format!("add volume {}", config.name)),
+            Asked::RemoveVolume(volume) => {
+                let name = state.volumes.name(*volume);
+                (Undo::Nothing, format!("remove volume {name}"))
             }
-            RemovePath {
-                volume,
-                path: index,
-                ..
-            } => path("remove", *volume, *index),
-            FailPath(volume, index, _) => path("fail", *volume, *index),
-            DrainPath(volume, index, _) => path("drain", *volume, *index),
-            RestorePath(volume, index) => path("restore", *volume, *index),
+            Asked::AddPath(volume, _) => {
+                let it = state.volumes.get(*volume);
+                let keys = it.and_then(|it| it.joining.as_ref());
+                let uri = keys.map_or_else(|| "that waits".into(), |it| it.uri.to_string());
+                let name = state.volumes.name(*volume);
+                (Undo::Join, format!("{name}: add path {uri}"))
+            }
+            Asked::RemovePath { volume, path, .. } => {
+                (Undo::Leave, of_path(*volume, *path, "remove").1)
+            }
+            Asked::FailPath(volume, path, _) => of_path(*volume, *path, "fail"),
+            Asked::DrainPath(volume, path, _) => of_path(*volume, *path, "drain"),
+            Asked::RestorePath(volume, path) => of_path(*volume, *path, "restore"),
+        }
+    }
+
+    /// The engine has answered a change.
+    pub fn change_answered(&self, ticket: u64, answer: Answer) {
+        match self.changes.answered(ticket, answer) {
+            Some((Ok(changed), undo)) => match changed.path {
+                Some(path) => self.take_back_late(undo, changed.volume, path),
+                None => self.volume_changed(changed),
+            },
+            Some((Err(_), _)) | None => {}
+        }
+    }
+
+    /// A change was made whose verb had given up: it is taken back.
+    fn take_back_late(&self, undo: Undo, volume: u16, path: PathIndex) {
+        let (what, change) = match undo {
+            Undo::Nothing => return,
+            Undo::Join => {
+                let leave = Asked::RemovePath {
+                    volume,
+                    path,
+                    force: true,
+                };
+                ("it leaves again", Some(leave))
+            }
+            Undo::Leave => {
+                self.path_left(volume, path);
+                ("it has left", None)
+            }
+            Undo::Admin(admin) => {
+                self.note_admin(volume, path, admin);
+                let change = admin.change(volume, path, true);
+                ("it is what it was before", Some(change))
+            }
+        };
+        log::say(format!(
+            "{}: path {}: the engine did what was asked after its verb had given up; {what}",
+            self.name(volume),
+            path.0
+        ));
+        let change = change.into_iter();
+        change.for_each(|it| self.senders.change(0, it, WAIT_NS_MAX));
+    }
+
+    /// Takes an order to a mirror back whose answer is not waited for any more (T55); returns its
+    /// fate for people: nothing is pending, or how that is undone which is.
+    pub fn take_back(&self, volume: u16, pending: Pending, undo: &str) -> String {
+        self.senders.order(volume, MirrorOrder::TakeBack(pending));
+        let mut taken = None;
+        self.wait_for(volume, TAKE_BACK, |it| {
+            let answer = it.taken_back.filter(|it| it.0 == pending);
+            taken = answer.map(|it| it.1);
+            taken.is_some()
+        });
+        let failed = || match self.mirror_report(volume).ok()?.state {
+            MirrorState::Failed(why) => Some(why),
+            _ => None,
+        };
+        match taken {
+            Some(true) => "nothing has changed, and nothing is pending".into(),
+            Some(false) => match failed() {
+                Some(why) => format!(
+                    "{why}; whether it stands on a leg shows when the mirror is started again"
+                ),
+                None => format!(
+                    "it is being written to the legs, and takes effect when they answer (braid \
+                     mirror status shows it); {undo}"
+                ),
+            },
+            None => format!("the mirror's core does not answer: it may take effect yet; {undo}"),
         }
     }
 
@@ -64,23 +322,28 @@ impl Service {
     /// # Errors
     /// A core doesn't answer.
     pub fn pending(&self) -> Result<Value, ControlError> {
-        let given_up = self.changes.each_given_up(|id, it| {
-            json!({
-                "id": id,
-                "change": it.what,
-                "since_s": seconds(it.since),
-                "cancel": false,
-                "state": "the engine does not answer; it is taken back if it is made",
-            })
-        });
-        let mut all = given_up;
-        for (id, it) in self.changes.going() {
-            match self.why_going(&it) {
-                None => self.changes.forget_going(id),
+        let mut all = Vec::new();
+        let mut going = Vec::new();
+        for (id, it) in &self.changes.outstanding().all {
+            match it {
+                Phase::Awaited(_) => {}
+                Phase::GivenUp { what, since, .. } => all.push(json!({
+                    "id": id,
+                    "change": what,
+                    "since_s": seconds(*since),
+                    "cancel": false,
+                    "state": "the engine does not answer; it is taken back if it is made",
+                })),
+                Phase::GoesOn { change, since } => going.push((*id, change.clone(), *since)),
+            }
+        }
+        for (id, change, since) in going {
+            match self.why_going(&change) {
+                None => drop(self.changes.outstanding().all.remove(&id)),
                 Some(state) => all.push(json!({
                     "id": id,
-                    "change": it.change.to_string(),
-                    "since_s": seconds(it.since),
+                    "change": change.to_string(),
+                    "since_s": seconds(since),
                     "cancel": true,
                     "state": state,
                 })),
@@ -91,8 +354,8 @@ impl Service {
     }
 
     /// How far a change is; `None`: it is over, or another one came.
-    fn why_going(&self, it: &Going) -> Option<String> {
-        let (volume, index, admin) = self.meant_by(&it.change)?;
+    fn why_going(&self, change: &Change) -> Option<String> {
+        let (volume, index, admin) = self.meant_by(change)?;
         let state = self.path_state(volume, index)?;
         match admin {
             AdminState::Drained if state == PathState::Draining => {
@@ -150,13 +413,16 @@ impl Service {
     /// # Errors
     /// There is none of this number, it can't be cancelled, or what was before can't be had again.
     pub fn cancel_pending(&self, id: u64, by: &Caller<'_>) -> Result<Value, ControlError> {
-        if self.changes.each_given_up(|it, _| it).contains(&id) {
-            let why = "it is taken back by itself if the engine makes it";
-            return Err(ControlError::refused(format!("{id}: {why}")));
-        }
-        let going = self.changes.going().remove(&id);
-        let going = going.filter(|it| self.why_going(it).is_some());
-        let Some(Going { change, .. }) = going else {
+        let change = match self.changes.outstanding().all.get(&id) {
+            Some(Phase::GivenUp { .. }) => {
+                let why = "it is taken back by itself if the engine makes it";
+                return Err(ControlError::refused(format!("{id}: {why}")));
+            }
+            Some(Phase::GoesOn { change, .. }) => Some(change.clone()),
+            Some(Phase::Awaited(_)) | None => None,
+        };
+        let change = change.filter(|it| self.why_going(it).is_some());
+        let Some(change) = change else {
             let why = "nothing of this number is pending (braid pending lists what is)";
             return Err(ControlError::params(format!("{id}: {why}")));
         };
@@ -168,10 +434,41 @@ impl Service {
             path: path.config.uri.to_string(),
             force: true,
         };
-        let made = self.path_admin(&params, *before, by);
         // Where it was restored, it may not be live yet: that is what was asked for.
-        made?;
-        self.changes.forget_going(id);
+        self.path_admin(&params, *before, by)?;
+        self.changes.outstanding().all.remove(&id);
         Ok(json!({"id": id, "cancelled": change.to_string()}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t55_answers_find_their_verbs_and_late_ones_are_taken_back() {
+        let changes = Changes::default();
+        let made = |path| Changed {
+            volume: 0,
+            path: Some(PathIndex(path)),
+        };
+        let wait = || {
+            let (to, from) = sync_channel(1);
+            let ticket = changes.outstanding().add(Phase::Awaited(to));
+            (ticket, from)
+        };
+        let ((first, to_first), (second, to_second)) = (wait(), wait());
+        assert!(changes.answered(second, Ok(made(2))).is_none());
+        assert_eq!(to_second.try_recv(), Ok(Ok(made(2))));
+        assert!(
+            !changes.give_up(second, Undo::Join, String::new()),
+            "answered"
+        );
+        assert!(changes.give_up(first, Undo::Join, String::new()));
+        let late = changes.answered(first, Ok(made(1)));
+        assert_eq!(late, Some((Ok(made(1)), Undo::Join)));
+        assert!(to_first.try_recv().is_err());
+        let again = changes.answered(first, Ok(made(1)));
+        assert_eq!(again, Some((Ok(made(1)), Undo::Nothing)), "once");
     }
 }

@@ -56,17 +56,15 @@ impl<'a> Reconciler<'a> {
     /// Carries out a change that can fail. `force`: also what leaves a volume without a path.
     ///
     /// # Errors
-    /// Why nothing of it was.
+    /// Why nothing of it was; or why it goes on ([`Changes::goes_on`](super::pending::Changes)):
+    /// then it is taken back like one that was done.
     pub fn step(&mut self, change: Change, force: bool) -> Result<(), String> {
         let seat = self.seat(&change);
-        self.make(&change, force, None)?;
-        self.done.push((change, seat));
-        Ok(())
-    }
-
-    /// A step that failed goes on in the engine: it is taken back like one that was done.
-    pub fn goes_on(&mut self, change: Change) {
-        self.done.push((change, None));
+        let made = self.make(&change, force, None);
+        if made.is_ok() || self.service.changes.goes_on(&change) {
+            self.done.push((change, seat));
+        }
+        made
     }
 
     /// Takes back what was done.

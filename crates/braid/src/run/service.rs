@@ -21,7 +21,7 @@ use super::marked::Unanswered;
 use super::marks::Marks;
 use super::mirrors::{self, Found, Stopped};
 use super::nvme_exports::{NvmeExported, Serving};
-use super::paths::Changes;
+use super::pending::Changes;
 use super::registry::Registry;
 use super::reload;
 use super::report::Report;

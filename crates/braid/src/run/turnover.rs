@@ -11,7 +11,7 @@ use super::cores::recovery;
 use super::discovery::remember;
 use super::late;
 use super::mirrors;
-use super::paths::{GRACE, WAIT_NS_MAX};
+use super::pending::{GRACE, WAIT_NS_MAX};
 use super::registry::{Entry, Refused};
 use super::service::{Service, State};
 use super::volumes::Running;

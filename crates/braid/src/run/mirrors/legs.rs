@@ -615,7 +615,7 @@ impl Service {
     }
 
     /// Waits until it is so of a mirror; whether it is.
-    pub(super) fn wait_for(
+    pub(in crate::run) fn wait_for(
         &self,
         volume: u16,
         limit: Duration,

@@ -2,13 +2,9 @@
 use crate::control::rpc::ControlError;
 use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::service::Service;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending};
+use engine::mirror::{LegReport, LegStatus, MirrorReport};
 use mirror::machine::LegFacts;
 use serde_json::{Value, json};
-use std::time::Duration;
-
-/// How long the engine has to take an order back.
-const TAKE_BACK: Duration = Duration::from_secs(5);
 
 impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless another verb
@@ -24,37 +20,6 @@ impl Service {
         let volume = report.mirror_named(name)?;
         tidied?;
         Ok(report.mirror(volume))
-    }
-
-    /// Takes an order back whose answer is not waited for any more (T55); what became of it, for
-    /// people: nothing is pending, or what is, and how it is undone.
-    pub(super) fn take_back(&self, volume: u16, pending: Pending, undo: &str) -> String {
-        self.senders.order(volume, MirrorOrder::TakeBack(pending));
-        let mut taken = None;
-        self.wait_for(volume, TAKE_BACK, |it| {
-            let answer = it.taken_back.filter(|it| it.0 == pending);
-            taken = answer.map(|it| it.1);
-            taken.is_some()
-        });
-        match taken {
-            Some(true) => "nothing has changed, and nothing is pending".into(),
-            Some(false) if let Some(why) = self.why_failed(volume) => {
-                format!("{why}; whether it stands on a leg shows when the mirror is started again")
-            }
-            Some(false) => format!(
-                "it is being written to the legs, and takes effect when they answer (braid mirror \
-                 status shows it); {undo}"
-            ),
-            None => format!("the mirror's core does not answer: it may take effect yet; {undo}"),
-        }
-    }
-
-    /// Why nothing more can be written to a mirror's legs, where that is so.
-    fn why_failed(&self, volume: u16) -> Option<String> {
-        match self.mirror_report(volume).ok()?.state {
-            MirrorState::Failed(why) => Some(why),
-            _ => None,
-        }
     }
 
     /// # Errors
