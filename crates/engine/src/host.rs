@@ -101,6 +101,7 @@ use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::IoLimits;
 use hedge::Hedger;
+use io::VolumeIo;
 use io_table::IoTable;
 use multipath::Head;
 use outbox::Outbox;
@@ -294,6 +295,31 @@ impl HostEngine {
         (path, context)
     }
 
+    /// The I/O of a volume.
+    #[inline(always)]
+    fn io(&mut self, volume: u16) -> VolumeIo<'_> {
+        VolumeIo {
+            volume: &mut self.volumes[usize::from(volume)],
+            paths: &mut self.paths,
+            ios: &mut self.ios,
+            scratch: &mut self.scratch,
+            hedger: &mut self.hedger,
+            standstills: &self.standstills,
+            out: &mut self.out,
+            settings: &self.settings,
+            shutdown: &self.shutdown,
+        }
+    }
+
+    /// The same of the volume of path `number`.
+    ///
+    /// # Panics
+    /// If the place is vacant.
+    #[inline(always)]
+    fn io_of(&mut self, number: usize) -> VolumeIo<'_> {
+        self.io(self.paths[number].volume)
+    }
+
     /// The paths of all volumes.
     fn paths_there(&self) -> impl Iterator<Item = PathInVolume<'_>> {
         let numbers = (0..self.paths.len()).filter(|&it| !self.paths[it].is_vacant());
@@ -307,8 +333,7 @@ impl HostEngine {
 
     /// The indexes that paths of a volume have, or had.
     fn indexes(&self, volume: u16) -> impl Iterator<Item = PathIndex> + use<> {
-        let count = self.volumes[usize::from(volume)].places.len();
-        (0..count as u8).map(PathIndex)
+        self.volumes[usize::from(volume)].indexes()
     }
 
     fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
@@ -373,7 +398,9 @@ impl HostEngine {
             .as_ref()
             .filter(|_| role == Role::Io && path.is_open(role))?;
         let placement = queue.placement()?;
-        let span = self.payload(placement.token, placement.offset, placement.len);
+        let span = self
+            .ios
+            .payload(placement.token, placement.offset, placement.len);
         Some(Place {
             span,
             crc: placement.crc,
@@ -409,7 +436,7 @@ impl HostEngine {
             Role::Io => path.queue.as_mut()?.poll_transmit(out, now_ns)?,
         };
         Some(transmit.payload.map(|payload| Send {
-            span: self.payload(payload.token, payload.offset, payload.len),
+            span: self.ios.payload(payload.token, payload.offset, payload.len),
             digest: payload.digest,
             cookie: payload.token,
         }))

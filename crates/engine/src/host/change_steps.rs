@@ -172,7 +172,7 @@ impl HostEngine {
             What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
             What::Leave => {
                 self.paths[number].bar();
-                self.path_leaves(volume, now_ns);
+                self.io(volume).path_leaves(now_ns);
             }
             What::CloseQueue(flushed) => {
                 self.paths[number].cache.flushed_to_leave = *flushed;
@@ -183,7 +183,7 @@ impl HostEngine {
             What::Forget(true) => self.is_covered(number, now_ns),
             _ => {}
         }
-        self.release(volume, now_ns);
+        self.io(volume).release(now_ns);
     }
 
     /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
@@ -191,7 +191,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         path.cache.settle();
         let volume = path.volume;
-        self.release_flushes(volume, now_ns);
+        self.io(volume).release_flushes(now_ns);
     }
 
     /// A path may be used again.
@@ -384,7 +384,7 @@ impl HostEngine {
         self.paths[number] = Path::vacant(number);
         let it = &mut self.volumes[usize::from(volume)];
         it.settle(&self.paths, &mut self.out);
-        self.release_flushes(volume, now_ns);
+        self.io(volume).release_flushes(now_ns);
         let it = &mut self.volumes[usize::from(volume)];
         it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
     }

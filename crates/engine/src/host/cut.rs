@@ -13,18 +13,30 @@
 //! A device is asked to end what it has; what it can't, it goes on with. Nothing is taken back of a
 //! volume with `write_failover = immediate`: that is a part of what this risks.
 
+use super::io::VolumeIo;
 use super::types::NO_PATH;
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
 use multipath::Outcome;
 
+impl VolumeIo<'_> {
+    /// Ends an I/O that would be tried again, if it was taken back.
+    pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
+        let cut = self.volume.is_cut && !self.ios.get(index).survives_cut();
+        if cut {
+            self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        }
+        cut
+    }
+}
+
 impl HostEngine {
     /// Takes back what a volume was given, as far as that can be done.
     pub fn cut(&mut self, volume: u16, why: &str, now_ns: u64) {
-        let at = usize::from(volume);
         // Where nobody waits for what is under way, an error would say too early that it is over.
         let fenced = |it: &&mut Volume| it.recovery.write_failover == WriteFailover::Fenced;
-        let there = self.volumes.get_mut(at).filter(|it| !it.is_vacant());
+        let there = self.volumes.get_mut(usize::from(volume));
+        let there = there.filter(|it| !it.is_vacant());
         let Some(it) = there.filter(fenced) else {
             return; // see the module's limits; or the leg's volume is not open on this core yet
         };
@@ -35,10 +47,11 @@ impl HostEngine {
                 self.lose(number, Some(why), now_ns);
             }
         }
-        while let Some(index) = self.volumes[at].waits.pop_cut(&mut self.ios) {
-            self.end(index, self.volumes[at].without_path(), NO_PATH, now_ns);
+        let mut io = self.io(volume);
+        while let Some(index) = io.volume.waits.pop_cut(io.ios) {
+            io.end(index, io.volume.without_path(), NO_PATH, now_ns);
         }
-        self.fail_waiting_flushes(at, now_ns);
+        io.fail_waiting_flushes(now_ns);
     }
 
     /// What fails may be tried again.
@@ -46,16 +59,6 @@ impl HostEngine {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
             it.is_cut = false;
         }
-    }
-
-    /// Ends an I/O that would be tried again, if it was taken back.
-    pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let cut = self.volumes[volume].is_cut && !self.ios.get(index).survives_cut();
-        if cut {
-            self.end(index, Outcome::PathError, NO_PATH, now_ns);
-        }
-        cut
     }
 
     /// How often paths were found: [`Self::leaves_behind_ns`] is the same until the next time.

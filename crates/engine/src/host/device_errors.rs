@@ -13,10 +13,10 @@
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
 //! nothing is known.
 use super::HostEngine;
+use super::io::VolumeIo;
 use super::io_table::AttemptEnd;
 use super::path::Path;
 use super::report;
-use super::types::HostEvent;
 use super::volumes::{LegRole, VACANT, Volume};
 use crate::limits::{
     DEVICE_ERRORS_COMPARED_NS, DEVICE_ERRORS_EXPECTED, DEVICE_ERRORS_MIN, DEVICE_ERRORS_RECENT_NS,
@@ -122,16 +122,7 @@ pub(super) fn compare_anew(volume: &Volume, paths: &mut [Path], now_ns: u64) {
     }
 }
 
-impl HostEngine {
-    /// I/Os that a path answered on this core with errors of what is behind it, of late: that were
-    /// repeated, and that failed. Not of legs of mirrors, which judge those themselves.
-    pub fn recent_device_errors(&self, volume: u16, path: PathIndex, now_ns: u64) -> [u32; 2] {
-        let number = self.number(volume, path);
-        number.map_or([0; 2], |number| {
-            self.paths[number].errors.device.recent(now_ns)
-        })
-    }
-
+impl VolumeIo<'_> {
     /// A path has answered the I/O in slot `index` with an error of what is behind it; `failed`:
     /// the I/O ends with it.
     #[cold]
@@ -150,8 +141,7 @@ impl HostEngine {
         {
             self.compare_passing_errors(number, now_ns);
         }
-        let of = &self.volumes[usize::from(self.paths[number].volume)];
-        if of.leg != LegRole::None {
+        if self.volume.leg != LegRole::None {
             return;
         }
         let errors = &mut self.paths[number].errors.device;
@@ -159,37 +149,46 @@ impl HostEngine {
         let Some(count) = errors.lines[usize::from(failed)].one_more(now_ns) else {
             return; // a line was written lately
         };
-        let path = &self.paths[number];
-        let name = &self.volumes[usize::from(path.volume)].name;
-        let why = report::device_error(&path.kind, outcome, count, failed);
-        let line = report::line(name, path, self.settings.core, &why);
-        self.out.report(HostEvent::Trouble(path.volume, line));
+        let (path, mut on) = self.path(number);
+        on.report_trouble(
+            path,
+            &report::device_error(&path.kind, outcome, count, failed),
+        );
     }
 
     /// Puts a path on probation that answers with passing errors while another one of its volume
     /// does not.
     fn compare_passing_errors(&mut self, number: usize, now_ns: u64) {
-        let (volume, index) = (self.paths[number].volume, self.paths[number].index);
+        let index = self.paths[number].index;
         let from_ns = self.paths[number].errors.device.from_ns;
         if now_ns.saturating_sub(from_ns) >= DEVICE_ERRORS_COMPARED_NS || from_ns == 0 {
-            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
+            compare_anew(self.volume, self.paths, now_ns);
         }
         self.paths[number].errors.device.passing += 1;
         let share = compared(&self.paths[number]);
-        let permille = self.volumes[usize::from(volume)]
-            .recovery
-            .health
-            .errors_permille;
+        let permille = self.volume.recovery.health.errors_permille;
         if permille == 0 || !share.is_many(permille) {
             return;
         }
-        let others = self.paths_of(volume).filter(|path| path.index != index);
+        let at = self.at(number);
+        let others = at.others();
         let better = others.filter(|path| share.is_worse_than(compared(path)));
         let better = better.fold(0, |bits, path| bits | 1_u64 << path.index.0);
-        if let Some(why) = self.head(number).does_worse(index, better, now_ns) {
-            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
+        if let Some(why) = self.volume.head.does_worse(index, better, now_ns) {
+            compare_anew(self.volume, self.paths, now_ns);
             self.on_probation(number, why, now_ns);
         }
+    }
+}
+
+impl HostEngine {
+    /// I/Os that a path answered on this core with errors of what is behind it, of late: that were
+    /// repeated, and that failed. Not of legs of mirrors, which judge those themselves.
+    pub fn recent_device_errors(&self, volume: u16, path: PathIndex, now_ns: u64) -> [u32; 2] {
+        let number = self.number(volume, path);
+        number.map_or([0; 2], |number| {
+            self.paths[number].errors.device.recent(now_ns)
+        })
     }
 }
 

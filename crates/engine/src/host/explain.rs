@@ -14,6 +14,7 @@
 //! turn, which finds the paths emptier than the others. Memory is taken when it begins. A volume
 //! that nobody asks about pays one comparison per I/O.
 use super::counters::group;
+use super::io::VolumeIo;
 use super::io_table::{EMPTY, IoTable, Slot, carries};
 use super::path::Path;
 use super::types::{Io, PathState};
@@ -369,6 +370,17 @@ impl Volume {
     }
 }
 
+impl VolumeIo<'_> {
+    /// Places an I/O that was just submitted to a volume that is asked about, or holds others.
+    #[cold]
+    pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
+        match (self.volume).choose(self.ios, self.paths, index, u64::MAX, now_ns) {
+            Some(chosen) => self.put(index, chosen, now_ns),
+            None => self.park(index, now_ns),
+        }
+    }
+}
+
 impl HostEngine {
     /// Writes down why I/Os of a volume go where they go, from now on; what was asked about it
     /// before is forgotten. False: there is no such volume.
@@ -396,15 +408,5 @@ impl HostEngine {
         let flying = entries.filter(|it| it.state == State::Flying);
         flying.for_each(|it| it.state = State::Over);
         core::iter::from_fn(move || rest.as_mut()?.take())
-    }
-
-    /// Places an I/O that was just submitted to a volume that is asked about, or holds others.
-    #[cold]
-    pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
-        let volume = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
-        match volume.choose(&mut self.ios, &self.paths, index, u64::MAX, now_ns) {
-            Some(chosen) => self.put(index, chosen, now_ns),
-            None => self.park(index, now_ns),
-        }
     }
 }

@@ -35,6 +35,7 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
+use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path, SessionState};
 use super::types::{HostEvent, PathKind, PathNews};
@@ -155,7 +156,7 @@ impl Volume {
     }
 }
 
-impl HostEngine {
+impl VolumeIo<'_> {
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
@@ -163,20 +164,19 @@ impl HostEngine {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
         let slot = self.ios.get(index);
-        let volume = slot.io.volume;
-        let it = &mut self.volumes[usize::from(volume)];
+        let it = &mut *self.volume;
         if slot.flush.given_up != it.losses.generation() {
             return self.fail_flush(index, now_ns);
         }
         if let Some(line) = it.losses.fail_flush() {
-            self.out.report(HostEvent::Warning(volume, line));
-            self.out.report(HostEvent::Loss(volume, false));
+            self.out.report(HostEvent::Warning(it.number, line));
+            self.out.report(HostEvent::Loss(it.number, false));
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
-        let mut away = None;
-        for path in self.indexes(volume) {
-            let Some(number) = self.number(volume, path) else {
+        let mut is_away = false;
+        for path in self.volume.indexes() {
+            let Some(number) = self.volume.number(path) else {
                 continue; // a place without a path
             };
             let path = &self.paths[number];
@@ -200,17 +200,17 @@ impl HostEngine {
                 return;
             }
             let at = self.paths[number].index;
-            if !live || !self.head(number).is_barred(at) {
-                away = Some(number);
+            if !live || !self.volume.head.is_barred(at) {
+                is_away = true;
             }
         }
         let slot = self.ios.get(index);
         let (some, path) = (slot.flush.asked != 0, slot.path);
-        match away {
-            Some(number) => self.await_flush(number, index, now_ns),
-            None if some => self.end(index, Outcome::Done, path, now_ns),
+        match some {
+            _ if is_away => self.await_flush(index, now_ns),
+            true => self.end(index, Outcome::Done, path, now_ns),
             // Nothing is known to be cached: any path may say so.
-            None => self.place_again(index, now_ns),
+            false => self.place_again(index, now_ns),
         }
     }
 
@@ -218,7 +218,7 @@ impl HostEngine {
     fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let request = self.ios.get(index).request(now_ns);
         let path = self.paths[number].index;
-        if self.head(number).select_only(&request, path).is_none() {
+        if self.volume.head.select_only(&request, path).is_none() {
             return false;
         }
         let slot = self.ios.get_mut(index);
@@ -235,22 +235,20 @@ impl HostEngine {
         let at = path.index;
         if slot.flush.asked & 1 << at.0 == 0 {
             // No path had anything to flush, and this one was any; unless that has changed.
-            return match slot.flush.given_up
-                == self.volumes[usize::from(path.volume)].losses.generation()
-            {
+            return match slot.flush.given_up == self.volume.losses.generation() {
                 true => self.end(index, Outcome::Done, at, now_ns),
                 false => self.fail_flush(index, now_ns),
             };
         }
         if path.cache.flushed(slot.flush.covers) {
-            path.report_flush(&mut self.out);
+            path.report_flush(self.out);
         }
         self.flush(index, now_ns);
     }
 
     /// A flush must be repeated on path `path`, or wait for it.
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
-        let number = self.number(self.ios.get(index).io.volume, path);
+        let number = self.volume.number(path);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
         let slot = self.ios.get_mut(index);
         slot.history.moved(lost);
@@ -259,29 +257,111 @@ impl HostEngine {
     }
 
     /// Waits until a path with unflushed writes is back, or its ANA state was read, within bounds.
-    fn await_flush(&mut self, number: usize, index: u32, now_ns: u64) {
-        let volume = usize::from(self.paths[number].volume);
-        let recovery = self.volumes[volume].recovery;
-        let usable = self.volumes[volume].head.is_usable();
-        let out = !usable
-            && self.volumes[volume]
-                .patience_ns(&self.paths, now_ns)
-                .is_none();
+    fn await_flush(&mut self, index: u32, now_ns: u64) {
+        let it = &mut *self.volume;
+        let recovery = it.recovery;
+        let out = !it.head.is_usable() && it.patience_ns(self.paths, now_ns).is_none();
         let slot = self.ios.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
-            self.give_up_writes(volume as u16, now_ns);
+            self.give_up_writes(now_ns);
             return self.fail_flush(index, now_ns);
         }
         if out {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
-        let waits = &mut self.volumes[volume].waits;
-        waits.await_flush(&mut self.ios, index, until_ns);
+        self.volume.waits.await_flush(self.ios, index, until_ns);
         self.out.wake_by(until_ns);
     }
 
+    /// What lost controllers may have had in their caches is given up: says so, and fails all
+    /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
+    pub(super) fn give_up_writes(&mut self, now_ns: u64) {
+        for path in self.volume.indexes() {
+            let number = self.volume.number(path);
+            let Some(number) = number.filter(|&number| self.at(number).is_in_doubt()) else {
+                continue; // a place without a path, or nothing may be lost there
+            };
+            let path = &mut self.paths[number];
+            path.cache.settle();
+            self.volume.totals.flush_failed = Some((now_ns, path.index));
+            let (path, on) = self.path(number);
+            let line = on.line(path, report::unflushed(path));
+            on.volume.losses.report(line.clone());
+            on.out.report(HostEvent::Warning(path.volume, line));
+        }
+        self.fail_flushes(now_ns);
+    }
+
+    /// All flushes under way fail.
+    fn fail_flushes(&mut self, now_ns: u64) {
+        self.volume.losses.give_up();
+        self.fail_waiting_flushes(now_ns);
+    }
+
+    /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
+    /// may be lost, also what other cores had acknowledged, and no later flush of that path would
+    /// say so.
+    #[cold]
+    pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
+        self.paths[number].report_failed_flush(self.settings.core, self.out);
+        self.fail_next_flush(number, now_ns);
+    }
+
+    /// The same, from another core.
+    pub(super) fn flush_failed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
+        // Core 0 tells all, also who saw it.
+        if core == self.settings.core {
+            return;
+        }
+        if self.settings.core == 0 {
+            self.paths[number].report_failed_flush(core, self.out);
+        }
+        self.fail_next_flush(number, now_ns);
+    }
+
+    /// The same, from another core.
+    pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
+        if self.settings.core == 0 {
+            self.paths[number].report_flush(self.out);
+        }
+        if self.paths[number].cache.take_inherited() {
+            self.release_flushes(now_ns);
+        }
+    }
+
+    /// The volume's flushes that wait fail for it, or the next one.
+    fn fail_next_flush(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.cache.all_flushed();
+        self.volume.totals.flush_failed = Some((now_ns, path.index));
+        let (path, on) = self.path(number);
+        let line = on.line(path, report::FLUSH_FAILED_LATE);
+        on.volume.fail_next_flush(line, on.out);
+        self.release_flushes(now_ns);
+    }
+
+    pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
+        self.volume.totals.flushes_failed += 1;
+        let outcome = self.volume.without_path();
+        self.end(index, outcome, super::NO_PATH, now_ns);
+    }
+
+    /// A path is live, its ANA state was read, or it is known to have had nothing unflushed:
+    /// flushes that wait look again.
+    pub(super) fn release_flushes(&mut self, now_ns: u64) {
+        for _ in 0..self.volume.waits.flushes(self.ios) {
+            let Some(index) = self.volume.waits.pop_flush(self.ios) else {
+                return; // one of them has failed all
+            };
+            self.ios.exclude_wait(index, now_ns);
+            self.flush(index, now_ns);
+        }
+    }
+}
+
+impl HostEngine {
     /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that
     /// were not flushed: they may come back without them (T13).
     pub fn lost_caches(&self, volume: u16) -> u64 {
@@ -301,85 +381,7 @@ impl HostEngine {
                 self.paths[number].cache.settle();
             }
         }
-        self.fail_flushes(volume, now_ns);
-    }
-
-    /// What lost controllers may have had in their caches is given up: says so, and fails all
-    /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
-    pub(super) fn give_up_writes(&mut self, volume: u16, now_ns: u64) {
-        for path in self.indexes(volume) {
-            let Some(number) = self.number(volume, path) else {
-                continue; // a place without a path
-            };
-            if self.at(number).is_in_doubt() {
-                let path = &mut self.paths[number];
-                path.cache.settle();
-                let it = &mut self.volumes[usize::from(volume)];
-                it.totals.flush_failed = Some((now_ns, path.index));
-                let why = report::unflushed(path);
-                let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
-                it.losses.report(line.clone());
-                self.out.report(HostEvent::Warning(volume, line));
-            }
-        }
-        self.fail_flushes(volume, now_ns);
-    }
-
-    /// All flushes under way fail.
-    fn fail_flushes(&mut self, volume: u16, now_ns: u64) {
-        let it = usize::from(volume);
-        self.volumes[it].losses.give_up();
-        while let Some(index) = self.volumes[it].waits.pop_flush(&mut self.ios) {
-            self.fail_flush(index, now_ns);
-        }
-    }
-
-    /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
-    /// may be lost, also what other cores had acknowledged, and no later flush of that path would
-    /// say so.
-    #[cold]
-    pub(super) fn unowned_flush_failed(&mut self, number: usize, now_ns: u64) {
-        self.paths[number].report_failed_flush(self.settings.core, &mut self.out);
-        self.fail_next_flush(number, now_ns);
-    }
-
-    /// The same, from another core.
-    pub(super) fn flush_failed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
-        // Core 0 tells all, also who saw it.
-        if core == self.settings.core {
-            return;
-        }
-        if self.settings.core == 0 {
-            self.paths[number].report_failed_flush(core, &mut self.out);
-        }
-        self.fail_next_flush(number, now_ns);
-    }
-
-    /// The same, from another core.
-    pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
-        if self.settings.core == 0 {
-            self.paths[number].report_flush(&mut self.out);
-        }
-        if self.paths[number].cache.take_inherited() {
-            self.release_flushes(self.paths[number].volume, now_ns);
-        }
-    }
-
-    /// The volume's flushes that wait fail for it, or the next one.
-    fn fail_next_flush(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        path.cache.all_flushed();
-        let volume = path.volume;
-        let it = &mut self.volumes[usize::from(volume)];
-        it.totals.flush_failed = Some((now_ns, path.index));
-        let line = report::line(
-            &it.name,
-            path,
-            self.settings.core,
-            report::FLUSH_FAILED_LATE,
-        );
-        it.fail_next_flush(line, &mut self.out);
-        self.release_flushes(volume, now_ns);
+        self.io(volume).fail_flushes(now_ns);
     }
 
     /// How often a volume has given up unflushed writes: a change that began before that and is not
@@ -399,26 +401,6 @@ impl HostEngine {
             } else if it.losses.repeat() {
                 self.out.report(HostEvent::Loss(volume, true));
             }
-        }
-    }
-
-    pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
-        let volume = usize::from(self.ios.get(index).io.volume);
-        self.volumes[volume].totals.flushes_failed += 1;
-        let outcome = self.volumes[volume].without_path();
-        self.end(index, outcome, super::NO_PATH, now_ns);
-    }
-
-    /// A path is live, its ANA state was read, or it is known to have had nothing unflushed:
-    /// flushes that wait look again.
-    pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
-        let it = usize::from(volume);
-        for _ in 0..self.volumes[it].waits.flushes(&self.ios) {
-            let Some(index) = self.volumes[it].waits.pop_flush(&mut self.ios) else {
-                return; // one of them has failed all
-            };
-            self.ios.exclude_wait(index, now_ns);
-            self.flush(index, now_ns);
         }
     }
 }

@@ -30,6 +30,7 @@ pub use stats::HedgeStats;
 
 use super::HostEngine;
 use super::counters::group;
+use super::io::VolumeIo;
 use super::io_table::{IoState, IoTable, Kind, Lane, carries};
 use super::path::{Path, Role};
 use super::types::{IoOp, PathKind};
@@ -651,6 +652,61 @@ fn two_buffers(length: u32, on: &mut Inspected<'_>) -> Option<[Span; 2]> {
     Some([first, second])
 }
 
+impl VolumeIo<'_> {
+    /// Sends the copy of a late read.
+    fn send_copy(&mut self, late: LateRead, now_ns: u64) {
+        let LateRead {
+            index,
+            other,
+            buffers,
+        } = late;
+        let ticket = self.volume.head.ticket();
+        let number = self.volume.place(other);
+        let copy = self.ios.take_copy_of(index, now_ns);
+        let Some(copy) = copy.filter(|&copy| {
+            let slot = self.ios.get_mut(copy);
+            (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
+            slot.hedged = true;
+            self.issue(number, copy, now_ns)
+        }) else {
+            // The queue has just failed: it was never sent.
+            copy.inspect(|&copy| self.ios.free_spare(copy));
+            for buffer in buffers {
+                self.scratch.give_back(buffer);
+            }
+            (self.volume.head).dropped(other, group(IoOp::Read), now_ns, ticket);
+            return;
+        };
+        let lane = &mut self.paths[number].lane;
+        self.ios.push_on_path(lane, copy, false);
+        let slot = self.ios.get_mut(index);
+        slot.hedged = true;
+        slot.watched = true;
+        let home = core::mem::replace(&mut slot.io.span, buffers[0]);
+        self.hedger.pair_up(self.ios, index, copy, home);
+        self.volume.hedged.sent += 1;
+        self.paths[number].counters.copies += 1;
+        self.out.touch(&mut self.paths[number], Role::Io);
+    }
+
+    /// One of two copies, which was on path `number`, has ended.
+    pub(super) fn copy_ended(
+        &mut self,
+        number: usize,
+        index: u32,
+        outcome: Outcome,
+        now_ns: u64,
+    ) -> CopyEnd {
+        let (ios, scratch) = (&mut *self.ios, &mut *self.scratch);
+        let end = (self.hedger).end_copy(ios, scratch, self.volume, index, outcome, now_ns);
+        if end == CopyEnd::Done {
+            // Its bytes are copied in the next turn.
+            self.out.touch(&mut self.paths[number], Role::Io);
+        }
+        end
+    }
+}
+
 impl HostEngine {
     /// What became of second copies of reads of a volume.
     pub fn hedge_stats(&self, volume: u16) -> HedgeStats {
@@ -684,7 +740,8 @@ impl HostEngine {
         let hedger = &mut self.hedger;
         let mut next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
         while let Some((index, path)) = next {
-            self.end(index, Outcome::Done, path, now_ns);
+            let volume = self.ios.get(index).io.volume;
+            self.io(volume).end(index, Outcome::Done, path, now_ns);
             let hedger = &mut self.hedger;
             next = hedger.next_done(&mut self.ios, &mut self.scratch, memory);
         }
@@ -704,7 +761,8 @@ impl HostEngine {
             let Some(copy) = self.hedger.next_copy(&mut inspection, on) else {
                 break; // all were inspected
             };
-            self.send_copy(copy, now_ns);
+            let volume = self.ios.get(copy.index).io.volume;
+            self.io(volume).send_copy(copy, now_ns);
         }
         let at_ns = self.hedger.end_inspection(&inspection);
         if self.ios.active() > 0 {
@@ -714,63 +772,5 @@ impl HostEngine {
         }
         // Reads that are given to a path from now on see to it themselves.
         self.out.timers.set_inspection(at_ns);
-    }
-
-    /// Sends the copy of a late read.
-    fn send_copy(&mut self, late: LateRead, now_ns: u64) {
-        let LateRead {
-            index,
-            other,
-            buffers,
-        } = late;
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let ticket = self.volumes[volume].head.ticket();
-        let number = self.volumes[volume].place(other);
-        let copy = self.ios.take_copy_of(index, now_ns);
-        let Some(copy) = copy.filter(|&copy| {
-            let slot = self.ios.get_mut(copy);
-            (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
-            slot.hedged = true;
-            self.issue(number, copy, now_ns)
-        }) else {
-            // The queue has just failed: it was never sent.
-            copy.inspect(|&copy| self.ios.free_spare(copy));
-            for buffer in buffers {
-                self.scratch.give_back(buffer);
-            }
-            let head = &mut self.volumes[volume].head;
-            head.dropped(other, group(IoOp::Read), now_ns, ticket);
-            return;
-        };
-        let lane = &mut self.paths[number].lane;
-        self.ios.push_on_path(lane, copy, false);
-        let slot = self.ios.get_mut(index);
-        slot.hedged = true;
-        slot.watched = true;
-        let home = core::mem::replace(&mut slot.io.span, buffers[0]);
-        self.hedger.pair_up(&self.ios, index, copy, home);
-        self.volumes[volume].hedged.sent += 1;
-        self.paths[number].counters.copies += 1;
-        self.out.touch(&mut self.paths[number], Role::Io);
-    }
-
-    /// One of two copies, which was on path `number`, has ended.
-    pub(super) fn copy_ended(
-        &mut self,
-        number: usize,
-        index: u32,
-        outcome: Outcome,
-        now_ns: u64,
-    ) -> CopyEnd {
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let volume = &mut self.volumes[volume];
-        let (ios, scratch) = (&mut self.ios, &mut self.scratch);
-        let hedger = &mut self.hedger;
-        let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
-        if end == CopyEnd::Done {
-            // Its bytes are copied in the next turn.
-            self.out.touch(&mut self.paths[number], Role::Io);
-        }
-        end
     }
 }

@@ -6,19 +6,23 @@
 use super::change_steps::{final_flush_ended, is_final_flush};
 use super::counters::group;
 use super::fence::range;
+use super::hedge::Hedger;
 use super::io_table::{AttemptEnd, FlushProgress, IoTable, Kind, cut};
 use super::loss::{is_let_go, let_go_of};
 use super::outbox::Outbox;
 use super::path::{Path, Role, SessionState, Target};
 use super::probation::is_timed;
-use super::types::{Doubt, Hints, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
-use super::volumes::{PathContext, Volume};
+use super::shutdown::Shutdown;
+use super::standstill::Standstills;
+use super::types::{Doubt, Hints, HostConfig, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
+use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
+use crate::scratch::Scratch;
 use block::IoLimits;
 use canary::Bug;
 use multipath::Outcome;
-use nvme::host::{Command, Completed, SubmitError as QueueFull};
+use nvme::host::{Command, Completed, HostError, QueueEvent, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 use policy::{Group, PathIndex, Request};
@@ -105,219 +109,24 @@ impl HostEngine {
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
     pub(crate) fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, Hints::default(), now_ns)
+        self.submit_with(io, Hints::default(), now_ns)
     }
 
     /// The same of one of which something is known.
     ///
     /// # Errors
     /// As [`Self::submit`].
+    #[inline(always)]
     pub(crate) fn submit_with(
         &mut self,
         io: &Io,
         hints: Hints,
         now_ns: u64,
     ) -> Result<(), SubmitError> {
-        self.submit_as(io, hints, now_ns)
-    }
-
-    #[inline(always)]
-    fn submit_as(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
-        let volume = self
-            .volumes
-            .get(usize::from(io.volume))
-            .ok_or(SubmitError::NotReady)?;
-        let Ready {
-            info,
-            limits,
-            whole_max,
-            ..
-        } = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
-        if self.shutdown.refuses_io() {
+        if usize::from(io.volume) >= self.volumes.len() {
             return Err(SubmitError::NotReady);
         }
-        if !fits(io, info) {
-            return Err(misfit(io, info));
-        }
-        let refused = refusal(io.op, limits);
-        let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
-        let plain = volume.fence.is_open() && volume.explain.is_none();
-        let given_up = volume.losses.generation();
-        let index = self.ios.take(io, hints, now_ns);
-        let index = index.ok_or(SubmitError::Full)?;
-        if let Some(outcome) = refused {
-            self.ios.end(index, outcome, NO_PATH, now_ns);
-        } else if matches!(io.op, IoOp::Flush) {
-            let slot = self.ios.get_mut(index);
-            slot.watched = true;
-            slot.flush = FlushProgress {
-                given_up,
-                ..FlushProgress::default()
-            };
-            self.flush(index, now_ns);
-        } else if large {
-            self.split(index, now_ns);
-        } else if plain {
-            self.place(index, io, hints.on, now_ns);
-        } else {
-            let volume = &mut self.volumes[usize::from(io.volume)];
-            if !volume.waits_at_fence(&mut self.ios, index, hints.for_change) {
-                self.place_oddly(index, now_ns);
-            }
-        }
-        Ok(())
-    }
-
-    /// Finds a path for an I/O that was just submitted.
-    #[inline(always)]
-    fn place(&mut self, index: u32, io: &Io, on: Option<PathIndex>, now_ns: u64) {
-        let request = Request {
-            source: io.source,
-            group: group(io.op),
-            length: io.length,
-            address: io.offset,
-            now_ns,
-        };
-        let volume = &mut self.volumes[usize::from(io.volume)];
-        let by = on.and_then(|path| volume.head.select_by(&request, path));
-        let Some(chosen) = by.or_else(|| volume.head.select(&request)) else {
-            return self.park(index, now_ns);
-        };
-        let number = volume.place(chosen);
-        self.ios.get_mut(index).ticket = volume.head.ticket();
-        self.give(number, index, chosen, now_ns);
-    }
-
-    /// Gives an I/O, not for the first time, to the path that was chosen for it.
-    #[cold]
-    pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
-        self.renew(index, now_ns);
-        let volume = usize::from(self.ios.get(index).io.volume);
-        let volume = &self.volumes[volume];
-        let number = volume.place(chosen);
-        self.ios.get_mut(index).ticket = volume.head.ticket();
-        self.give(number, index, chosen, now_ns);
-    }
-
-    /// Finds a path for an I/O that was placed or waited before, or is a piece: one that can carry
-    /// it.
-    #[cold]
-    pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
-        if self.is_taken_back(index, now_ns) {
-            return;
-        }
-        self.renew(index, now_ns);
-        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
-        let Some(able) = it.able(&mut self.ios, index, u64::MAX) else {
-            return; // cut for narrower paths, it waits at the fence
-        };
-        match it.choose(&mut self.ios, &self.paths, index, able, now_ns) {
-            Some(chosen) => self.put(index, chosen, now_ns),
-            None => self.park(index, now_ns),
-        }
-    }
-
-    /// A new attempt begins.
-    fn renew(&mut self, index: u32, now_ns: u64) {
-        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
-        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
-        let slot = self.ios.get_mut(index);
-        slot.placed_ns = now_ns;
-        slot.history.attempt = AttemptEnd::Answered;
-        self.hedger.begin_attempt(index);
-    }
-
-    #[inline(always)]
-    pub(super) fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
-        let full =
-            self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
-        let path = &mut self.paths[number];
-        let slot = self.ios.get_mut(index);
-        slot.path = chosen;
-        self.ios.push_on_path(&mut path.lane, index, full);
-        path.counters.waited_full += u64::from(full);
-    }
-
-    /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
-    /// path), or has failed.
-    #[inline(always)]
-    pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
-        let patience_ns = self.hedger.patience_ns;
-        let path = &mut self.paths[number];
-        let issued = path.issue(index, &mut self.ios, &mut self.out, patience_ns, now_ns);
-        issued.unwrap_or_else(|Failed| {
-            let (path, mut on) = self.path(number);
-            path.retire(&mut on, now_ns);
-            false
-        })
-    }
-
-    /// Gives the queue of a path what waits for it.
-    pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
-        while let Some(index) = self.paths[number].lane.waiting() {
-            if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
-                return; // they are taken from a lost path, and wait for room on a full one
-            }
-            self.ios.issued(&mut self.paths[number].lane);
-        }
-    }
-
-    /// A command has ended.
-    pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
-        let Some(index) = self.ios.find(completed.token) else {
-            assert!(is_final_flush(completed.token), "a command ended of no I/O");
-            let done = completed.status.is_success();
-            final_flush_ended(&mut self.paths, completed.token, done);
-            return self.refill(number, now_ns); // it had a slot of the queue as well
-        };
-        if completed.status.is_success() {
-            self.finish(number, index, Outcome::Done, true, now_ns);
-        } else {
-            self.failed(number, index, completed.status, now_ns);
-        }
-        self.refill(number, now_ns);
-    }
-
-    /// A command has ended, and not well.
-    #[cold]
-    fn failed(&mut self, number: usize, index: u32, status: Status, now_ns: u64) {
-        let path = &self.paths[number];
-        let queue = path.queue.as_ref();
-        let over = queue.is_none_or(|queue| queue.has_failed());
-        let answered = !(over && status.is(Status::HOST_PATH));
-        if !answered {
-            let volume = &mut self.volumes[usize::from(path.volume)];
-            let slot = self.ios.get_mut(index);
-            slot.history.attempt = AttemptEnd::Unanswered;
-            volume.leave_behind(&slot.io, now_ns);
-        }
-        let outcome = match self.paths[number].was_aborted(&mut self.ios, index, status) {
-            true => Outcome::PathError,
-            false => {
-                let retries = self.ios.get(index).history.retries;
-                status::outcome(status, &self.paths[number].known.target.crdt, retries)
-            }
-        };
-        match status.class() {
-            Class::Ana => {
-                let (path, mut on) = self.path(number);
-                path.doubt(Doubt::Ana, &mut on, now_ns);
-            }
-            Class::Namespace => {
-                let (path, mut on) = self.path(number);
-                path.doubt(Doubt::Namespace, &mut on, now_ns);
-            }
-            Class::Transport => {
-                let (path, mut on) = self.path(number);
-                path.note_damage(index, &mut on, now_ns);
-            }
-            _ => {}
-        }
-        if outcome == Outcome::PastEnd {
-            let (path, mut on) = self.path(number);
-            path.warn_of_end(index, &mut on);
-        }
-        self.finish(number, index, outcome, answered, now_ns);
+        self.io(io.volume).take(io, hints, now_ns)
     }
 
     /// The cookie of the I/O that a device request is of, or of the one that it is a piece of.
@@ -362,7 +171,8 @@ impl HostEngine {
         if device::is_gone(end) {
             self.vanished(number, now_ns);
         }
-        self.finish(number, index, outcome, true, now_ns);
+        self.io_of(number)
+            .finish(number, index, outcome, true, now_ns);
         self.revive(number, now_ns);
     }
 
@@ -385,6 +195,275 @@ impl HostEngine {
         }
     }
 
+    /// A request that no slot knows has ended: a flush that the device had when it was given up.
+    #[cold]
+    fn abandoned_flush_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
+        let mut paths = self.paths.iter();
+        let Some(number) = paths.position(|path| path.cache.abandoned_flushes.contains(&token))
+        else {
+            // Else the device of a path that has left may be asked again.
+            assert!(is_let_go(token), "a device request ended of no I/O");
+            return;
+        };
+        let path = &mut self.paths[number];
+        path.cache.abandoned_flushes.retain(|&it| it != token);
+        let outcome = device::outcome(end, &path.known.target.crdt, 0);
+        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
+        if !outcome.is_done() && !outcome.is_path_error() {
+            self.io_of(number).unowned_flush_failed(number, now_ns);
+        }
+        self.revive(number, now_ns);
+    }
+}
+
+/// The I/O of one volume on this core, from its submission to its end.
+///
+/// Borrows the volume for as long as one event of it is handled, and what all volumes share: none
+/// of it reaches into another volume, or opens or closes connections but those of a queue that has
+/// failed.
+pub(super) struct VolumeIo<'a> {
+    pub(super) volume: &'a mut Volume,
+    /// All that the engine has; the volume's own are named by their numbers.
+    pub(super) paths: &'a mut [Path],
+    pub(super) ios: &'a mut IoTable,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) hedger: &'a mut Hedger,
+    pub(super) standstills: &'a Standstills,
+    pub(super) out: &'a mut Outbox,
+    pub(super) settings: &'a HostConfig,
+    pub(super) shutdown: &'a Shutdown,
+}
+
+impl VolumeIo<'_> {
+    /// Path `number` in its volume.
+    pub(super) fn at(&self, number: usize) -> PathInVolume<'_> {
+        PathInVolume {
+            path: &self.paths[number],
+            volume: self.volume,
+            paths: self.paths,
+        }
+    }
+
+    /// Path `number`, and what it works with.
+    pub(super) fn path(&mut self, number: usize) -> (&mut Path, PathContext<'_>) {
+        let context = PathContext {
+            volume: self.volume,
+            ios: self.ios,
+            settings: self.settings,
+            out: self.out,
+        };
+        (&mut self.paths[number], context)
+    }
+
+    /// Takes one I/O.
+    #[inline(always)]
+    fn take(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        let Ready {
+            info,
+            limits,
+            whole_max,
+            ..
+        } = self.volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
+        if self.shutdown.refuses_io() {
+            return Err(SubmitError::NotReady);
+        }
+        if !fits(io, info) {
+            return Err(misfit(io, info));
+        }
+        let refused = refusal(io.op, limits);
+        let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
+        let index = self.ios.take(io, hints, now_ns);
+        let index = index.ok_or(SubmitError::Full)?;
+        if let Some(outcome) = refused {
+            self.ios.end(index, outcome, NO_PATH, now_ns);
+        } else if matches!(io.op, IoOp::Flush) {
+            let slot = self.ios.get_mut(index);
+            slot.watched = true;
+            slot.flush = FlushProgress {
+                given_up: self.volume.losses.generation(),
+                ..FlushProgress::default()
+            };
+            self.flush(index, now_ns);
+        } else if large {
+            self.split(index, now_ns);
+        } else if self.volume.fence.is_open() && self.volume.explain.is_none() {
+            self.place(index, io, hints.on, now_ns);
+        } else if !(self.volume).waits_at_fence(self.ios, index, hints.for_change) {
+            self.place_oddly(index, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Finds a path for an I/O that was just submitted.
+    #[inline(always)]
+    fn place(&mut self, index: u32, io: &Io, on: Option<PathIndex>, now_ns: u64) {
+        let request = Request {
+            source: io.source,
+            group: group(io.op),
+            length: io.length,
+            address: io.offset,
+            now_ns,
+        };
+        let head = &mut self.volume.head;
+        let by = on.and_then(|path| head.select_by(&request, path));
+        let Some(chosen) = by.or_else(|| head.select(&request)) else {
+            return self.park(index, now_ns);
+        };
+        let number = self.volume.place(chosen);
+        self.ios.get_mut(index).ticket = self.volume.head.ticket();
+        self.give(number, index, chosen, now_ns);
+    }
+
+    /// Gives an I/O, not for the first time, to the path that was chosen for it.
+    #[cold]
+    pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
+        self.renew(index, now_ns);
+        let number = self.volume.place(chosen);
+        self.ios.get_mut(index).ticket = self.volume.head.ticket();
+        self.give(number, index, chosen, now_ns);
+    }
+
+    /// Finds a path for an I/O that was placed or waited before, or is a piece: one that can carry
+    /// it.
+    #[cold]
+    pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
+        if self.is_taken_back(index, now_ns) {
+            return;
+        }
+        self.renew(index, now_ns);
+        let Some(able) = self.volume.able(self.ios, index, u64::MAX) else {
+            return; // cut for narrower paths, it waits at the fence
+        };
+        match self
+            .volume
+            .choose(self.ios, self.paths, index, able, now_ns)
+        {
+            Some(chosen) => self.put(index, chosen, now_ns),
+            None => self.park(index, now_ns),
+        }
+    }
+
+    /// A new attempt begins.
+    fn renew(&mut self, index: u32, now_ns: u64) {
+        (self.volume).note_cost(self.ios, self.standstills, index, now_ns);
+        let slot = self.ios.get_mut(index);
+        slot.placed_ns = now_ns;
+        slot.history.attempt = AttemptEnd::Answered;
+        self.hedger.begin_attempt(index);
+    }
+
+    #[inline(always)]
+    pub(super) fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
+        let full =
+            self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
+        let path = &mut self.paths[number];
+        let slot = self.ios.get_mut(index);
+        slot.path = chosen;
+        self.ios.push_on_path(&mut path.lane, index, full);
+        path.counters.waited_full += u64::from(full);
+    }
+
+    /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
+    /// path), or has failed.
+    #[inline(always)]
+    pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+        let patience_ns = self.hedger.patience_ns;
+        let path = &mut self.paths[number];
+        let issued = path.issue(index, self.ios, self.out, patience_ns, now_ns);
+        issued.unwrap_or_else(|Failed| {
+            let (path, mut on) = self.path(number);
+            path.retire(&mut on, now_ns);
+            false
+        })
+    }
+
+    /// Gives the queue of a path what waits for it.
+    pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
+        while let Some(index) = self.paths[number].lane.waiting() {
+            if !self.paths[number].is_live() || !self.issue(number, index, now_ns) {
+                return; // they are taken from a lost path, and wait for room on a full one
+            }
+            self.ios.issued(&mut self.paths[number].lane);
+        }
+    }
+
+    /// Ends the commands that the queue of a path has answered. Returns what else it tells: it is
+    /// ready, or has failed.
+    #[inline]
+    pub(super) fn end_commands(
+        &mut self,
+        number: usize,
+        any: &mut bool,
+        now_ns: u64,
+    ) -> Option<Result<(), HostError>> {
+        loop {
+            let event = self.paths[number].queue.as_mut()?.poll_event()?;
+            *any = true;
+            match event {
+                QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
+                QueueEvent::Ready => return Some(Ok(())),
+                QueueEvent::Failed(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// A command has ended.
+    fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
+        let Some(index) = self.ios.find(completed.token) else {
+            assert!(is_final_flush(completed.token), "a command ended of no I/O");
+            let done = completed.status.is_success();
+            final_flush_ended(self.paths, completed.token, done);
+            return self.refill(number, now_ns); // it had a slot of the queue as well
+        };
+        if completed.status.is_success() {
+            self.finish(number, index, Outcome::Done, true, now_ns);
+        } else {
+            self.failed(number, index, completed.status, now_ns);
+        }
+        self.refill(number, now_ns);
+    }
+
+    /// A command has ended, and not well.
+    #[cold]
+    fn failed(&mut self, number: usize, index: u32, status: Status, now_ns: u64) {
+        let path = &self.paths[number];
+        let queue = path.queue.as_ref();
+        let over = queue.is_none_or(|queue| queue.has_failed());
+        let answered = !(over && status.is(Status::HOST_PATH));
+        if !answered {
+            let slot = self.ios.get_mut(index);
+            slot.history.attempt = AttemptEnd::Unanswered;
+            self.volume.leave_behind(&slot.io, now_ns);
+        }
+        let outcome = match self.paths[number].was_aborted(self.ios, index, status) {
+            true => Outcome::PathError,
+            false => {
+                let retries = self.ios.get(index).history.retries;
+                status::outcome(status, &self.paths[number].known.target.crdt, retries)
+            }
+        };
+        match status.class() {
+            Class::Ana => {
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Ana, &mut on, now_ns);
+            }
+            Class::Namespace => {
+                let (path, mut on) = self.path(number);
+                path.doubt(Doubt::Namespace, &mut on, now_ns);
+            }
+            Class::Transport => {
+                let (path, mut on) = self.path(number);
+                path.note_damage(index, &mut on, now_ns);
+            }
+            _ => {}
+        }
+        if outcome == Outcome::PastEnd {
+            let (path, mut on) = self.path(number);
+            path.warn_of_end(index, &mut on);
+        }
+        self.finish(number, index, outcome, answered, now_ns);
+    }
+
     /// The flushes that a device still has when it is given up wait, or fail, as those of a lost
     /// controller do (T13): they have no memory that it may use, so nobody waits for their ends.
     /// Only the path does.
@@ -405,26 +484,6 @@ impl HostEngine {
             self.ios.rename(index);
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
-    }
-
-    /// A request that no slot knows has ended: a flush that the device had when it was given up.
-    #[cold]
-    fn abandoned_flush_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
-        let mut paths = self.paths.iter();
-        let Some(number) = paths.position(|path| path.cache.abandoned_flushes.contains(&token))
-        else {
-            // Else the device of a path that has left may be asked again.
-            assert!(is_let_go(token), "a device request ended of no I/O");
-            return;
-        };
-        let path = &mut self.paths[number];
-        path.cache.abandoned_flushes.retain(|&it| it != token);
-        let outcome = device::outcome(end, &path.known.target.crdt, 0);
-        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
-        if !outcome.is_done() && !outcome.is_path_error() {
-            self.unowned_flush_failed(number, now_ns);
-        }
-        self.revive(number, now_ns);
     }
 
     /// Ends an I/O that was placed on a path; `answered`: by the path, so that it says something of
@@ -459,17 +518,16 @@ impl HostEngine {
         if outcome.is_done() && group(slot.io.op) == Group::Write {
             path.cache.acknowledge();
         }
-        let it = &self.volumes[usize::from(path.volume)];
-        if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
+        if canary::has(Bug::CountedTwice) && self.volume.recovery.unclean_stop_ns.is_some() {
             path.counters.count(slot, outcome);
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
-        let head = &mut self.volumes[usize::from(path.volume)].head;
-        let (timed, volume) = (is_timed(slot), path.volume);
+        let head = &mut self.volume.head;
+        let timed = is_timed(slot);
         let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
             && slot.is_aborted()
-            && self.hedger.is_beaten(&self.ios, index)
+            && self.hedger.is_beaten(self.ios, index)
         {
             head.dropped(path.index, group, now_ns, slot.ticket);
         } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
@@ -477,7 +535,7 @@ impl HostEngine {
             path.warn_of_stall(latency_ns, &mut on);
         }
         let path = self.paths[number].index;
-        let head = &mut self.volumes[usize::from(volume)].head;
+        let head = &mut self.volume.head;
         let begun = answered.then(|| {
             if in_transit {
                 // The path's own failure, though the I/O is repeated on it as on a busy device.
@@ -502,12 +560,14 @@ impl HostEngine {
             self.finish(number, index, Outcome::PathError, false, now_ns);
         }
     }
+}
 
+impl IoTable {
     /// Where `len` bytes at `offset` of a command's data lie in the arena.
     pub(super) fn payload(&self, token: u32, offset: u32, len: u32) -> Span {
-        let index = self.ios.find(token);
+        let index = self.find(token);
         assert!(index.is_some(), "payload of a command that has ended");
-        let io = &self.ios.get(index.unwrap_or(0)).io;
+        let io = &self.get(index.unwrap_or(0)).io;
         let inside = offset <= io.length && len <= io.length - offset;
         assert!(inside, "payload outside its command's buffer");
         Span {

@@ -137,10 +137,10 @@ impl HostEngine {
         }
         let own = why.is_some() && self.at(number).recovers();
         self.paths[number].report_loss(own, renewal, &self.settings, &mut self.out);
-        self.fail_waiting(number, now_ns);
-        let it = &mut self.volumes[usize::from(volume)];
-        it.fence_in_flight(&mut self.ios, &self.paths[number]);
-        self.abandon_flushes(number, now_ns);
+        let mut io = self.io(volume);
+        io.fail_waiting(number, now_ns);
+        (io.volume).fence_in_flight(io.ios, &io.paths[number]);
+        io.abandon_flushes(number, now_ns);
         if was_live {
             self.paths[number].take_back_device(&mut self.out);
         }
@@ -171,7 +171,7 @@ impl HostEngine {
     pub(super) fn vanished(&mut self, number: usize, now_ns: u64) {
         if matches!(self.paths[number].kind, PathKind::Passthrough { .. }) {
             self.lose(number, Some(report::VANISHED), now_ns);
-            self.given_up(number, now_ns);
+            self.io_of(number).given_up(number, now_ns);
         }
     }
 
@@ -201,7 +201,7 @@ impl HostEngine {
                 }
                 self.drain_queue(number, now_ns);
                 self.paths[number].queue = None;
-                self.fail_waiting(number, now_ns);
+                self.io_of(number).fail_waiting(number, now_ns);
             }
         }
         self.gone(number, now_ns);

@@ -21,6 +21,7 @@
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
 //! [`Hints::past_gate`]: super::Hints::past_gate
+use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{Path, Role, SessionState};
 use super::session::namespace;
@@ -222,6 +223,17 @@ impl PathInVolume<'_> {
     }
 }
 
+impl VolumeIo<'_> {
+    /// Places the changes that wait for the gate, once its time has come.
+    pub(super) fn open_gate(&mut self, now_ns: u64) {
+        if self.volume.fence.open_gate(now_ns) {
+            while let Some(index) = self.volume.fence.next_gated(self.ios, now_ns) {
+                self.resume_change(index, now_ns);
+            }
+        }
+    }
+}
+
 impl HostEngine {
     /// A mirror is ours. It had another owner, here or on another host, that didn't stop in order
     /// if it is `unclean`: controllers of its legs may have in their caches what that one
@@ -243,18 +255,6 @@ impl HostEngine {
         for path in self.indexes(volume) {
             if let Some(number) = self.number(volume, path) {
                 self.paths[number].cache.inherit();
-            }
-        }
-    }
-
-    /// Places the changes that wait for a time that has come.
-    pub(super) fn open_gates(&mut self, now_ns: u64) {
-        for volume in 0..self.volumes.len() {
-            if !self.volumes[volume].fence.open_gate(now_ns) {
-                continue;
-            }
-            while let Some(index) = self.volumes[volume].fence.next_gated(&mut self.ios, now_ns) {
-                self.resume_change(index, now_ns);
             }
         }
     }

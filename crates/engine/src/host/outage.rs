@@ -18,6 +18,7 @@
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
+use super::io::VolumeIo;
 use super::io_table::IoTable;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path, SessionState};
@@ -191,6 +192,58 @@ impl PathInVolume<'_> {
     }
 }
 
+impl VolumeIo<'_> {
+    /// Fails what waits if the outage has lasted for `fast_io_fail_tmo`.
+    pub(super) fn end_patience(&mut self, now_ns: u64) {
+        let it = &mut *self.volume;
+        let patience_ns = it.recovery.fast_io_fail_ns;
+        if it.recovery.enabled && it.outage.expires(patience_ns, now_ns) {
+            let line = report::fails_fast(&it.name, patience_ns);
+            self.out.report(HostEvent::Warning(it.number, line));
+            self.fail_queued(now_ns);
+        }
+    }
+
+    /// What waits for a path, or for a lost controller to flush, fails.
+    fn fail_queued(&mut self, now_ns: u64) {
+        while let Some(index) = self.volume.waits.pop_queued(self.ios) {
+            self.end(index, self.volume.without_path(), NO_PATH, now_ns);
+        }
+        self.fail_waiting_flushes(now_ns);
+    }
+
+    /// What waits for a lost controller to flush, fails.
+    pub(super) fn fail_waiting_flushes(&mut self, now_ns: u64) {
+        while let Some(index) = self.volume.waits.pop_flush(self.ios) {
+            self.fail_flush(index, now_ns);
+        }
+    }
+
+    /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
+    /// else that would wait for the volume's end, or, where the engine stops meanwhile and nobody
+    /// removes it any more, for the end of the time to drain.
+    pub(super) fn path_leaves(&mut self, now_ns: u64) {
+        if self.volume.is_leaving() && self.volume.has_lost_all(self.paths) {
+            self.fail_queued(now_ns);
+        }
+    }
+
+    /// A lost path is not tried any more.
+    pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        if !path.is_over() || !path.admin_state().returns() {
+            return; // it came back while the news was under way, or a user has decided
+        }
+        path.set_admin_state(AdminState::GivenUp);
+        if self.volume.has_lost_all(self.paths) {
+            let line = report::none_returns(&self.volume.name);
+            self.out
+                .report(HostEvent::Warning(self.volume.number, line));
+            self.fail_queued(now_ns);
+        }
+    }
+}
+
 impl HostEngine {
     /// Notes which volumes have lost their last usable path, or have one again; once a turn.
     #[inline]
@@ -209,45 +262,6 @@ impl HostEngine {
         self.volumes.iter().filter_map(Volume::outage_timeout).min()
     }
 
-    /// Fails what waits in volumes whose time is over.
-    pub(super) fn outages_over(&mut self, now_ns: u64) {
-        for volume in 0..self.volumes.len() {
-            let it = &mut self.volumes[volume];
-            let patience_ns = it.recovery.fast_io_fail_ns;
-            if !it.recovery.enabled || !it.outage.expires(patience_ns, now_ns) {
-                continue;
-            }
-            let line = report::fails_fast(&it.name, patience_ns);
-            self.out.report(HostEvent::Warning(volume as u16, line));
-            self.fail_queued(volume, now_ns);
-        }
-    }
-
-    /// What waits for a path, or for a lost controller to flush, fails.
-    pub(super) fn fail_queued(&mut self, volume: usize, now_ns: u64) {
-        while let Some(index) = self.volumes[volume].waits.pop_queued(&mut self.ios) {
-            self.end(index, self.volumes[volume].without_path(), NO_PATH, now_ns);
-        }
-        self.fail_waiting_flushes(volume, now_ns);
-    }
-
-    /// What waits for a lost controller to flush, fails.
-    pub(super) fn fail_waiting_flushes(&mut self, volume: usize, now_ns: u64) {
-        while let Some(index) = self.volumes[volume].waits.pop_flush(&mut self.ios) {
-            self.fail_flush(index, now_ns);
-        }
-    }
-
-    /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
-    /// else that would wait for the volume's end, or, where the engine stops meanwhile and nobody
-    /// removes it any more, for the end of the time to drain.
-    pub(super) fn path_leaves(&mut self, volume: u16, now_ns: u64) {
-        let it = usize::from(volume);
-        if self.volumes[it].is_leaving() && self.volumes[it].has_lost_all(&self.paths) {
-            self.fail_queued(it, now_ns);
-        }
-    }
-
     /// Core 0: a lost path was tried for long enough.
     pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
@@ -261,23 +275,7 @@ impl HostEngine {
             volume,
             path: index,
         });
-        self.given_up(number, now_ns);
-    }
-
-    /// A lost path is not tried any more.
-    pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        if !path.is_over() || !path.admin_state().returns() {
-            return; // it came back while the news was under way, or a user has decided
-        }
-        path.set_admin_state(AdminState::GivenUp);
-        let volume = path.volume;
-        let it = &self.volumes[usize::from(volume)];
-        if it.has_lost_all(&self.paths) {
-            let line = report::none_returns(&it.name);
-            self.out.report(HostEvent::Warning(volume, line));
-            self.fail_queued(volume.into(), now_ns);
-        }
+        self.io(volume).given_up(number, now_ns);
     }
 }
 

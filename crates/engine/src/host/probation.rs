@@ -23,10 +23,11 @@
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::device_errors::compare_anew;
+use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path, Role};
-use super::types::{HostEvent, Io, IoOp, PathNews};
+use super::types::{Io, IoOp, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, hedge, report};
 use crate::machine::{Memory, Span};
@@ -213,43 +214,27 @@ impl PathInVolume<'_> {
     }
 }
 
-impl HostEngine {
-    /// How well a path is on this core.
-    pub fn path_health(&self, volume: u16, path: policy::PathIndex) -> PathHealth {
-        let number = self.number(volume, path);
-        number.map_or_else(PathHealth::default, |_| {
-            let head = &self.volumes[usize::from(volume)].head;
-            PathHealth {
-                probation: head.probation(path),
-                tally: head.tally(path),
-            }
-        })
-    }
-
-    /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
-    fn probe_idle(&mut self, now_ns: u64) {
-        let is_stopping = self.shutdown.has_begun();
-        if !self
-            .paths_there()
-            .any(|path| path.idle_due_ns(is_stopping) <= now_ns)
-        {
-            return;
+impl VolumeIo<'_> {
+    /// Probes a path on probation; else judges it by its oldest I/O, whose time it is.
+    fn inspect(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
+        let index = self.paths[number].index;
+        if self.volume.head.probation(index).is_some() {
+            return self.probe_as_failed(number, memory, now_ns);
         }
-        for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.is_vacant() {
-                continue;
-            }
-            let head = &self.volumes[usize::from(path.volume)].head;
-            let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
-            if self.at(number).idle_due_ns(is_stopping) <= by_ns {
-                if self.ios.has_spares() {
-                    self.probe(number, now_ns);
-                }
-                let path = &mut self.paths[number];
-                let was_no_room = path.lane.is_empty();
-                path.probing.inspect_ns = if was_no_room { by_ns } else { now_ns };
-            }
+        let Some(issued_ns) = self.paths[number].oldest_timed(self.ios) else {
+            return; // it rests, and was probed for that
+        };
+        // A path that is silent together with all others is looked at again.
+        self.paths[number].probing.inspect_ns =
+            now_ns.saturating_add(self.hedger.unseen_ns_max() / 4);
+        let beside = self.probe_beside(number, issued_ns, now_ns);
+        let head = &mut self.volume.head;
+        let why = match beside {
+            true => head.inspect_probe(index, issued_ns, now_ns),
+            false => head.inspect(index, issued_ns, now_ns),
+        };
+        if let Some(why) = why {
+            self.on_probation(number, why, now_ns);
         }
     }
 
@@ -258,16 +243,16 @@ impl HostEngine {
     /// that they would end it. Whether any other was asked since then.
     fn probe_beside(&mut self, number: usize, issued_ns: u64, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        if !path.has_only_probe(&self.volumes[usize::from(path.volume)], &self.ios) {
+        if !path.has_only_probe(self.volume, self.ios) {
             return false;
         }
-        let (volume, index) = (path.volume, path.index);
+        let index = path.index;
         let mut asked = false;
-        for other in self.indexes(volume).filter(|&other| other != index) {
-            let Some(at) = self.number(volume, other) else {
+        for other in self.volume.indexes().filter(|&other| other != index) {
+            let Some(at) = self.volume.number(other) else {
                 continue; // a place without a path
             };
-            let head = &self.volumes[usize::from(volume)].head;
+            let head = &self.volume.head;
             let known = head.is_probing(other) || head.answered_ns(other) >= issued_ns;
             let rests = self.at(at).idle_due_ns(self.shutdown.has_begun()) < u64::MAX;
             let can = rests && self.ios.has_spares();
@@ -279,64 +264,23 @@ impl HostEngine {
         asked
     }
 
-    /// Looks at the paths whose time it is, after this turn's ends of I/O.
-    #[cold]
-    pub(super) fn watch_health(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.is_inspection_due = false;
-        self.probe_idle(now_ns);
-        for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.is_vacant() {
-                continue;
-            }
-            let due_ns = self
-                .at(number)
-                .probation_timeout(&self.ios, self.shutdown.has_begun());
-            if due_ns.is_none_or(|at_ns| at_ns > now_ns) {
-                continue;
-            }
-            let (volume, index) = (usize::from(path.volume), path.index);
-            if self.volumes[volume].head.probation(index).is_some() {
-                self.probe_as_failed(number, memory, now_ns);
-            } else if let Some(issued_ns) = path.oldest_timed(&self.ios) {
-                // Whoever is silent together with all others is looked at again.
-                self.paths[number].probing.inspect_ns =
-                    now_ns.saturating_add(self.hedger.unseen_ns_max() / 4);
-                let beside = self.probe_beside(number, issued_ns, now_ns);
-                let head = &mut self.volumes[volume].head;
-                let why = match beside {
-                    true => head.inspect_probe(index, issued_ns, now_ns),
-                    false => head.inspect(index, issued_ns, now_ns),
-                };
-                if let Some(why) = why {
-                    self.on_probation(number, why, now_ns);
-                }
-            }
-        }
-        self.out.wake_by(now_ns);
-    }
-
     /// The head has put a path on probation.
     #[cold]
     pub(super) fn on_probation(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.suspect(&self.ios);
+        path.suspect(self.ios);
         path.errors.has_damaged = why == Why::Errors && path.is_damaging(now_ns);
-        let core = self.settings.core;
-        let path = &self.paths[number];
-        let (volume, index) = (path.volume, path.index);
-        let it = &self.volumes[usize::from(volume)];
+        let (path, mut on) = self.path(number);
         if !path.probing.stays_out {
-            let line = report::line(&it.name, path, core, report::on_probation(path, why));
-            self.out.report(HostEvent::Warning(volume, line));
+            on.warn(path, report::on_probation(path, why));
         }
-        let sits_out = it.head.sits_out(index);
+        let (volume, index) = (path.volume, path.index);
         if path.address().is_some() {
             let path = index;
             self.out.tell_cores(PathNews::Sick { volume, path, why });
         }
         self.out.wake_by(now_ns);
-        if sits_out {
+        if self.volume.head.sits_out(index) {
             self.move_waiting(number, now_ns);
         }
     }
@@ -350,12 +294,12 @@ impl HostEngine {
         if refused == 0 {
             return;
         }
-        let volume = self.paths[number].volume;
-        for path in self.indexes(volume).filter(|it| refused & 1 << it.0 != 0) {
-            let Some(other) = self.number(volume, path) else {
-                continue; // a place without a path
+        for path in self.volume.indexes() {
+            let number = self.volume.number(path);
+            let Some(other) = number.filter(|_| refused & 1 << path.0 != 0) else {
+                continue; // a place without a path, or it did not refuse
             };
-            if let Some(why) = self.head(other).refused(path, now_ns) {
+            if let Some(why) = self.volume.head.refused(path, now_ns) {
                 self.on_probation(other, why, now_ns);
             }
         }
@@ -388,7 +332,7 @@ impl HostEngine {
             let (path, mut on) = self.path(number);
             return path.pass_on_sick(why, &mut on);
         }
-        match self.head(number).adopt_verdict(index, why, now_ns) {
+        match self.volume.head.adopt_verdict(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
             None if self.settings.core == 0 => {
                 let path = index;
@@ -404,9 +348,9 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let (index, length) = (path.index, probe_len(path));
         let is_stopping = self.shutdown.has_begun();
-        let mut take = || path.take_probe(length, &mut self.ios, &mut self.scratch, now_ns);
+        let mut take = || path.take_probe(length, self.ios, self.scratch, now_ns);
         let slot = (!is_stopping).then(&mut take).flatten();
-        self.head(number).probe(index, slot.is_some(), now_ns);
+        self.volume.head.probe(index, slot.is_some(), now_ns);
         if let Some(slot) = slot {
             self.give(number, slot, index, now_ns);
         }
@@ -416,21 +360,20 @@ impl HostEngine {
     fn probe_as_failed(&mut self, number: usize, memory: &mut dyn Memory, now_ns: u64) {
         let path = &self.paths[number];
         let suspect = path.probing.suspect;
-        let head = &self.volumes[usize::from(path.volume)].head;
-        let writes = suspect.write && !suspect.wrote && path.can_hint(head);
+        let writes = suspect.write && !suspect.wrote && path.can_hint(&self.volume.head);
         let writes = writes && !canary::has(Bug::ReadingProbes);
         self.paths[number].probing.suspect.wrote = writes;
         if !writes {
             return self.probe(number, now_ns);
         }
         let path = &mut self.paths[number];
-        let (ios, scratch) = (&mut self.ios, &mut self.scratch);
+        let (ios, scratch) = (&mut *self.ios, &mut *self.scratch);
         let is_stopping = self.shutdown.has_begun();
         let mut take = || path.take_probe(Command::HINT_LEN, ios, scratch, now_ns);
         let slot = (!is_stopping).then(&mut take).flatten();
         let mut given = false;
         if let Some(slot) = slot {
-            given = path.give_hint(slot, ios, &mut self.out, memory, now_ns);
+            given = path.give_hint(slot, ios, self.out, memory, now_ns);
             if !given {
                 path.probing.probe = None;
                 scratch.give_back(ios.get(slot).io.span);
@@ -438,7 +381,7 @@ impl HostEngine {
             }
         }
         let index = path.index;
-        self.head(number).probe(index, given, now_ns);
+        self.volume.head.probe(index, given, now_ns);
     }
 
     /// A probe has ended, and nobody refers to its memory any more.
@@ -453,8 +396,8 @@ impl HostEngine {
         let path = &mut self.paths[number];
         path.probing.probe = None;
         let renewing = core::mem::take(&mut path.probing.renewing);
-        let (volume, at, live) = (path.volume, path.index, path.is_live());
-        let idle = self.head(number).probation(at).is_none();
+        let (at, live) = (path.index, path.is_live());
+        let idle = self.volume.head.probation(at).is_none();
         let path = &mut self.paths[number];
         if idle && outcome.is_done() {
             (path.probing.renewals, path.probing.probe_took_ns) = (0, latency_ns);
@@ -467,39 +410,92 @@ impl HostEngine {
         if idle && outcome.is_done() && length >= probe_len(&self.paths[number]) {
             self.paths[number].probing.suspect.read = 0; // reads of that length pass again
         }
-        let over = self.head(number).probed(at, outcome, latency_ns, now_ns);
+        let over = self.volume.head.probed(at, outcome, latency_ns, now_ns);
         if idle
             && live
             && failed
             && !excused
-            && let Some(why) = self.head(number).refused(at, now_ns)
+            && let Some(why) = self.volume.head.refused(at, now_ns)
         {
             self.on_probation(number, why, now_ns);
         }
         if let Some(took_ns) = over {
             let suspect = core::mem::take(&mut self.paths[number].probing.suspect);
             let reads = suspect.read > 0;
-            self.head(number).try_first(at, reads, suspect.write);
-            compare_anew(&self.volumes[usize::from(volume)], &mut self.paths, now_ns);
+            self.volume.head.try_first(at, reads, suspect.write);
+            compare_anew(self.volume, self.paths, now_ns);
             self.paths[number].probing.stays_out = false;
-            let it = &self.volumes[usize::from(volume)];
+            let (core, cores) = (self.settings.core, self.settings.cores);
+            let is_of_core_0 = !self.at(number).judges_for_core_0(core, cores);
+            let (path, mut on) = self.path(number);
+            let line = report::well_again(took_ns);
+            match is_of_core_0 {
+                true => on.warn(path, &line),
+                false => on.report_trouble(path, &line),
+            }
+            self.release(now_ns);
+        }
+        self.out.wake_by(now_ns);
+    }
+}
+
+impl HostEngine {
+    /// How well a path is on this core.
+    pub fn path_health(&self, volume: u16, path: policy::PathIndex) -> PathHealth {
+        let number = self.number(volume, path);
+        number.map_or_else(PathHealth::default, |_| {
+            let head = &self.volumes[usize::from(volume)].head;
+            PathHealth {
+                probation: head.probation(path),
+                tally: head.tally(path),
+            }
+        })
+    }
+
+    /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
+    fn probe_idle(&mut self, now_ns: u64) {
+        let is_stopping = self.shutdown.has_begun();
+        if !self
+            .paths_there()
+            .any(|path| path.idle_due_ns(is_stopping) <= now_ns)
+        {
+            return;
+        }
+        for number in 0..self.paths.len() {
             let path = &self.paths[number];
-            let line = report::line(
-                &it.name,
-                path,
-                self.settings.core,
-                &report::well_again(took_ns),
-            );
-            self.out.report(
-                match self
-                    .at(number)
-                    .judges_for_core_0(self.settings.core, self.settings.cores)
-                {
-                    true => HostEvent::Trouble(volume, line),
-                    false => HostEvent::Warning(volume, line),
-                },
-            );
-            self.release(volume, now_ns);
+            if path.is_vacant() {
+                continue;
+            }
+            let head = &self.volumes[usize::from(path.volume)].head;
+            let by_ns = now_ns.saturating_add(head.idle_ahead_ns());
+            if self.at(number).idle_due_ns(is_stopping) <= by_ns {
+                if self.ios.has_spares() {
+                    self.io_of(number).probe(number, now_ns);
+                }
+                let path = &mut self.paths[number];
+                let was_no_room = path.lane.is_empty();
+                path.probing.inspect_ns = if was_no_room { by_ns } else { now_ns };
+            }
+        }
+    }
+
+    /// Looks at the paths whose time it is, after this turn's ends of I/O.
+    #[cold]
+    pub(super) fn watch_health(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.is_inspection_due = false;
+        self.probe_idle(now_ns);
+        for number in 0..self.paths.len() {
+            let path = &self.paths[number];
+            if path.is_vacant() {
+                continue;
+            }
+            let due_ns = self
+                .at(number)
+                .probation_timeout(&self.ios, self.shutdown.has_begun());
+            if due_ns.is_none_or(|at_ns| at_ns > now_ns) {
+                continue;
+            }
+            self.io_of(number).inspect(number, memory, now_ns);
         }
         self.out.wake_by(now_ns);
     }

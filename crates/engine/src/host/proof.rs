@@ -20,6 +20,7 @@
 //! # Limits
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
+use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{Path, Role};
 use super::types::{PathKind, PathNews};
@@ -88,18 +89,7 @@ impl Path {
     }
 }
 
-impl HostEngine {
-    /// Core 0: the controller of a path has been reset.
-    pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        let (volume, path) = (path.volume, path.index);
-        let news = PathNews::Reset { volume, path };
-        self.out.publish(news);
-        self.proved(number, now_ns);
-        // Nothing that it could still say is of interest.
-        self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
-    }
-
+impl VolumeIo<'_> {
     /// The lost controller of a path executes nothing any more.
     pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
         // Core 0 tells of a loss before it tells of the reset, and no core connects before that is
@@ -107,16 +97,28 @@ impl HostEngine {
         let path = &self.paths[number];
         assert!(path.is_over(), "{}: reset while it is in use", path.uri);
         let disbelief_ns = self.at(number).disbelief_ns();
-        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
-        let fence = &mut self.volumes[usize::from(volume)].fence;
+        let path = path.index;
+        let fence = &mut self.volume.fence;
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
-            if fence.believe_from(&mut self.ios, path, until_ns) {
+            if fence.believe_from(self.ios, path, until_ns) {
                 self.out.wake_by(until_ns);
             }
         } else {
-            fence.prove(&mut self.ios, path, now_ns);
+            fence.prove(self.ios, path, now_ns);
             self.release_due(number, now_ns);
         }
+    }
+}
+
+impl HostEngine {
+    /// Core 0: the controller of a path has been reset.
+    pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        let (volume, path) = (path.volume, path.index);
+        self.out.publish(PathNews::Reset { volume, path });
+        self.io(volume).proved(number, now_ns);
+        // Nothing that it could still say is of interest.
+        self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
     }
 }

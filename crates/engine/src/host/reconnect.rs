@@ -182,15 +182,15 @@ impl HostEngine {
                 let (path, mut on) = self.path(number);
                 path.doubt(what, &mut on, now_ns);
             }
-            PathNews::Sick { why, .. } => self.sick_elsewhere(number, why, now_ns),
-            PathNews::Reset { .. } => self.proved(number, now_ns),
+            PathNews::Sick { why, .. } => self.io(volume).sick_elsewhere(number, why, now_ns),
+            PathNews::Reset { .. } => self.io(volume).proved(number, now_ns),
             PathNews::Abort {
                 sqid, cid, probe, ..
             } => {
                 let (path, mut on) = self.path(number);
                 let command = CommandId { sqid, cid };
                 if path.abort_asked(command, probe, &mut on, now_ns) {
-                    self.refill(number, now_ns);
+                    self.io(volume).refill(number, now_ns);
                 }
             }
             PathNews::Aborted {
@@ -198,7 +198,7 @@ impl HostEngine {
             } => {
                 let (path, mut on) = self.path(number);
                 if sqid == path.known.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
-                    self.refill(number, now_ns);
+                    self.io(volume).refill(number, now_ns);
                 }
             }
             PathNews::AskExtent {
@@ -210,10 +210,12 @@ impl HostEngine {
             PathNews::Extent { token, found, .. } => {
                 self.paths[number].extent_answered(token, found, &mut self.out)
             }
-            PathNews::GivenUp { .. } => self.given_up(number, now_ns),
+            PathNews::GivenUp { .. } => self.io(volume).given_up(number, now_ns),
             PathNews::Paused { until_ns, .. } => self.paths[number].pause(until_ns, &mut self.out),
-            PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),
-            PathNews::FlushFailed { core, .. } => self.flush_failed_elsewhere(number, core, now_ns),
+            PathNews::Flushed { .. } => self.io(volume).flushed_elsewhere(number, now_ns),
+            PathNews::FlushFailed { core, .. } => {
+                self.io(volume).flush_failed_elsewhere(number, core, now_ns)
+            }
             PathNews::Resetting { until_ns, .. } => {
                 let fence = &mut self.volumes[usize::from(volume)].fence;
                 fence.set_resetting(path, until_ns);
@@ -321,7 +323,7 @@ impl HostEngine {
     /// It is known of a lost path whether any core had unflushed writes there.
     fn reports_complete(&mut self, number: usize, now_ns: u64) {
         if self.paths[number].cache.end_reports() {
-            self.release_flushes(self.paths[number].volume, now_ns);
+            self.io_of(number).release_flushes(now_ns);
         }
     }
 
@@ -359,8 +361,9 @@ impl HostEngine {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
             self.out.report(HostEvent::Returned(volume, line));
         }
-        self.release(volume, now_ns);
-        self.release_flushes(volume, now_ns);
+        let mut io = self.io(volume);
+        io.release(now_ns);
+        io.release_flushes(now_ns);
     }
 
     /// What waits in a volume, and why.

@@ -22,8 +22,7 @@ use block::IoLimits;
 use canary::Bug;
 use multipath::{Conflict, Identity, Namespace, Shown, Size};
 use nvme::host::{
-    Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
-    NamespaceInfo, QueueEvent,
+    Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig, NamespaceInfo,
 };
 use policy::limits::PATHS_MAX;
 use policy::{Ana, PathIndex};
@@ -280,7 +279,7 @@ impl HostEngine {
                     let (path, mut on) = self.path(number);
                     let command = CommandId { sqid, cid };
                     if path.abort_answered(command, aborted, &mut on, now_ns) {
-                        self.refill(number, now_ns);
+                        self.io_of(number).refill(number, now_ns);
                     }
                 }
                 Some(AdminEvent::Allocated { token, found }) => {
@@ -296,15 +295,14 @@ impl HostEngine {
     /// Takes what the I/O queue of a path has to tell; whether that was anything.
     #[inline]
     pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) -> bool {
+        if self.paths[number].queue.is_none() {
+            return false; // it is a device's, or its connection is over
+        }
         let mut any = false;
-        while let Some(queue) = &mut self.paths[number].queue
-            && let Some(event) = queue.poll_event()
-        {
-            any = true;
+        while let Some(event) = self.io_of(number).end_commands(number, &mut any, now_ns) {
             match event {
-                QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
-                QueueEvent::Ready => self.live(number, now_ns),
-                QueueEvent::Failed(error) => self.gave_up(number, Role::Io, error, now_ns),
+                Ok(()) => self.live(number, now_ns),
+                Err(error) => self.gave_up(number, Role::Io, error, now_ns),
             }
         }
         if any && let Some(admin) = &mut self.paths[number].admin {
@@ -446,8 +444,9 @@ impl HostEngine {
             self.connect(number, now_ns);
             self.take_turns(volume, now_ns);
         } else {
-            self.release(volume, now_ns);
-            self.release_flushes(volume, now_ns);
+            let mut io = self.io(volume);
+            io.release(now_ns);
+            io.release_flushes(now_ns);
         }
     }
 
@@ -534,7 +533,7 @@ impl HostEngine {
         it.settle(&self.paths, &mut self.out);
         self.path_up(number, now_ns);
         if let Some(why) = sick {
-            self.on_probation(number, why, now_ns);
+            self.io_of(number).on_probation(number, why, now_ns);
         }
         self.out.wake_by(now_ns); // a probe will be due
     }
@@ -551,7 +550,7 @@ impl HostEngine {
                 continue;
             }
             if self.at(number).recovers() {
-                self.move_waiting(number, now_ns);
+                self.io(volume).move_waiting(number, now_ns);
             }
             let path = &mut self.paths[number];
             if let Some(admin) = &mut path.admin {

@@ -27,8 +27,8 @@
 //! [`PIECES_MAX`] pieces of one I/O are under way; helpers have at most half of all slots. One slot
 //! is enough, so a table full of large I/Os goes on. Hops, repetitions and the time spent in
 //! attempts are bounded per piece (T4), and the pieces are finite.
-use super::HostEngine;
 use super::fence::range;
+use super::io::VolumeIo;
 use super::io_table::{IoTable, Kind, carries};
 use super::types::Io;
 use super::volumes::Volume;
@@ -105,7 +105,7 @@ impl Volume {
     }
 }
 
-impl HostEngine {
+impl VolumeIo<'_> {
     /// Begins an I/O that has to be cut.
     #[cold]
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
@@ -113,9 +113,8 @@ impl HostEngine {
         slot.kind = Kind::Cut;
         slot.watched = true;
         let io = slot.io;
-        let volume = &mut self.volumes[usize::from(io.volume)];
-        volume.begin_whole(&mut self.ios, index, io);
-        if !volume.fence_whole(&mut self.ios, index) {
+        self.volume.begin_whole(self.ios, index, io);
+        if !self.volume.fence_whole(self.ios, index) {
             self.cut_on(index, now_ns);
         }
     }
@@ -132,14 +131,13 @@ impl HostEngine {
 
     /// Cuts off and places as many pieces as there may be now; ends the I/O after the last.
     fn cut_on(&mut self, index: u32, now_ns: u64) {
-        let volume = usize::from(self.ios.get(index).io.volume);
         loop {
             if !self.ios.begin_placing(index) {
                 return; // a piece ended at once: the caller further up the stack goes on
             }
             loop {
                 // A piece that ends at once may change the limits.
-                let limits = self.volumes[volume].cut_limits();
+                let limits = self.volume.cut_limits();
                 let Some(carrier) = self.ios.next_piece(index, limits, now_ns) else {
                     break; // nothing is left, or no slot is free
                 };
@@ -149,8 +147,7 @@ impl HostEngine {
                 return; // the end of a piece, or a free slot, goes on with it
             };
             if outcome.is_done() {
-                let settled = self.volumes[volume].settle_whole(&mut self.ios, index);
-                let Some(settled) = settled else {
+                let Some(settled) = self.volume.settle_whole(self.ios, index) else {
                     continue; // all of it is done again
                 };
                 outcome = settled;
@@ -179,8 +176,7 @@ impl HostEngine {
             return self.cut_on(owner, now_ns);
         }
         if recut && outcome.is_done() {
-            let volume = &mut self.volumes[usize::from(slot.io.volume)];
-            let Some(settled) = volume.settle_whole(&mut self.ios, index) else {
+            let Some(settled) = self.volume.settle_whole(self.ios, index) else {
                 self.ios.get_mut(index).io = self.ios.whole(index).0;
                 return self.place_again(index, now_ns);
             };

@@ -138,7 +138,10 @@ impl HostEngine {
         }
         self.fail_waits(now_ns);
         for number in 0..self.paths.len() {
-            self.fail_waiting(number, now_ns);
+            if self.paths[number].is_vacant() {
+                continue;
+            }
+            self.io_of(number).fail_waiting(number, now_ns);
             if !self.paths[number].lane.is_empty() {
                 self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
             }

@@ -239,6 +239,11 @@ impl Volume {
         }
     }
 
+    /// The indexes that its paths have, or had.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = PathIndex> + use<> {
+        (0..self.places.len() as u8).map(PathIndex)
+    }
+
     /// The paths that are there, in order, of all that the engine has.
     pub(super) fn paths<'a>(&self, all: &'a [Path]) -> impl Iterator<Item = &'a Path> {
         let numbers = self.places.iter().filter(|&&number| number != VACANT);

@@ -15,6 +15,7 @@
 use super::explain::Wait;
 use super::fence::range;
 use super::hedge::CopyEnd;
+use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, IoState, IoTable, Kind, Lane, Slot};
 use super::path::Path;
 use super::recovery::HoldStats;
@@ -286,7 +287,7 @@ impl Volume {
     }
 }
 
-impl HostEngine {
+impl VolumeIo<'_> {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
@@ -294,8 +295,7 @@ impl HostEngine {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
-        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
-        volume.explain_end(&self.ios, index, outcome, now_ns);
+        (self.volume).explain_end(self.ios, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number]
                 .probing
@@ -321,7 +321,7 @@ impl HostEngine {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
         }
-        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
+        let volume = &*self.volume;
         let recovery = &volume.recovery;
         let path = self.paths[number].index;
         if !recovery.enabled {
@@ -334,7 +334,7 @@ impl HostEngine {
         let fenced = recovery.write_failover == WriteFailover::Fenced;
         let proved = volume.fence.is_proved(path) || slot.is_aborted();
         let unanswered = slot.history.attempt == AttemptEnd::Unanswered;
-        let paths = volume.paths(&self.paths).count() as u8;
+        let paths = volume.paths(self.paths).count() as u8;
         let attempt = Attempt {
             uncertain: unanswered && range(&slot.io).is_some() && fenced && !proved,
             hops: slot.history.hops.saturating_sub(slot.history.losses),
@@ -351,11 +351,10 @@ impl HostEngine {
             let failed = disposition == Disposition::Complete;
             self.device_error(number, index, outcome, failed, now_ns);
         }
-        let volume = &mut self.volumes[usize::from(self.paths[number].volume)];
         match disposition {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
             Disposition::Retry { after_ns } => {
-                let until_ns = volume.delay(&mut self.ios, index, after_ns, now_ns);
+                let until_ns = self.volume.delay(self.ios, index, after_ns, now_ns);
                 self.out.wake_by(until_ns);
             }
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
@@ -368,7 +367,7 @@ impl HostEngine {
                 self.fail_over(index, path, now_ns);
             }
             Disposition::Hold => {
-                let until_ns = volume.hold(&mut self.ios, path, index, now_ns);
+                let until_ns = self.volume.hold(self.ios, path, index, now_ns);
                 self.out.wake_by(until_ns);
             }
         }
@@ -376,17 +375,16 @@ impl HostEngine {
 
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
-        let (volume, place) = (self.ios.get(index).io.volume, self.ios.get(index).fence);
-        let it = &mut self.volumes[usize::from(volume)];
-        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
-        it.forget_explained(self.ios.token(index));
+        (self.volume).note_cost(self.ios, self.standstills, index, now_ns);
+        self.volume.forget_explained(self.ios.token(index));
         let slot = self.ios.get(index);
+        let place = slot.fence;
         if slot.kind != Kind::Whole || slot.recut {
             return self.piece_ended(index, outcome, path, now_ns);
         }
         self.ios.end(index, outcome, path, now_ns);
         if let Some(place) = place {
-            self.unfence(volume, place, now_ns);
+            self.unfence(place, now_ns);
         }
     }
 
@@ -398,10 +396,9 @@ impl HostEngine {
         if self.is_taken_back(index, now_ns) {
             return;
         }
-        let volume = usize::from(self.ios.get(index).io.volume);
         // What it waits for from now on is not `from`.
-        let it = &mut self.volumes[volume];
-        it.note_cost(&mut self.ios, &self.standstills, index, now_ns);
+        let it = &mut *self.volume;
+        it.note_cost(self.ios, self.standstills, index, now_ns);
         let number = it.number(from);
         let lost = number.is_none_or(|number| !self.paths[number].is_live());
         let slot = self.ios.get_mut(index);
@@ -411,16 +408,16 @@ impl HostEngine {
         let moves = slot.history.hops.saturating_sub(slot.history.losses);
         it.totals.moved_max = it.totals.moved_max.max(moves);
         if it.fence.is_blocked(slot) {
-            let wait = it.fence.block(&mut self.ios, index);
+            let wait = it.fence.block(self.ios, index);
             let at_ns = self.ios.get(index).placed_ns;
-            return it.explain_wait(&mut self.ios, index, wait, at_ns);
+            return it.explain_wait(self.ios, index, wait, at_ns);
         }
         // Also one that is worse in general may do what a better one has failed.
         let others = match it.head.usable_among(!failed) {
             0 => !(1 << from.0),
             _ => !failed,
         };
-        let Some(able) = it.able(&mut self.ios, index, others) else {
+        let Some(able) = it.able(self.ios, index, others) else {
             return; // as in `place_again`
         };
         it.totals.moved_total += 1;
@@ -431,7 +428,7 @@ impl HostEngine {
             0 => able & others,
             proven => proven,
         };
-        match it.choose(&mut self.ios, &self.paths, index, among, now_ns) {
+        match it.choose(self.ios, self.paths, index, among, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
         }
@@ -443,29 +440,27 @@ impl HostEngine {
         if self.shutdown.fails_now(Outcome::PathError) {
             return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
         }
-        let it = &mut self.volumes[usize::from(self.ios.get(index).io.volume)];
+        let it = &mut *self.volume;
         if !it.recovery.enabled {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
-        let Some(until_ns) = it.patience_ns(&self.paths, now_ns) else {
+        let Some(until_ns) = it.patience_ns(self.paths, now_ns) else {
             let outcome = it.without_path();
             return self.end(index, outcome, NO_PATH, now_ns);
         };
         self.ios.get_mut(index).placed_ns = now_ns;
-        it.waits.queue(&mut self.ios, index, until_ns);
+        it.waits.queue(self.ios, index, until_ns);
         self.out.wake_by(until_ns);
     }
 
     /// Places what waits for a usable path, as far as there is one.
-    pub(super) fn release(&mut self, volume: u16, now_ns: u64) {
-        let it = usize::from(volume);
+    pub(super) fn release(&mut self, now_ns: u64) {
         // What finds none goes to the end of the queue; each is tried once.
-        for _ in 0..self.volumes[it].waits.queued(&self.ios) {
-            let volume = &mut self.volumes[it];
-            if !volume.head.is_usable() {
+        for _ in 0..self.volume.waits.queued(self.ios) {
+            if !self.volume.head.is_usable() {
                 return; // none is usable, or no longer
             }
-            let Some(index) = volume.waits.pop_queued(&mut self.ios) else {
+            let Some(index) = self.volume.waits.pop_queued(self.ios) else {
                 return; // one of them has failed all
             };
             self.ios.exclude_wait(index, now_ns);
@@ -476,67 +471,39 @@ impl HostEngine {
     /// A change that others may have waited for has ended: places those that may go now. Each goes
     /// from here, one after the other, and none from within another: one may end at once, and so on
     /// through all that wait.
-    fn unfence(&mut self, volume: u16, place: Place, now_ns: u64) {
-        let at = usize::from(volume);
-        if !self.volumes[at].fence.end(&mut self.ios, place) {
+    fn unfence(&mut self, place: Place, now_ns: u64) {
+        if !self.volume.fence.end(self.ios, place) {
             return; // a caller further up the stack places them
         }
-        while let Some(index) = self.volumes[at].fence.next_released(&mut self.ios) {
+        while let Some(index) = self.volume.fence.next_released(self.ios) {
             self.resume_change(index, now_ns);
         }
     }
 
-    /// When the first wait of any I/O is over, ns.
-    pub(super) fn waits_timeout(&self) -> Option<u64> {
-        let times = self
-            .volumes
-            .iter()
-            .filter_map(|it| it.waits_timeout(&self.ios));
-        times.min().filter(|&at_ns| at_ns < u64::MAX)
-    }
-
-    /// Ends the waits whose time is over.
-    pub(super) fn waits_over(&mut self, now_ns: u64) {
-        self.open_gates(now_ns);
-        self.outages_over(now_ns);
-        for number in 0..self.paths.len() {
-            self.release_due(number, now_ns);
+    /// Repeats what was busy, and ends the waits for flushes and paths whose time is over.
+    fn end_waits(&mut self, now_ns: u64) {
+        while let Some(index) = self.volume.waits.pop_delayed_due(self.ios, now_ns) {
+            self.repeat(index, now_ns);
         }
-        for volume in 0..self.volumes.len() {
-            while let Some(index) = self.volumes[volume]
-                .waits
-                .pop_delayed_due(&mut self.ios, now_ns)
-            {
-                self.repeat(index, now_ns);
-            }
-            if self.volumes[volume].waits.is_flush_due(&self.ios, now_ns) {
-                self.give_up_writes(volume as u16, now_ns);
-            }
-            while let Some(index) = self.volumes[volume]
-                .waits
-                .pop_queued_due(&mut self.ios, now_ns)
-            {
-                self.end(index, Outcome::PathError, NO_PATH, now_ns);
-            }
+        if self.volume.waits.is_flush_due(self.ios, now_ns) {
+            self.give_up_writes(now_ns);
+        }
+        while let Some(index) = self.volume.waits.pop_queued_due(self.ios, now_ns) {
+            self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
     }
 
     /// Goes on with held changes of path `number` that its controller can't execute any more, as
     /// was proved, or since the bound is over.
     pub(super) fn release_due(&mut self, number: usize, now_ns: u64) {
-        let path = &self.paths[number];
-        if path.is_vacant() {
-            return; // none left anything behind: see `is_forgettable`
-        }
-        let (volume, path) = (usize::from(path.volume), path.index);
-        let mut next = self.volumes[volume].fence.first_held(path);
+        let path = self.paths[number].index;
+        let mut next = self.volume.fence.first_held(path);
         while let Some(index) = next {
             // What goes on is not held again here: its association is over.
             next = self.ios.next(index);
             if self.ios.get(index).state().is_due(now_ns) {
                 self.ios.exclude_wait(index, now_ns);
-                let fence = &mut self.volumes[volume].fence;
-                fence.release(&mut self.ios, path, index, now_ns);
+                (self.volume.fence).release(self.ios, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
             }
         }
@@ -549,19 +516,43 @@ impl HostEngine {
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
-        let it = &mut self.volumes[usize::from(slot.io.volume)];
-        let Some(able) = it.able(&mut self.ios, index, 1 << path.0) else {
+        let it = &mut *self.volume;
+        let Some(able) = it.able(self.ios, index, 1 << path.0) else {
             return; // as in `place_again`
         };
-        match it.choose(
-            &mut self.ios,
-            &self.paths,
-            index,
-            able & 1 << path.0,
-            now_ns,
-        ) {
+        match it.choose(self.ios, self.paths, index, able & 1 << path.0, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.place_again(index, now_ns),
+        }
+    }
+}
+
+impl HostEngine {
+    /// When the first wait of any I/O is over, ns.
+    pub(super) fn waits_timeout(&self) -> Option<u64> {
+        let times = self
+            .volumes
+            .iter()
+            .filter_map(|it| it.waits_timeout(&self.ios));
+        times.min().filter(|&at_ns| at_ns < u64::MAX)
+    }
+
+    /// Ends the waits whose time is over.
+    pub(super) fn waits_over(&mut self, now_ns: u64) {
+        // One kind after the other, in all volumes.
+        for volume in (0..).take(self.volumes.len()) {
+            self.io(volume).open_gate(now_ns);
+        }
+        for volume in (0..).take(self.volumes.len()) {
+            self.io(volume).end_patience(now_ns);
+        }
+        for number in 0..self.paths.len() {
+            if !self.paths[number].is_vacant() {
+                self.io_of(number).release_due(number, now_ns);
+            }
+        }
+        for volume in (0..).take(self.volumes.len()) {
+            self.io(volume).end_waits(now_ns);
         }
     }
 
