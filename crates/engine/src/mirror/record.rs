@@ -57,8 +57,7 @@ impl MirrorDevice {
         given: &[Result<Chosen, NoLeg>],
         cx: &mut Context<'_>,
     ) -> bool {
-        let may = self.config.degraded.permission == Permission::On;
-        if !may || self.evidence != Asked::No || !self.is_incomplete(given) {
+        if !self.needs_record(given) {
             return false;
         }
         let given = superblocks(given);
@@ -71,6 +70,12 @@ impl MirrorDevice {
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);
         true
+    }
+
+    /// Whether the decision depends on the record, and it was not asked for.
+    pub(super) fn needs_record(&self, given: &[Result<Chosen, NoLeg>]) -> bool {
+        let may = self.config.degraded.permission == Permission::On;
+        may && self.evidence == Asked::No && self.is_incomplete(given)
     }
 
     /// Whether legs are missing that no user has told to go on without.

@@ -20,6 +20,7 @@ use super::record::{Asked, superblocks};
 use super::table::{Entry, Task};
 use super::types::{MirrorConfig, MirrorState};
 use crate::host::{HostEvent, IoOp};
+use crate::limits::LEG_RETRY_NS;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -545,7 +546,12 @@ impl MirrorDevice {
                 return self.refuse(why, TRY_AGAIN_NS, cx);
             }
             Ok(assembly) => assembly,
-            Err(why) => return self.refuse(why, TRY_AGAIN_NS, cx),
+            Err(why) => {
+                // A leg was lost just now: the next decision asks for the record.
+                let asks = self.needs_record(&given) && self.unwritable().is_empty();
+                let pause_ns = if asks { LEG_RETRY_NS } else { TRY_AGAIN_NS };
+                return self.refuse(why, pause_ns, cx);
+            }
         };
         drop_unusable(&mut given, &assembly);
         for (&at, found) in legs.iter().zip(&given) {

@@ -217,6 +217,20 @@ fn t14_a_half_that_another_host_has_not_released_waits() {
     assert_eq!(owner.host, Id([0x99; 16]), "nothing is written");
 }
 
+/// The record is asked for when the legs were decided upon without it, and one is lost then.
+#[test]
+fn start_that_loses_a_leg_as_it_writes_asks_for_the_record_soon() {
+    let (disks, mut host) = stopped();
+    let mut rig = willing(&disks);
+    rig.disk(1).delay_ns = 20 * MS;
+    let before = superblock(&disks[0]).superblock.sequence;
+    let writes = |_: &Rig| superblock(&disks[0]).superblock.sequence != before;
+    assert!(host.until(&mut rig, 60 * SECOND, nothing, writes));
+    rig.disk(1).error = Some(GONE);
+    assert!(host.until(&mut rig, 5 * SECOND, nothing, Rig::is_ready));
+    assert_eq!(rig.report().started_without, [1]);
+}
+
 /// The answer about the record is late, and the leg comes, or the user says to go on.
 #[test]
 fn a_start_that_needs_no_record_does_not_wait_for_it() {
