@@ -81,7 +81,7 @@ impl MirrorDevice {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
-        let unused = self.legs.iter().position(LegDevice::is_gone);
+        let unused = self.legs.iter().position(LegDevice::is_vacant);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
         let place = Place {
@@ -114,12 +114,6 @@ impl MirrorDevice {
             replaces: new.replaces,
             ..LegDevice::new(new.config.clone())
         };
-        if let Some(there) = self.legs.get_mut(usize::from(at)) {
-            // Nothing waits for a leg that was removed; if it did, it would never end.
-            let waiting = core::iter::from_fn(|| there.depth.drop_first());
-            let ended = waiting.map(|it| (it.0, Outcome::PathError));
-            self.ended_early.extend(ended);
-        }
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,
             None => self.legs.push(leg),
@@ -139,12 +133,14 @@ impl MirrorDevice {
             return Err("the mirror does not run".into());
         };
         messages::may_leave(slot, it.machine.last_copy_on(slot))?;
-        let absent = absent(it, &self.legs, slot);
+        let entry = it.machine.superblock().legs.get(usize::from(slot));
+        let id = entry.and_then(|it| Some(it.as_ref()?.id));
+        let absent = absent(it, &self.legs, slot).zip(id);
         it.machine
             .remove_leg(slot, now_ns)
             .map_err(|error| error.to_string())?;
-        if let Some(at) = absent {
-            self.legs[at].set_seat(Seat::LeavesWith(slot));
+        if let Some((at, id)) = absent {
+            self.legs[at].set_seat(Seat::LeavesWith(slot, id));
         }
         self.needs_turn = true;
         self.unwiped &= !(1 << (slot & 15));
@@ -180,7 +176,8 @@ impl MirrorDevice {
                 let taken = it.machine.take_back_removal(slot, now_ns);
                 if taken {
                     let legs = self.legs.iter_mut();
-                    let leaves = legs.filter(|leg| leg.seat == Seat::LeavesWith(slot));
+                    let leaves = legs
+                        .filter(|leg| matches!(leg.seat, Seat::LeavesWith(it, _) if it == slot));
                     leaves.for_each(|leg| leg.set_seat(Seat::Taken));
                 }
                 taken
@@ -203,16 +200,27 @@ impl MirrorDevice {
         }
     }
 
-    /// Frees the place of a missing leg whose slot was removed.
-    pub(super) fn free_seat_of(&mut self, slot: u8) {
-        for leg in &mut self.legs {
-            if leg.seat != Seat::LeavesWith(slot) {
-                continue;
+    /// Frees the place of a missing leg whose slot was removed. If the leg has come meanwhile, its
+    /// superblocks are overwritten first.
+    pub(super) fn settle_leaving(&mut self, at: usize, cx: &mut Context<'_>) {
+        let Seat::LeavesWith(slot, id) = self.legs[at].seat else {
+            return;
+        };
+        let Some(it) = self.running() else {
+            return;
+        };
+        let is_ordered = it.machine.changing_legs().1.has(slot);
+        let leg = &mut self.legs[at];
+        if is_ordered || leg.probe.is_some() || leg.is_unread() {
+            return;
+        }
+        match leg.found {
+            None => leg.free_seat(),
+            Some(Ok(found)) if found.superblock.leg().is_some_and(|it| it.id == id) => {
+                (leg.slot, leg.missing) = (Some(slot), None);
+                self.wipe_superblocks(at, cx);
             }
-            leg.set_seat(Seat::Taken);
-            if leg.is_absent() && leg.probe.is_none() {
-                leg.free_seat();
-            }
+            Some(_) => leg.set_seat(Seat::Taken),
         }
     }
 

@@ -25,7 +25,7 @@ use mirror::limits::LEGS_MAX;
 use mirror::machine::{CheckReport, Ticket};
 use mirror::ownership::heartbeat_ns;
 use mirror::superblock::LegState;
-use mirror::{Crc32c, Name};
+use mirror::{Crc32c, Id, Name};
 use multipath::Outcome;
 
 /// The parts of a core that a mirror needs for a step.
@@ -180,8 +180,9 @@ pub(super) struct LegDevice {
 pub(super) enum Seat {
     /// A leg of the mirror, or a volume that may be one.
     Taken,
-    /// A missing leg whose slot is being removed.
-    LeavesWith(u8),
+    /// A missing leg whose slot is being removed, with its identifier: until that has happened, and
+    /// what is there was read.
+    LeavesWith(u8, Id),
     /// A removed leg: so many copies of its superblock are being overwritten.
     Wiping(u8),
     /// Another leg may take the place.
@@ -267,6 +268,11 @@ impl LegDevice {
         self.seat == Seat::Free
     }
 
+    /// Whether another leg may have its place: nothing that it was given ends there any more.
+    pub fn is_vacant(&self) -> bool {
+        self.is_gone() && self.probe.is_none() && self.depth.is_idle()
+    }
+
     /// Changes the seat.
     ///
     /// # Panics
@@ -274,8 +280,8 @@ impl LegDevice {
     pub fn set_seat(&mut self, next: Seat) {
         use Seat::*;
         let is_edge = match (self.seat, next) {
-            (Taken, Taken | LeavesWith(_) | Wiping(1) | Free) => true,
-            (LeavesWith(_), Taken | LeavesWith(_) | Free) => true,
+            (Taken, Taken | LeavesWith(..) | Wiping(1) | Free) => true,
+            (LeavesWith(..), Taken | LeavesWith(..) | Wiping(1) | Free) => true,
             (Wiping(before), Wiping(now)) => before.abs_diff(now) == 1,
             (Wiping(0), Free) => true,
             _ => false,

@@ -201,8 +201,17 @@ impl MirrorDevice {
     /// Applies news of a leg to its device.
     fn apply_leg_news(&mut self, slot: u8, news: News, cx: &mut Context<'_>) {
         let Some((at, ..)) = self.at(slot) else {
-            if let News::Removed(_) = news {
-                self.free_seat_of(slot);
+            let places = match news {
+                News::Removed(_) => 0..self.legs.len(),
+                _ => 0..0,
+            };
+            for at in places {
+                let leg = &self.legs[at];
+                let is_here = leg.info.is_some() && cx.below.ask().is_usable(leg.device());
+                // One that has just come is read first, which settles it.
+                if leg.found.is_some() || !is_here {
+                    self.settle_leaving(at, cx);
+                }
             }
             return;
         };
@@ -449,6 +458,10 @@ impl MirrorDevice {
             let due = self.legs[at].probe_at_ns <= cx.now_ns;
             return due && self.probe(at, Purpose::Identify, cx);
         };
+        let leaves = match self.legs[at].seat {
+            Seat::LeavesWith(_, id) => Some(id),
+            Seat::Taken | Seat::Wiping(_) | Seat::Free => None,
+        };
         let Some(it) = self.running() else {
             return false;
         };
@@ -463,6 +476,8 @@ impl MirrorDevice {
         };
         let why = match leg {
             Ok(leg) if leg.mirror != ours.mirror => Some("it is of another mirror".into()),
+            // Until that has happened: then its superblocks are overwritten.
+            Ok(leg) if leaves.is_some() && leaves == leg.leg().map(|it| it.id) => return false,
             Ok(leg) if !is_known(&leg) => Some(format!("{}", NoLeg::Removed)),
             Ok(leg) if it.places[usize::from(leg.slot)].is_some() => {
                 Some(format!("leg {} is there already: one is a copy", leg.slot))

@@ -115,7 +115,7 @@ impl MirrorDevice {
         cx: &mut Context<'_>,
     ) {
         let Some(probe) = &mut self.legs[at].probe else {
-            return; // it was read anew since, or another leg has its place
+            unreachable!("a leg keeps its place until its read has ended");
         };
         probe.waits -= 1;
         probe.read[usize::from(copy)] = outcome.is_done();
@@ -184,19 +184,22 @@ impl MirrorDevice {
     ) {
         let leg = &mut self.legs[at];
         match purpose {
-            Purpose::Identify => match found {
-                Ok(found) => {
-                    (leg.found, leg.is_outdated) = (Some(found), false);
-                    if leg.is_unread() {
+            Purpose::Identify => {
+                match found {
+                    Ok(found) => {
+                        (leg.found, leg.is_outdated) = (Some(found), false);
+                        if leg.is_unread() {
+                            leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
+                        }
+                    }
+                    Err(_) => {
+                        (leg.found, leg.is_outdated) = (None, false);
                         leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
+                        self.needs_turn = true;
                     }
                 }
-                Err(_) => {
-                    (leg.found, leg.is_outdated) = (None, false);
-                    leg.probe_at_ns = cx.now_ns.saturating_add(LEG_RETRY_NS);
-                    self.needs_turn = true;
-                }
-            },
+                self.settle_leaving(at, cx);
+            }
             Purpose::Acquire(index) => {
                 // Another leg may have shown that the owner lives, which has ended it.
                 let acquire = self.ownership_mut().and_then(|it| it.acquiring_mut());

@@ -245,7 +245,7 @@ impl MirrorDevice {
         // Before it runs, which one it is by what it says itself.
         let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
         let leaves = match leg.seat {
-            Seat::LeavesWith(slot) => Some(slot),
+            Seat::LeavesWith(slot, _) => Some(slot),
             Seat::Taken | Seat::Wiping(_) | Seat::Free => None,
         };
         LegReport {

@@ -4,7 +4,8 @@ use super::rig::{LEG_BYTES, Rig, WITHOUT, configured, data, made};
 use engine::LocalDevice;
 use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorConfig, MirrorOrder, Pending};
+use mirror::layout::COPIES_AT;
 use multipath::Outcome;
 
 #[test]
@@ -105,6 +106,73 @@ fn a_leg_is_added_while_the_superblocks_of_a_removed_one_hang() {
     rig.until(60 * SECOND, |rig| in_sync(rig) == [Some(0), Some(2)]);
     assert_eq!(rig.write(3, 7), Outcome::Done);
     assert_eq!(data(&disks[0]), data(&disks[2]));
+}
+
+/// It comes while its removal is being written to the other leg.
+#[test]
+fn leg_that_comes_before_its_removal_is_wiped() {
+    let (disks, mut rig) = without_1();
+    rig.disk(0).delay_ns = 20 * SECOND;
+    rig.order(MirrorOrder::Remove(1));
+    rig.disk(1).error = None;
+    rig.run(15 * SECOND, |_| false);
+    assert_eq!(rig.report().legs[1].slot, Some(1), "{:?}", rig.report());
+    assert!(rig.report().legs[1].reachable);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
+    rig.disk(0).delay_ns = 0;
+    let bytes = disks[1].bytes.borrow();
+    for at in COPIES_AT {
+        assert!(bytes[at as usize..][..4096].iter().all(|it| *it == 0));
+    }
+    drop(bytes);
+    // Its place is free.
+    rig.order(super::rig::add(2));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(rig.report().legs.len(), 2);
+}
+
+/// The user takes the removal back: the leg that came meanwhile is rebuilt.
+#[test]
+fn leg_that_comes_while_its_removal_is_taken_back_returns() {
+    let (disks, mut rig) = without_1();
+    rig.disk(0).delay_ns = 5 * SECOND;
+    assert_eq!(rig.write(3, 7), Outcome::Done);
+    rig.order(MirrorOrder::Remove(1));
+    rig.order(MirrorOrder::TakeBack(Pending::Remove(1)));
+    rig.disk(0).delay_ns = 0;
+    rig.disk(1).error = None;
+    rig.until(120 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// The reads of a leg that was removed end while those of another one are under way.
+#[test]
+fn place_of_a_leg_is_kept_until_its_reads_end() {
+    let (disks, host, mirror) = and_a_third();
+    let mut rig = Rig::with(&disks, host, mirror);
+    rig.until(30 * SECOND, Rig::is_ready);
+    rig.order(MirrorOrder::Fail(1));
+    rig.run(SECOND, |_| false);
+    // It is read to return, which takes long; its superblocks are overwritten at once.
+    rig.disk(1).delay_ns = 9 * SECOND;
+    rig.order(MirrorOrder::Return(1));
+    rig.run(SECOND, |_| false);
+    rig.disk(1).delay_ns = 0;
+    rig.order(MirrorOrder::Remove(1));
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync]);
+    rig.order(super::rig::add(2));
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
+    // So do the new one's heartbeats.
+    rig.disk(2).delay_ns = 4 * SECOND;
+    rig.run(20 * SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+    // Nothing of the mirror's memory is lost.
+    rig.disk(2).delay_ns = 0;
+    rig.run(12 * SECOND, |_| false);
+    let used = rig.engine.borrow().mirror_memory(MIRRORS_FROM).unwrap().0;
+    assert_eq!(used, 2 << 20);
 }
 
 /// It comes back before its removal was said: it is none, and nobody waits for it.
