@@ -6,7 +6,7 @@
 //! here.
 
 /// A sequence of random numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Random {
     state: u64,
 }

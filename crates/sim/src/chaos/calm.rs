@@ -37,9 +37,7 @@ impl Course<'_> {
             return Ok(());
         }
         for _ in 0..2 {
-            for host in 0..self.rig.hosts.len() {
-                self.rig.client(host).flush();
-            }
+            self.rig.clients(Client::flush);
             self.rest()?;
         }
         self.remember();

@@ -93,6 +93,7 @@ pub struct Nvme {
 }
 
 /// All applications of one host.
+#[derive(Default)]
 pub struct Client {
     habit: Habit,
     /// Distinguishes its tags from other clients'.
@@ -155,6 +156,7 @@ pub enum Record {
     Flush(u64, u64),
 }
 
+#[derive(Default)]
 struct Connection {
     session: Option<Session>,
     /// Its connection has ended, and its session knows.
@@ -183,15 +185,8 @@ impl Client {
     /// Applications that begin at once. `number` from 1.
     pub fn new(number: u64, habit: Habit, seed: u64) -> Self {
         let connection = |_| Connection {
-            session: None,
-            over: false,
-            ready: false,
-            up: false,
-            stirred: false,
-            again_ns: 0,
             requests: vec![None; usize::from(habit.depth)],
-            next_ns: 0,
-            tally: Tally::default(),
+            ..Connection::default()
         };
         Self {
             habit,
@@ -203,22 +198,7 @@ impl Client {
                 FrontEnd::Nbd => None,
                 FrontEnd::Nvme(it) => it.zeroes.map(|(first, caches)| Zeroes::new(first, caches)),
             },
-            zeroes_judged: false,
-            wrong: None,
-            begun: 0,
-            ended: 0,
-            failed: Vec::new(),
-            past: Vec::new(),
-            records: Vec::new(),
-            writes: 0,
-            outputs: VecDeque::new(),
-            resting: false,
-            orphans: Vec::new(),
-            orphans_over: 0,
-            flushing: false,
-            singly: false,
-            to_read: None,
-            slowest: None,
+            ..Self::default()
         }
     }
 

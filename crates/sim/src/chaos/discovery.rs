@@ -31,7 +31,7 @@ use engine::discovery::{
 };
 use engine::limits::DISCOVERY_CONTROLLERS_MAX;
 use engine::target::TargetConfig;
-use nvme::controller::{DiscoveryChange, PortConfig, PortOffer, Referral};
+use nvme::controller::{DiscoveryChange, PortOffer, Referral};
 use nvme::wire::fabrics::DISCOVERY_NQN;
 
 /// Until what was refused is asked for again, ns.
@@ -172,13 +172,7 @@ impl Rig {
     fn teller_config(&self) -> TargetConfig {
         let mut config = self.target_config(0);
         let paths = self.layout.targets * usize::from(self.layout.ports);
-        let port = |id: usize, at: SocketAddr| PortConfig {
-            id: id as u16 + 1,
-            traddr: at.ip().to_string(),
-            trsvcid: at.port().to_string(),
-            ipv6: false,
-            ana: AnaState::Optimized,
-        };
+        let port = |id: usize, at| make::port(id as u16 + 1, at);
         let mut ports: Vec<_> = (0..paths).map(|it| port(it, path_at(it))).collect();
         ports.push(port(paths, teller_at(0)));
         config.shapes = vec![shape::Config::default(); ports.len()];
@@ -209,11 +203,8 @@ impl Rig {
         let Some(discovery) = &self.discovery else {
             return;
         };
-        let node = &mut self.world.nodes[discovery.tellers[number]];
-        if let Body::Target(engine) = &mut node.body {
-            engine.handle_control(TargetControl::Discovery(change), self.world.now_ns);
-            node.stirred = true;
-        }
+        let node = discovery.tellers[number];
+        self.world.command(node, TargetControl::Discovery(change));
     }
 
     /// A controller tells of a path, or not, as it is now.

@@ -125,9 +125,7 @@ impl Course<'_> {
         // Without memory for probes an I/O is the first to find what was forgotten on the way.
         let mut cores = self.rig.hosts.iter().flat_map(|host| &host.cores);
         let finds = cores.any(|&node| self.rig.world.has_stale(node));
-        for host in 0..self.rig.hosts.len() {
-            self.rig.client(host).exercise(EXERCISES, false);
-        }
+        self.rig.clients(|it| it.exercise(EXERCISES, false));
         self.rest()?;
         for host in 0..self.rig.hosts.len() {
             let Some(it) = self.rig.client(host).slowest else {
@@ -184,9 +182,7 @@ impl Course<'_> {
     /// left out.
     fn do_singly(&mut self, count: u64, most_ns: u64) -> Result<(), Finding> {
         let count = count * u64::from(self.plan.layout.habit.homes);
-        for host in 0..self.rig.hosts.len() {
-            self.rig.client(host).exercise(count, true);
-        }
+        self.rig.clients(|it| it.exercise(count, true));
         let end_ns = self.rig.world.now_ns + most_ns;
         while !self.are_over() && self.rig.world.now_ns < end_ns {
             self.pass(self.rig.world.now_ns + SECOND)?;

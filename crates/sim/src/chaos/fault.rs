@@ -78,12 +78,12 @@ impl Course<'_> {
         self.pardon(number, fault, whom);
         self.bore(fault, whom.host);
         self.silence(fault, whom.host);
-        let done = self.mislead(fault, whom)
-            || self.annoy(fault, whom)
-            || self.order_mirror(fault, whom, true);
-        if !done && !self.strike(number, fault, whom) {
-            self.harm(number, fault, whom);
-        }
+        // Each does what it does for its own kinds.
+        self.mislead(fault, whom);
+        self.annoy(fault, whom);
+        self.order_mirror(fault, whom, true);
+        self.strike(number, fault, whom);
+        self.harm(number, fault, whom);
         Ok(())
     }
 
@@ -111,13 +111,11 @@ impl Course<'_> {
             return Ok(());
         };
         self.rig.world.tell(|| format!("{} is over", fault.name()));
-        let done = self.enlighten(fault, whom)
-            || self.appease(fault, whom)
-            || self.order_mirror(fault, whom, false);
-        if !done && !self.relent(number, fault, whom)? {
-            self.repair(number, fault, whom);
-        }
-        Ok(())
+        self.enlighten(fault, whom);
+        self.appease(fault, whom);
+        self.order_mirror(fault, whom, false);
+        self.repair(number, fault, whom);
+        self.relent(number, fault, whom)
     }
 
     /// Returns the drawn target of a fault.
@@ -255,11 +253,7 @@ impl Course<'_> {
 
     /// Something is said to a process of the target.
     pub(super) fn target(&mut self, target: usize, message: TargetControl) {
-        let now_ns = self.rig.world.now_ns;
-        let node = &mut self.rig.world.nodes[self.rig.targets[target]];
-        if let Body::Target(engine) = &mut node.body {
-            engine.handle_control(message, now_ns);
-            node.stirred = true;
-        }
+        let node = self.rig.targets[target];
+        self.rig.world.command(node, message);
     }
 }

@@ -14,20 +14,18 @@
 //! between hosts and applications carry no damaged bytes.
 use super::client::{NQN, Nvme, ZEROED};
 use super::prelude::*;
-use super::rig::Checked;
-use super::wire_recorder::ENTRIES;
 use alloc::vec;
+use core::net::SocketAddr;
 use engine::NvmeConfig;
 use engine::limits::{COMPARE_BYTES, EXPORTS_MAX, ZEROES_BYTES};
 
-use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use nvme::controller::SubsystemConfig;
 
 /// Of worlds in which that can be, so many in so many have NVMe/TCP hosts: a third of all.
 const SHARE: (u64, u64) = (2, 5);
 /// Most associations to each core.
 const ASSOCIATIONS_MAX: u64 = 2;
 const TRANSFER_SHIFT: u8 = 14;
-const IN_CAPSULE: u32 = 1024;
 /// Bytes of the server's arena, where there is plenty.
 const ARENA_BYTES: u64 = 1 << 20;
 /// The smallest buffer there.
@@ -52,10 +50,7 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
     layout.habit.connections = layout.habit.connections.max(least);
     layout.habit.front_end = FrontEnd::Nvme(Nvme {
         associations,
-        digests: Digests {
-            header: layout.digests && layout.more.checked != Checked::Data,
-            data: layout.digests && layout.more.checked != Checked::Headers,
-        },
+        digests: layout.digests(),
         tight: random.up_to(2) == 0,
         beside_nbd,
         zeroes: zeroed.then_some((first, layout.caches)),
@@ -108,43 +103,15 @@ pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at
         return;
     };
     let volume = layout.mirror.map_or(0, |_| MIRRORS_FROM);
-    let cntlid = 1 + 1000 * number;
     let config = NvmeConfig {
         subsystem: SubsystemConfig {
             nqn: NQN.into(),
             serial: "EXPORT".into(),
-            model: "braid".into(),
-            cntlid_min: cntlid,
-            cntlid_max: cntlid + 999,
-            namespaces: vec![NamespaceConfig {
-                nsid: 1,
-                blocks: 1,
-                block_shift: BLOCK.ilog2() as u8,
-                uuid: [0xe1; 16],
-                nguid: [0xe2; 16],
-                ana_group: 1,
-                read_only: false,
-                deallocate_zeroes: false,
-            }],
-            ports: vec![PortConfig {
-                id: 1,
-                traddr: "192.0.2.2".into(),
-                trsvcid: "4420".into(),
-                ipv6: false,
-                ana: AnaState::Optimized,
-            }],
-            hosts: vec![],
-            entries_max: ENTRIES as u16,
-            io_queues_max: 8,
+            namespaces: vec![make::namespace(1, [0xe1, 0xe2], false)],
+            ports: vec![make::port(1, SocketAddr::from(([192, 0, 2, 2], 4420)))],
             transfer_shift: TRANSFER_SHIFT,
-            in_capsule_max: IN_CAPSULE,
-            maxh2cdata: 4096,
-            c2h_success: true,
-            cqt_ms: 0,
-            volatile_write_cache: true,
-            compare: false,
-            lba_status: false,
             connections_max: connections_max(layout, of),
+            ..make::subsystem(1 + 1000 * number)
         },
         volumes: vec![volume],
         arena_at,

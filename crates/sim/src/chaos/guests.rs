@@ -33,8 +33,8 @@ pub(super) fn plan(plan: &mut Plan, random: &mut Random) {
 }
 
 impl Course<'_> {
-    /// Begins such a fault; false: it is of another kind.
-    pub(super) fn annoy(&mut self, fault: &Fault, whom: Whom) -> bool {
+    /// Begins such a fault.
+    pub(super) fn annoy(&mut self, fault: &Fault, whom: Whom) {
         let now_ns = self.rig.world.now_ns;
         let end_ns = now_ns + fault.lasts_ns;
         let mut wires = self.rig.client_wires(whom.host);
@@ -59,22 +59,19 @@ impl Course<'_> {
                 }
             }
             Kind::ClientSlow | Kind::ClientFull => self.set_wires(),
-            _ => return false,
+            _ => {}
         }
-        true
     }
 
-    /// It is over; false: it was of another kind.
-    pub(super) fn appease(&mut self, fault: &Fault, whom: Whom) -> bool {
+    /// Such a fault is over.
+    pub(super) fn appease(&mut self, fault: &Fault, whom: Whom) {
         match fault.kind {
             Kind::ClientHalfOpen => {
                 let wires: Vec<_> = self.rig.client_wires(whom.host);
                 wires.into_iter().for_each(|it| self.rig.world.give_up(it));
             }
             Kind::ClientSlow | Kind::ClientFull => self.set_wires(),
-            Kind::ClientReset | Kind::ClientPartition => {}
-            _ => return false,
+            _ => {}
         }
-        true
     }
 }

@@ -1,6 +1,9 @@
 //! Components of a layout's processes.
 use super::prelude::*;
-use super::rig::{Away, Checked, IO_TIMEOUT_NS, SPARE_PATHS};
+use super::rig::{Away, IO_TIMEOUT_NS, SPARE_PATHS};
+use super::wire_recorder::ENTRIES;
+use alloc::string::ToString;
+use core::net::SocketAddr;
 use engine::export::{ExportConfig, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
@@ -53,10 +56,7 @@ pub(super) fn host_config(
         core,
         cores: layout.cores,
         identity,
-        digests: Digests {
-            header: layout.digests && layout.more.checked != Checked::Data,
-            data: layout.digests && layout.more.checked != Checked::Headers,
-        },
+        digests: layout.digests(),
         kato_ms: KATO_MS,
         connect_timeout_ns: 1_000_000_000,
         io_timeout_ns: IO_TIMEOUT_NS,
@@ -118,16 +118,8 @@ impl Rig {
             Away::None => return Vec::new(),
         };
         let leg = self.disk_of(number) as u8;
-        vec![NamespaceConfig {
-            nsid: 1,
-            blocks: self.sizes[number],
-            block_shift: BLOCK.ilog2() as u8,
-            uuid: [1 + other + 0x10 * leg; 16],
-            nguid: [0xa1 + other + 0x10 * leg; 16],
-            ana_group: 1,
-            read_only: false,
-            deallocate_zeroes: true,
-        }]
+        let id = 1 + other + 0x10 * leg;
+        vec![namespace(self.sizes[number], [id, id + 0xa0], true)]
     }
 
     /// A process of the target.
@@ -137,39 +129,27 @@ impl Rig {
         let each = layout.hosts as u32 * u32::from(layout.cores + 1) * u32::from(layout.ports);
         let spare = layout.more.connections_spare;
         let connections_max = spare.map_or(24, |spare| each + spare);
-        let port = |id| PortConfig {
-            id,
-            traddr: "192.0.2.1".into(),
-            trsvcid: "4420".into(),
-            ipv6: false,
-            ana: AnaState::Optimized,
-        };
+        let port = |id| port(id, SocketAddr::from(([192, 0, 2, 1], 4420)));
         let namespaces = self.namespaces(number);
         let devices = vec![LocalDevice(0); namespaces.len()];
         TargetConfig {
             subsystem: SubsystemConfig {
                 nqn: nqn(self.disk_of(number)),
                 serial: "CHAOS".into(),
-                model: "braid".into(),
-                cntlid_min: cntlid,
-                cntlid_max: cntlid + 999,
                 namespaces,
                 ports: (1..=layout.ports).map(port).collect(),
-                hosts: Vec::new(),
-                entries_max: 32,
                 io_queues_max: 4,
                 transfer_shift: TRANSFER_SHIFT,
                 in_capsule_max: match layout.more.loses_writes {
                     true => IN_CAPSULE_OF_PROBES,
                     false => IN_CAPSULE,
                 },
-                maxh2cdata: 4096,
-                c2h_success: true,
                 cqt_ms: layout.more.cqt_ms,
                 volatile_write_cache: layout.caches,
                 compare: true,
                 lba_status: true,
                 connections_max,
+                ..subsystem(cntlid)
             },
             shapes: vec![shape::Config::default(); usize::from(layout.ports)],
             devices,
@@ -179,6 +159,57 @@ impl Rig {
             },
             seed: self.seed,
         }
+    }
+}
+
+/// A subsystem whose controllers have numbers from `cntlid` on, as far as all are alike.
+pub(super) fn subsystem(cntlid: u16) -> SubsystemConfig {
+    SubsystemConfig {
+        nqn: String::new(),
+        serial: String::new(),
+        model: "braid".into(),
+        cntlid_min: cntlid,
+        cntlid_max: cntlid + 999,
+        namespaces: Vec::new(),
+        ports: Vec::new(),
+        hosts: Vec::new(),
+        entries_max: ENTRIES as u16,
+        io_queues_max: 8,
+        transfer_shift: 0,
+        in_capsule_max: IN_CAPSULE,
+        maxh2cdata: 4096,
+        c2h_success: true,
+        cqt_ms: 0,
+        volatile_write_cache: true,
+        compare: false,
+        lba_status: false,
+        connections_max: 0,
+    }
+}
+
+/// A port of a subsystem.
+pub(super) fn port(id: u16, at: SocketAddr) -> PortConfig {
+    PortConfig {
+        id,
+        traddr: at.ip().to_string(),
+        trsvcid: at.port().to_string(),
+        ipv6: false,
+        ana: AnaState::Optimized,
+    }
+}
+
+/// A subsystem's only namespace; `ids`: each byte of its UUID, and of its NGUID.
+pub(super) fn namespace(blocks: u64, ids: [u8; 2], deallocate_zeroes: bool) -> NamespaceConfig {
+    let [uuid, nguid] = ids.map(|it| [it; 16]);
+    NamespaceConfig {
+        nsid: 1,
+        blocks,
+        block_shift: BLOCK.ilog2() as u8,
+        uuid,
+        nguid,
+        ana_group: 1,
+        read_only: false,
+        deallocate_zeroes,
     }
 }
 

@@ -117,6 +117,12 @@ impl Rig {
         self.hosts[host].cores[self.layout.first_home()]
     }
 
+    /// Asks a host's mirror for something.
+    fn order(&mut self, host: usize, order: MirrorOrder) {
+        let node = self.mirror_node(host);
+        self.tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
+    }
+
     /// Addresses of a leg's paths, in their order.
     fn addresses_of(&self, leg: usize) -> impl Iterator<Item = usize> {
         let (targets, legs) = (
@@ -137,24 +143,18 @@ impl Rig {
 }
 
 impl Course<'_> {
-    /// A mirror is asked for something, or it is over; false: the fault is of another kind.
-    pub(super) fn order_mirror(&mut self, fault: &Fault, whom: Whom, begins: bool) -> bool {
+    /// A mirror is asked for what such a fault is, or for what ends it.
+    pub(super) fn order_mirror(&mut self, fault: &Fault, whom: Whom, begins: bool) {
         let leg = self.rig.disk_of(whom.target) as u8;
         let order = match (fault.kind, begins) {
-            (Kind::FailLeg, true) => Some(MirrorOrder::Fail(leg)),
-            (Kind::FailLeg, false) => Some(MirrorOrder::Return(leg)),
-            (Kind::CheckMirror, true) => Some(MirrorOrder::Check(bit(fault))),
-            (Kind::CheckMirror, false) => None,
-            _ => return false,
+            (Kind::FailLeg, true) => MirrorOrder::Fail(leg),
+            (Kind::FailLeg, false) => MirrorOrder::Return(leg),
+            (Kind::CheckMirror, true) => MirrorOrder::Check(bit(fault)),
+            _ => return,
         };
-        if let Some(MirrorOrder::Fail(leg)) = order {
+        if let MirrorOrder::Fail(leg) = order {
             self.takes_out(usize::from(leg), whom.host);
         }
-        if let Some(order) = order {
-            let node = self.rig.mirror_node(whom.host);
-            let message = ExportControl::Mirror(MIRRORS_FROM, order);
-            self.rig.tell(node, message);
-        }
-        true
+        self.rig.order(whom.host, order);
     }
 }

@@ -106,6 +106,14 @@ impl Layout {
         }
     }
 
+    /// Digests on the connections of hosts and applications.
+    pub(super) fn digests(&self) -> Digests {
+        Digests {
+            header: self.digests && self.more.checked != Checked::Data,
+            data: self.digests && self.more.checked != Checked::Headers,
+        }
+    }
+
     /// The first core of a host that has applications.
     pub(super) fn first_home(&self) -> usize {
         usize::from(self.mirror.map_or(0, |it| it.core))
@@ -465,6 +473,11 @@ impl Rig {
     pub fn tell(&mut self, node: usize, message: ExportControl) {
         let now_ns = self.world.now_ns;
         send(&mut self.world, &mut self.mail, node, now_ns, message);
+    }
+
+    /// The applications of each host.
+    pub fn clients(&mut self, mut each: impl FnMut(&mut Client)) {
+        (0..self.hosts.len()).for_each(|host| each(self.client(host)));
     }
 
     /// The applications of a host.

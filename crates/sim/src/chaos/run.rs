@@ -293,10 +293,7 @@ impl<'a> Course<'a> {
 
     /// Moves the clients' records so far into the history.
     pub(super) fn remember(&mut self) {
-        for host in 0..self.rig.hosts.len() {
-            let client = self.rig.client(host);
-            client.tell(&mut self.history);
-        }
+        self.rig.clients(|it| it.tell(&mut self.history));
         self.remember_failed_flushes();
     }
 
@@ -345,9 +342,7 @@ impl<'a> Course<'a> {
 
     /// Reads all blocks at the end, for the history.
     pub(super) fn read_all(&mut self) -> Result<(), Finding> {
-        for host in 0..self.rig.hosts.len() {
-            self.rig.client(host).read_all();
-        }
+        self.rig.clients(Client::read_all);
         self.rest()
     }
 

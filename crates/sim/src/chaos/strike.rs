@@ -6,8 +6,8 @@ use super::story::LOSS;
 use alloc::format;
 
 impl Course<'_> {
-    /// Begins a fault; false: it is of another kind.
-    pub(super) fn strike(&mut self, number: usize, fault: &Fault, whom: Whom) -> bool {
+    /// Begins a fault, if it is of one of these kinds.
+    pub(super) fn strike(&mut self, number: usize, fault: &Fault, whom: Whom) {
         let end_ns = self.rig.world.now_ns + fault.lasts_ns;
         let Whom { host, target, .. } = whom;
         let node = self.rig.targets[target];
@@ -74,18 +74,17 @@ impl Course<'_> {
                 let stranger = self.rig.stranger();
                 stranger.come(address as u32, count, number as u64, greedy);
             }
-            _ => return false,
+            _ => {}
         }
-        true
     }
 
-    /// Ends a fault; false: it was of another kind.
+    /// Ends a fault, if it was of one of these kinds.
     pub(super) fn relent(
         &mut self,
         number: usize,
         fault: &Fault,
         whom: Whom,
-    ) -> Result<bool, Finding> {
+    ) -> Result<(), Finding> {
         let Whom { host, target, .. } = whom;
         match fault.kind {
             Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => self.set_wires(),
@@ -118,19 +117,11 @@ impl Course<'_> {
                 self.start_host(host);
             }
             Kind::Crowd | Kind::Greedy => self.rig.stranger().leave(number as u64),
-            Kind::Reset
-            | Kind::ResetCore
-            | Kind::HalfOpen
-            | Kind::Partition
-            | Kind::OneWay
-            | Kind::Unread
-            | Kind::HungSubmit
-            | Kind::FreezeHost => {}
             // The state in which it was to stand still did not come.
             Kind::Freeze => self.rig.world.nodes[self.rig.targets[target]].halt = None,
-            _ => return Ok(false),
+            _ => {}
         }
-        Ok(true)
+        Ok(())
     }
 
     /// A process stands still: at once, or with the next change that it gives to a device, before

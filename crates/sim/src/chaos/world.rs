@@ -90,6 +90,7 @@ pub const SMALL: usize = 1400;
 pub const SIP_NS: u64 = 1_000_000;
 
 /// All of it.
+#[derive(Default)]
 pub struct World {
     pub now_ns: u64,
     pub nodes: Vec<Node>,
@@ -171,27 +172,16 @@ impl World {
             piece_max: 5000,
             sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
             random: Random::new(seed),
-            crowds: 0..0,
-            nodes: Vec::new(),
-            disks: Vec::new(),
-            wires: BTreeMap::new(),
-            marks: BTreeMap::new(),
-            window: 0,
-            events: BinaryHeap::new(),
-            headers: Vec::new(),
-            sequence: 0,
-            spins: 0,
-            moments: 0,
-            count: 0,
-            watched: None,
-            executions: Vec::new(),
-            torn: BTreeSet::new(),
-            wrong: None,
-            peaks: Peaks::default(),
-            core_turns: 0,
-            dropped: [0; 3],
-            overtaken: Vec::new(),
-            refused: 0,
+            ..Self::default()
+        }
+    }
+
+    /// Something is said to a process of a target, if there is one.
+    pub(super) fn command(&mut self, node: usize, message: TargetControl) {
+        let node = &mut self.nodes[node];
+        if let Body::Target(engine) = &mut node.body {
+            engine.handle_control(message, self.now_ns);
+            node.stirred = true;
         }
     }
 

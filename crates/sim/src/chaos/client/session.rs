@@ -85,19 +85,23 @@ pub(super) enum Event {
     Over,
 }
 
+/// Calls a session, of whatever kind.
+macro_rules! call {
+    ($session:expr, $it:ident => $call:expr) => {
+        match $session {
+            Session::Nbd($it) => $call,
+            Session::Nvme($it) => $call,
+        }
+    };
+}
+
 impl Session {
     pub fn handle_connected(&mut self, now_ns: u64) {
-        match self {
-            Self::Nbd(it) => it.handle_connected(now_ns),
-            Self::Nvme(it) => it.handle_connected(now_ns),
-        }
+        call!(self, it => it.handle_connected(now_ns));
     }
 
     pub fn handle_bytes(&mut self, bytes: &[u8], now_ns: u64) -> usize {
-        match self {
-            Self::Nbd(it) => it.handle_bytes(bytes, now_ns),
-            Self::Nvme(it) => it.handle_bytes(bytes, now_ns),
-        }
+        call!(self, it => it.handle_bytes(bytes, now_ns))
     }
 
     pub fn placement(&self) -> Option<Placement> {
@@ -132,10 +136,7 @@ impl Session {
     }
 
     pub fn handle_sent(&mut self, token: u32) {
-        match self {
-            Self::Nbd(it) => it.handle_sent(token),
-            Self::Nvme(it) => it.handle_sent(token),
-        }
+        call!(self, it => it.handle_sent(token));
     }
 
     pub fn handle_closed(&mut self, now_ns: u64) {
@@ -146,17 +147,11 @@ impl Session {
     }
 
     pub fn poll_timeout(&self) -> Option<u64> {
-        match self {
-            Self::Nbd(it) => it.poll_timeout(),
-            Self::Nvme(it) => it.poll_timeout(),
-        }
+        call!(self, it => it.poll_timeout())
     }
 
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        match self {
-            Self::Nbd(it) => it.handle_timeout(now_ns),
-            Self::Nvme(it) => it.handle_timeout(now_ns),
-        }
+        call!(self, it => it.handle_timeout(now_ns));
     }
 
     /// Whether it would take a request now, as far as that is known before.

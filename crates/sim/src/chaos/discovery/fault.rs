@@ -46,8 +46,8 @@ impl Course<'_> {
         }
     }
 
-    /// Begins a fault of discovery; false: it is of another kind.
-    pub(in crate::chaos) fn mislead(&mut self, fault: &Fault, whom: Whom) -> bool {
+    /// Begins a fault of discovery.
+    pub(in crate::chaos) fn mislead(&mut self, fault: &Fault, whom: Whom) {
         let end_ns = self.rig.world.now_ns + fault.lasts_ns;
         match fault.kind {
             Kind::Withdraw => self.rig.withhold(whom.address, true),
@@ -66,13 +66,12 @@ impl Course<'_> {
                     self.rig.world.part(wire, None, end_ns);
                 }
             }
-            _ => return false,
+            _ => {}
         }
-        true
     }
 
-    /// It is over; false: it was of another kind.
-    pub(in crate::chaos) fn enlighten(&mut self, fault: &Fault, whom: Whom) -> bool {
+    /// A fault of discovery is over.
+    pub(in crate::chaos) fn enlighten(&mut self, fault: &Fault, whom: Whom) {
         match fault.kind {
             Kind::Withdraw => self.rig.withhold(whom.address, false),
             Kind::Unheard => {
@@ -85,10 +84,8 @@ impl Course<'_> {
                     self.rig.start_teller(self.number(fault));
                 }
             }
-            Kind::FreezeTeller | Kind::PartTeller => {}
-            _ => return false,
+            _ => {}
         }
-        true
     }
 
     /// The notice of what was just changed is lost with its connection.

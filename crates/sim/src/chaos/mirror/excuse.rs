@@ -93,8 +93,7 @@ impl Course<'_> {
     pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
             self.repair_accepted(host);
-            let node = self.rig.mirror_node(host);
-            let Some(engine) = self.rig.core(node) else {
+            let Some(engine) = self.rig.mirror_core(host) else {
                 continue;
             };
             let report = engine.mirror(MIRRORS_FROM);
@@ -118,19 +117,16 @@ impl Course<'_> {
             );
             if refused && self.rig.hosts[host].stopping.is_none() {
                 let order = MirrorOrder::Assemble(Wishes::default());
-                self.rig
-                    .tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
+                self.rig.order(host, order);
                 continue;
             }
             // Users accept the loss of the last leg in sync once it is large enough.
             for slot in lost {
                 self.accept_loss(usize::from(slot));
-                let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::AcceptCut(slot));
-                self.rig.tell(node, message);
+                self.rig.order(host, MirrorOrder::AcceptCut(slot));
             }
             for slot in aside {
-                let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Return(slot));
-                self.rig.tell(node, message);
+                self.rig.order(host, MirrorOrder::Return(slot));
             }
         }
     }

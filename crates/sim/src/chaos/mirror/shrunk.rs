@@ -226,8 +226,8 @@ impl Course<'_> {
     /// Legs that return after a loss was accepted may have what was lost: people make them the same
     /// as the one that lost it.
     pub(super) fn repair_accepted(&mut self, host: usize) {
-        let node = self.rig.mirror_node(host);
-        let report = self.rig.core(node).and_then(|it| it.mirror(MIRRORS_FROM));
+        let engine = self.rig.mirror_core(host);
+        let report = engine.and_then(|it| it.mirror(MIRRORS_FROM));
         let (Some(report), Some((leg, asked))) = (report, self.accepted) else {
             return;
         };
@@ -236,9 +236,7 @@ impl Course<'_> {
             _ if !well || report.checking.is_some() => {}
             true => self.accepted = None,
             false => {
-                let order = MirrorOrder::RepairFrom(leg as u8);
-                let message = ExportControl::Mirror(MIRRORS_FROM, order);
-                self.rig.tell(node, message);
+                self.rig.order(host, MirrorOrder::RepairFrom(leg as u8));
                 self.accepted = Some((leg, true));
             }
         }
