@@ -81,6 +81,7 @@ impl Superblock {
             name: new.name,
             properties: new.properties,
             owner: None,
+            previous_run: Id::default(),
             beat_interval_ms: new.beat_interval_ms,
             legs: entries,
             confirmed: 0,
@@ -107,6 +108,25 @@ impl Superblock {
         Self {
             sequence: self.sequence + 1,
             owner,
+            previous_run: self.run_before(owner.map_or(Id::default(), |it| it.run)),
+            ..*self
+        }
+    }
+
+    /// The run of the last owner of the leg but `run`; none: not known.
+    pub fn run_before(&self, run: Id) -> Id {
+        match self.owner {
+            Some(owner) if owner.run != run => owner.run,
+            _ => self.previous_run,
+        }
+    }
+
+    /// The same without an owner.
+    #[must_use]
+    pub fn released(&self) -> Self {
+        Self {
+            owner: None,
+            previous_run: self.run_before(Id::default()),
             ..*self
         }
     }
@@ -129,8 +149,7 @@ impl Superblock {
     pub fn stopped(&self) -> Self {
         Self {
             clean: true,
-            owner: None,
-            ..self.next()
+            ..self.next().released()
         }
     }
 

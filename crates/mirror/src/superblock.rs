@@ -59,6 +59,7 @@ const OWNER_SINCE: Field = field(768, 8);
 const OWNER_BEAT: Field = field(776, 8);
 const OWNER_LABEL: Field = field(784, 80);
 const OWNER_BOUND: Field = field(864, 4);
+const PREVIOUS_RUN: Field = field(872, 16);
 const CUT_AT: Field = field(1016, 8);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
@@ -179,6 +180,9 @@ pub struct Superblock {
     pub properties: Properties,
     /// Who has it.
     pub owner: Option<Owner>,
+    /// Run of the owner that had this leg before that one; the last owner's where there is none.
+    /// None: not known.
+    pub previous_run: Id,
     /// How often the owner says that it lives, ms.
     pub beat_interval_ms: u32,
     /// All legs, by number.
@@ -277,7 +281,8 @@ impl Superblock {
         let mut block = [0; SUPERBLOCK_BYTES];
         MAGIC_AT.of_mut(&mut block).copy_from_slice(&MAGIC);
         let leg = self.leg().map_or(Id::default(), |leg| leg.id);
-        for (field, id) in [(MIRROR, self.mirror), (LEG, leg)] {
+        let previous_run = (PREVIOUS_RUN, self.previous_run);
+        for (field, id) in [(MIRROR, self.mirror), (LEG, leg), previous_run] {
             field.of_mut(&mut block).copy_from_slice(&id.0);
         }
         let lineages = self.history.as_slice();
@@ -476,6 +481,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         name: Name::parse(NAME.of(block)).map_err(text("name"))?,
         properties: Properties::parse(PROPERTIES.of(block)).map_err(text("properties"))?,
         owner: parse_owner(block)?,
+        previous_run: PREVIOUS_RUN.id(block),
         beat_interval_ms: BEAT_INTERVAL.number(block) as u32,
         legs,
         confirmed: CONFIRMED.number(block),

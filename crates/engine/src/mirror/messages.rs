@@ -270,10 +270,14 @@ pub fn waits(reason: &Reason, known: &[Superblock]) -> Option<String> {
         Reason::Older => "another host, or an engine with another state directory, has changed it \
                           since this host did, and may have gone on with those that are missing"
             .into(),
-        Reason::Owned(host) => format!(
-            "{host} has it, or had it and did not stop it in order, and may have gone on with \
+        Reason::Owned(Some(owner)) => format!(
+            "{owner} has it, or had it and did not stop it in order, and may have gone on with \
              those that are missing"
         ),
+        Reason::Owned(None) => "another host, or an engine with another state directory, has had \
+                                it since this host's record, and may have gone on with those that \
+                                are missing"
+            .into(),
         Reason::Unclean => "it was not stopped in order".into(),
         Reason::Newer(slots) => {
             let there = |slot: &u8| known.iter().any(|it| it.slot == *slot);

@@ -3,9 +3,8 @@
 //! # Contract
 //! A lineage is recorded durably before its first event is written to a leg: until then changes
 //! wait. From then on the record follows the legs that are in sync, and the clean stop; nothing
-//! waits for that. Where all legs were there at a start, and no other host can reach them, their
-//! state is recorded too: no newer one can be elsewhere. Of legs that other hosts reach it is not,
-//! or two hosts would have records of one state.
+//! waits for that. What a start by itself shows is recorded too, once the owner's record is on all
+//! its legs in sync: no newer state can be elsewhere, and no other host's record counts any more.
 //!
 //! A start for which a leg is missing that had everything asks for the record, once per decision,
 //! and is decided by it ([`decide`]); unless the leg comes meanwhile, or a user says what to do.
@@ -17,7 +16,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use mirror::Superblock;
 use mirror::assembly::degraded::{
-    Decision, Evidence, Missing, Permission, Reason, decide, missing,
+    Decision, Evidence, Missing, Permission, Reason, Record, decide, missing,
 };
 use mirror::assembly::{Assembly, Refusal, Wishes, assemble};
 use mirror::copies::{Chosen, NoLeg};
@@ -135,15 +134,15 @@ impl MirrorDevice {
             Asked::No | Asked::Yes if permission == Permission::On => return Err((refusal, None)),
             Asked::No | Asked::Yes => Evidence::None,
         };
-        let ours = self.config.owner.host;
-        match decide(given, missing, permission, evidence, ours) {
+        let run = self.config.owner.run;
+        match decide(given, missing, permission, evidence, run) {
             Decision::Start(assembly) => Ok(*assembly),
             Decision::Wait(reason) => Err((refusal, Some(reason))),
         }
     }
 
-    /// The mirror begins to run with these legs: a start without legs is said, and what a whole one
-    /// shows is recorded.
+    /// The mirror begins to run with these legs: a start without legs is said, and what one that
+    /// no user has forced shows is recorded.
     pub(super) fn handle_start(
         &mut self,
         given: &[Result<Chosen, NoLeg>],
@@ -153,14 +152,22 @@ impl MirrorDevice {
         let given = superblocks(given);
         let plain = assemble(&given, Wishes::default());
         self.evidence = Asked::No;
+        let is_forced = wishes != Wishes::default() && plain.is_err();
+        // Where nothing may be written the legs don't show this run.
+        let is_owner = given.iter().flatten().all(|it| it.features.read_only == 0);
+        if let Phase::Running(it) = &mut self.phase
+            && self.config.degraded.records
+            && is_owner
+            && !is_forced
+        {
+            let record = it.machine.lineage_record();
+            it.recorded.1 = Some(record);
+            let has_all = matches!(&plain, Ok(it) if it.absent.is_empty());
+            let request = RecordRequest::Started(record, has_all);
+            cx.events.push_back(HostEvent::Record(cx.number, request));
+        }
         self.started_without = match plain {
-            Err(Refusal::Incomplete(missing)) if wishes == Wishes::default() => missing,
-            Ok(assembly) if !self.config.shared && assembly.absent.is_empty() => {
-                if let Phase::Running(it) = &mut self.phase {
-                    it.recorded.0 = 0; // looked at in the next turn
-                }
-                Vec::new()
-            }
+            Err(Refusal::Incomplete(missing)) if !is_forced => missing,
             _ => Vec::new(),
         };
         if !self.started_without.is_empty() {
@@ -193,7 +200,7 @@ impl MirrorDevice {
         }
         it.recorded.0 = event;
         let record = it.machine.lineage_record();
-        let what = |of: &mirror::assembly::degraded::Record| (of.lineage, of.in_sync, of.clean);
+        let what = |of: &Record| (of.lineage, of.in_sync, of.clean, of.run);
         if it.recorded.1.as_ref().map(what) == Some(what(&record)) {
             return;
         }

@@ -96,6 +96,9 @@ pub enum RecordRequest {
     /// To be kept durably, instead of what was kept before: answered by [`MirrorOrder::Recorded`],
     /// if it was. Those of one mirror are kept in order.
     Keep(Record),
+    /// What a start by itself shows, with all legs or not: kept if it
+    /// [replaces](Record::replaces) what was kept before; nothing waits for it.
+    Started(Record, bool),
 }
 
 /// The mirrors of a core.

@@ -2,12 +2,23 @@
 //!
 //! # Contract
 //! Pure. "In sync and stopped in order" is not enough: that is what a leg shows whose partner went
-//! on without it. So the host keeps which lineage it began last ([`Record`]), durably before the
-//! first event of that lineage is written to a leg. A lineage has one writer, and after its clean
-//! stop it has no more writes; so a leg that shows the clean stop of that very lineage has every
-//! acknowledged write, whichever legs are missing. That holds while no other host is its owner:
-//! one that has it may have begun a lineage since, on the others first. Nothing else starts by
-//! itself ([`Reason`]).
+//! on without it. So the host keeps a [`Record`] of the last lineage and of its own last run as
+//! owner. It starts by itself with legs that show the clean stop of that lineage, if one in sync
+//! shows that run as its last owner. Nothing else starts by itself ([`Reason`]).
+//!
+//! The order of writes makes that safe:
+//! * A lineage is recorded durably before its first event is written to a leg. It has one writer,
+//!   and no writes after its clean stop, so a leg that shows this stop has all of its writes.
+//! * An owner changes a mirror only after its run is on all legs that it starts with, also on those
+//!   that are not in sync. So a leg that was left behind shows the run that left it, or a later one:
+//!   a stop leaves the run there too.
+//! * A run is recorded only once it is on all legs that were in sync at the start. So at most one
+//!   record has a run that legs in sync show, whichever legs each host has seen. A start without
+//!   some leg does not replace the record of another lineage: that of a half which a user has
+//!   forced to go on.
+//!
+//! A kill between the owner's records and the host's leaves legs whose run is not recorded: they
+//! wait.
 //!
 //! # Limits
 //! Another host, or an engine with another state directory, that a user has forced to go on with
@@ -35,9 +46,19 @@ pub struct Record {
     pub in_sync: u16,
     /// It is the event of a clean stop.
     pub clean: bool,
+    /// The run of this host that had the legs last; none: a version that did not record it, which
+    /// left none on the legs either.
+    pub run: Id,
 }
 
 impl Record {
+    /// Whether a start by itself is recorded instead of `before`: one that shows this state, and
+    /// has all legs or not.
+    pub fn replaces(&self, before: Evidence, has_all: bool) -> bool {
+        let is_same = |it: Record| it.mirror == self.mirror && it.lineage == self.lineage;
+        has_all || matches!(before, Evidence::Record(it) if is_same(it))
+    }
+
     /// Of the state that a superblock shows.
     pub fn of(state: &Superblock) -> Self {
         Self {
@@ -46,6 +67,7 @@ impl Record {
             event: state.event,
             in_sync: state.in_sync().fold(0, |bits, slot| bits | 1 << slot),
             clean: state.clean,
+            run: state.run_before(Id::default()),
         }
     }
 }
@@ -85,9 +107,9 @@ pub enum Reason {
     Untrusted,
     /// The legs have events that the host has no part in: its record is older.
     Older,
-    /// Another host is the owner by a leg, or was when it ended: it may have gone on with the
-    /// others.
-    Owned(Box<Label>),
+    /// Another run has had a leg since, and may have gone on with the others; its label, if it has
+    /// not released the leg.
+    Owned(Option<Box<Label>>),
     /// The host has begun a lineage that the legs don't show: those of these slots were in sync in
     /// it.
     Newer(Vec<u8>),
@@ -109,13 +131,13 @@ pub enum Decision {
 }
 
 /// Whether a mirror starts that [`assemble`] has refused as [`Refusal::Incomplete`] with these
-/// `missing` slots, on the host `ours`. What is given was read before that became its owner.
+/// `missing` slots. `run`: the one that asks, which may be the owner of some by now.
 pub fn decide(
     given: &[Result<Superblock, NoLeg>],
     missing: &[u8],
     permission: Permission,
     evidence: Evidence,
-    ours: Id,
+    run: Id,
 ) -> Decision {
     match permission {
         Permission::Off => return Decision::Wait(Reason::Off),
@@ -138,14 +160,19 @@ pub fn decide(
     let Some(state) = newest else {
         return Decision::Wait(Reason::Refused(Refusal::Nothing));
     };
-    match doubt(state, evidence).or_else(|| owned(given, ours)) {
+    match doubt(state, given, evidence, run) {
         None => Decision::Start(Box::new(assembly)),
         Some(reason) => Decision::Wait(reason),
     }
 }
 
 /// Why legs that show `state` may lack acknowledged writes; `None`: they have all.
-fn doubt(state: &Superblock, evidence: Evidence) -> Option<Reason> {
+fn doubt(
+    state: &Superblock,
+    given: &[Result<Superblock, NoLeg>],
+    evidence: Evidence,
+    run: Id,
+) -> Option<Reason> {
     let record = match evidence {
         Evidence::None => return Some(Reason::NoRecord),
         Evidence::Untrusted => return Some(Reason::Untrusted),
@@ -153,8 +180,18 @@ fn doubt(state: &Superblock, evidence: Evidence) -> Option<Reason> {
         Evidence::Record(record) => record,
     };
     let is_same = state.history.current().id == record.lineage;
-    if (is_same || has(Bug::AnyLineage)) && state.event >= record.event {
-        return (!state.clean && !has(Bug::StartUnclean)).then_some(Reason::Unclean);
+    if is_same && state.event >= record.event || has(Bug::AnyLineage) {
+        if !state.clean && !has(Bug::StartUnclean) {
+            return Some(Reason::Unclean);
+        }
+        let legs = || given.iter().filter_map(|it| it.as_ref().ok());
+        let in_sync = || legs().filter(|it| state.state(it.slot) == Some(LegState::InSync));
+        let is_last = |it: &Superblock| it.run_before(run) == record.run;
+        if has(Bug::OwnerUnheeded) || in_sync().any(is_last) {
+            return None;
+        }
+        let owner = in_sync().find_map(|it| it.owner.filter(|it| it.run != run));
+        return Some(Reason::Owned(owner.map(|it| Box::new(it.label))));
     }
     let history = state.history;
     Some(
@@ -163,13 +200,6 @@ fn doubt(state: &Superblock, evidence: Evidence) -> Option<Reason> {
             Standing::Outside => Reason::Newer(slots(record.in_sync)),
         },
     )
-}
-
-/// Whether another host has not released a leg: it has written nothing else to this one yet.
-fn owned(given: &[Result<Superblock, NoLeg>], ours: Id) -> Option<Reason> {
-    let mut owners = given.iter().filter_map(|it| it.as_ref().ok()?.owner);
-    let other = owners.find(|it| it.host != ours && !has(Bug::OwnerUnheeded))?;
-    Some(Reason::Owned(Box::new(other.label)))
 }
 
 /// Those of the missing legs that are there all the same: put back to an older state, or cut. A

@@ -441,8 +441,7 @@ impl Mirror {
         let legs = self.ours();
         for leg in legs.iter() {
             if let Some(leg) = self.leg_mut(leg) {
-                leg.proposed = leg.committed;
-                leg.proposed.owner = None;
+                leg.proposed = leg.committed.released();
             }
         }
         self.write_proposed(legs, Stage::Release);

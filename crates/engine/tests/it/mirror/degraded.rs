@@ -42,6 +42,11 @@ impl Host {
                     self.record = Some(record);
                     rig.order(MirrorOrder::Recorded(record.lineage));
                 }
+                HostEvent::Record(_, RecordRequest::Started(record, has_all))
+                    if !self.is_full && record.replaces(self.evidence(), has_all) =>
+                {
+                    self.record = Some(record);
+                }
                 _ => {}
             }
         }

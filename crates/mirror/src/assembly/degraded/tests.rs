@@ -2,22 +2,34 @@
 //! `assembly/tests/model.rs`.
 use super::super::tests::{PLACE, legs};
 use super::*;
+use crate::superblock::Owner;
 use crate::machine::planted;
 use alloc::vec;
 
 const MINE: u64 = 7;
-const OURS: Id = Id([3; 16]);
+const RUN: Id = Id([3; 16]);
 
 /// Two legs that this host ran last, after a clean stop; and its record.
 fn stopped(count: u8) -> (Superblock, Record) {
-    let state = legs(count)[0].begun(MINE).stopped();
+    let state = legs(count)[0].owned(Some(owner(2))).begun(MINE).stopped();
     (state, Record::of(&state))
+}
+
+fn owner(run: u8) -> Owner {
+    Owner {
+        run: Id([run; 16]),
+        host: Id([5; 16]),
+        label: Label::default(),
+        since_s: 1,
+        beat_s: 1,
+        bound_ms: 0,
+    }
 }
 
 /// What becomes of it with these legs, of which those of `missing` are not there.
 fn decided(given: &[Superblock], missing: &[u8], evidence: Evidence) -> Decision {
     let given: Vec<_> = given.iter().copied().map(Ok).collect();
-    decide(&given, missing, Permission::On, evidence, OURS)
+    decide(&given, missing, Permission::On, evidence, RUN)
 }
 
 fn waits(given: &[Superblock], evidence: Evidence) -> Reason {
@@ -90,25 +102,61 @@ fn t14_what_another_host_has_changed_waits() {
 }
 
 /// Its disks were moved to another host, which has started it with all of them, and has changed
-/// only the others after this one was pulled.
+/// only the others since: killed, or stopped without a change and started with the others alone.
 #[test]
-fn t14_a_leg_that_another_host_has_not_released_waits() {
-    let (mut state, record) = stopped(2);
-    let owner = |host| crate::superblock::Owner {
-        run: Id([4; 16]),
-        host,
-        label: Label::default(),
-        since_s: 1,
-        beat_s: 1,
-        bound_ms: 0,
-    };
-    state.owner = Some(owner(Id([5; 16])));
+fn t14_a_leg_that_another_run_has_had_waits() {
+    let (state, record) = stopped(2);
     let evidence = Evidence::Record(record);
-    assert_eq!(waits(&[state], evidence), Reason::Owned(Box::default()));
-    // This host was killed before its first change.
-    state.owner = Some(owner(OURS));
-    let it = decided(&[state], &[1], evidence);
+    let theirs = state.owned(Some(owner(4)));
+    assert_eq!(
+        waits(&[theirs], evidence),
+        Reason::Owned(Some(Box::default()))
+    );
+    let released = theirs.owned(None);
+    assert_eq!(waits(&[released], evidence), Reason::Owned(None));
+    // This host starts with all of them, and is killed or stops before its first change.
+    let ours = theirs.owned(Some(owner(6)));
+    assert_eq!(
+        waits(&[ours], evidence),
+        Reason::Owned(Some(Box::default()))
+    );
+    assert_eq!(waits(&[ours.released()], evidence), Reason::Owned(None));
+    // The other host is in the position of this one now.
+    let record = Record::of(&theirs);
+    for state in [theirs, released] {
+        let it = decided(&[state], &[1], Evidence::Record(record));
+        assert!(matches!(it, Decision::Start(_)), "{it:?}");
+    }
+}
+
+/// The record is of the run before, until this one is on all legs.
+#[test]
+fn a_run_that_has_acquired_what_it_may_start_with_starts() {
+    let (state, record) = stopped(2);
+    let mut owner = owner(6);
+    owner.run = RUN;
+    let acquired = state.owned(Some(owner));
+    let it = decided(&[acquired], &[1], Evidence::Record(record));
     assert!(matches!(it, Decision::Start(_)), "{it:?}");
+    // Not what another one had before it.
+    let theirs = state.owned(Some(self::owner(4))).owned(Some(owner));
+    let evidence = Evidence::Record(record);
+    assert_eq!(waits(&[theirs], evidence), Reason::Owned(None));
+}
+
+/// Versions that left no run on the legs recorded none.
+#[test]
+fn a_record_without_a_run_is_of_legs_without_one() {
+    let state = legs(2)[0].begun(MINE).stopped();
+    let record = Record::of(&state);
+    assert!(record.run.is_none());
+    let it = decided(&[state], &[1], Evidence::Record(record));
+    assert!(matches!(it, Decision::Start(_)), "{it:?}");
+    let since = state.owned(Some(owner(4)));
+    for state in [since, since.released()] {
+        let why = waits(&[state], Evidence::Record(record));
+        assert!(matches!(why, Reason::Owned(_)), "{why:?}");
+    }
 }
 
 #[test]
@@ -156,7 +204,7 @@ fn what_the_user_has_not_allowed_waits() {
             &[1],
             permission,
             Evidence::Record(record),
-            OURS,
+            RUN,
         );
         assert_eq!(it, Decision::Wait(reason));
     }
@@ -167,11 +215,11 @@ fn t50_a_leg_that_is_there_and_can_not_be_used_waits_for_its_user() {
     let (state, record) = stopped(2);
     let evidence = Evidence::Record(record);
     let cut = [Ok(state), Err(NoLeg::Cut(1 << 20))];
-    let it = decide(&cut, &[1], Permission::On, evidence, OURS);
+    let it = decide(&cut, &[1], Permission::On, evidence, RUN);
     assert_eq!(it, Decision::Wait(Reason::Unusable(vec![1])));
     // A new disk in its place holds nothing.
     let blank = [Ok(state), Err(NoLeg::Missing)];
-    let it = decide(&blank, &[1], Permission::On, evidence, OURS);
+    let it = decide(&blank, &[1], Permission::On, evidence, RUN);
     assert!(matches!(it, Decision::Start(_)), "{it:?}");
     // It was put back to an older state.
     let old = legs(2)[1];
@@ -180,7 +228,7 @@ fn t50_a_leg_that_is_there_and_can_not_be_used_waits_for_its_user() {
         assemble(&given, Wishes::default()),
         Err(Refusal::Incomplete(vec![1]))
     );
-    let it = decide(&given, &[1], Permission::On, evidence, OURS);
+    let it = decide(&given, &[1], Permission::On, evidence, RUN);
     assert_eq!(it, Decision::Wait(Reason::Unusable(vec![1])));
 }
 

@@ -1,6 +1,6 @@
-//! A mirror that lives through losses, crashes at any durable step, returns, rebuilds and force, on
-//! one host or in turn on two, whose records are lost and put back; each assembly is compared with
-//! what was acknowledged.
+//! A mirror that lives through losses, crashes at any durable step, stops without a change, returns,
+//! rebuilds and force, on one host or in turn on two, with any of its disks, whose records are lost
+//! and put back; each assembly is compared with what was acknowledged.
 use super::super::super::machine::planted::{self, plant};
 use super::super::degraded::{Decision, Evidence, Permission, Record, decide};
 use super::super::*;
@@ -35,8 +35,12 @@ enum Mistake {
     RecordLate,
     /// A record that was put back is taken for the last one.
     RestoredTrusted,
-    /// A host records what it has seen of a mirror that another one runs too.
-    SeenRecorded,
+    /// A run is recorded before it is on all legs in sync.
+    RunEarly,
+    /// An owner leaves legs that are not in sync to the one before.
+    OthersUnowned,
+    /// An owner leaves nothing of one before that has not released a leg.
+    OwnerForgotten,
 }
 
 /// What a host has beside the legs.
@@ -46,6 +50,8 @@ struct Host {
     /// It is a copy.
     restored: bool,
     backup: Option<Record>,
+    /// A run that has not acquired all its legs, and may try it again.
+    waits: Option<Id>,
 }
 
 /// What is durable on a leg: of each region, the writes that it has, in order.
@@ -76,6 +82,9 @@ struct World {
     /// Two hosts have the mirror in turn. Then none is forced: what the other one was forced to,
     /// no host can know.
     shared: bool,
+    /// How many there were, and the last one.
+    runs: u64,
+    run: Id,
     /// The newest acknowledged write that no user has given up since, by its place in `acks`.
     last: Option<usize>,
     /// How often it started without legs by itself.
@@ -89,14 +98,14 @@ struct World {
 /// The power has failed.
 struct Crash;
 
-fn host_id(host: usize) -> Id {
-    Id([host as u8 + 1; 16])
-}
-
 /// One assembly, until it ends.
 struct Session {
     state: Superblock,
     host: usize,
+    owner: Owner,
+    /// No user has forced it.
+    by_itself: bool,
+    has_all: bool,
     /// Present, and not failed.
     present: Vec<usize>,
     begun: bool,
@@ -115,6 +124,8 @@ impl World {
         Self {
             hosts: Default::default(),
             shared: seed & 1 == 1,
+            runs: 0,
+            run: Id::default(),
             last: None,
             alone: 0,
             seed: Draw(seed),
@@ -147,13 +158,17 @@ impl World {
 
     /// Brings some legs together and lets the mirror run for a while.
     fn live(&mut self) {
-        let mask = self.draw(1 << LEGS);
+        let mask = match self.draw(3) {
+            0 => (1 << LEGS) - 1,
+            _ => self.draw(1 << LEGS),
+        };
         let present: Vec<usize> = (0..LEGS).filter(|leg| mask >> leg & 1 == 1).collect();
         let host = match self.shared {
             true => self.draw(2) as usize,
             false => 0,
         };
         self.handle_record(host);
+        self.begin_run(host);
         let wishes = match self.draw(12) {
             0 if !self.shared => super::FORCED,
             1 if !self.shared && !present.is_empty() => Wishes {
@@ -173,13 +188,8 @@ impl World {
                 // Where nothing was missing force was none.
                 let forced = force && assemble(&given, Wishes::default()) != Ok(assembly.clone());
                 self.forced |= forced;
-                let records = !self.shared || self.mistake == Mistake::SeenRecorded;
-                let newest = self.disks[present[assembly.newest]].superblock;
-                if records && !forced && assembly.absent.is_empty() {
-                    self.keep_state(host, &newest);
-                }
                 self.fuel = self.draw(60);
-                let _ = self.run(&assembly, &present, host);
+                let _ = self.run(&assembly, &present, host, !forced);
             }
             Err(Refusal::Incomplete(missing)) if !force => {
                 self.claim(
@@ -198,6 +208,15 @@ impl World {
                 self.claim(!parted || forced, "parted without force");
             }
         }
+    }
+
+    /// Draws the run, or goes on with one.
+    fn begin_run(&mut self, host: usize) {
+        let waits = self.hosts[host].waits.take();
+        self.run = waits.filter(|_| self.draw(2) == 0).unwrap_or_else(|| {
+            self.runs += 1;
+            Id(u128::from(self.runs).to_le_bytes())
+        });
     }
 
     /// The record of a host is lost, or saved, or what was saved is put back.
@@ -242,8 +261,7 @@ impl World {
         missing: &[u8],
     ) {
         let evidence = self.evidence(host);
-        let ours = host_id(host);
-        let decision = decide(given, missing, Permission::On, evidence, ours);
+        let decision = decide(given, missing, Permission::On, evidence, self.run);
         let Decision::Start(assembly) = decision else {
             return;
         };
@@ -257,7 +275,7 @@ impl World {
         );
         self.check(&assembly, present, Wishes::default());
         self.fuel = self.draw(60);
-        let _ = self.run(&assembly, present, host);
+        let _ = self.run(&assembly, present, host, true);
     }
 
     /// What an assembly claims, against what was acknowledged.
@@ -320,11 +338,27 @@ impl World {
         false
     }
 
-    fn run(&mut self, assembly: &Assembly, present: &[usize], host: usize) -> Result<(), Crash> {
+    fn run(
+        &mut self,
+        assembly: &Assembly,
+        present: &[usize],
+        host: usize,
+        by_itself: bool,
+    ) -> Result<(), Crash> {
         let lagging = assembly.lagging.iter().map(|&at| present[at]);
         let mut session = Session {
             state: assembly.next,
             host,
+            by_itself,
+            has_all: assembly.absent.is_empty(),
+            owner: Owner {
+                run: self.run,
+                host: Id([host as u8 + 1; 16]),
+                label: Label::default(),
+                since_s: 1,
+                beat_s: 1,
+                bound_ms: 0,
+            },
             present: present.to_vec(),
             begun: false,
             unclean: assembly.unclean,
@@ -333,7 +367,10 @@ impl World {
                 lagging.collect(),
             ),
         };
-        self.acquire(&mut session)?;
+        if let Err(crash) = self.acquire(&mut session) {
+            self.hosts[host].waits = Some(self.run);
+            return Err(crash);
+        }
         for _ in 0..self.draw(12) {
             match self.draw(9) {
                 8 => self.pull(&mut session)?,
@@ -342,39 +379,61 @@ impl World {
                 5 => self.bring_back(&mut session)?,
                 6 => self.copy(&mut session)?,
                 _ => {
-                    if session.begun && self.draw(3) == 0 {
-                        self.forget_intents(&session)?;
-                        let stopped = session.state.stopped();
-                        return self.event(&mut session, stopped);
+                    if self.draw(3) == 0 {
+                        return self.stop(&mut session);
                     }
                 }
             }
         }
-        if session.begun && self.draw(2) == 0 {
-            self.forget_intents(&session)?;
+        match self.draw(2) {
+            0 => self.stop(&mut session),
+            _ => Ok(()),
+        }
+    }
+
+    fn stop(&mut self, session: &mut Session) -> Result<(), Crash> {
+        if session.begun {
+            self.forget_intents(session)?;
             let stopped = session.state.stopped();
-            self.event(&mut session, stopped)?;
+            return self.event(session, stopped);
+        }
+        for leg in session.present.clone() {
+            let it = self.disks[leg].superblock;
+            if it.owner.is_some_and(|by| by.run == session.owner.run) {
+                self.step()?;
+                self.disks[leg].superblock = it.released();
+            }
         }
         Ok(())
     }
 
-    /// Its host is the owner of its legs: nothing else is written to them yet. Of a leg that is
-    /// not in sync it is not, here: with that the host would forget that another one has had it.
+    /// Its host becomes the owner of its legs: nothing else is written to them yet.
     fn acquire(&mut self, session: &mut Session) -> Result<(), Crash> {
-        let owner = Owner {
-            run: Id([7; 16]),
-            host: host_id(session.host),
-            label: Label::default(),
-            since_s: 1,
-            beat_s: 1,
-            bound_ms: 0,
-        };
-        for leg in self.with(session, false) {
-            self.step()?;
-            self.disks[leg].superblock.owner = Some(owner);
+        let owner = Some(session.owner);
+        session.state = session.state.owned(owner);
+        session.lagging.0 = session.lagging.0.owned(owner);
+        let record = Record::of(&session.state);
+        let before = self.evidence(session.host);
+        let records = session.by_itself && record.replaces(before, session.has_all);
+        if records && self.mistake == Mistake::RunEarly {
+            self.keep_state(session.host, &session.state);
         }
-        session.state.owner = Some(owner);
-        session.lagging.0.owner = Some(owner);
+        let legs = match self.mistake == Mistake::OthersUnowned {
+            true => self.with(session, false),
+            false => session.present.clone(),
+        };
+        for leg in legs {
+            self.step()?;
+            let before = self.disks[leg].superblock;
+            let it = &mut self.disks[leg].superblock;
+            *it = before.owned(owner);
+            if self.mistake == Mistake::OwnerForgotten {
+                it.previous_run = before.previous_run;
+            }
+        }
+        if records {
+            self.keep_state(session.host, &session.state);
+        }
         Ok(())
     }
 
@@ -645,7 +704,9 @@ fn every_mistake_of_the_writer_is_found() {
         Mistake::OthersFirst,
         Mistake::RecordLate,
         Mistake::RestoredTrusted,
-        Mistake::SeenRecorded,
+        Mistake::RunEarly,
+        Mistake::OthersUnowned,
+        Mistake::OwnerForgotten,
     ] {
         let (found, _) = finds(mistake, 100_000);
         assert!(found.is_some(), "{mistake:?}");
