@@ -385,6 +385,8 @@ impl Devices {
         self.again |= self
             .mirrors
             .order(place, &order, ends, host, events, now_ns);
+        // One that is the first here needs it.
+        self.events.reserve(2 * self.mirrors.room());
     }
 
     /// Drives the mirrors as far as they go now; whether anything came of it.

@@ -56,7 +56,7 @@ pub use settings::{admin_offline, set_admin_offline, set_speed, speed_of};
 pub use types::*;
 
 use crate::devices::BackEndsMut;
-use crate::host::{HostEngine, HostEvent, IoDone, VolumeInfo};
+use crate::host::{Changed, HostEngine, HostEvent, IoDone, VolumeInfo};
 use crate::limits::{MIRROR_SCRATCH_BYTES, MIRRORS_MAX};
 use crate::machine::{self, Memory, Span};
 use alloc::boxed::Box;
@@ -81,6 +81,8 @@ pub(crate) struct Mirrors {
     crc32c: Crc32c,
     /// I/Os that the host has room for.
     room: usize,
+    /// Memory for mirrors that come.
+    free: Vec<Span>,
 }
 
 /// What mirrors are driven with.
@@ -119,19 +121,25 @@ impl Mirrors {
             buffer_leases: BufferLeases::new(room),
             crc32c: config.crc32c,
             room,
+            free: Vec::new(),
         };
+        let len = MIRROR_SCRATCH_BYTES;
         let mut at = config.scratch.at;
+        let end = at + u64::from(config.scratch.len);
         for (index, mirror) in (0_u8..).zip(config.mirrors) {
             let mirror = mirror.map(|mirror| {
                 for (place, leg) in (0_u8..).zip(&mirror.legs) {
                     it.attach(DeviceId(leg.volume), (index, place), host);
                 }
-                let len = MIRROR_SCRATCH_BYTES;
                 let span = Span { at, len };
                 at += u64::from(len);
                 Box::new(MirrorDevice::new(mirror, span, room))
             });
             it.all.push(mirror);
+        }
+        while at + u64::from(len) <= end {
+            it.free.push(Span { at, len });
+            at += u64::from(len);
         }
         for volume in config.elsewhere {
             host.set_leg_elsewhere(volume);
@@ -217,6 +225,11 @@ impl Mirrors {
         events: &mut VecDeque<HostEvent>,
         now_ns: u64,
     ) -> bool {
+        if let MirrorOrder::Begin(anew) = order
+            && self.get(place).is_none()
+        {
+            self.admit(place, anew, host);
+        }
         let place = place.min(self.all.len());
         let (lower, rest) = self.all.split_at_mut(place);
         let Some(Some(mirror)) = rest.first_mut() else {
@@ -253,6 +266,57 @@ impl Mirrors {
         true
     }
 
+    /// A place for a mirror that is new, as one that was stopped.
+    ///
+    /// # Panics
+    /// There is no memory left for it: the program counts mirrors.
+    fn admit(&mut self, place: usize, anew: &Anew, host: &HostEngine) {
+        let Some(span) = self.free.pop() else {
+            unreachable!("{}: a mirror more than there is memory", anew.config.name);
+        };
+        if self.room == 0 {
+            self.room = host.io_max();
+            self.table = Table::new(self.room);
+            self.buffer_leases = BufferLeases::new(self.room);
+        }
+        if self.all.len() <= place {
+            self.all.resize_with(place + 1, || None);
+        }
+        let mut new = Box::new(MirrorDevice::new(anew.config.clone(), span, self.room));
+        new.end();
+        self.all[place] = Some(new);
+    }
+
+    /// Whether what a mirror gave its legs has ended.
+    fn is_idle(&self, it: &MirrorDevice, index: u8) -> bool {
+        let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
+        !self.table.has(index) && !queued && !it.lacks_room() && it.ended_early.is_empty()
+    }
+
+    /// A mirror that was told to leave goes, once nothing of it is under way.
+    fn remove(&mut self, place: usize, events: &mut VecDeque<HostEvent>) {
+        let index = place as u8;
+        let Some(it) = self.get(place) else {
+            return;
+        };
+        if !it.is_over() || !self.is_idle(it, index) {
+            return;
+        }
+        self.free.push(it.span);
+        self.all[place] = None;
+        self.detach(index);
+        let (volume, path) = (number(index).0, None);
+        events.push_back(HostEvent::Removed(volume));
+        events.push_back(HostEvent::Changed(0, Ok(Changed { volume, path })));
+    }
+
+    /// No device is a leg of this mirror any more.
+    fn detach(&mut self, index: u8) {
+        let theirs = |it: &&mut Option<(u8, u8)>| it.is_some_and(|it| it.0 == index);
+        let legs = self.legs.iter_mut().filter(theirs);
+        legs.for_each(|it| *it = None);
+    }
+
     /// A mirror that was stopped begins anew, in the same memory.
     ///
     /// # Errors
@@ -265,11 +329,10 @@ impl Mirrors {
         host: &mut HostEngine,
         now_ns: u64,
     ) -> Result<(), String> {
-        let busy = self.table.has(index);
+        let idle = self.get(index.into()).map(|it| self.is_idle(it, index));
+        let waits = idle == Some(false);
         let it = self.get_mut(index.into());
         let it = it.unwrap_or_else(|| unreachable!("a mirror is told to begin on its own core"));
-        let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
-        let waits = busy || queued || it.lacks_room() || !it.ended_early.is_empty();
         let why = match it.state {
             _ if ends => Some("its engine ends"),
             MirrorState::Stopped if waits => {
@@ -288,11 +351,7 @@ impl Mirrors {
         for (place, info) in (0..).zip(&anew.infos) {
             it.leg_ready(place, *info, now_ns);
         }
-        let theirs = |it: &&mut Option<(u8, u8)>| it.is_some_and(|it| it.0 == index);
-        self.legs
-            .iter_mut()
-            .filter(theirs)
-            .for_each(|it| *it = None);
+        self.detach(index);
         for (place, leg) in (0..).zip(&anew.config.legs) {
             self.attach_again(DeviceId(leg.volume), (index, place), host);
         }
@@ -316,9 +375,14 @@ impl Mirrors {
         for place in 0..self.all.len() {
             let driven = self.with(place, by, |mirror, cx| {
                 mirror.needs_turn = false;
-                mirror.drive(cx)
+                (mirror.drive(cx), mirror.leaves)
             });
-            any |= driven == Some(true);
+            if let Some((driven, leaves)) = driven {
+                any |= driven;
+                if leaves {
+                    self.remove(place, by.events);
+                }
+            }
         }
         any
     }

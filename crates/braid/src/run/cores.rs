@@ -16,8 +16,8 @@ use engine::export::{ExportConfig, ExportControl};
 use engine::host::{
     Bar, Change, HostConfig, HostControl, HostEngine, Mark, PathNews, Recovery, VolumeConfig,
 };
-use engine::limits::SCRATCH_BYTES;
-use engine::mirror::{Devices, MirrorOrder};
+use engine::limits::{MIRRORS_MAX, SCRATCH_BYTES};
+use engine::mirror::{Devices, MIRRORS_FROM, MirrorOrder};
 use engine::{LocalDevice, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
@@ -55,6 +55,8 @@ pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
     /// See [`Config::homes`].
     homes: Arc<BTreeMap<u16, u16>>,
+    /// See [`Senders::free_mirror`].
+    mirrors_max: usize,
     /// Where the paths lead.
     pub known: Vec<Known>,
     /// Volumes that begin without some of their paths.
@@ -69,6 +71,8 @@ pub struct Senders {
     all: Vec<Sender<RunControl>>,
     /// See [`Config::homes`].
     homes: Arc<BTreeMap<u16, u16>>,
+    /// Mirrors that each core has memory for.
+    mirrors_max: usize,
 }
 
 impl Cores {
@@ -137,6 +141,7 @@ impl Cores {
         Ok(Self {
             handles,
             homes: Arc::new(config.homes.clone()),
+            mirrors_max: mirrors.room(),
             known: resources.known,
             absent,
             storages,
@@ -148,6 +153,7 @@ impl Cores {
         Senders {
             all: self.handles.iter().map(Handle::sender).collect(),
             homes: Arc::clone(&self.homes),
+            mirrors_max: self.mirrors_max,
         }
     }
 
@@ -178,6 +184,13 @@ impl Senders {
     pub fn core_of(&self, volume: u16) -> usize {
         let home = self.homes.get(&volume).copied();
         home.map_or(usize::from(volume) % self.all.len(), usize::from)
+    }
+
+    /// Number of a mirror that comes beside these, on a core that has memory for it.
+    pub fn free_mirror(&self, there: &[u16]) -> Option<u16> {
+        let beside = |core| there.iter().filter(|it| self.core_of(**it) == core).count();
+        let mut all = MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16;
+        all.find(|it| !there.contains(it) && beside(self.core_of(*it)) < self.mirrors_max)
     }
 
     /// Says the same to all.

@@ -150,6 +150,13 @@ impl Desired {
         }
     }
 
+    /// The legs of a mirror.
+    pub fn legs(&self, mirror: &str) -> Vec<Volume> {
+        let all = self.volumes.iter().map(|it| &it.of);
+        let legs = all.filter(|it| it.leg_of.as_deref() == Some(mirror));
+        legs.cloned().collect()
+    }
+
     /// The one of that name.
     pub fn volume(&self, name: &str) -> Option<&DesiredVolume> {
         self.volumes.iter().find(|it| it.of.name == name)

@@ -10,11 +10,12 @@
 //! it, and was durable before the first write.
 use super::config::Volume;
 use crate::text::plain;
-use crate::units::format_ns;
+use crate::units::{format_bytes, format_ns};
 use engine::host::Recovery;
 use policy::{Hedging, Knobs};
 use serde_json::{Map, Value};
 use std::fmt::Display;
+use target::quantity::Rate;
 
 /// A key of a volume that can change while it runs.
 pub struct Key {
@@ -70,7 +71,7 @@ pub static KEYS: [Key; 13] = [
 /// Knobs of policies, which `knob set` takes as well.
 const OF_POLICIES: &str = "ewma_shift, weight_timeout, hedge";
 /// Keys of a volume that are fixed while it runs.
-const FIXED: [&str; 8] = [
+const FIXED: [&str; 10] = [
     "quiesce_time",
     "write_failover",
     "shared_write_cache",
@@ -79,6 +80,8 @@ const FIXED: [&str; 8] = [
     "uuid",
     "nguid",
     "before_up",
+    "leg_quiesce",
+    "shared",
 ];
 /// Keys of the whole engine that are, and look like those of a volume.
 const OF_ENGINE: [&str; 4] = [
@@ -240,11 +243,39 @@ pub fn json(recovery: &Recovery) -> Map<String, Value> {
     KEYS.iter().map(value).collect()
 }
 
-/// Those in which two volumes differ, as the second one has them.
-pub fn changed(from: &Recovery, to: &Recovery) -> Vec<String> {
+/// Those in which two volumes differ, as the second one has them; of mirrors those of their own,
+/// of which the others are their legs'.
+pub fn changed(from: &Volume, to: &Volume) -> Vec<String> {
+    if to.is_mirror() {
+        return changed_of_mirror(from, to);
+    }
+    let (from, to) = (&from.recovery(), &to.recovery());
     let other = |key: &&Key| (key.get)(from) != (key.get)(to);
     let those = KEYS.iter().filter(other);
     those.map(|key| key.words((key.get)(to))).collect()
+}
+
+/// How a mirror starts is asked at its next start, how fast it is rebuilt at once.
+fn changed_of_mirror(from: &Volume, to: &Volume) -> Vec<String> {
+    let usual = || "as usual".to_owned();
+    let time = |ns: Option<u64>| ns.map_or_else(usual, |ns| format_ns(ns as f64));
+    let rate = |rate: &Option<Rate>| {
+        let bytes = rate.as_ref().map(|it| format_bytes(it.0));
+        bytes.map_or_else(usual, |it| format!("{it}/s"))
+    };
+    let values = |of: &Volume| {
+        let start = of.start_degraded.map(|it| it.to_string());
+        [
+            ("assemble_wait", time(of.assemble_wait)),
+            ("assemble_wait_degraded", time(of.assemble_wait_degraded)),
+            ("assemble_wait_outdated", time(of.assemble_wait_outdated)),
+            ("start_degraded", start.unwrap_or_else(usual)),
+            ("rebuild_floor", rate(&of.rebuild_floor)),
+            ("rebuild_ceiling", rate(&of.rebuild_ceiling)),
+        ]
+    };
+    let differ = values(from).into_iter().zip(values(to)).filter(|(a, b)| a != b);
+    differ.map(|(_, (key, now))| format!("{key} {now}")).collect()
 }
 
 /// Keys in which two volumes differ that are fixed while they run.
@@ -254,7 +285,10 @@ pub fn fixed(from: &Volume, to: &Volume) -> Vec<&'static str> {
         from.uuid != to.uuid,
         from.nguid != to.nguid,
         from.before_up != to.before_up,
+        from.leg_quiesce != to.leg_quiesce,
+        from.shared != to.shared,
     ];
+    let of_policy = from.is_mirror() && from.knobs() != to.knobs();
     let (from, to) = (from.recovery(), to.recovery());
     let differ = [
         from.quiesce_ns != to.quiesce_ns,
@@ -263,8 +297,10 @@ pub fn fixed(from: &Volume, to: &Volume) -> Vec<&'static str> {
         from.ana != to.ana,
     ];
     let names = FIXED.iter().zip(differ.into_iter().chain(others));
+    let of_policy = of_policy.then_some("ewma_shift or weight_timeout");
     names
         .filter_map(|(name, differs)| differs.then_some(*name))
+        .chain(of_policy)
         .collect()
 }
 
@@ -414,7 +450,7 @@ mod tests {
             volume(""),
             volume("ctrl_loss_tmo = \"60s\"\nana = \"merge\"\n"),
         );
-        let words = changed(&from.recovery(), &to.recovery());
+        let words = changed(&from, &to);
         assert_eq!(words, ["ctrl_loss_tmo 60.0 s"]);
         assert_eq!(fixed(&from, &to), ["ana"]);
     }

@@ -35,6 +35,10 @@ use runtime::sysfs::SYS;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Mirrors that may come on each core while the engine runs, beside those of the start; each takes
+/// [`MIRROR_SCRATCH_BYTES`] of memory that is not touched before.
+const MIRRORS_MORE: usize = 4;
+
 /// All mirrors of a configuration.
 pub struct Mirrors {
     all: Vec<MirrorConfig>,
@@ -129,6 +133,11 @@ impl Mirrors {
         }
     }
 
+    /// Most on each core.
+    pub fn room(&self) -> usize {
+        self.all.len().div_ceil(self.cores.into()) + MIRRORS_MORE
+    }
+
     /// Those that are on a core, whose memory for them is behind all other.
     pub fn of_core(&self, core: u16, behind: u64) -> MirrorsConfig {
         let here = |number: u16| (MIRRORS_FROM + number) % self.cores == core;
@@ -136,7 +145,6 @@ impl Mirrors {
         let mirrors: Vec<_> = all
             .map(|(number, mirror)| here(number).then(|| mirror.clone()))
             .collect();
-        let count = mirrors.iter().flatten().count() as u32;
         let elsewhere = (0..).zip(&self.all).filter(|(number, _)| !here(*number));
         let elsewhere = elsewhere.flat_map(|(_, mirror)| &mirror.legs);
         MirrorsConfig {
@@ -144,7 +152,7 @@ impl Mirrors {
             elsewhere: elsewhere.map(|leg| leg.volume).collect(),
             scratch: Span {
                 at: behind.next_multiple_of(4096),
-                len: count * MIRROR_SCRATCH_BYTES,
+                len: self.room() as u32 * MIRROR_SCRATCH_BYTES,
             },
             crc32c,
         }

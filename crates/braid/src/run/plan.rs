@@ -54,7 +54,7 @@ pub struct ActualVolume {
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// A volume opens with its paths.
+    /// A volume opens with its paths, a mirror with its legs.
     OpenVolume(String),
     /// A path joins a volume.
     AddPath(String, PathSpec),
@@ -82,7 +82,7 @@ pub enum Change {
     SetPath(String, PathKeys, Vec<String>),
     /// Other values of keys, in words.
     SetKeys(String, Vec<String>),
-    /// A volume leaves.
+    /// A volume leaves, a mirror with its legs.
     CloseVolume(String),
 }
 
@@ -301,7 +301,7 @@ impl ActualVolume {
             let set = Change::SetPolicy(name(), wanted.policy, wanted.knobs);
             changes.rest.push(set);
         }
-        let keys = live::changed(&self.of.recovery(), &wanted.of.recovery());
+        let keys = live::changed(&self.of, &wanted.of);
         if !keys.is_empty() {
             changes.rest.push(Change::SetKeys(name(), keys));
         }
@@ -369,14 +369,13 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
     let named = |name: &str| actual.iter().find(|it| it.of.name == name);
     for volume in &desired.volumes {
         let of = &volume.of;
-        // A leg of a mirror that runs is opened by that.
-        let mirror = of.leg_of.as_ref().filter(|it| named(it).is_some());
-        match (named(&of.name), mirror) {
+        match (named(&of.name), &of.leg_of) {
             (Some(there), _) => there.plan(volume, &mut changes),
-            (None, Some(mirror)) => {
+            (None, Some(mirror)) if named(mirror).is_some() => {
                 let add = Change::AddLeg(mirror.clone(), volume.clone());
                 changes.legs.push(add);
             }
+            (None, Some(_)) => {} // it comes with its mirror
             (None, None) => changes.open.push(Change::OpenVolume(of.name.clone())),
         }
     }
@@ -394,9 +393,11 @@ pub fn plan(desired: &Desired, actual: &[ActualVolume]) -> Vec<Change> {
         .iter()
         .filter(|it| desired.volume(&it.of.name).is_none())
     {
-        let mirror = it.of.leg_of.clone();
-        match mirror.filter(|mirror| desired.volume(mirror).is_some()) {
-            Some(mirror) => legs_gone.push(Change::RemoveLeg(mirror, it.desired())),
+        match it.of.leg_of.clone() {
+            Some(mirror) if desired.volume(&mirror).is_some() => {
+                legs_gone.push(Change::RemoveLeg(mirror, it.desired()));
+            }
+            Some(_) => {} // it goes with its mirror
             None => volumes_gone.push(Change::CloseVolume(it.of.name.clone())),
         }
     }

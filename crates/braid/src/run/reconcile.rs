@@ -108,7 +108,9 @@ impl<'a> Reconciler<'a> {
                 let Some(of) = self.desired.volume(name) else {
                     unreachable!("{name} is opened and not wanted");
                 };
-                let number = {
+                let number = if of.of.is_mirror() {
+                    service.open_mirror(&of.of, &self.desired.legs(name))?
+                } else {
                     let _opening = service.changes.opening();
                     service.open_volume(&of.of)?
                 };

@@ -21,6 +21,7 @@ use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
 use super::reconcile::Reconciler;
 use super::service::{Service, State};
+use super::volumes::Running;
 use crate::control::server::Caller;
 use anyhow::{anyhow, bail};
 use engine::host::PathState;
@@ -64,7 +65,12 @@ pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result
         });
     }
     reload.forget(&mut steps);
-    let mut changes = reload.said;
+    let mut changes = std::mem::take(&mut reload.said);
+    for change in &reload.plan {
+        if let Change::SetKeys(name, _) = change {
+            service.follow_speed(name);
+        }
+    }
     changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
     Ok(match changes.is_empty() {
@@ -149,6 +155,9 @@ impl<'a> Reload<'a> {
                 Change::AddLeg(_, leg) => names.insert(leg.of.name.clone()),
                 _ => false,
             };
+            if let Change::OpenVolume(name) = change {
+                names.extend(self.desired.legs(name).into_iter().map(|leg| leg.name));
+            }
         }
         let state = self.service.state();
         let legs = state.volumes.iter().filter(|(_, it)| {
@@ -179,7 +188,9 @@ impl<'a> Reload<'a> {
             if let Change::OpenVolume(name) = change
                 && let Some(it) = self.desired.volume(name)
             {
-                apart(&state, &it.of, &gone)?;
+                let legs = self.desired.legs(name);
+                let mut new = legs.iter().chain([&it.of]);
+                new.try_for_each(|of| apart(&state, of, &gone))?;
             }
         }
         spare_unclean(&state, &self.plan, force)?;
@@ -420,7 +431,10 @@ pub fn set(
         }
         Change::SetKeys(_, words) => {
             let of = &desired.volume(name)?.of;
-            service.senders.set_recovery(number, of.recovery());
+            // The keys of a mirror's legs are their own.
+            if !of.is_mirror() {
+                service.senders.set_recovery(number, of.recovery());
+            }
             Some(format!("{name}: {}", words.join(", ")))
         }
         _ => None,
@@ -429,12 +443,7 @@ pub fn set(
 
 /// What an engine would begin with, a line for each volume and export over NBD.
 pub fn start_in_words(config: &Config) -> Vec<String> {
-    let of_legs = |change: &Change| match change {
-        Change::OpenVolume(name) => config.volume(name).is_some_and(|it| it.leg_of.is_some()),
-        _ => false,
-    };
     let all = plan(&Desired::of_file(config), &[]).into_iter();
-    let all = all.filter(|it| !of_legs(it));
     all.map(|it| it.to_string()).collect()
 }
 
@@ -458,8 +467,11 @@ fn spare_clients(service: &Service, gone: &[u16], force: bool) -> anyhow::Result
 /// A new volume has no path of one that leaves: writes of that one may be under way, and be
 /// executed after its own (T9).
 fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
-    for number in gone {
-        let leaves = &state.volumes[*number].of;
+    let names: Vec<_> = gone.iter().map(|it| state.volumes.name(*it)).collect();
+    let is_leg = |it: &Running| it.of.leg_of.as_ref().is_some_and(|it| names.contains(it));
+    let all = state.volumes.iter();
+    let gone = all.filter(|(number, it)| gone.contains(number) || is_leg(it));
+    for (_, Running { of: leaves, .. }) in gone {
         if let Some(uri) = of.shared(&leaves.paths) {
             bail!(
                 "volume {}: {uri} is a path of {}, which is gone from the file: reload without \
@@ -472,37 +484,8 @@ fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mirrors stay as they are, but for legs and exports.
-fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
-    let mirrors = |config: &Config| -> Vec<Volume> {
-        let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
-        let fixed = mirrors.map(|it| Volume {
-            export_keys: Vec::new(),
-            exports: Vec::new(),
-            legs: Vec::new(),
-            ..it.clone()
-        });
-        let mut fixed: Vec<Volume> = fixed.collect();
-        fixed.sort_by(|a, b| a.name.cmp(&b.name));
-        fixed
-    };
-    if mirrors(old) != mirrors(new) {
-        bail!(
-            "mirrors can't come, go or change by a reload yet (but for legs and exports): restart \
-             the engine"
-        );
-    }
-    for new in new.volumes.iter().filter(|it| it.is_mirror()) {
-        if let Some(old) = old.volume(&new.name) {
-            refuse_legs(old, new)?;
-        }
-    }
-    Ok(())
-}
-
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
-    refuse_mirrors(old, new)?;
     let of_any_host = |config: &Config| -> Vec<Subsystem> {
         let all = config.subsystems.iter().cloned();
         let any = all.map(|it| Subsystem {
@@ -521,6 +504,14 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
         let Some(old) = old.volume(&new.name) else {
             continue;
         };
+        if old.kind != new.kind {
+            bail!(
+                "volume {}: its kind can't be changed: give the new one another name, or reload \
+                 without it first",
+                old.name
+            );
+        }
+        refuse_legs(old, new)?;
         let fixed = live::fixed(old, new);
         if !fixed.is_empty() {
             bail!(
@@ -535,6 +526,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     same.drain_timeout = old.drain_timeout;
     same.discoveries.clone_from(&old.discoveries);
     same.subsystems.clone_from(&old.subsystems);
+    same.homes.clone_from(&old.homes);
     if same != *old {
         bail!(
             "of what stands before the volumes only drain_timeout and [[discovery]] can change: \

@@ -17,6 +17,7 @@ use super::service::{Service, State};
 use super::volumes::Running;
 use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
+use engine::mirror::{MIRRORS_FROM, MirrorOrder};
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -89,7 +90,7 @@ impl Service {
         let before = self.marks().before(of);
         // A leg's I/O comes to the core of its mirror.
         let home = of.leg_of.as_deref();
-        let home = home.and_then(|mirror| self.state().volumes.number(mirror).ok());
+        let home = home.and_then(|mirror| self.state().volumes.opened_as(mirror));
         let made = self
             .lead_all(&of.paths, late::access(of), of.queue_quiesce_ns())
             .and_then(|paths| {
@@ -157,7 +158,7 @@ impl Service {
     }
 
     /// Takes over what engines that have ended left of a new volume, and knew of it.
-    fn inherit(&self, of: &Volume) -> Result<(), String> {
+    pub fn inherit(&self, of: &Volume) -> Result<(), String> {
         let registry = self.registry();
         let adopted = self.marks().adopt(&registry, &[of]);
         let known = || self.known().adopt(&registry, std::slice::from_ref(of));
@@ -168,6 +169,8 @@ impl Service {
 
     /// One that was opened leaves before anybody had it.
     pub fn take_back_volume(&self, mut state: MutexGuard<'_, State>, number: u16) {
+        let name = Some(state.volumes.name(number));
+        state.configured.volumes.retain(|it| it.leg_of != name);
         state.volumes.leave(number);
         let connect_ns = state.configured.connect_timeout.0;
         drop(state);
@@ -217,16 +220,37 @@ impl Service {
         });
     }
 
-    /// Those that are leaving do, and are waited for in bounded time.
+    /// Those that are leaving do, and are waited for in bounded time; mirrors with their legs.
     fn see_off(&self, gone: &[u16], wait: Duration) {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        let mut all = gone.to_vec();
         for number in gone {
-            self.senders
-                .change(0, Change::RemoveVolume(*number), wait_ns);
+            if *number < MIRRORS_FROM {
+                self.senders
+                    .change(0, Change::RemoveVolume(*number), wait_ns);
+                continue;
+            }
+            let state = self.state();
+            all.extend(state.volumes.leaving_legs(&state.volumes.name(*number)));
+            drop(state);
+            self.senders.order(*number, MirrorOrder::Leave);
         }
         self.wait(wait.saturating_mul(2).min(WAIT_MAX) + GRACE, |state| {
-            !gone.iter().any(|number| state.volumes.is_leaving(*number))
+            !all.iter().any(|number| state.volumes.is_leaving(*number))
         });
+    }
+
+    /// A mirror has stopped: its legs leave.
+    fn mirror_left(&self, volume: u16, name: &str) {
+        self.known().mirror_records.forget_unwritten(volume);
+        let mut state = self.state();
+        state.stopped.remove(&volume);
+        state.left_out.remove(&volume);
+        let connect_ns = state.configured.connect_timeout.0;
+        for leg in state.volumes.leaving_legs(name) {
+            self.senders
+                .change(0, Change::RemoveVolume(leg), connect_ns);
+        }
     }
 
     /// Waits until it is so, but not longer than `limit`.
@@ -277,6 +301,9 @@ impl Service {
         let Some(name) = expected else {
             return;
         };
+        if volume >= MIRRORS_FROM {
+            self.mirror_left(volume, &name);
+        }
         // Before another of that name may come.
         if let Err(error) = self.marks().clear(&name) {
             log::say(format!(

@@ -15,6 +15,7 @@ use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
 use engine::host::VolumeInfo;
+use engine::mirror::MIRRORS_FROM;
 use multipath::Namespace;
 use policy::{Knobs, PathIndex, Policy};
 use std::collections::BTreeMap;
@@ -402,6 +403,39 @@ impl Volumes {
         Ok(serial)
     }
 
+    /// A mirror is to be opened, under this number.
+    ///
+    /// # Errors
+    /// One of that name has not left yet.
+    pub fn open_mirror(&mut self, running: Running, number: u16) -> Result<(), String> {
+        self.open(running)?;
+        self.opened(Some(number));
+        Ok(())
+    }
+
+    /// The numbers of mirrors that are taken.
+    pub fn mirrors(&self) -> Vec<u16> {
+        let opening = self.opening.iter().filter_map(|it| it.0);
+        let there = self.all.keys().chain(self.leaving.keys()).copied();
+        there.chain(opening).filter(|it| *it >= MIRRORS_FROM).collect()
+    }
+
+    /// The one of that name that is there or was opened.
+    pub fn opened_as(&self, name: &str) -> Option<u16> {
+        let there = self.all.iter().map(|(number, it)| (Some(*number), it));
+        let opening = self.opening.iter().map(|(number, it)| (*number, it));
+        let found = there.chain(opening).find(|(_, it)| it.of.name == name);
+        found?.0
+    }
+
+    /// The legs that leave with a mirror, by its name.
+    pub fn leaving_legs(&self, mirror: &str) -> Vec<u16> {
+        let leaving = self.leaving.iter();
+        let is_leg = |name: &str| name.split_once('/').is_some_and(|it| it.0 == mirror);
+        let legs = leaving.filter(|(_, it)| is_leg(&it.0));
+        legs.map(|(number, _)| *number).collect()
+    }
+
     /// Why the last one that is to be opened is not.
     pub fn barred(&mut self) -> Option<String> {
         self.opening.last_mut()?.1.barred.take()
@@ -419,9 +453,13 @@ impl Volumes {
         }
     }
 
-    /// A number leaves whatever has it, until the engine says that it is gone.
+    /// A number leaves whatever has it, until the engine says that it is gone; a mirror with its
+    /// legs.
     pub fn leave(&mut self, number: u16) {
         let name = self.name(number);
+        let is_leg = |(_, it): &(&u16, &Running)| it.of.leg_of.as_ref() == Some(&name);
+        let legs: Vec<u16> = self.all.iter().filter(is_leg).map(|it| *it.0).collect();
+        legs.into_iter().for_each(|leg| self.leave(leg));
         let it = self.all.remove(&number);
         let opening = self.opening.iter().find(|(it, _)| *it == Some(number));
         let paths = it.map(|it| it.of.paths);

@@ -61,6 +61,8 @@ pub(crate) struct MirrorDevice {
     /// Requests that ended when they were submitted, or were not submitted.
     pub(super) ended_early: VecDeque<(Entry, Outcome)>,
     pub(super) stopping: bool,
+    /// It goes when it has stopped.
+    pub(super) leaves: bool,
     /// A timer was set, or something else needs a turn.
     pub(super) needs_turn: bool,
     /// Set once a turn: the state machine's timeout was not compared with the time yet.
@@ -369,6 +371,7 @@ impl MirrorDevice {
             held: VecDeque::with_capacity(2 * LEGS_MAX),
             ended_early: VecDeque::with_capacity(room.min(1 << 16)),
             stopping: false,
+            leaves: false,
             needs_turn: true,
             is_timeout_unchecked: true,
             orders: Orders::default(),

@@ -315,7 +315,8 @@ impl MirrorDevice {
                 self.handle_recorded(lineage, now_ns);
                 return Ok(());
             }
-            MirrorOrder::Stop => {
+            MirrorOrder::Stop | MirrorOrder::Leave => {
+                self.leaves |= matches!(order, MirrorOrder::Leave);
                 self.stop(now_ns);
                 return Ok(());
             }
@@ -384,6 +385,7 @@ impl MirrorDevice {
             | MirrorOrder::Recorded(_)
             | MirrorOrder::Stop
             | MirrorOrder::Begin(_)
+            | MirrorOrder::Leave
             | MirrorOrder::Add(_) => {}
         }
         Ok(())
@@ -450,6 +452,14 @@ impl MirrorDevice {
             // Whose mirror it is not any more has nothing to write.
             Phase::Running(it) => it.frozen || it.machine.has_lost_ownership(),
             Phase::Starting(_) | Phase::Over => true,
+        }
+    }
+
+    /// Whether it writes nothing any more, in order or because another owner has it.
+    pub fn is_over(&self) -> bool {
+        match self.phase {
+            Phase::Running(_) => self.stopping && self.has_stopped(),
+            Phase::Starting(_) | Phase::Over => self.state == MirrorState::Stopped,
         }
     }
 

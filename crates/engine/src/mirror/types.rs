@@ -109,7 +109,7 @@ pub struct MirrorsConfig {
     /// The host's volumes that are legs of those.
     pub elsewhere: Vec<u16>,
     /// A part of the arena that nobody else uses: [`MIRROR_SCRATCH_BYTES`] for each that is on this
-    /// core; 4 KiB aligned.
+    /// core, and for each that may come ([`MirrorOrder::Begin`]); 4 KiB aligned.
     ///
     /// [`MIRROR_SCRATCH_BYTES`]: crate::limits::MIRROR_SCRATCH_BYTES
     pub scratch: Span,
@@ -130,7 +130,7 @@ pub struct NewLeg {
     pub replaces: Option<u8>,
 }
 
-/// With what a mirror begins that was stopped.
+/// With what a mirror begins that was stopped, or is new.
 #[derive(Clone, Debug)]
 pub struct Anew {
     /// As at the engine's start, with another lineage and run; its legs are volumes of the host
@@ -184,8 +184,12 @@ pub enum MirrorOrder {
     /// The mirror is stopped in order; nothing starts it again but [`MirrorOrder::Begin`], or
     /// another engine.
     Stop,
-    /// One that was stopped begins anew.
+    /// One that was stopped begins anew, or there is none of this number yet and one begins, in
+    /// memory that [`MirrorsConfig::scratch`] has left.
     Begin(Box<Anew>),
+    /// The mirror is stopped in order, and its number and memory are free then: that is said by
+    /// [`HostEvent::Changed`](crate::host::HostEvent::Changed) with ticket 0.
+    Leave,
 }
 
 /// An order whose caller has given up (T55).

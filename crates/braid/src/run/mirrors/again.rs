@@ -15,10 +15,12 @@ use crate::control::server::Caller;
 use crate::log;
 use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
+use crate::run::volumes::Running;
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
 use mirror::{Label, Named};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
@@ -153,6 +155,46 @@ impl Service {
                 ));
                 Err(NotStarted { why, pending: true })
             }
+        }
+    }
+
+    /// A mirror is new in the configuration, with these legs: it is assembled, and runs; it isn't
+    /// there yet, but has this number.
+    ///
+    /// # Errors
+    /// Why it does not start; then nothing of it is left.
+    pub fn open_mirror(&self, of: &Volume, legs: &[Volume]) -> Result<u16, String> {
+        self.inherit(of)?;
+        let number = {
+            let choices = self.choices();
+            let mut state = self.state();
+            let number = self.senders.free_mirror(&state.volumes.mirrors());
+            let number = number.ok_or("no core has memory for another mirror: restart the engine")?;
+            let none = BTreeMap::new();
+            let new = Running::new(of.clone(), &choices, BTreeMap::new(), &none);
+            state.volumes.open_mirror(new, number)?;
+            number
+        };
+        let assembled = self.assemble_new(number, of, legs);
+        if assembled.is_err() {
+            self.take_back_volume(self.state(), number);
+        }
+        assembled.map(|()| number)
+    }
+
+    fn assemble_new(&self, number: u16, of: &Volume, legs: &[Volume]) -> Result<(), String> {
+        let opened = self.open_all(legs);
+        let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
+        let known = self.known().mirror(&of.name);
+        let config = mirror_config(of, legs, known, owner(&self.identity));
+        self.state().left_out.insert(number, opened.left_out);
+        match self.begin(number, Anew { config, infos })? {
+            MirrorState::Running => Ok(()),
+            MirrorState::Refused(why) | MirrorState::Failed(why) => Err(why),
+            MirrorState::Gathering | MirrorState::Stopped => Err(format!(
+                "it has not started within {} s: the engine's log says which legs it waits for",
+                WAIT.as_secs()
+            )),
         }
     }
 

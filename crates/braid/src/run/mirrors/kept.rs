@@ -148,6 +148,23 @@ impl Service {
         Ok(report.mirror(volume))
     }
 
+    /// How fast a mirror that is configured anew is copied, where it was not told by verb.
+    pub fn follow_speed(&self, name: &str) {
+        let Ok(volume) = self.state().mirror(name) else {
+            return; // its paths have no such speed
+        };
+        let of = self.state().volumes.get(volume).map(|it| it.of.clone());
+        let Ok(report) = self.mirror_report(volume) else {
+            return; // the engine ends
+        };
+        if let (Some(of), Some(superblock)) = (of, report.superblock)
+            && report.speed != PAUSED
+        {
+            let speed = speed_of(&superblock.properties, speed_as_configured(&of));
+            self.senders.order(volume, MirrorOrder::Speed(speed, false));
+        }
+    }
+
     /// Shows the policy of a mirror, or sets it: a property of the mirror, which it keeps (row B6).
     pub fn mirror_policy(&self, volume: u16, word: Option<&str>) -> Result<Value, ControlError> {
         let report = self.mirror_report(volume)?;

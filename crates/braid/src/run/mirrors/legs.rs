@@ -760,10 +760,19 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
     for mirror in mirrors {
         let is_its = |it: &&Volume| it.leg_of.as_ref() == Some(&mirror.name);
         let there: Vec<&Volume> = running.iter().copied().filter(|it| is_its(it)).collect();
+        let stays = |leg: &Volume| of_same_file(leg, old, &mirror);
         let before = old.volume(&mirror.name).map(|it| &it.legs[..]);
-        if before.is_none_or(|before| uris_of(before) == uris_of(&mirror.legs)) {
-            new.volumes.extend(there.into_iter().cloned());
-            continue;
+        match before {
+            // It is new, and is being opened.
+            None if there.is_empty() => {
+                new.volumes.extend(of_file.iter().filter(is_its).cloned());
+                continue;
+            }
+            Some(before) if uris_of(before) != uris_of(&mirror.legs) => {}
+            _ => {
+                new.volumes.extend(there.into_iter().map(stays));
+                continue;
+            }
         }
         let number = state.mirror(&mirror.name);
         let number = number.map_err(|error| anyhow!("{error}"))?;
@@ -783,8 +792,8 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
             if left_out.iter().any(|it| same(it, leg)) {
                 continue; // it comes when the mirror is stopped and started
             }
-            if let Some(stays) = there.iter().find(|it| same(it, leg)) {
-                new.volumes.push((*stays).clone());
+            if let Some(it) = there.iter().find(|it| same(it, leg)) {
+                new.volumes.push(stays(it));
                 continue;
             }
             let is_taken = |name: &str| names.contains(&leg_name(&mirror.name, name));
@@ -808,6 +817,21 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
     Ok(())
 }
 
+/// A leg that stays, with its mirror's keys as these are now: its paths are those of the file, to
+/// which verbs may have added others.
+fn of_same_file(leg: &Volume, old: &Config, mirror: &Volume) -> Volume {
+    let paths = match old.paths_of(&leg.name) {
+        [] => &leg.paths,
+        paths => paths,
+    };
+    let is_it = |it: &&LegKeys| uri_set(&it.paths) == uri_set(paths);
+    let keys = mirror.legs.iter().find(is_it);
+    Volume {
+        policy: keys.map_or(leg.policy, |it| it.policy),
+        ..mirror.leg_volume(leg.name.clone(), paths.to_vec())
+    }
+}
+
 fn uri_set(paths: &[PathKeys]) -> BTreeSet<String> {
     paths.iter().map(|it| it.uri.to_string()).collect()
 }
@@ -829,10 +853,10 @@ pub fn refuse_legs(old: &Volume, new: &Volume) -> anyhow::Result<()> {
             continue;
         };
         let uri = &leg.paths[0].uri;
-        if there.policy != leg.policy || !leg.paths.iter().all(|it| there.paths.contains(it)) {
+        if !leg.paths.iter().all(|it| there.paths.contains(it)) {
             bail!(
-                "volume {name}: leg {uri}: its policy and the keys of its paths can't be changed \
-                 by a reload yet: restart the engine"
+                "volume {name}: leg {uri}: the keys of its paths can't be changed while the engine \
+                 runs: restart it"
             );
         }
     }

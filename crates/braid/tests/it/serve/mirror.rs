@@ -9,6 +9,7 @@ mod legs;
 mod names;
 pub mod place;
 pub mod refused;
+mod reload;
 mod timeouts;
 mod verbs;
 

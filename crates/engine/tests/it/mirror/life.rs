@@ -1,5 +1,5 @@
 //! From the first leg that is there to the clean stop.
-use super::common::SECOND;
+use super::common::{Disk, SECOND};
 use super::rig::{
     BLOCK, LEG_BYTES, Rig, WITHOUT, configured, data, intents, lose_power, made, superblock,
 };
@@ -142,22 +142,25 @@ fn legs_that_are_not_alike_are_rebuilt_from_the_first() {
     rig.stop();
 }
 
+/// Told to begin, as a run with this identifier.
+fn anew(disks: &[Disk], byte: u8) -> MirrorOrder {
+    let mut config = configured(disks).1;
+    config.owner.run = Id([byte; 16]);
+    let info = VolumeInfo {
+        bytes: LEG_BYTES,
+        block_shift: 12,
+        transfer_max: BLOCK,
+    };
+    let infos = vec![info; disks.len()];
+    MirrorOrder::Begin(Box::new(Anew { config, infos }))
+}
+
 #[test]
 fn one_that_was_stopped_begins_anew_as_at_a_start() {
     let disks = made(2, true);
     let mut rig = Rig::ready(&disks);
     assert_eq!(rig.write(3, 1), Outcome::Done);
-    let anew = |byte: u8| {
-        let mut config = configured(&disks).1;
-        config.owner.run = Id([byte; 16]);
-        let info = VolumeInfo {
-            bytes: LEG_BYTES,
-            block_shift: 12,
-            transfer_max: BLOCK,
-        };
-        let infos = vec![info; 2];
-        MirrorOrder::Begin(Box::new(Anew { config, infos }))
-    };
+    let anew = |byte| anew(&disks, byte);
     // Not while it runs.
     rig.order(anew(1));
     rig.until(SECOND, |rig| !rig.lines().is_empty());
@@ -193,6 +196,31 @@ fn one_that_was_stopped_begins_anew_as_at_a_start() {
     assert_eq!(begun.owner.map(|it| it.run), Some(Id([5; 16])));
     rig.stop();
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// As at the end of the engine, which goes on; in the same memory, under the same number.
+#[test]
+fn one_that_leaves_is_stopped_and_another_one_takes_its_place() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for round in 1..4 {
+        assert_eq!(rig.write(3, round), Outcome::Done);
+        rig.order(MirrorOrder::Leave);
+        rig.until_gone();
+        for disk in &disks {
+            let said = superblock(disk).superblock;
+            assert!(said.clean && said.owner.is_none());
+        }
+        rig.events.clear();
+        rig.order(anew(&disks, round));
+        rig.until(SECOND, Rig::is_ready);
+        assert_eq!(rig.read(3), Ok(round));
+    }
+    // One that was stopped before goes as well.
+    rig.order(MirrorOrder::Stop);
+    rig.until(SECOND, |rig| rig.report().state == MirrorState::Stopped);
+    rig.order(MirrorOrder::Leave);
+    rig.until_gone();
 }
 
 /// Nothing but the repair itself makes that durable: it has no intent, and no flush behind it.

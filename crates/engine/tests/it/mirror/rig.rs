@@ -205,6 +205,22 @@ impl Rig {
         self.engine.borrow().mirror(MIRRORS_FROM).unwrap()
     }
 
+    /// Waits until the mirror has left, and that was said.
+    pub fn until_gone(&mut self) {
+        let is_said = |event: &HostEvent| {
+            let changed = match event {
+                HostEvent::Changed(0, Ok(changed)) => changed,
+                _ => return false,
+            };
+            changed.volume == MIRRORS_FROM && changed.path.is_none()
+        };
+        let gone = |rig: &Self| rig.engine.borrow().mirror(MIRRORS_FROM).is_none();
+        let so = self.run(SECOND, |rig| {
+            gone(rig) && rig.events.iter().any(is_said)
+        });
+        assert!(so, "it stays: {:?}", self.lines());
+    }
+
     pub fn statuses(&self) -> Vec<LegStatus> {
         self.report().legs.iter().map(|leg| leg.status).collect()
     }
