@@ -59,6 +59,8 @@ pub(super) struct Running {
     pub frozen: bool,
     /// That the mirror is ready was reported.
     pub is_reported: bool,
+    /// Until then a stop waits for the record of the lineage, ns; 0: it does not.
+    pub record_until_ns: u64,
     /// The event of the committed state that was looked at for the record, and the record that was
     /// handed over last.
     pub recorded: (u64, Option<Record>),
@@ -147,8 +149,20 @@ impl Running {
             compares,
             frozen: false,
             is_reported: false,
+            record_until_ns: 0,
             recorded: (assembly.next.event, None),
         })
+    }
+}
+
+impl Running {
+    /// Stops the machine, once no record is being written for which changes wait.
+    pub fn stop(&mut self, now_ns: u64) {
+        if self.machine.waits_for_lineage_record() && now_ns < self.record_until_ns {
+            return;
+        }
+        self.record_until_ns = 0;
+        self.machine.stop(now_ns);
     }
 }
 
@@ -188,6 +202,9 @@ impl MirrorDevice {
                 let ready = HostEvent::Ready(cx.number, it.info);
                 cx.events.push_back(ready);
                 any = true;
+            }
+            if self.stopping {
+                it.stop(cx.now_ns);
             }
         }
         self.keep_record(cx);
@@ -508,7 +525,8 @@ impl MirrorDevice {
             let answered_ns = host.answered_ns(leg.config.volume);
             leg.depth.stalls_at(interval_ns, answered_ns)
         });
-        let due = machine.into_iter().chain(missing).chain(hangs);
+        let stop = Some(it.record_until_ns).filter(|&at_ns| self.stopping && at_ns > 0);
+        let due = machine.into_iter().chain(missing).chain(hangs).chain(stop);
         due.chain(stalls).min()
     }
 }

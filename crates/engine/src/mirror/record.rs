@@ -21,6 +21,10 @@ use mirror::assembly::degraded::{
 use mirror::assembly::{Assembly, Refusal, Wishes, assemble};
 use mirror::copies::{Chosen, NoLeg};
 
+/// How long a stop waits for the record of a lineage, from when it was handed over, ns: by then
+/// the program has written it, or can't.
+const RECORD_WAIT_NS: u64 = 1_000_000_000;
+
 /// Whether the program was asked for the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
@@ -183,6 +187,7 @@ impl MirrorDevice {
         let it = self.expect_running();
         let record = it.machine.lineage_record();
         it.recorded.1 = Some(record);
+        it.record_until_ns = cx.now_ns.saturating_add(RECORD_WAIT_NS);
         let request = RecordRequest::Keep(record);
         let event = HostEvent::Record(cx.number, request);
         cx.events.push_back(event);

@@ -438,7 +438,7 @@ impl MirrorDevice {
     pub fn stop(&mut self, now_ns: u64) {
         (self.stopping, self.needs_turn) = (true, true);
         match &mut self.phase {
-            Phase::Running(it) => it.machine.stop(now_ns),
+            Phase::Running(it) => it.stop(now_ns),
             Phase::Starting(it) if it.ownership.acquiring().is_none() => {
                 self.state = MirrorState::Stopped;
             }

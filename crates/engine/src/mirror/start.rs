@@ -610,12 +610,6 @@ impl MirrorDevice {
         self.check_sizes(cx.now_ns);
         self.restack(cx.below.ask());
         self.report_held_changes(cx);
-        // It was stopped while its legs were claimed.
-        if let Phase::Running(it) = &mut self.phase
-            && self.stopping
-        {
-            it.machine.stop(cx.now_ns);
-        }
     }
 }
 

@@ -298,6 +298,21 @@ fn t14_nothing_is_changed_before_its_lineage_is_recorded() {
     assert!(record.is_some_and(|it| it.waits_for_record));
 }
 
+/// The program is about to write the record: the write that waits for that does not fail.
+#[test]
+fn stop_waits_for_a_record_that_is_being_written() {
+    let (disks, mut host) = stopped();
+    let mut rig = willing(&disks);
+    assert!(host.until(&mut rig, 60 * SECOND, nothing, Rig::is_ready));
+    rig.submit(&io(IoOp::Write { fua: false }, 0));
+    rig.until(SECOND, |rig| rig.report().waits_for_record);
+    rig.order(MirrorOrder::Stop);
+    rig.run(5 * MS, |_| false);
+    host.stop(&mut rig, nothing);
+    assert_eq!(rig.done[0].outcome, Outcome::Done);
+    assert!(superblock(&disks[0]).superblock.clean);
+}
+
 /// Whatever was acknowledged is on the half that starts, wherever the host was killed.
 #[test]
 fn t14_a_kill_at_any_step_starts_no_half_without_acknowledged_writes() {
