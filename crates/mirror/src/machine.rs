@@ -1,7 +1,7 @@
 //! A mirror while it runs: what goes to which leg, and when an I/O is acknowledged; for whoever
 //! moves the bytes.
 //!
-//! * `members`: the state of each leg; `legs`: sets of legs, and what they were given
+//! * `leg`: state of each leg; `legs`: sets of legs, and what they were given
 //! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
 //! * `leaving`: what a leg still has that has left; `unverified`: what the last one may execute
 //!   late
@@ -10,7 +10,7 @@
 //!   lives, for [`ownership`](super::ownership); `confirmed`: legs put back to an older state;
 //!   `outputs`: which of them may be polled meanwhile
 //! * `startup`: states from an assembly to the first change; `lifecycle`: these, and the clean stop
-//! * `contents`: whether what a leg has counts; `accept`: what the last leg in sync has lost, once
+//! * `accept`: what the last leg in sync has lost, once
 //!   a user accepts that
 //! * `returns`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
 //!   `spare`: legs that wait, and are read as the last resort
@@ -40,15 +40,15 @@
 //! of a byte per region a few times over, once more per leg that is away, and twice per leg that is
 //! being rebuilt. A read of a region that is to be made alike waits for all of it. One machine has
 //! the whole mirror, on one core (T46).
-use super::bitmap::{Bitmap, PAGE_BYTES};
+use super::bitmap::PAGE_BYTES;
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
 use super::ownership::{Ownership, State};
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
-use super::{Crc32c, Id, Label, Name, Properties, Superblock};
+use super::{Crc32c, Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
+
 use block::Outcome;
 use block::order::ChangeOrder;
 use block::{Range, SlotMap};
@@ -59,17 +59,16 @@ mod change;
 mod check;
 mod commit;
 mod confirmed;
-mod contents;
 mod copy;
 mod dirty_log;
 mod grow;
 mod heartbeat;
 mod io;
 mod leaving;
+mod leg;
 mod legs;
 mod lifecycle;
 mod loss;
-mod members;
 mod missed;
 mod outputs;
 mod pace;
@@ -97,60 +96,18 @@ use accept::{Acceptance, Accepting};
 use bad::Bad;
 use check::Check;
 use commit::SuperblockUpdate;
-use contents::Contents;
 use copy::Copies;
 use dirty_log::DirtyLog;
 use grow::Growth;
 use io::Slot;
+use leg::{Leg, LegState, LegTable, Rebuild};
 use legs::{Round, Work};
 use lifecycle::{LineageRecord, Stop};
 use loss::Loss;
-use members::{Member, Members, Rebuild};
 use resync::Diverged;
 use spare::Spare;
 use startup::Startup;
 use unreadable::Unreadable;
-
-/// One leg.
-#[derive(Debug)]
-struct Leg {
-    /// Its superblock as it is for certain, and as it is being written.
-    committed: Superblock,
-    proposed: Superblock,
-    /// The copy that holds.
-    copy: u8,
-    /// Both of its copies had this sequence or a higher one when they were read last, and nothing
-    /// older can come over them; 0: not known. What the others say of it (T50).
-    confirmed: u64,
-    /// The sequence of our first superblock on it; 0: there is none yet.
-    marked_from: u64,
-    in_flight: u32,
-    /// What it has failed may be executed until then.
-    late_until_ns: u64,
-    /// It has given up writes, and no flush has told of that yet.
-    gave_up: bool,
-    /// Reads that it failed.
-    errors: u32,
-    repaired: u64,
-    /// Times that it was read as a spare.
-    rescued: u64,
-    /// What it could not write when the record of its bad blocks had no more room.
-    bad_full: Option<Range>,
-    /// Nothing was written to it yet: who it is to be.
-    fresh: Option<(Id, Label)>,
-    /// The user gave up what it has.
-    discarded: bool,
-    contents: Contents,
-    /// The event by which it was in sync, as far as this run knows.
-    since_event: u64,
-    /// Regions that it lacked when it was last away, or lacks. Those that were copied to it since
-    /// are still set. `None` while it is in sync, and where only the union of all is known.
-    missed: Option<Bitmap>,
-    /// Whether it may be read although it gets no writes.
-    spare: Spare,
-    /// Its superblocks are being read for that, which a stop does not wait for.
-    is_probed: bool,
-}
 
 /// What the user wants to be otherwise, until it is said.
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,7 +135,7 @@ pub struct Mirror {
     loss: Loss,
     /// Something besides users' I/O may be due.
     wake: bool,
-    legs: Vec<Option<Box<Leg>>>,
+    legs: LegTable,
     /// The latest proposal; the committed state if there is none.
     state: Superblock,
     /// The state by the last event that was committed.
@@ -186,9 +143,6 @@ pub struct Mirror {
     changes: Changes,
     /// Legs that some leg may call in sync: what they lack is not acknowledged.
     required: Legs,
-    members: Members,
-    /// Legs that get no writes, and whose superblocks were read since they can be reached.
-    verified: Legs,
     update: SuperblockUpdate,
     sequence: u64,
     /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
@@ -226,12 +180,12 @@ impl Mirror {
 
     /// Where the mirror lies on a leg.
     pub fn place(&self, leg: u8) -> Option<Place> {
-        Some(self.leg(leg)?.committed.place)
+        Some(self.legs.get(leg)?.committed.place)
     }
 
     /// How large a leg must be to have all of the mirror.
     pub fn leg_needs(&self, leg: u8) -> Option<u64> {
-        let place = self.leg(leg)?.committed.place;
+        let place = self.legs.get(leg)?.committed.place;
         let end = place
             .data_offset
             .checked_add(self.committed.geometry.bytes)?;
@@ -240,26 +194,25 @@ impl Mirror {
 
     /// Whether a policy may choose the leg, for some reads at least.
     pub fn may_read(&self, leg: u8) -> bool {
-        self.members.in_sync().has(leg) || self.members.rebuilding().has(leg)
+        self.legs.in_sync().has(leg) || self.legs.rebuilding().has(leg)
     }
 
     /// What is known of a leg.
     pub fn facts(&self, leg: u8) -> Option<LegFacts> {
-        let it = self.leg(leg)?;
-        let is_last = self.members.in_sync() == Legs::one(leg);
-        let cut = it.contents.cut().filter(|_| is_last);
+        let it = self.legs.get(leg)?;
+        let cut = it.cut().filter(|_| self.legs.last_in_sync() == Some(leg));
         Some(LegFacts {
-            in_sync: self.members.in_sync().has(leg),
-            rebuilding: self.members.rebuilding().has(leg),
-            returning: self.changes.adding.has(leg) || self.members.is_returning(leg),
-            leaving: self.required.has(leg) && !self.members.writable().has(leg),
+            in_sync: self.legs.in_sync().has(leg),
+            rebuilding: self.legs.rebuilding().has(leg),
+            returning: self.changes.adding.has(leg) || self.legs.is_returning(leg),
+            leaving: self.required.has(leg) && !self.legs.writable().has(leg),
             lapsed: self.lapsed().has(leg),
             cut_short: cut.is_some(),
             cut_end: cut.and_then(|cut| cut.end),
             accepting: cut.is_some_and(|cut| cut.acceptance != Acceptance::None),
             event: it.committed.event,
             since_event: it.since_event,
-            lacks: self.members.rebuild(leg).map_or(0, Rebuild::left),
+            lacks: self.legs.rebuild(leg).map_or(0, Rebuild::left),
             stuck: self.stuck(leg),
             bad: self.bad_of(leg),
             bad_full: it.bad_full.is_some(),
@@ -301,9 +254,7 @@ impl Mirror {
 
     /// What is being written to a leg.
     pub fn encode_superblock(&self, leg: u8, copy: u8, crc32c: Crc32c) -> [u8; SUPERBLOCK_BYTES] {
-        let leg = self.leg(leg);
-        let written = leg.map_or(self.state, |leg| self.written(leg));
-        written.encode(copy, crc32c)
+        self.written(&self.legs[leg]).encode(copy, crc32c)
     }
 
     /// What is to be done next.
@@ -417,14 +368,6 @@ impl Mirror {
         self.turn(now_ns);
     }
 
-    fn leg(&self, leg: u8) -> Option<&Leg> {
-        self.legs.get(usize::from(leg))?.as_deref()
-    }
-
-    fn leg_mut(&mut self, leg: u8) -> Option<&mut Leg> {
-        self.legs.get_mut(usize::from(leg))?.as_deref_mut()
-    }
-
     fn at(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         if self.now_ns >= self.ownership.leases.end_ns() {
@@ -435,23 +378,18 @@ impl Mirror {
     fn ended(&mut self, ticket: Ticket, now_ns: u64) -> u8 {
         self.at(now_ns);
         self.wake |= self.is_stopping();
-        if let Some(leg) = self.leg_mut(ticket.leg) {
-            leg.in_flight = leg.in_flight.saturating_sub(1);
-            leg.is_probed &= ticket.work != Work::Verify;
-            // It may be the last thing that it had when it left.
-            let is_quiet = leg.in_flight == 0;
-            let is_spare = leg.spare != Spare::Missing;
-            let waits = is_spare || matches!(self.members.get(ticket.leg), Member::Waiting(_));
-            self.wake |= is_quiet && waits;
-        }
+        let leg = &mut self.legs[ticket.leg];
+        leg.in_flight -= 1;
+        leg.is_probed &= ticket.work != Work::Verify;
+        // It may be the last thing that it had when it left.
+        let waits = leg.spare() != Spare::Missing || matches!(leg.state(), LegState::Fenced(..));
+        self.wake |= leg.in_flight == 0 && waits;
         ticket.leg
     }
 
     /// A ticket for something that a leg is given now.
     fn ticket(&mut self, leg: u8, work: Work) -> Ticket {
-        if let Some(leg) = self.leg_mut(leg) {
-            leg.in_flight += 1;
-        }
+        self.legs[leg].in_flight += 1;
         Ticket { leg, work }
     }
 

@@ -6,8 +6,7 @@
 //! copied to those that are being rebuilt. The bitmap on the leg has them before its superblock
 //! says that it is cut no more. The bitmap is written once before that, as it is: a leg that can't
 //! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
-use super::contents::{Contents, Cut};
-use super::legs::Legs;
+use super::leg::{Change, Cut};
 use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 
@@ -42,27 +41,31 @@ impl Mirror {
     /// is over without effect if the leg loses more before that.
     pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let last = self.members.in_sync() == Legs::one(leg) && !self.read_only;
-        let it = self.leg_mut(leg).filter(|_| last);
-        let Some(Contents::Cut(cut)) = it.map(|it| &mut it.contents) else {
+        let last = self.last_cut().filter(|it| it.0 == leg && !self.read_only);
+        let Some((_, cut)) = last else {
             return false;
         };
         if cut.acceptance == Acceptance::None {
-            cut.acceptance = Acceptance::Asked;
+            self.set_acceptance(leg, cut, Acceptance::Asked);
         }
         self.wake = true;
         true
     }
 
+    /// Returns the last leg in sync and its loss, if it has one.
+    fn last_cut(&self) -> Option<(u8, Cut)> {
+        let leg = self.legs.last_in_sync()?;
+        Some((leg, self.legs[leg].cut()?))
+    }
+
+    fn set_acceptance(&mut self, leg: u8, cut: Cut, acceptance: Acceptance) {
+        let cut = Cut { acceptance, ..cut };
+        self.legs.change(leg, Change::Truncate(cut));
+    }
+
     /// Takes the acceptance of what the last leg has lost a step further.
     pub(super) fn advance_acceptance(&mut self) {
-        let last = self
-            .members
-            .in_sync()
-            .first()
-            .filter(|leg| self.members.in_sync() == Legs::one(*leg));
-        let cut = last.and_then(|leg| Some((leg, self.leg(leg)?.contents.cut()?)));
-        let Some((leg, cut)) = cut else {
+        let Some((leg, cut)) = self.last_cut() else {
             return;
         };
         let ready = self.startup.is_running() && !self.log.is_writing_all() && !self.is_stopping();
@@ -77,10 +80,7 @@ impl Mirror {
             Acceptance::Trying => Acceptance::Marking,
             Acceptance::Marking => Acceptance::Marked,
         };
-        if let Some(it) = self.leg_mut(leg) {
-            let acceptance = next;
-            it.contents = Contents::Cut(Cut { acceptance, ..cut });
-        }
+        self.set_acceptance(leg, cut, next);
         match next {
             Acceptance::None => {}
             Acceptance::Asked => self.accepting.again_at_ns = self.now_ns.saturating_add(RETRY_NS),
@@ -99,9 +99,8 @@ impl Mirror {
 
     /// All regions behind the cut of the last leg in sync are missed by every other one.
     fn mark_cut(&mut self, leg: u8) {
-        let cut_end = self.leg(leg).and_then(|it| it.contents.end());
         let range = Range {
-            start: cut_end.unwrap_or(0), // it may have lost all
+            start: self.legs[leg].cut_end().unwrap_or(0), // it may have lost all
             end: self.committed.geometry.bytes,
         };
         if range.start >= range.end {
@@ -118,13 +117,7 @@ impl Mirror {
 
     /// When an acceptance is tried again, ns.
     pub(super) fn accepts_at(&self) -> u64 {
-        let last = self
-            .members
-            .in_sync()
-            .first()
-            .filter(|leg| self.members.in_sync() == Legs::one(*leg));
-        let cut = last.and_then(|leg| self.leg(leg)?.contents.cut());
-        let acceptance = cut.map(|cut| cut.acceptance);
+        let acceptance = self.last_cut().map(|(_, cut)| cut.acceptance);
         let at_ns = self.accepting.again_at_ns;
         if acceptance == Some(Acceptance::Asked) && at_ns > self.now_ns && !self.is_stopping() {
             at_ns

@@ -19,6 +19,7 @@
 //! leaves (T9).
 use super::copy::{Job, PIECE_MIN};
 use super::io::{Phase, Slot};
+use super::leg::Leg;
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::Stop;
 use super::planted::{Bug, has};
@@ -170,7 +171,7 @@ impl Mirror {
 
     /// Records a range as bad on a leg; what that needs is said by the next event.
     pub(super) fn record(&mut self, leg: u8, range: Range) -> Recorded {
-        let others = self.members.in_sync().without(Legs::one(leg));
+        let others = self.legs.in_sync().without(Legs::one(leg));
         if self.bad_on(others, range) == others {
             return Recorded::Alone;
         }
@@ -218,7 +219,7 @@ impl Mirror {
         self.bad.settling = self.bad.settling.both(&before);
         self.bad.refreshing = self.bad.refreshing.both(&before);
         self.bad.heals += 1;
-        if !self.members.in_sync().has(leg) && !self.rebuilt_spares(range).has(leg) {
+        if !self.legs.in_sync().has(leg) && !self.rebuilt_spares(range).has(leg) {
             return; // it is being rebuilt, and has nothing there that counts
         }
         let mut fresh = BadBlocks::default().with(leg, Unwritten, first, end);
@@ -232,9 +233,7 @@ impl Mirror {
     }
 
     fn is_full(&mut self, leg: u8, range: Range) -> Recorded {
-        if let Some(it) = self.leg_mut(leg) {
-            it.bad_full = Some(range);
-        }
+        self.legs[leg].bad_full = Some(range);
         Recorded::Full
     }
 
@@ -261,11 +260,8 @@ impl Mirror {
 
     /// Legs of a round that failed it for the medium's sake, and do nothing of it any more.
     fn spoiled(&self, round: &Round) -> Legs {
-        let over = |leg: &u8| {
-            self.leg(*leg)
-                .is_some_and(|it| it.late_until_ns <= self.now_ns)
-        };
-        let media = round.media.both(round.failed).both(self.members.writable());
+        let over = |leg: &u8| self.legs[*leg].late_until_ns <= self.now_ns;
+        let media = round.media.both(round.failed).both(self.legs.writable());
         media.iter().filter(over).collect()
     }
 
@@ -273,7 +269,7 @@ impl Mirror {
     /// for the medium's sake, and all stay.
     pub(super) fn change_done(&mut self, id: u32, range: Range, round: Round) -> Option<Round> {
         let mut round = round;
-        for leg in round.done.both(self.members.writable()).iter() {
+        for leg in round.done.both(self.legs.writable()).iter() {
             if !self.heal(leg, range) {
                 round.done.remove(leg);
                 round.failed.add(leg);
@@ -281,9 +277,9 @@ impl Mirror {
             }
         }
         let spoiled = self.spoiled(&round);
-        if round.done.both(self.members.in_sync()).is_empty() {
-            let all = self.members.in_sync().without(spoiled).is_empty()
-                && self.members.in_sync().count() > 1;
+        if round.done.both(self.legs.in_sync()).is_empty() {
+            let all =
+                self.legs.in_sync().without(spoiled).is_empty() && self.legs.in_sync().count() > 1;
             return (!all).then_some(round);
         }
         self.forget_last_copies(range);
@@ -298,7 +294,7 @@ impl Mirror {
                 }
             }
         }
-        let all = self.bad_on(self.members.writable(), range);
+        let all = self.bad_on(self.legs.writable(), range);
         // What is bad on a leg is durable on the others before it is acknowledged.
         self.bad.heals += u64::from(!all.is_empty());
         let heals = self.bad.heals;
@@ -402,7 +398,7 @@ impl Mirror {
         self.bad.settling = self.bad.now;
         self.bad.refreshing = self.bad.fresh;
         self.bad.losses_before = self.times_given_up();
-        self.bad.flush = Some(self.flush_all(self.members.writable(), Work::Heal));
+        self.bad.flush = Some(self.flush_all(self.legs.writable(), Work::Heal));
     }
 
     /// Whether that flush waits for a leg, and no loss was told of since it began.
@@ -435,13 +431,10 @@ impl Mirror {
         let Some(round) = self.flush_ended(|it| &mut it.bad.flush, leg, outcome) else {
             return;
         };
-        for leg in round.done.both(self.members.writable()).iter() {
+        for leg in round.done.both(self.legs.writable()).iter() {
             self.clear_flushed(leg);
         }
-        let left = self
-            .members
-            .writable()
-            .both(round.failed.with(round.refused));
+        let left = self.legs.writable().both(round.failed.with(round.refused));
         if left.is_empty() && self.bad.losses_before != self.times_given_up() {
             // The last leg in sync has lost meanwhile what this covers: it is flushed again (T13).
         } else if left.is_empty() {
@@ -477,10 +470,10 @@ impl Mirror {
     /// Where all legs in sync have bad blocks, and some got them just now, the changes that failed
     /// there are not acknowledged: what these legs have is as good as before.
     fn forget_unsettled(&mut self) {
-        let without_copy = self.without_copy(self.members.in_sync(), false);
+        let without_copy = self.without_copy(self.legs.in_sync(), false);
         for lost in without_copy.iter() {
             let mut any = false;
-            for leg in self.members.in_sync().iter() {
+            for leg in self.legs.in_sync().iter() {
                 let of_lost = BadBlocks::default().with(0, Unwritten, lost.first, lost.end());
                 let fresh = self.bad.fresh.of_one(leg, Unwritten);
                 for it in of_lost.unwrap_or_default().both(&fresh).iter() {
@@ -541,8 +534,8 @@ impl Mirror {
         let in_sync: Legs = next.in_sync().collect();
         let is_leg = |slot: u8| next.legs[usize::from(slot)].is_some();
         let counts = |slot: u8| {
-            let lost = |it: &super::Leg| it.contents.is_void() || it.discarded;
-            is_leg(slot) && !self.leg(slot).is_some_and(lost)
+            let stale = self.legs.get(slot).and_then(Leg::stale);
+            is_leg(slot) && !stale.is_some_and(|it| it.is_void || it.is_discarded)
         };
         let mut record = self.bad.kept.retained(|it| match it.kind {
             Unwritten => is_leg(it.slot),
@@ -606,11 +599,11 @@ impl Mirror {
     /// The first bytes that no other leg in sync has, of what `leg` has in sync, or has as the last
     /// copy.
     pub fn last_copy_on(&self, leg: u8) -> Option<Range> {
-        let others = self.members.in_sync().without(Legs::one(leg));
+        let others = self.legs.in_sync().without(Legs::one(leg));
         if self.bad.kept.is_empty() || others.is_empty() {
             return None;
         }
-        let record = match self.members.in_sync().has(leg) {
+        let record = match self.legs.in_sync().has(leg) {
             true => self.with_last_copies(BadBlocks::default(), leg, others),
             false => self.bad.kept,
         };
@@ -620,10 +613,10 @@ impl Mirror {
 
     /// The first bytes that no leg in sync has, and the leg that has their last copy, if one has.
     pub fn without_any_copy(&self) -> Option<(Range, Option<u8>)> {
-        if self.bad.now.is_empty() || self.members.in_sync().is_empty() {
+        if self.bad.now.is_empty() || self.legs.in_sync().is_empty() {
             return None;
         }
-        let without_copy = self.without_copy(self.members.in_sync(), false);
+        let without_copy = self.without_copy(self.legs.in_sync(), false);
         let (first, end) = without_copy.iter().next().map(|it| (it.first, it.end()))?;
         let has = |leg: &u8| self.bad.kept.touches(*leg, LastCopy, first, end);
         let shift = self.block_shift();
@@ -697,7 +690,7 @@ impl Mirror {
         self.bad.kept = record.retained(|it| it.slot != leg || it.kind != LastCopy);
         for it in record.of(leg, LastCopy) {
             let range = self.bytes_in(it);
-            for other in self.bad_on(self.members.in_sync(), range).iter() {
+            for other in self.bad_on(self.legs.in_sync(), range).iter() {
                 self.repair(other, range);
             }
         }
@@ -732,7 +725,7 @@ impl Mirror {
     /// A piece was written to some legs, and others failed it: those that need not leave are taken
     /// out of the round. True: it is to be written once more in smaller pieces.
     pub(super) fn copy_spoiled(&mut self, number: u8, round: &mut Round) -> bool {
-        for leg in round.done.both(self.members.writable()).iter() {
+        for leg in round.done.both(self.legs.writable()).iter() {
             let piece = self.job(number).map(|job| job.piece);
             if !piece.is_none_or(|piece| self.heal(leg, piece)) {
                 round.failed.add(leg);
@@ -750,12 +743,12 @@ impl Mirror {
         }
         for leg in spoiled.iter() {
             // Of one that is being rebuilt the data may be on a spare alone.
-            let recorded = match self.members.in_sync().has(leg) {
+            let recorded = match self.legs.in_sync().has(leg) {
                 true => self.record(leg, piece),
                 false => self.record_missing(leg, piece),
             };
             let lossy = match recorded {
-                Recorded::Kept => self.members.in_sync().has(leg),
+                Recorded::Kept => self.legs.in_sync().has(leg),
                 Recorded::Alone => true,
                 Recorded::Full => continue,
             };
@@ -778,7 +771,7 @@ impl Mirror {
     /// No leg in sync has a piece. A leg that is being rebuilt keeps what it has where that is the
     /// last copy; else the piece is bad there, too.
     pub(super) fn copy_has_no_source(&mut self, job: &Job) {
-        let targets = job.targets.both(self.members.rebuilding());
+        let targets = job.targets.both(self.legs.rebuilding());
         let (first, end) = self.touched(job.piece);
         for leg in targets.iter() {
             let reaches = self.position(leg).is_some_and(|it| it >= job.piece.end);

@@ -5,13 +5,13 @@
 //! superblocks are written for the first time when it is said to be. One that is removed gets
 //! nothing any more, as one that left, and nobody waits for it; its superblocks are the caller's to
 //! overwrite, and until then it is refused wherever it is given.
+use super::leg::{Change, Leg, LegState, Stale};
 use super::legs::Legs;
-use super::members::Member;
-use super::{Leg, Mirror, News, Output};
-use crate::copies::Chosen;
+use super::{Mirror, News, Output};
 use crate::layout::Place;
-use crate::superblock::{Lack, LegState};
+use crate::superblock::{Lack, LegState as Recorded};
 use crate::{Id, Label, Superblock};
+use alloc::boxed::Box;
 use block::Outcome;
 use core::fmt;
 
@@ -71,7 +71,7 @@ impl Mirror {
             .changes
             .adding
             .iter()
-            .filter_map(|leg| self.leg(leg)?.fresh);
+            .filter_map(|leg| self.legs[leg].fresh());
         let said = self.state.entries().map(|(_, entry)| entry.id);
         if id.is_none() || said.chain(fresh.map(|it| it.0)).any(|it| it == id) {
             return Err(ChangeError::Known);
@@ -79,7 +79,7 @@ impl Mirror {
         let unused = |slot: &u8| {
             let entry = |it: &Superblock| it.legs[usize::from(*slot)];
             let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
-            let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
+            let quiet = self.legs.get(*slot).is_none_or(|leg| leg.in_flight == 0);
             let changes = self.changes.adding.with(self.changes.removing);
             // Else that would be taken for news of the new leg.
             let removed = Output::News(News::Removed(*slot));
@@ -91,16 +91,12 @@ impl Mirror {
             owner: None,
             ..self.state.on(slot, place)
         };
-        let mut leg = Leg::new(&Chosen {
-            superblock,
-            copy: 1,
-            other: Ok(0),
-        });
-        leg.fresh = Some((id, label));
+        let mut stale = Box::<Stale>::default();
+        stale.fresh = Some((id, label));
+        let state = LegState::Missing(stale);
         self.ownership.leases.forget(slot);
-        self.legs[usize::from(slot)] = Some(leg);
         // The leg that had the slot may have been about to return.
-        self.members.set(slot, Member::Missing);
+        self.legs.insert(slot, Leg::new(superblock, 1, state));
         self.changes.adding.add(slot);
         self.outputs.reserve(2 * self.config.ios);
         self.startup.needs_write = true;
@@ -118,11 +114,11 @@ impl Mirror {
         if !self.state.entries().any(|(slot, _)| slot == leg) {
             return Err(ChangeError::Known);
         }
-        if self.members.in_sync() == Legs::one(leg) {
+        if self.legs.in_sync() == Legs::one(leg) {
             return Err(ChangeError::Last);
         }
         self.changes.removing.add(leg);
-        match self.members.writable().has(leg) {
+        match self.legs.writable().has(leg) {
             true => self.lose(leg, Outcome::Stopped),
             false => {
                 self.spare_lost(leg);
@@ -162,8 +158,7 @@ impl Mirror {
         let may = self.changes.adding.has(leg) && !said;
         if may {
             self.changes.adding.remove(leg);
-            self.legs[usize::from(leg)] = None;
-            self.members.set(leg, Member::Missing);
+            self.legs.remove(leg);
             self.wake = true;
         }
         may
@@ -181,24 +176,24 @@ impl Mirror {
         let said: Legs = self.state.entries().map(|it| it.0).collect();
         for leg in self.changes.removing.without(said).iter() {
             self.changes.removing.remove(leg);
-            if let Some(it) = self.leg_mut(leg) {
-                it.missed = None;
+            if let Some(stale) = self.legs.get_mut(leg).and_then(Leg::stale_mut) {
+                stale.missed = None;
             }
             self.bad_removed(leg);
             self.news(News::Removed(leg));
         }
         for leg in self.changes.adding.both(said).iter() {
             self.changes.adding.remove(leg);
-            self.set_member(leg, Member::Waiting(0));
+            self.change_leg(leg, Change::Fence(0));
             self.news(News::Added(leg));
         }
     }
 
     /// What a leg lacks on which nothing was written yet.
     pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
-        self.leg(leg)?.fresh?;
+        self.legs[leg].fresh()?;
         match self.state.state(leg)? {
-            LegState::Stale(lack) => Some(lack),
+            Recorded::Stale(lack) => Some(lack),
             _ => None,
         }
     }

@@ -86,7 +86,7 @@ impl Mirror {
     /// sync.
     pub fn repair_from(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        if !self.members.in_sync().has(leg) || self.read_only {
+        if !self.legs.in_sync().has(leg) || self.read_only {
             return false;
         }
         self.check(true, now_ns);
@@ -159,7 +159,7 @@ impl Mirror {
     /// What the job of this number compares next: first what the one before it has given up, so
     /// that nothing comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
-        let (regions, up) = (self.committed.geometry.regions(), self.members.in_sync());
+        let (regions, up) = (self.committed.geometry.regions(), self.legs.in_sync());
         let check = self.check.as_mut().filter(|check| !check.paused)?;
         if up.count() < 2 {
             check.report.alone = true;
@@ -197,7 +197,7 @@ impl Mirror {
 
     /// A region was compared.
     pub(super) fn checked(&mut self, range: Range) {
-        let compared = self.members.in_sync().count() > 1;
+        let compared = self.legs.in_sync().count() > 1;
         if let Some(check) = self.check.as_mut().filter(|_| compared) {
             check.report.bytes += range.end - range.start;
         }
@@ -214,7 +214,7 @@ impl Mirror {
     pub(super) fn repair_unreadable(&mut self, piece: Range) {
         let repairs = self.check.is_some_and(|check| check.repair);
         if repairs && !self.spares(piece, Legs::default()).is_empty() {
-            self.members
+            self.legs
                 .in_sync()
                 .iter()
                 .for_each(|leg| self.repair(leg, piece));
@@ -233,7 +233,7 @@ impl Mirror {
 
     /// No leg in sync could write a piece.
     pub(super) fn check_skips_all(&mut self) {
-        let legs = self.members.in_sync().count();
+        let legs = self.legs.in_sync().count();
         if let Some(check) = &mut self.check {
             check.report.skipped += u64::from(legs);
         }
@@ -249,7 +249,7 @@ impl Mirror {
         let Some(it) = self.copies.jobs[number] else {
             return;
         };
-        let (mut piece, up) = (self.regions(it.piece), self.members.in_sync());
+        let (mut piece, up) = (self.regions(it.piece), self.legs.in_sync());
         let known = piece.any(|region| self.diverged.has(region));
         // Who has left may differ, and is rebuilt.
         let gone = !up.has(leg) || !up.has(it.source);
@@ -289,7 +289,7 @@ impl Mirror {
         let mut targets = Legs::default();
         if let Some(check) = &mut self.check {
             targets =
-                core::mem::take(&mut check.differ[usize::from(job)]).both(self.members.in_sync());
+                core::mem::take(&mut check.differ[usize::from(job)]).both(self.legs.in_sync());
             if !check.repair {
                 targets = Legs::default();
             }

@@ -7,9 +7,9 @@
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
 //! until an event without it is committed. On each leg a superblock waits for the heartbeat under
 //! way there, and for its lease (`heartbeat`).
+use super::leg::{Leg, Step};
 use super::legs::{Legs, Round, Work};
 use super::lifecycle::is_rebuilding;
-use super::members::{Member, Step};
 use super::planted::{Bug, has};
 use super::startup::StartState;
 use super::{Mirror, News, Output};
@@ -136,9 +136,9 @@ fn is_edge(before: Stage, next: Stage) -> bool {
 impl Mirror {
     /// Legs that get updates: in sync, or being rebuilt by the latest proposal.
     fn updated_legs(&self) -> Legs {
-        let rebuilding = self.members.rebuilding().iter();
+        let rebuilding = self.legs.rebuilding().iter();
         let proposed = rebuilding.filter(|&leg| is_rebuilding(&self.state, leg));
-        self.members.in_sync().with(proposed.collect())
+        self.legs.in_sync().with(proposed.collect())
     }
 
     /// Proposes all changes since the last event, if no update is under way.
@@ -161,7 +161,7 @@ impl Mirror {
         self.propose_record();
         self.startup.note_proposed();
         self.required = self.required.with(self.state.in_sync().collect());
-        self.write_state(self.members.in_sync(), Stage::First);
+        self.write_state(self.legs.in_sync(), Stage::First);
     }
 
     /// The state after all changes since the last committed event; `None` if there are none.
@@ -177,9 +177,9 @@ impl Mirror {
             next = next.grown_to(bytes).unwrap_or(next);
         }
         for (slot, entry) in now.entries() {
-            let there = self.members.writable().has(slot);
-            let seen = self.leg(slot).map_or(0, |leg| leg.committed.event);
-            let step = self.members.rebuild(slot).map(|it| it.step);
+            let there = self.legs.writable().has(slot);
+            let seen = self.legs.get(slot).map_or(0, |leg| leg.committed.event);
+            let step = self.legs.rebuild(slot).map(|it| it.step);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
                 LegState::InSync | LegState::Rebuilding(_) if !there => {
@@ -205,8 +205,8 @@ impl Mirror {
             next = changed.unwrap_or(next);
         }
         for slot in self.changes.adding.iter() {
-            let leg = self.leg(slot).and_then(|leg| leg.fresh);
-            let added = leg.and_then(|(id, label)| next.added(slot, id, label));
+            let fresh = self.legs[slot].fresh();
+            let added = fresh.and_then(|(id, label)| next.added(slot, id, label));
             next = added.unwrap_or(next);
         }
         if let Some(properties) = self.changes.properties.filter(|it| *it != now.properties) {
@@ -227,7 +227,7 @@ impl Mirror {
 
     /// Whether the contents of a leg are void.
     fn is_nothing(&self, slot: u8) -> bool {
-        self.leg(slot).is_some_and(|leg| leg.contents.is_void())
+        self.legs.get(slot).is_some_and(Leg::is_void)
     }
 
     /// The state of a leg that leaves: one whose contents are void lacks everything.
@@ -244,9 +244,7 @@ impl Mirror {
     fn write_state(&mut self, legs: Legs, stage: Stage) {
         let state = self.state;
         for leg in legs.iter() {
-            if let Some(leg) = self.leg_mut(leg) {
-                leg.proposed = state;
-            }
+            self.legs[leg].proposed = state;
         }
         self.write_proposed(legs, stage);
     }
@@ -256,17 +254,19 @@ impl Mirror {
         self.sequence += 1;
         let (sequence, owner) = (self.sequence, self.owner_now());
         for slot in legs.iter() {
-            let leg = self.leg(slot);
-            let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.proposed));
-            let cut_at = self.cut_at(slot);
-            if let Some(leg) = self.leg_mut(slot) {
-                leg.proposed.confirmed = confirmed.unwrap_or(0);
-                leg.proposed.cut_at = cut_at;
-                leg.proposed.sequence = sequence;
-                leg.proposed.slot = slot;
-                leg.proposed.place = leg.committed.place;
-                leg.proposed.owner = leg.proposed.owner.and(Some(owner));
-            }
+            let leg = &self.legs[slot];
+            let confirmed = self.confirmed_by(leg, &leg.proposed);
+            let (cut_at, place) = (self.cut_at(slot), leg.committed.place);
+            let proposed = &mut self.legs[slot].proposed;
+            *proposed = Superblock {
+                confirmed,
+                cut_at,
+                sequence,
+                slot,
+                place,
+                owner: proposed.owner.and(Some(owner)),
+                ..*proposed
+            };
         }
         self.update.begin(stage, legs);
         self.write_due_legs();
@@ -275,20 +275,19 @@ impl Mirror {
     /// Gives out superblocks that are due, where no heartbeat is in their way.
     pub(super) fn write_due_legs(&mut self) {
         for leg in self.update.due().iter() {
-            if !self.members.writable().has(leg) || !self.may_write_event(leg) {
+            if !self.legs.writable().has(leg) || !self.may_write_event(leg) {
                 continue;
             }
             self.update.take_due(leg);
-            if let Some(copy) = self.begin_event(leg) {
-                let ticket = self.ticket(leg, Work::Update);
-                self.outputs.push_back(Output::Superblock(ticket, copy));
-            }
+            let copy = self.begin_event(leg);
+            let ticket = self.ticket(leg, Work::Update);
+            self.outputs.push_back(Output::Superblock(ticket, copy));
         }
     }
 
     /// The same; those that have left get nothing any more.
     pub(super) fn write_due(&mut self) {
-        let gone = self.update.due().without(self.members.writable());
+        let gone = self.update.due().without(self.legs.writable());
         for leg in gone.iter() {
             self.update.take_due(leg);
         }
@@ -303,13 +302,14 @@ impl Mirror {
             // It has left, and the update went on without it.
             return self.end_event(leg, Outcome::PathError);
         }
-        if outcome.is_done()
-            && let Some(it) = self.leg_mut(leg)
-        {
+        if outcome.is_done() {
+            let it = &mut self.legs[leg];
             it.committed = it.proposed;
             it.is_marked();
-            it.fresh = None;
             it.copy = 1 - it.copy;
+            if let Some(stale) = it.stale_mut() {
+                stale.fresh = None;
+            }
         }
         self.end_event(leg, outcome);
         if let Some((stage, round)) = self.update.written(leg, outcome) {
@@ -329,11 +329,7 @@ impl Mirror {
                     self.startup
                         .set(StartState::FirstGeneration { is_proposed });
                 }
-                if round
-                    .failed
-                    .iter()
-                    .any(|leg| self.members.in_sync().has(leg))
-                {
+                if round.failed.iter().any(|leg| self.legs.in_sync().has(leg)) {
                     self.is_broken(Round::default());
                 }
             }
@@ -360,14 +356,14 @@ impl Mirror {
             return self.leave(round);
         }
         let in_sync: Legs = self.state.in_sync().collect();
-        let joined = in_sync.both(self.members.rebuilding());
+        let joined = in_sync.both(self.legs.rebuilding());
         if stage == Stage::First && !joined.is_empty() {
             return self.write_state(joined, Stage::Join);
         }
         self.has_committed(in_sync, joined);
-        let others = self.updated_legs().without(self.members.in_sync());
+        let others = self.updated_legs().without(self.legs.in_sync());
         let (legs, stage) = match others.is_empty() {
-            true => (self.members.in_sync(), Stage::Second),
+            true => (self.legs.in_sync(), Stage::Second),
             false => (others, Stage::Others),
         };
         self.write_state(legs, stage);
@@ -384,12 +380,9 @@ impl Mirror {
             self.news(News::Restored);
         }
         for leg in joined.iter() {
-            let Member::Rebuilding(rebuild) = self.members.set(leg, Member::InSync) else {
-                unreachable!("leg {leg} was being rebuilt");
-            };
-            self.has_rebuilt(leg, &rebuild);
+            self.join(leg);
         }
-        for leg in self.members.rebuilding().iter() {
+        for leg in self.legs.rebuilding().iter() {
             self.has_rebuilt_some(leg);
         }
         self.cut_committed();
@@ -417,7 +410,7 @@ impl Mirror {
 
     /// Before the first event: the newest state goes to legs in sync that lag.
     pub(super) fn write_newest(&mut self) {
-        let lagging = self.startup.lagging.both(self.members.in_sync());
+        let lagging = self.startup.lagging.both(self.legs.in_sync());
         if lagging.is_empty() {
             let is_proposed = false;
             self.startup
@@ -428,9 +421,7 @@ impl Mirror {
         self.startup.set(StartState::WritingNewest);
         let (newest, owner) = (*self.startup.newest, Some(*self.ownership.owner()));
         for leg in lagging.iter() {
-            if let Some(leg) = self.leg_mut(leg) {
-                leg.proposed = Superblock { owner, ..newest };
-            }
+            self.legs[leg].proposed = Superblock { owner, ..newest };
         }
         self.write_proposed(lagging, Stage::Lag);
     }
@@ -440,9 +431,8 @@ impl Mirror {
         self.ownership.set_releasing(true);
         let legs = self.ours();
         for leg in legs.iter() {
-            if let Some(leg) = self.leg_mut(leg) {
-                leg.proposed = leg.committed.released();
-            }
+            let leg = &mut self.legs[leg];
+            leg.proposed = leg.committed.released();
         }
         self.write_proposed(legs, Stage::Release);
     }

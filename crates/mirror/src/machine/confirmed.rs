@@ -5,7 +5,7 @@
 //! Each leg's superblock has the lowest sequence that all other legs in sync were last seen to show
 //! (`confirmed`), and its own (`mark`). A leg that shows an older record than it once did was put
 //! back.
-use super::{Leg, Legs, Mirror};
+use super::{Leg, Mirror};
 use crate::Superblock;
 use crate::copies::Chosen;
 use crate::ownership::Heartbeat;
@@ -53,23 +53,16 @@ impl Mirror {
             true => leg.committed.confirmed,
             false => 0,
         };
-        let confirmed = others().map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
+        let confirmed = others().map(|it| self.legs.get(it).map_or(0, |leg| leg.confirmed));
         confirmed.min().unwrap_or(0).max(before)
     }
 
     /// A leg that shows an older record than it once did was put back to an older state: it leaves,
     /// and all of it is copied when it returns (T50). The last one in sync stays.
     pub(super) fn advance_put_back(&mut self, leg: u8, found: &Superblock) {
-        let last = self.members.in_sync() == Legs::one(leg);
-        let Some(it) = self.leg_mut(leg) else {
-            unreachable!("leg {leg} was read just now");
-        };
-        if last || found.sequence >= it.confirmed {
-            return;
-        }
-        it.contents.lose_all();
-        if self.members.writable().has(leg) {
-            self.lose(leg, Outcome::MediaError);
+        let is_last = self.legs.last_in_sync() == Some(leg);
+        if !is_last && found.sequence < self.legs[leg].confirmed {
+            self.void_leg(leg, Outcome::MediaError);
         }
     }
 
@@ -79,9 +72,7 @@ impl Mirror {
     pub(super) fn confirm(&mut self, leg: u8, found: &Chosen) {
         let leases = &self.ownership.leases;
         let (asked_ns, hold_until_ns) = (leases.asked_ns(leg), leases.hold_until_ns());
-        let Some(it) = self.leg_mut(leg) else {
-            unreachable!("leg {leg} was read just now");
-        };
+        let it = &mut self.legs[leg];
         if asked_ns < it.late_until_ns.max(hold_until_ns) {
             return;
         }

@@ -203,7 +203,7 @@ impl Mirror {
             diverged = self.diverged.next_uncopied(region + 1);
         }
         let (kind, range) = match diverged {
-            Some(_) if self.members.in_sync().count() < 2 => {
+            Some(_) if self.legs.in_sync().count() < 2 => {
                 self.copies.idle = true;
                 return None;
             }
@@ -227,8 +227,7 @@ impl Mirror {
 
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
-        let idle =
-            self.diverged.is_empty() && self.members.rebuilding().is_empty() && !self.checks();
+        let idle = self.diverged.is_empty() && self.legs.rebuilding().is_empty() && !self.checks();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
             return self.copies.pause_ns;
@@ -243,7 +242,7 @@ impl Mirror {
 
     /// A region that a read waits for, and nobody copies yet.
     fn waited_for(&self) -> Option<u64> {
-        if self.diverged.is_empty() || self.members.in_sync().count() < 2 {
+        if self.diverged.is_empty() || self.legs.in_sync().count() < 2 {
             return None;
         }
         let held = |slot: &super::Slot| match slot.request {
@@ -272,16 +271,16 @@ impl Mirror {
     /// Legs that are being rebuilt and lack the region.
     fn lacking(&self, region: u64) -> Legs {
         let lacks = |leg: &u8| {
-            let rebuild = self.members.rebuild(*leg);
+            let rebuild = self.legs.rebuild(*leg);
             rebuild.is_some_and(|it| it.lacks(region))
         };
-        self.members.rebuilding().iter().filter(lacks).collect()
+        self.legs.rebuilding().iter().filter(lacks).collect()
     }
 
     /// What `leg` could not read is to be rewritten.
     pub(super) fn repair(&mut self, leg: u8, range: Range) {
         let known = self.copies.repairs.contains(&(leg, range));
-        if self.members.in_sync().has(leg)
+        if self.legs.in_sync().has(leg)
             && self.startup.has_proposed()
             && !known
             && self.copies.repairs.len() < REPAIRS_MAX
@@ -294,8 +293,8 @@ impl Mirror {
     /// Whether the leg is to be repaired, and another one may have what it can't read.
     fn may_repair(&self, leg: u8, range: Range) -> bool {
         let spares = || !self.spares(range, Legs::default()).is_empty();
-        let others = || self.members.in_sync() != Legs::one(leg) || spares();
-        self.members.in_sync().has(leg) && others()
+        let others = || self.legs.in_sync() != Legs::one(leg) || spares();
+        self.legs.in_sync().has(leg) && others()
     }
 
     /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
@@ -353,7 +352,7 @@ impl Mirror {
         let mut job = *self.expect_job(number);
         let from = job.piece.end;
         let useless = match job.kind {
-            Kind::Resync(_) => job.anew || self.members.in_sync().count() < 2,
+            Kind::Resync(_) => job.anew || self.legs.in_sync().count() < 2,
             Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
             Kind::Repair(leg) => !self.may_repair(leg, job.range),
             Kind::Check => self.check.is_none(),
@@ -410,7 +409,7 @@ impl Mirror {
     }
 
     fn read_piece(&mut self, number: u8) {
-        let (up, counts) = (self.members.in_sync(), self.checked_from());
+        let (up, counts) = (self.legs.in_sync(), self.checked_from());
         let job = *self.expect_job(number);
         let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
@@ -542,7 +541,7 @@ impl Mirror {
         let foreign = self.ownership.is_lost();
         // What one gives that has left may be older than what was acknowledged.
         let job = self.copies.jobs[usize::from(number)];
-        let gone = !self.members.in_sync().has(leg)
+        let gone = !self.legs.in_sync().has(leg)
             && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
         if self.is_late(number, leg) {
             return;
@@ -568,7 +567,7 @@ impl Mirror {
                 job.unreachable |= !bad;
                 // A check takes its time: who is slow under it is not counted for that.
                 let counts = bad || job.kind != Kind::Check;
-                if counts && self.members.in_sync() != Legs::one(leg) {
+                if counts && self.legs.in_sync() != Legs::one(leg) {
                     self.count_error(leg, outcome);
                 }
                 self.read_piece(number);
@@ -604,7 +603,7 @@ impl Mirror {
 
     /// The piece was read from `source`: to whom it goes.
     fn write_piece(&mut self, number: u8, source: u8) {
-        let (up, joining) = (self.members.in_sync(), self.members.rebuilding());
+        let (up, joining) = (self.legs.in_sync(), self.legs.rebuilding());
         let job = self.expect_job(number);
         let (bad, piece) = (job.tried, job.piece);
         let (is_alike, is_rebuild) = match job.kind {
@@ -651,7 +650,7 @@ impl Mirror {
 
     /// The next leg is compared with what was read, or all were.
     pub(super) fn compare_next(&mut self, number: u8) {
-        let up = self.members.in_sync();
+        let up = self.legs.in_sync();
         let job = self.expect_job(number);
         if !up.has(job.source) {
             // With what another one has: what one that left has may be older.
@@ -687,15 +686,13 @@ impl Mirror {
         match job.kind {
             Kind::Resync(region) => self.diverged.has_copied(region),
             Kind::Rebuild(region) if !job.lossy => {
-                for leg in job.targets.both(self.members.rebuilding()).iter() {
+                for leg in job.targets.both(self.legs.rebuilding()).iter() {
                     self.has_region(leg, region);
                 }
             }
             Kind::Rebuild(_) => {}
             Kind::Repair(leg) if !job.lossy && job.wrote => {
-                if let Some(it) = self.leg_mut(leg) {
-                    it.repaired += 1;
-                }
+                self.legs[leg].repaired += 1;
                 self.news(News::Repaired(leg, job.range));
             }
             Kind::Repair(_) => {}

@@ -247,7 +247,7 @@ impl Mirror {
                 from = region + 1;
             }
         }
-        let takers = self.members.writable();
+        let takers = self.legs.writable();
         let round = Round::of(takers);
         self.log.writes.push(PageRound { pages, round });
         for leg in takers.iter() {
@@ -318,11 +318,8 @@ impl Mirror {
         round.failed = round.failed.with(round.refused);
         self.leave(round);
         // Who failed it and stays is the last one in sync: then the page is not on it.
-        let written = !round.done.is_empty()
-            && !round
-                .failed
-                .iter()
-                .any(|leg| self.members.in_sync().has(leg));
+        let written =
+            !round.done.is_empty() && !round.failed.iter().any(|leg| self.legs.in_sync().has(leg));
         self.accepting.page_failed |= !written;
         for page in pages.first..pages.first + pages.count {
             let mut from = 0;
@@ -359,8 +356,7 @@ impl Mirror {
             self.log.dirty.clear(region);
             self.log.durable.clear(region);
             if has(Bug::IntentsForgotten) {
-                let legs = self.legs.iter_mut().flatten();
-                let missed = legs.filter_map(|leg| leg.missed.as_mut());
+                let missed = self.legs.iter_mut().filter_map(|(_, leg)| leg.missed_mut());
                 missed.for_each(|missed| _ = missed.clear(region));
             }
             let page = Bitmap::page_of(region) as u32;
@@ -430,16 +426,16 @@ impl Mirror {
             }
         }
         if self.log.cold.next(0).is_some() {
-            self.log.clearing = Some(self.flush_all(self.members.writable(), Work::ClearCold));
+            self.log.clearing = Some(self.flush_all(self.legs.writable(), Work::ClearCold));
         }
     }
 
     /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
     pub(super) fn may_clear(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
-        let whole = in_sync == self.members.in_sync() && !self.state.keeps_intents();
+        let whole = in_sync == self.legs.in_sync() && !self.state.keeps_intents();
         let said = self.update.is_idle() && !self.is_growing();
-        let well = !self.update.is_broken() && said && self.members.rebuilding().is_empty();
+        let well = !self.update.is_broken() && said && self.legs.rebuilding().is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
 
@@ -506,8 +502,8 @@ impl Mirror {
 
     /// A leg's bitmap could not be read for the path's sake.
     fn read_failed(&mut self, leg: u8, outcome: Outcome) {
-        match self.members.in_sync().has(leg) {
-            true if self.members.in_sync() == Legs::one(leg) => {
+        match self.legs.in_sync().has(leg) {
+            true if self.legs.last_in_sync() == Some(leg) => {
                 // Nobody knows what it says: all.
                 (0..self.log.dirty.pages()).for_each(|page| self.log.dirty.suspect(page));
                 self.pages_of(leg, None);

@@ -98,12 +98,12 @@ impl Mirror {
         if let Some((slot, _)) = self
             .state
             .entries()
-            .find(|it| !self.members.in_sync().has(it.0))
+            .find(|it| !self.legs.in_sync().has(it.0))
         {
             return Err(GrowError::Leg(slot));
         }
         let (mut bytes, mut most) = (u64::MAX, u64::MAX);
-        for slot in self.members.in_sync().iter() {
+        for slot in self.legs.in_sync().iter() {
             let (place, leg_bytes) = (self.place(slot), sizes[usize::from(slot)]);
             let Some(place) = place.filter(|_| leg_bytes > 0) else {
                 return Err(GrowError::Leg(slot));
@@ -157,7 +157,7 @@ impl Mirror {
         let all: Legs = self.state.entries().map(|it| it.0).collect();
         let quiet = self.update.is_idle() && !self.log.is_writing_all() && !self.log.is_clearing();
         match growth.step {
-            Step::Wait if self.is_stopping() || all != self.members.in_sync() => {
+            Step::Wait if self.is_stopping() || all != self.legs.in_sync() => {
                 self.end_growth(News::NotGrown)
             }
             Step::Bits if self.is_stopping() => self.end_growth(News::NotGrown),
@@ -195,8 +195,7 @@ impl Mirror {
     /// Bits for so many regions in all maps. A leg may have left since the growth began: then it
     /// has one too.
     fn resize_maps(&mut self, regions: u64) {
-        let missed = self.legs.iter_mut().flatten();
-        let missed = missed.filter_map(|leg| leg.missed.as_mut());
+        let missed = self.legs.iter_mut().filter_map(|(_, leg)| leg.missed_mut());
         missed.for_each(|map| map.resize(regions));
         self.log.resize(regions);
         self.diverged.resize(regions);
@@ -214,10 +213,8 @@ impl Mirror {
     /// Bits for a mirror of so many bytes: those of new regions are set, and go to all legs.
     fn make_room(&mut self, growth: &Growth) {
         // Nothing is being said: else that would put the old sizes back.
-        for slot in self.members.in_sync().iter() {
-            if let Some(leg) = self.leg_mut(slot) {
-                leg.committed.place.leg_bytes = growth.sizes[usize::from(slot)];
-            }
+        for slot in self.legs.in_sync().iter() {
+            self.legs[slot].committed.place.leg_bytes = growth.sizes[usize::from(slot)];
         }
         let new = self.new_regions(growth.bytes);
         self.resize_maps(new.end);

@@ -27,16 +27,16 @@ impl Mirror {
     /// Legs whose superblocks are ours.
     pub(super) fn ours(&self) -> Legs {
         let run = self.ownership.owner().run;
-        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.committed.owner);
+        let owner = |leg: u8| self.legs[leg].committed.owner;
         let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
-        self.members
+        self.legs
             .in_sync()
-            .with(self.members.rebuilding().iter().filter(ours).collect())
+            .with(self.legs.rebuilding().iter().filter(ours).collect())
     }
 
     /// Begins the leases of a mirror that was acquired on these terms.
     pub(super) fn begin_leases(&mut self, terms: Terms) {
-        let in_sync = self.members.in_sync();
+        let in_sync = self.legs.in_sync();
         let is_shared = terms.written_ns.is_some() && !has(Bug::NoLease);
         let interval_ns = match (self.state.beat_interval_ms, is_shared) {
             (0, false) => u64::MAX,
@@ -54,9 +54,7 @@ impl Mirror {
         let leases = &mut self.ownership.leases;
         leases.begin(ours, interval_ns, in_sync, self.now_ns);
         for leg in in_sync.iter().filter(|_| terms.hold_until_ns > 0) {
-            if let Some(it) = self.legs[usize::from(leg)].as_deref() {
-                leases.take_over(leg, it.committed.sequence);
-            }
+            leases.take_over(leg, self.legs[leg].committed.sequence);
         }
     }
 
@@ -68,12 +66,12 @@ impl Mirror {
     /// Legs whose lease is over, of those that take part.
     pub fn lapsed(&self) -> Legs {
         let lapsed = self.ownership.leases.lapsed();
-        lapsed.both(self.members.writable())
+        lapsed.both(self.legs.writable())
     }
 
     /// Whether nothing may be issued, nor acknowledged.
     pub(super) fn stands_still(&self) -> bool {
-        self.ownership.leases.stands_still(self.members.in_sync())
+        self.ownership.leases.stands_still(self.legs.in_sync())
     }
 
     /// Whether changes wait until the legs execute nothing of the owner before us any more (T9).
@@ -97,7 +95,7 @@ impl Mirror {
             return asked_ns.saturating_add(leases.lease_ns());
         }
         // It was given that before it left.
-        let has_left = !self.members.writable().has(ticket.leg) && until_ns > 0;
+        let has_left = !self.legs.writable().has(ticket.leg) && until_ns > 0;
         if has_left || self.ours().has(ticket.leg) {
             return until_ns;
         }
@@ -111,7 +109,7 @@ impl Mirror {
         if !leases.is_shared() {
             return u64::MAX;
         }
-        let in_sync = self.members.in_sync().iter();
+        let in_sync = self.legs.in_sync().iter();
         let until_ns = in_sync.map(|leg| leases.until_ns(leg)).max();
         until_ns.unwrap_or(0)
     }
@@ -141,7 +139,7 @@ impl Mirror {
     /// Goes on with a stop whose release was abandoned. Returns whether it was.
     pub(super) fn is_abandoned(&mut self) -> bool {
         self.abandon_release();
-        let is_busy = self.legs.iter().flatten().any(|leg| leg.is_busy());
+        let is_busy = self.has_busy_leg();
         if self.ownership.is_abandoned() && !is_busy {
             self.stopped(false);
         }
@@ -214,7 +212,7 @@ impl Mirror {
         };
         let mirror = self.state.mirror;
         let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
-        let is_same = self.leg(leg).map(|it| id(&it.committed)) == Some(id(&found.superblock));
+        let is_same = id(&self.legs[leg].committed) == id(&found.superblock);
         let run = self.ownership.owner().run;
         let other = found.superblock.owner;
         let is_ours = other.is_some_and(|it| it.run == run);
@@ -232,7 +230,7 @@ impl Mirror {
         let record = (self.sequence, self.owner_now().bound_ms);
         let leases = &mut self.ownership.leases;
         if leases.heartbeat_read(leg, is_over, record, self.now_ns) {
-            let copy = 1 - self.leg(leg).map_or(0, |it| it.copy);
+            let copy = 1 - self.legs[leg].copy;
             let ticket = self.ticket(leg, Work::Heartbeat);
             self.outputs.push_back(Output::Superblock(ticket, copy));
         }
@@ -260,12 +258,11 @@ impl Mirror {
         }
         self.ownership.leases.end_heartbeat(leg);
         let owner = self.owner_now();
-        if let Some(it) = self.leg_mut(leg) {
-            it.committed.sequence = sequence;
-            it.is_marked();
-            it.committed.owner = Some(Owner { bound_ms, ..owner });
-            it.copy = 1 - it.copy;
-        }
+        let it = &mut self.legs[leg];
+        it.committed.sequence = sequence;
+        it.is_marked();
+        it.committed.owner = Some(Owner { bound_ms, ..owner });
+        it.copy = 1 - it.copy;
         let asked_ns = self.ownership.leases.asked_ns(leg);
         self.renew(leg, asked_ns, since_ns);
         self.wake = true;
@@ -276,7 +273,7 @@ impl Mirror {
         let heartbeat = self.ownership.leases.end_heartbeat(leg);
         let wrote = matches!(heartbeat, Heartbeat::Writing { .. });
         let lapsed = self.ownership.leases.lapsed().has(leg);
-        let late_until_ns = self.leg(leg).map_or(0, |it| it.late_until_ns);
+        let late_until_ns = self.legs[leg].late_until_ns;
         // It is not written when there is a path again: the record is read first, which waits for
         // one like all else; soon enough to keep the lease, where there is one. But one that may be
         // executed late, after the next event, is a failure like any other (T9).
@@ -299,7 +296,7 @@ impl Mirror {
     /// A heartbeat has ended well on a leg: one that began then, and whose record began to be
     /// written then.
     fn renew(&mut self, leg: u8, began_ns: u64, written_ns: u64) {
-        let (in_sync, ours) = (self.members.in_sync(), self.ours());
+        let (in_sync, ours) = (self.legs.in_sync(), self.ours());
         let times = (began_ns, written_ns);
         let leases = &mut self.ownership.leases;
         match leases.renew(leg, times, in_sync, self.now_ns) {
@@ -314,23 +311,23 @@ impl Mirror {
     }
 
     /// Begins to write the superblock of an event to a leg; the copy that it goes to.
-    pub(super) fn begin_event(&mut self, leg: u8) -> Option<u8> {
+    pub(super) fn begin_event(&mut self, leg: u8) -> u8 {
         let sequence = self.sequence + 1;
         self.ownership.leases.begin_event(leg, self.now_ns);
-        let it = self.leg_mut(leg)?;
+        let it = &mut self.legs[leg];
         let later = it.proposed.sequence <= it.committed.sequence;
         let copy = 1 - it.copy;
         if later {
             it.proposed.sequence = sequence;
             self.sequence = sequence;
         }
-        Some(copy)
+        copy
     }
 
     /// Whether the superblock of an event need not wait on a leg: for a heartbeat, or a lease.
     pub(super) fn may_write_event(&self, leg: u8) -> bool {
         let leases = &self.ownership.leases;
-        !leases.blocks_event(leg, self.members.in_sync())
+        !leases.blocks_event(leg, self.legs.in_sync())
     }
 
     /// The superblock of an event has ended on a leg, which is a heartbeat too.
@@ -353,7 +350,7 @@ impl Mirror {
 
     /// The bound that the superblocks of all legs that are ours have for certain, ms.
     pub fn committed_bound_ms(&self) -> u32 {
-        let said = |leg: u8| Some(self.leg(leg)?.committed.owner?.bound_ms);
+        let said = |leg: u8| Some(self.legs[leg].committed.owner?.bound_ms);
         self.ours().iter().filter_map(said).min().unwrap_or(0)
     }
 

@@ -163,11 +163,11 @@ impl Mirror {
             }
             (Phase::Held, Request::Read(_)) => self.wake = true,
             (Phase::Held, Request::Flush) if has(Bug::FlushOnOne) => {
-                let first = self.members.writable().first();
+                let first = self.legs.writable().first();
                 self.send(id, first.into_iter().collect());
             }
             (Phase::Held, Request::Flush) if self.holds_changes() => {}
-            (Phase::Held, Request::Flush) => self.send(id, self.members.writable()),
+            (Phase::Held, Request::Flush) => self.send(id, self.legs.writable()),
             (Phase::Held, _) if self.update.is_broken() => self.finish(id, Outcome::PathError),
             (Phase::Held, _) if self.is_unverified() => {}
             (Phase::Held, _) if !self.startup.is_running() => {
@@ -212,7 +212,7 @@ impl Mirror {
             if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
                 match self.without_legs(slot.request) {
                     Some(outcome) => self.finish(id, outcome),
-                    None => self.send(id, self.members.writable()),
+                    None => self.send(id, self.legs.writable()),
                 }
             }
         }
@@ -296,23 +296,19 @@ impl Mirror {
         let round = slot.round;
         let done = match slot.request {
             // What a leg that has left has flushed is perhaps not all that was acknowledged.
-            Request::Flush => round.done.both(self.members.writable()),
+            Request::Flush => round.done.both(self.legs.writable()),
             _ => round
                 .done
                 .with(self.recorded_on(slot.recorded, slot.request)),
         };
         // Who has it must not have left before that was recorded.
-        let alone = !slot.recorded.is_empty() && round.done.both(self.members.in_sync()).is_empty();
+        let alone = !slot.recorded.is_empty() && round.done.both(self.legs.in_sync()).is_empty();
         let missed = match has(Bug::AckBeforeStale) {
-            true => self.members.in_sync().without(done),
+            true => self.legs.in_sync().without(done),
             false => self.required.without(done),
         };
         // Who failed it and stays is the last one in sync: its errors go to the caller.
-        if round
-            .failed
-            .iter()
-            .any(|leg| self.members.in_sync().has(leg))
-        {
+        if round.failed.iter().any(|leg| self.legs.in_sync().has(leg)) {
             // Who is being rebuilt may have it all the same.
             if let Some(range) = slot.request.changes() {
                 self.differ(range);
@@ -406,8 +402,8 @@ impl Mirror {
     /// Whoever failed something leaves; of all legs in sync the first one stays.
     pub(super) fn leave(&mut self, round: Round) {
         let outcome = round.outcome.unwrap_or(Outcome::PathError);
-        let nobody = round.done.both(self.members.in_sync()).is_empty();
-        let first = round.failed.both(self.members.in_sync()).first();
+        let nobody = round.done.both(self.legs.in_sync()).is_empty();
+        let first = round.failed.both(self.legs.in_sync()).first();
         for leg in round.failed.iter() {
             let stays = nobody && Some(leg) == first;
             match stays {
@@ -439,22 +435,20 @@ impl Mirror {
         self.propose();
     }
 
-    fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
-        if self.members.in_sync() == Legs::one(leg) {
+    pub(super) fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
+        if self.legs.last_in_sync() == Some(leg) {
             return self.stays(leg);
         }
-        if !self.members.writable().has(leg) {
+        if !self.legs.writable().has(leg) {
             return;
         }
-        self.begin_missed(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            // Another one is in sync: what it lost as the last one it is to get anew.
-            if it.contents.cut().is_some() {
-                it.contents.lose_all();
-            }
-            it.gave_up = false;
-        }
+        let missed = self.missed_on_leave(leg);
         self.forget_rebuild(leg);
+        let it = &mut self.legs[leg];
+        it.gave_up = false;
+        if let Some(stale) = it.stale_mut() {
+            stale.missed = missed;
+        }
         self.news(News::Left(leg, outcome));
         self.bad_without(leg);
         self.without_copies(leg);

@@ -12,19 +12,19 @@
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
 //! one that hangs may take that too: then what waits for a copy waits for it.
 use super::accept::Acceptance;
-use super::contents::Contents;
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
+use super::leg::{Change, Cut};
 use super::legs::{Legs, Round, Ticket, Work};
 use super::planted::{Bug, has};
-use super::{Mirror, News, Request};
+use super::{Leg, Mirror, News, Request};
 use block::Outcome;
 use block::Range;
 
 impl Mirror {
     /// Whoever waits for legs that have left goes on without them.
     pub(super) fn drop_left_legs(&mut self) {
-        while let Some(leg) = self.members.pop_left() {
+        while let Some(leg) = self.legs.pop_left() {
             self.drop_left_leg(leg);
         }
     }
@@ -50,7 +50,7 @@ impl Mirror {
                 self.io_done(id, leg, gone);
             }
         }
-        debug_assert!(!self.members.writable().has(leg));
+        debug_assert!(!self.legs.writable().has(leg));
     }
 
     /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
@@ -72,7 +72,7 @@ impl Mirror {
         round.end(ticket.leg, outcome);
         if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
             self.lose(ticket.leg, outcome);
-            if self.members.in_sync().has(ticket.leg) {
+            if self.legs.in_sync().has(ticket.leg) {
                 self.report_loss(ticket, outcome);
             }
         }
@@ -82,22 +82,27 @@ impl Mirror {
     /// the last one in sync, and has nothing when it returns. What was written to it could make the
     /// file as long again, with zeroes in the hole that nothing tells from data.
     pub(super) fn is_cut_short(&mut self, leg: u8) {
-        let last = self.members.in_sync() == Legs::one(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            if last {
-                it.contents.cut_as_last();
-            } else if !has(Bug::ShrunkUnlike) {
-                it.contents.lose_all();
-            } else if !it.contents.is_void() {
-                it.contents = Contents::Kept;
-            }
+        if self.legs.last_in_sync() != Some(leg) {
+            self.void_leg(leg, Outcome::CutShort);
+        } else if self.legs[leg].cut().is_none() {
+            let cut = Cut::default(); // nothing else has what it has
+            self.legs.change(leg, Change::Truncate(cut));
         }
-        if last {
-            return; // nothing else has what it has
+    }
+
+    /// None of the data of a leg count any more, while another one is in sync: it leaves.
+    pub(super) fn void_leg(&mut self, leg: u8, outcome: Outcome) {
+        let takes_part = self.legs.writable().has(leg);
+        let is_ignored = has(Bug::ShrunkUnlike) && !self.legs[leg].is_void();
+        if takes_part {
+            self.drop_leg(leg, outcome);
         }
-        match self.members.writable().has(leg) {
-            true => self.lose(leg, Outcome::CutShort),
-            false => self.wake = true,
+        if let Some(stale) = self.legs[leg].stale_mut() {
+            stale.is_void = !is_ignored || outcome != Outcome::CutShort;
+        }
+        self.wake = true;
+        if takes_part {
+            self.propose();
         }
     }
 
@@ -105,16 +110,10 @@ impl Mirror {
     /// last one in sync stays, and all I/O on it fails until a user accepts the loss: when the
     /// sanitize operation is over, nothing tells its zeroes from data.
     pub(super) fn is_erased(&mut self, leg: u8) {
-        if self.members.in_sync() == Legs::one(leg) {
+        if self.legs.last_in_sync() == Some(leg) {
             return self.last_was_cut(leg, 0);
         }
-        if let Some(it) = self.leg_mut(leg) {
-            it.contents.lose_all();
-        }
-        match self.members.writable().has(leg) {
-            true => self.lose(leg, Outcome::Erased),
-            false => self.wake = true,
-        }
+        self.void_leg(leg, Outcome::Erased);
     }
 
     /// The leg has another size now. One that is smaller than the mirror needs, if only for a
@@ -123,17 +122,17 @@ impl Mirror {
     pub fn leg_resized(&mut self, leg: u8, leg_bytes: u64, now_ns: u64) {
         self.at(now_ns);
         let mirror_bytes = self.committed.geometry.bytes;
-        let Some(place) = self.leg(leg).map(|it| it.committed.place) else {
+        let Some(place) = self.place(leg) else {
             return;
         };
         let end = leg_bytes.saturating_sub(place.data_offset);
         if end >= mirror_bytes || self.read_only {
             return;
         }
-        if self.members.in_sync() == Legs::one(leg) {
+        if self.legs.last_in_sync() == Some(leg) {
             self.last_was_cut(leg, end);
         }
-        let takes_part = self.members.writable().has(leg);
+        let takes_part = self.legs.writable().has(leg);
         self.is_cut_short(leg);
         if !takes_part {
             self.spare_lost(leg);
@@ -145,12 +144,15 @@ impl Mirror {
 
     /// The last leg in sync has lost all from byte `end` of the mirror on.
     fn last_was_cut(&mut self, leg: u8, end: u64) {
-        let Some(it) = self.leg_mut(leg) else {
-            return;
-        };
-        if it.contents.cut_at(end) {
+        let before = self.legs[leg].cut_end();
+        if before.is_none_or(|before| end < before) {
             self.news(News::Cut(leg, end));
         }
+        // A user who accepted what it lost has not accepted this.
+        self.legs.change(
+            leg,
+            Change::Truncate(Cut::at(before.map_or(end, |it| it.min(end)))),
+        );
         // It is to be on the leg, for the next start.
         self.startup.needs_write |= !self.read_only;
         self.wake = true;
@@ -159,15 +161,13 @@ impl Mirror {
     /// Whether a leg has lost some of what it had as the last one in sync, and no user has accepted
     /// that.
     pub fn was_cut(&self, leg: u8) -> bool {
-        let end = self.leg(leg).and_then(|it| it.contents.unaccepted_end());
-        end.is_some()
+        self.legs.get(leg).is_some_and(Leg::has_unaccepted_cut)
     }
 
     /// What a leg is to say of where it was cut: only one that is in sync does.
     pub(super) fn cut_at(&self, leg: u8) -> u64 {
         let last = self.committed.geometry.bytes.saturating_sub(1);
-        let it = self.leg(leg).filter(|_| self.members.in_sync().has(leg));
-        let cut = it.and_then(|it| it.contents.cut());
+        let cut = self.legs[leg].cut();
         let cut = cut.filter(|cut| cut.acceptance != Acceptance::Marked);
         let end = cut.and_then(|cut| cut.end);
         end.map_or(0, |end| end.max(1).min(last))
@@ -175,24 +175,21 @@ impl Mirror {
 
     /// Whether a leg says something else of that.
     pub(super) fn has_cut_to_commit(&self) -> bool {
-        let says = |leg: u8| self.leg(leg).map_or(0, |it| it.committed.cut_at);
-        self.members
-            .in_sync()
-            .iter()
-            .any(|leg| says(leg) != self.cut_at(leg))
+        let mut legs = self.legs.in_sync().iter();
+        legs.any(|leg| self.legs[leg].committed.cut_at != self.cut_at(leg))
     }
 
     /// Superblocks were written: what they say of cuts holds.
     pub(super) fn cut_committed(&mut self) {
-        for leg in self.members.in_sync().iter() {
-            let is_said = |it: &&mut super::Leg| {
-                let acceptance = it.contents.cut().map(|cut| cut.acceptance);
-                acceptance == Some(Acceptance::Marked) && it.committed.cut_at == 0
-            };
-            let Some(it) = self.leg_mut(leg).filter(is_said) else {
+        for leg in self.legs.in_sync().iter() {
+            let it = &self.legs[leg];
+            let is_marked = it
+                .cut()
+                .is_some_and(|cut| cut.acceptance == Acceptance::Marked);
+            if !is_marked || it.committed.cut_at != 0 {
                 continue;
-            };
-            it.contents = Contents::Kept;
+            }
+            self.legs.change(leg, Change::Accepted);
             // What could not be read is tried again.
             self.unreadable.retry_at(self.now_ns);
             self.copies_anew();
@@ -202,9 +199,9 @@ impl Mirror {
     /// Whether the last leg in sync has lost some of a range: it was smaller for a moment, or
     /// sanitized.
     pub(super) fn has_lost(&self, range: Range) -> bool {
-        let last = self.members.in_sync().first().and_then(|leg| self.leg(leg));
-        let cut_end = last.and_then(|it| it.contents.end());
-        self.members.in_sync().count() == 1 && cut_end.is_some_and(|end| range.end > end)
+        let last = self.legs.last_in_sync();
+        let cut_end = last.and_then(|leg| self.legs[leg].cut_end());
+        cut_end.is_some_and(|end| range.end > end)
     }
 
     /// Whether a ticket asks for no bytes of the leg, or is for a heartbeat.
@@ -226,7 +223,7 @@ impl Mirror {
 
     /// Whether a leg was asked for something that it has lost.
     pub(super) fn is_behind_cut(&self, ticket: Ticket) -> bool {
-        let Some(end) = self.leg(ticket.leg).and_then(|it| it.contents.end()) else {
+        let Some(end) = self.legs[ticket.leg].cut_end() else {
             return false;
         };
         let range = match ticket.work {
@@ -246,9 +243,9 @@ impl Mirror {
     /// A leg that was cut short while it was the last one in sync leaves as soon as it is not: by
     /// then it may be as long again, with zeroes.
     pub(super) fn leave_cut(&mut self) {
-        let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.contents.cut().is_some());
-        if self.members.in_sync().count() > 1
-            && let Some(leg) = self.members.in_sync().iter().find(cut)
+        let cut = |leg: &u8| self.legs[*leg].cut().is_some();
+        if self.legs.in_sync().count() > 1
+            && let Some(leg) = self.legs.in_sync().iter().find(cut)
         {
             self.is_cut_short(leg);
         }

@@ -10,24 +10,20 @@
 use super::accept::Accepting;
 use super::bad::Bad;
 use super::commit::SuperblockUpdate;
-use super::contents::Contents;
 use super::copy::Copies;
 use super::dirty_log::DirtyLog;
+use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
-use super::members::{Member, Members};
 use super::planted;
 use super::resync::Diverged;
-use super::spare::Spare;
 use super::startup::{StartState, Startup};
 use super::unreadable::Unreadable;
-use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
+use super::{Changes, CheckReport, Config, Mirror, News, Start};
 use crate::assembly::degraded::Record;
 use crate::assembly::{Role, Why};
-use crate::copies::Chosen;
-use crate::limits::LEGS_MAX;
 use crate::ownership::Ownership;
-use crate::superblock::LegState;
+use crate::superblock::LegState as Recorded;
 use crate::{Name, Properties, Superblock};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -67,32 +63,6 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 /// Of a leg that executes nothing late.
 const NO_FENCE: u64 = 0;
 
-impl Leg {
-    pub(super) fn new(found: &Chosen) -> Box<Self> {
-        Box::new(Self {
-            committed: found.superblock,
-            proposed: found.superblock,
-            copy: found.copy,
-            confirmed: 0,
-            marked_from: 0,
-            in_flight: 0,
-            late_until_ns: 0,
-            gave_up: false,
-            errors: 0,
-            repaired: 0,
-            rescued: 0,
-            bad_full: None,
-            fresh: None,
-            discarded: false,
-            contents: Contents::Kept,
-            since_event: found.superblock.event,
-            missed: None,
-            spare: Spare::Missing,
-            is_probed: false,
-        })
-    }
-}
-
 impl Mirror {
     /// Begins to run what was assembled.
     pub fn start(start: &Start<'_>, mut ownership: Ownership, config: Config, now_ns: u64) -> Self {
@@ -113,14 +83,12 @@ impl Mirror {
             read_only: assembly.read_only,
             loss: Loss::default(),
             wake: true,
-            legs: (0..LEGS_MAX).map(|_| None).collect(),
+            legs: LegTable::default(),
             state,
             committed: Box::new(state),
             accepting: Accepting::default(),
             changes: Changes::default(),
             required: Legs::default(),
-            members: Members::new(),
-            verified: Legs::default(),
             update: SuperblockUpdate::default(),
             sequence: state.sequence,
             unverified_until_ns: 0,
@@ -157,26 +125,29 @@ impl Mirror {
             };
             let slot = found.superblock.slot;
             self.sequence = self.sequence.max(found.superblock.sequence);
-            let mut leg = Leg::new(found);
-            let why = Why::Discarded;
-            leg.discarded = matches!(role, Role::Behind { why: it, .. } if *it == why);
-            match role {
-                // Without writing nothing is made alike: one of them speaks for all.
-                Role::InSync if self.read_only && !self.members.in_sync().is_empty() => {}
-                Role::InSync => {
-                    self.members.set(slot, Member::InSync);
-                    leg.since_event = self.state.event;
-                    let cut_at = found.superblock.cut_at;
-                    if cut_at > 0 && !planted::has(planted::Bug::CutForgotten) {
-                        leg.contents.cut_at(cut_at);
-                    }
+            if matches!(role, Role::Unusable(_)) && self.legs.get(slot).is_some() {
+                continue; // a removed leg, whose slot another one has
+            }
+            let mut stale = Box::<Stale>::default();
+            stale.is_discarded = matches!(role, Role::Behind { why, .. } if *why == Why::Discarded);
+            let cut_at = found.superblock.cut_at;
+            let is_cut = cut_at > 0 && !planted::has(planted::Bug::CutForgotten);
+            let state = match role {
+                // Without writing legs can't be resynced: one of them is read.
+                Role::InSync if self.read_only && !self.legs.in_sync().is_empty() => {
+                    LegState::Missing(stale)
                 }
+                Role::InSync if is_cut => LegState::Truncated(Cut::at(cut_at)),
+                Role::InSync => LegState::InSync,
                 Role::Behind { .. } if !self.read_only => {
                     let late_until_ns = start.late_until_ns.get(at).copied();
-                    let late_until_ns = late_until_ns.unwrap_or(NO_FENCE);
-                    self.members.set(slot, Member::Waiting(late_until_ns));
+                    LegState::Fenced(stale, late_until_ns.unwrap_or(NO_FENCE))
                 }
-                Role::Behind { .. } | Role::Unusable(_) => {}
+                Role::Behind { .. } | Role::Unusable(_) => LegState::Missing(stale),
+            };
+            let mut leg = Leg::new(found.superblock, found.copy, state);
+            if leg.stale().is_none() {
+                leg.since_event = self.state.event;
             }
             if at == assembly.newest {
                 *self.startup.newest = found.superblock;
@@ -184,9 +155,7 @@ impl Mirror {
             if assembly.lagging.contains(&at) {
                 self.startup.lagging.add(slot);
             }
-            if let Some(place) = self.legs.get_mut(usize::from(slot)) {
-                *place = Some(leg);
-            }
+            self.legs.insert(slot, leg);
         }
         // A leg that lags is rebuilt, and has the last copies that it had, as one that is away.
         let lags = |role: &Role| matches!(role, Role::Behind { why: Why::Lags, .. });
@@ -201,8 +170,8 @@ impl Mirror {
         let legs = self.state.entries().count();
         self.log.reserve(ios);
         self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
-        self.startup.begin_reading(self.members.in_sync());
-        for leg in self.members.in_sync().iter() {
+        self.startup.begin_reading(self.legs.in_sync());
+        for leg in self.legs.in_sync().iter() {
             self.read_pages(leg, 0);
         }
         self
@@ -211,7 +180,7 @@ impl Mirror {
     /// Pages of a leg's bitmap were read; from `next` on there are more.
     pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
         match next {
-            Some(first) if self.members.in_sync().has(leg) || self.startup.is_running() => {
+            Some(first) if self.legs.in_sync().has(leg) || self.startup.is_running() => {
                 self.read_pages(leg, first);
             }
             _ if self.startup.is_reading() => {
@@ -248,7 +217,7 @@ impl Mirror {
         self.leave_cut();
         if now_ns >= self.errors_halved_ns.saturating_add(HOUR_NS) {
             self.errors_halved_ns = now_ns;
-            for leg in self.legs.iter_mut().flatten() {
+            for (_, leg) in self.legs.iter_mut() {
                 leg.errors /= 2;
             }
         }
@@ -366,7 +335,7 @@ impl Mirror {
         Record {
             lineage: self.lineage,
             event: self.committed.event + 1,
-            in_sync: self.members.in_sync().0,
+            in_sync: self.legs.in_sync().0,
             clean: false,
             ..committed
         }
@@ -416,7 +385,7 @@ impl Mirror {
             && self.startup.is_running()
             && matches!(self.stop, Stop::Clearing)
             && self.log.is_written()
-            && !self.legs.iter().flatten().any(|leg| leg.is_busy())
+            && !self.has_busy_leg()
             && self.diverged.is_empty()
     }
 
@@ -434,7 +403,7 @@ impl Mirror {
         );
         let busy = self.ios().next().is_some()
             || self.copies.jobs.iter().any(Option::is_some)
-            || self.legs.iter().flatten().any(|leg| leg.is_busy())
+            || self.has_busy_leg()
             || !self.update.is_idle()
             || self.is_unverified() && !self.update.is_broken()
             || self.log.is_clearing()
@@ -463,7 +432,7 @@ impl Mirror {
         match self.stop {
             Stop::No => unreachable!("it stops"),
             Stop::Draining => {
-                let round = self.flush_all(self.members.writable(), Work::Stop);
+                let round = self.flush_all(self.legs.writable(), Work::Stop);
                 self.set_stop(Stop::Flushing(round));
             }
             Stop::Flushing(round) if !round.waits.is_empty() => {}
@@ -493,7 +462,7 @@ impl Mirror {
             // Once more, with those that stay; if none can flush the stop is unclean.
             self.set_stop(Stop::Draining);
             self.leave(round);
-            if round.done.both(self.members.in_sync()).is_empty() {
+            if round.done.both(self.legs.in_sync()).is_empty() {
                 self.update.set_broken();
             }
         } else {
@@ -524,14 +493,20 @@ impl Mirror {
         self.news(News::Stopped(clean));
     }
 
+    /// Whether a leg has I/O that a stop waits for.
+    pub(super) fn has_busy_leg(&self) -> bool {
+        let is_busy = |leg: &Leg| leg.in_flight > u32::from(leg.is_probed);
+        self.legs.iter().any(|(_, leg)| is_busy(leg))
+    }
+
     /// Whether a leg waits to return.
     fn is_waited_for(&self) -> bool {
-        let waits = |leg: u8| matches!(self.members.get(leg), Member::Waiting(_));
-        self.all_slots().any(waits)
+        let mut legs = self.legs.iter();
+        legs.any(|(_, leg)| matches!(leg.state(), LegState::Fenced(..)))
     }
 }
 
 /// Whether a leg is being rebuilt by what `state` says.
 pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
-    matches!(state.state(leg), Some(LegState::Rebuilding(_)))
+    matches!(state.state(leg), Some(Recorded::Rebuilding(_)))
 }

@@ -39,9 +39,7 @@ impl Mirror {
     /// that a flush has failed for that.
     pub fn gives_up_writes(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
-        if let Some(it) = self.leg_mut(leg) {
-            it.gave_up = true;
-        }
+        self.legs[leg].gave_up = true;
     }
 
     /// How often the mirror has given up unflushed writes: a change that began before that and is
@@ -62,13 +60,13 @@ impl Mirror {
     /// A flush has failed on the last leg in sync.
     pub(super) fn report_loss(&mut self, ticket: Ticket, outcome: Outcome) {
         self.note_poorer();
-        let gave_up = self.leg_mut(ticket.leg).map(|it| &mut it.gave_up);
-        if !gave_up.is_some_and(core::mem::take) && outcome == Outcome::PathError {
+        let gave_up = core::mem::take(&mut self.legs[ticket.leg].gave_up);
+        if !gave_up && outcome == Outcome::PathError {
             return; // it could not be asked
         }
         self.bad_again(ticket.leg);
         // Who is being rebuilt may have what that one has not any more.
-        for leg in self.members.rebuilding().iter() {
+        for leg in self.legs.rebuilding().iter() {
             self.lose(leg, outcome);
         }
         self.repeat_changes(ticket.leg);
@@ -115,12 +113,12 @@ impl Mirror {
 
     /// An event has happened.
     pub(super) fn settle_loss(&mut self) {
-        self.loss.poorer &= !self.required.without(self.members.in_sync()).is_empty();
+        self.loss.poorer &= !self.required.without(self.legs.in_sync()).is_empty();
     }
 
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
-        let others = !self.required.without(self.members.in_sync()).is_empty() && !self.read_only;
+        let others = !self.required.without(self.legs.in_sync()).is_empty() && !self.read_only;
         self.loss.poorer && others && self.regions(range).any(|it| self.log.is_dirty(it))
     }
 

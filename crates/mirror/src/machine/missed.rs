@@ -15,8 +15,8 @@
 //!
 //! # Limits
 //! An eighth of a byte per region, and as much once more per leg that is not in sync.
+use super::leg::Rebuild;
 use super::legs::Legs;
-use super::members::Rebuild;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
 use crate::Superblock;
@@ -36,71 +36,56 @@ impl Mirror {
     /// Notes a change of `region` for legs that don't get it.
     pub(super) fn note_missed(&mut self, region: u64) {
         self.log.note_unflushed(region);
-        let takers = self.members.writable();
-        for (slot, leg) in self.legs.iter_mut().enumerate() {
-            if let Some(leg) = leg
-                && let Some(missed) = &mut leg.missed
-                && !takers.has(slot as u8)
+        let takers = self.legs.writable();
+        for (slot, leg) in self.legs.iter_mut() {
+            if let Some(missed) = leg.missed_mut()
+                && !takers.has(slot)
             {
                 missed.set(region);
             }
         }
     }
 
-    /// A leg that got writes leaves: what it may lack from now on.
-    pub(super) fn begin_missed(&mut self, leg: u8) {
-        let was_in_sync = self.members.in_sync().has(leg);
-        let known = self.startup.is_running();
-        let regions = self.log.dirty().regions();
-        let before = self.leg_mut(leg).and_then(|it| it.missed.take());
-        // One that was being rebuilt without a set lacks the union.
-        let missed = match before {
-            _ if !known => None,
-            None if was_in_sync => Some(Bitmap::new(regions)),
-            before => before,
-        };
-        let Some(mut missed) = missed else {
-            return;
+    /// Returns the regions that a leg which got writes may lack once it leaves, if they are known.
+    pub(super) fn missed_on_leave(&mut self, leg: u8) -> Option<Bitmap> {
+        if !self.startup.is_running() {
+            return None;
+        }
+        let mut missed = match self.legs[leg].stale_mut() {
+            None => Bitmap::new(self.log.dirty().regions()),
+            // One that was being rebuilt without a set lacks the union.
+            Some(stale) => stale.missed.take()?,
         };
         if !has(Bug::LeftWithoutUnflushed) {
             missed.merge(self.log.unflushed());
         }
         missed.merge(self.diverged.regions());
         missed.merge(self.unreadable.regions());
-        if let Some(it) = self.leg_mut(leg) {
-            it.missed = Some(missed);
-        }
+        Some(missed)
     }
 
     /// Whether what a leg lacks that returns and says `found` is known from its set. Else its own
     /// bits are read, and it lacks the union.
     pub(super) fn advance_missed(&mut self, leg: u8, found: &Superblock) {
         let run = self.ownership.owner().run;
-        let Some(it) = self.leg_mut(leg) else {
-            return;
-        };
+        let it = &mut self.legs[leg];
         // What is older than what it had acknowledged may have come late over it (T9), or the leg
         // was put back; another owner may have given it writes.
         let ours = found.owner.is_some_and(|owner| owner.run == run);
         if !ours || found.sequence < it.committed.sequence {
-            it.missed = None;
+            it.stale_mut().iter_mut().for_each(|it| it.missed = None);
         }
-    }
-
-    /// Whether the leg has a set.
-    pub(super) fn knows_missed(&self, leg: u8) -> bool {
-        self.leg(leg).is_some_and(|it| it.missed.is_some())
     }
 
     /// What a leg is to be given that returns, from when it gets every write.
     pub(super) fn lacks_when_back(&mut self, leg: u8, lack: &Lack) -> Bitmap {
         let regions = self.log.dirty().regions();
-        let known = self.leg_mut(leg).and_then(|it| it.missed.take());
-        let missed = known.unwrap_or_else(|| self.log.dirty().clone());
-        let mut todo = missed.clone();
-        if let Some(it) = self.leg_mut(leg) {
-            it.missed = Some(missed);
-        }
+        let known = self.legs[leg].stale_mut().map(|it| &mut it.missed);
+        let union = self.log.dirty();
+        let mut todo = match known {
+            Some(missed) => missed.get_or_insert_with(|| union.clone()).clone(),
+            None => unreachable!("leg {leg} returns"),
+        };
         if lack.position < self.state.geometry.bytes {
             let first = lack.position >> self.state.geometry.region_shift;
             for region in first..regions {
@@ -123,18 +108,18 @@ impl Mirror {
     /// Legs that are being rebuilt and have all of a range.
     pub(super) fn rebuilt_spares(&self, range: Range) -> Legs {
         let has_all = |leg: &u8| {
-            let rebuild = self.members.rebuild(*leg);
+            let rebuild = self.legs.rebuild(*leg);
             let lacks = |it: &Rebuild| self.regions(range).any(|region| it.lacks(region));
             rebuild.is_some_and(|it| !lacks(it)) || has(Bug::SpareLacks)
         };
-        self.members.rebuilding().iter().filter(has_all).collect()
+        self.legs.rebuilding().iter().filter(has_all).collect()
     }
 
     /// A leg gets every write again: what no other could read it may have.
     pub(super) fn try_skipped_on(&mut self, leg: u8) {
         let mut next = self.unreadable.next_paused(0);
         while let Some(region) = next {
-            let rebuild = self.members.rebuild(leg);
+            let rebuild = self.legs.rebuild(leg);
             if rebuild.is_some_and(|it| !it.lacks(region)) {
                 self.unreadable.retry(region);
             }
@@ -144,9 +129,7 @@ impl Mirror {
 
     /// A spare was read, since no leg in sync could be.
     pub(super) fn is_rescued(&mut self, leg: u8, range: Range) {
-        if let Some(it) = self.leg_mut(leg) {
-            it.rescued += 1;
-        }
+        self.legs[leg].rescued += 1;
         if self.now_ns >= self.rescue_reported_until_ns {
             self.rescue_reported_until_ns = self.now_ns.saturating_add(SAID_NS);
             self.news(News::Rescued(leg, range));

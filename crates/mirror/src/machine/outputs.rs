@@ -60,20 +60,15 @@ impl Mirror {
                 }
             }
         }
-        self.ownership.leases.settle(self.members.writable());
+        self.ownership.leases.settle(self.legs.writable());
         None
     }
 
     fn fate(&self, output: &Output) -> Fate {
         let still = self.stands_still();
         let failed = |leg: u8| self.ownership.leases.failed(leg);
-        let all_failed = || match self
-            .members
-            .in_sync()
-            .iter()
-            .all(|leg| failed(leg).is_some())
-        {
-            true => self.members.in_sync().first().and_then(failed),
+        let all_failed = || match self.legs.in_sync().iter().all(|leg| failed(leg).is_some()) {
+            true => self.legs.in_sync().first().and_then(failed),
             false => None,
         };
         let end = |outcome: Option<Outcome>| outcome.map_or(Fate::Wait, Fate::End);
@@ -104,7 +99,7 @@ impl Mirror {
             return Fate::Go;
         };
         match self.ownership.leases.lapsed().has(ticket.leg) {
-            true if !self.members.writable().has(ticket.leg) => Fate::End(Outcome::PathError),
+            true if !self.legs.writable().has(ticket.leg) => Fate::End(Outcome::PathError),
             true => end(failed(ticket.leg)),
             false if still => end(all_failed()),
             false => Fate::Go,
@@ -140,13 +135,11 @@ impl Mirror {
     #[cold]
     pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
-        let over = self.ownership.is_over() || !self.members.writable().has(leg);
-        let Some(it) = self
-            .leg(leg)
-            .filter(|_| self.ownership.leases.lapsed().has(leg) && !over)
-        else {
+        let over = self.ownership.is_over() || !self.legs.writable().has(leg);
+        let it = &self.legs[leg];
+        if over || !self.ownership.leases.lapsed().has(leg) {
             return false;
-        };
+        }
         if it.late_until_ns > self.now_ns || canary::has(canary::Bug::TakenBackFails) {
             return false;
         }

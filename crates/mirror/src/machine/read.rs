@@ -106,11 +106,11 @@ impl Mirror {
                 .ownership
                 .leases
                 .lapsed()
-                .both(self.members.in_sync())
+                .both(self.legs.in_sync())
                 .is_empty()
-            && self.bad_on(self.members.in_sync(), range).is_empty();
+            && self.bad_on(self.legs.in_sync(), range).is_empty();
         if is_certain {
-            self.members.in_sync()
+            self.legs.in_sync()
         } else {
             Legs::default()
         }
@@ -128,20 +128,20 @@ impl Mirror {
         };
         let range = slot.piece;
         let but = slot.round.failed.with(slot.round.refused);
-        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
-            return self.members.in_sync().without(but);
+        if self.legs.rebuilding().is_empty() && self.legs.verified().is_empty() {
+            return self.legs.in_sync().without(but);
         }
         let spares = match has(Bug::LackingRead) {
-            true => self.members.rebuilding(),
+            true => self.legs.rebuilding(),
             false => self.rebuilt_spares(range),
         };
-        let legs = match self.members.in_sync().without(but) {
+        let legs = match self.legs.in_sync().without(but) {
             up if up.is_empty() || !has(Bug::SpareLacks) => up.with(spares.without(but)),
             up => up,
         };
         // Those that get no writes only where no other can be read.
         let first = Range::new(range.start, 1);
-        match self.verified.is_empty() || self.bad_on(legs, first) != legs {
+        match self.legs.verified().is_empty() || self.bad_on(legs, first) != legs {
             true => legs,
             false => legs.with(self.waiting_spares(range).without(but)),
         }
@@ -150,8 +150,7 @@ impl Mirror {
     /// Whether a spare was the last resort of what was read.
     fn is_last_resort(&self, slot: &Slot, leg: u8) -> bool {
         let but = slot.round.failed.with(slot.round.refused);
-        let in_sync =
-            self.members.in_sync().has(leg) || !self.members.in_sync().without(but).is_empty();
+        let in_sync = self.legs.in_sync().has(leg) || !self.legs.in_sync().without(but).is_empty();
         !in_sync && (!slot.unreadable.is_empty() || self.is_verified(leg))
     }
 
@@ -208,7 +207,7 @@ impl Mirror {
 
     /// Whether there is one again that may be asked: who was not waited for, as others were there.
     fn once_more(&mut self, id: u32) -> bool {
-        let up = self.members.in_sync();
+        let up = self.legs.in_sync();
         let Some(slot) = self.io_mut(id) else {
             return false;
         };
@@ -279,7 +278,7 @@ impl Mirror {
 
     /// Whether a leg that is not in sync has some region of a range.
     fn has_spares_in(&self, range: Range) -> bool {
-        if self.members.rebuilding().is_empty() && self.verified.is_empty() {
+        if self.legs.rebuilding().is_empty() && self.legs.verified().is_empty() {
             return false;
         }
         self.regions(range).any(|region| {
@@ -303,9 +302,7 @@ impl Mirror {
         if matches!(outcome, Outcome::Busy { .. }) {
             return; // it is no fault of the leg's data, nor of what leads there (T6)
         }
-        let Some(it) = self.leg_mut(leg) else {
-            return;
-        };
+        let it = &mut self.legs[leg];
         it.errors += 1;
         if it.errors > most {
             self.lose(leg, outcome);

@@ -5,8 +5,8 @@
 //! on. What was copied is not relied on before that leg has flushed it: its position
 //! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
 //! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
+use super::leg::Step;
 use super::legs::{Round, Work};
-use super::members::Step;
 use super::planted::{Bug, has};
 use super::{Mirror, Output};
 use block::Outcome;
@@ -18,8 +18,8 @@ impl Mirror {
         if self.is_stopping() || self.update.is_broken() {
             return;
         }
-        for leg in self.members.rebuilding().iter() {
-            let it = self.members.rebuild(leg);
+        for leg in self.legs.rebuilding().iter() {
+            let it = self.legs.rebuild(leg);
             let Some(it) = it.filter(|it| it.step == Step::Copying && !it.flushing) else {
                 continue;
             };
@@ -40,7 +40,7 @@ impl Mirror {
             return self.set_step(leg, flushed);
         }
         self.set_step(leg, flushing);
-        if let Some(it) = self.members.rebuild_mut(leg) {
+        if let Some(it) = self.legs.rebuild_mut(leg) {
             it.flushing = true;
         }
         let ticket = self.ticket(leg, Work::Rebuilt);
@@ -49,7 +49,7 @@ impl Mirror {
 
     /// The position that is to be saved now, if one is.
     fn position_due(&self, leg: u8) -> Option<u64> {
-        let (was, it) = (self.position(leg)?, self.members.rebuild(leg)?);
+        let (was, it) = (self.position(leg)?, self.legs.rebuild(leg)?);
         let bytes = self.state.geometry.bytes;
         let shift = self.state.geometry.region_shift;
         if was >= bytes {
@@ -63,8 +63,8 @@ impl Mirror {
 
     /// When a position is to be saved next.
     pub(super) fn rebuild_at(&self) -> u64 {
-        let saves = self.members.rebuilding().iter().filter_map(|leg| {
-            let it = self.members.rebuild(leg);
+        let saves = self.legs.rebuilding().iter().filter_map(|leg| {
+            let it = self.legs.rebuild(leg);
             let it = it.filter(|it| it.step == Step::Copying)?;
             (it.save_at_ns > self.now_ns).then_some(it.save_at_ns)
         });
@@ -73,7 +73,7 @@ impl Mirror {
 
     pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {
         let save_at_ns = self.now_ns + self.config.position_ns;
-        let Some(it) = self.members.rebuild_mut(leg) else {
+        let Some(it) = self.legs.rebuild_mut(leg) else {
             return; // it has left meanwhile
         };
         it.flushing = false;
@@ -94,9 +94,9 @@ impl Mirror {
 
     /// The next region to be copied, and to whom.
     pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
-        let legs = self.members.rebuilding();
+        let legs = self.legs.rebuilding();
         let nexts = legs.iter().filter_map(|leg| {
-            let it = self.members.rebuild(leg)?;
+            let it = self.legs.rebuild(leg)?;
             if !matches!(
                 it.step,
                 Step::Copying | Step::Flushing(_) | Step::Position(_)
@@ -115,7 +115,7 @@ impl Mirror {
         if next.is_none() {
             // What was passed over is looked at again.
             for leg in legs.iter() {
-                if let Some(it) = self.members.rebuild_mut(leg) {
+                if let Some(it) = self.legs.rebuild_mut(leg) {
                     it.cursor = 0;
                 }
             }
@@ -125,7 +125,7 @@ impl Mirror {
 
     /// How many regions a leg lacks that nobody can give it now.
     pub(super) fn stuck(&self, leg: u8) -> u64 {
-        let it = self.members.rebuild(leg);
+        let it = self.legs.rebuild(leg);
         let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
             return 0;
         };
@@ -140,7 +140,7 @@ impl Mirror {
 
     /// A region was copied to a leg, all of it.
     pub(super) fn has_region(&mut self, leg: u8, region: u64) {
-        if let Some(it) = self.members.rebuild_mut(leg) {
+        if let Some(it) = self.legs.rebuild_mut(leg) {
             it.has_region(region);
         }
         self.wake = true;
@@ -149,16 +149,15 @@ impl Mirror {
     /// Legs may have these bytes differently, although no crash was between.
     pub(super) fn differ(&mut self, range: Range) {
         for region in self.regions(range) {
-            if self.members.in_sync().count() > 1 {
+            if self.legs.in_sync().count() > 1 {
                 self.diverged.mark(region, self.now_ns);
             }
             self.diverged.copy_again(region);
-            for leg in self.members.rebuilding().iter() {
-                let it = self.leg_mut(leg);
-                if let Some(missed) = it.and_then(|it| it.missed.as_mut()) {
+            for leg in self.legs.rebuilding().iter() {
+                if let Some(missed) = self.legs[leg].missed_mut() {
                     missed.set(region);
                 }
-                if let Some(it) = self.members.rebuild_mut(leg) {
+                if let Some(it) = self.legs.rebuild_mut(leg) {
                     it.lacks_again(region);
                 }
             }

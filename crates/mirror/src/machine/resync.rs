@@ -182,7 +182,7 @@ impl Mirror {
     }
 
     fn is_alone(&self) -> bool {
-        let alone = self.members.in_sync().count() == 1 && self.required == self.members.in_sync();
+        let alone = self.legs.in_sync().count() == 1 && self.required == self.legs.in_sync();
         let writes = |job: &Job| matches!(job.kind, Kind::Resync(_)) && !job.is_over();
         let writes = self.copies.jobs.iter().flatten().any(writes);
         !self.diverged.is_empty() && alone && !writes
@@ -196,7 +196,7 @@ impl Mirror {
 
     fn flush_copied(&mut self) {
         self.diverged.unflushed = false;
-        self.diverged.flush = Some(self.flush_all(self.members.in_sync(), Work::Resync));
+        self.diverged.flush = Some(self.flush_all(self.legs.in_sync(), Work::Resync));
     }
 
     /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and
@@ -204,7 +204,7 @@ impl Mirror {
     fn alone_unflushed(&mut self, outcome: Outcome) {
         self.diverged.unflushed = true;
         self.diverged.tries = self.diverged.tries.saturating_add(1);
-        if self.members.in_sync().count() > 1 || self.diverged.tries < 2 {
+        if self.legs.in_sync().count() > 1 || self.diverged.tries < 2 {
             return;
         }
         self.copies.pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
@@ -234,7 +234,7 @@ impl Mirror {
     pub(super) fn advance_resync_flush(&mut self) {
         if self.diverged.copied.is_empty()
             || self.diverged.flush.is_some()
-            || self.members.in_sync().count() < 2
+            || self.legs.in_sync().count() < 2
         {
             return;
         }
@@ -251,7 +251,7 @@ impl Mirror {
         let Some(round) = self.flush_ended(|it| &mut it.diverged.flush, leg, outcome) else {
             return;
         };
-        if !self.members.in_sync().without(round.done).is_empty() {
+        if !self.legs.in_sync().without(round.done).is_empty() {
             // Once more; where the last leg can't flush, that is later.
             self.diverged.copied.append(&mut self.diverged.flushing);
             return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));

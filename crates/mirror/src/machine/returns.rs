@@ -6,17 +6,18 @@
 //! before what is said now. Where this engine does not know what it got (`missed`), its own intents
 //! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
 //! all pages of the bitmap; then an event says that it is being rebuilt.
-use super::contents::Contents;
+use super::leg::{Change, Leg, LegState, Rebuild, Step};
 use super::legs::Work;
 use super::lifecycle::is_rebuilding;
-use super::members::{Member, Rebuild, Step};
 use super::planted::{Bug, has};
-use super::{Leg, Mirror, News, Output};
+use super::{Mirror, News, Output};
 use crate::assembly::{Role, Wishes, assemble};
 use crate::copies::{Chosen, NoLeg};
+use crate::limits::LEGS_MAX;
 use crate::ownership::Watch;
-use crate::superblock::{Lack, LegState};
+use crate::superblock::{Lack, LegState as Recorded};
 use crate::{Label, Superblock};
+use alloc::boxed::Box;
 use block::Outcome;
 
 /// Why a leg that is reachable can't return.
@@ -47,24 +48,18 @@ impl Mirror {
     /// on (T9). It is read, and rebuilt.
     pub fn leg_found(&mut self, leg: u8, fence_ns: u64, now_ns: u64) {
         self.at(now_ns);
-        if self.members.writable().has(leg) || self.changes.removing.has(leg) || self.read_only {
+        if self.legs.writable().has(leg) || self.changes.removing.has(leg) || self.read_only {
             return;
         }
-        if self.leg(leg).is_none() {
-            // It was not there at the start: what it says is read first.
-            let Some(place) = self.legs.get_mut(usize::from(leg)) else {
-                return;
-            };
+        if self.legs.get(leg).is_none() {
+            // It was not there at the start: its superblocks are read first.
             self.ownership.leases.forget(leg);
             let superblock = self.state.on(leg, self.state.place);
-            *place = Some(Leg::new(&Chosen {
-                superblock,
-                copy: 0,
-                other: Ok(0),
-            }));
+            let state = LegState::Missing(Box::default());
+            self.legs.insert(leg, Leg::new(superblock, 0, state));
         }
-        if let Member::Missing | Member::Waiting(_) = self.members.get(leg) {
-            self.members.set(leg, Member::Waiting(fence_ns));
+        if let LegState::Missing(_) | LegState::Fenced(..) = self.legs[leg].state() {
+            self.legs.change(leg, Change::Fence(fence_ns));
         }
         self.spare_found(leg, now_ns);
         self.startup.needs_write = true;
@@ -75,9 +70,9 @@ impl Mirror {
     /// can't.
     pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
-        if self.members.writable().has(leg) {
+        if self.legs.writable().has(leg) {
             self.lose(leg, Outcome::PathError);
-            if self.members.in_sync().has(leg) {
+            if self.legs.in_sync().has(leg) {
                 self.note_poorer();
             }
             return;
@@ -87,48 +82,46 @@ impl Mirror {
         self.forget_rebuild(leg);
     }
 
-    pub(super) fn set_member(&mut self, leg: u8, next: Member) {
-        self.members.set(leg, next);
+    pub(super) fn change_leg(&mut self, leg: u8, change: Change) {
+        self.legs.change(leg, change);
         self.wake = true;
     }
 
     /// The rebuild of a leg takes a step.
     pub(super) fn set_step(&mut self, leg: u8, step: Step) {
-        if let Some(it) = self.members.rebuild_mut(leg) {
+        if let Some(it) = self.legs.rebuild_mut(leg) {
             it.step = step;
         }
         self.wake = true;
     }
 
     pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
-        0..self.legs.len() as u8
+        0..LEGS_MAX as u8
     }
 
     /// Whether a leg is on its way, so that others wait.
     pub(super) fn returns(&self) -> bool {
-        let on_way = |leg: u8| match self.members.get(leg) {
-            Member::Superblocks | Member::Bitmap(_) => true,
-            Member::Rebuilding(it) => matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
-            Member::Missing | Member::Waiting(_) | Member::InSync => false,
-        };
-        self.all_slots().any(on_way)
+        use LegState::*;
+        self.legs.iter().any(|(_, leg)| match leg.state() {
+            Inspecting(_) | ReadingBitmap(..) => true,
+            Rebuilding(_, it) => matches!(it.step, Step::WriteAll(_) | Step::Event(_)),
+            Missing(_) | Fenced(..) | InSync | Truncated(_) => false,
+        })
     }
 
     /// When the next leg may return.
     pub(super) fn return_at(&self) -> u64 {
-        let fences = self
-            .all_slots()
-            .filter_map(|leg| match *self.members.get(leg) {
-                Member::Waiting(fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
-                _ => None,
-            });
+        let fences = self.legs.iter().filter_map(|(_, leg)| match *leg.state() {
+            LegState::Fenced(_, fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
+            _ => None,
+        });
         fences.min().unwrap_or(u64::MAX)
     }
 
     /// The next leg returns, if it may.
     pub(super) fn advance_returns(&mut self) {
-        for leg in self.members.rebuilding().iter() {
-            let step = self.members.rebuild(leg).map(|it| it.step);
+        for leg in self.legs.rebuilding().iter() {
+            let step = self.legs.rebuild(leg).map(|it| it.step);
             if let Some(Step::WriteAll(lack)) = step
                 && !self.log.is_writing_all()
             {
@@ -142,11 +135,11 @@ impl Mirror {
         if let Some(leg) = due
             && let Some(lack) = self.blank(leg)
         {
-            self.set_member(leg, Member::Bitmap(lack));
+            self.change_leg(leg, Change::ReadBitmap(lack));
             self.own_intents_read(leg);
         } else if let Some(leg) = due {
             self.close_spare(leg);
-            self.set_member(leg, Member::Superblocks);
+            self.change_leg(leg, Change::Inspect);
             self.ownership.leases.begin_return(leg, self.now_ns);
             let ticket = self.ticket(leg, Work::Return);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
@@ -159,13 +152,13 @@ impl Mirror {
     }
 
     fn may_return(&self, leg: u8) -> bool {
-        let is_quiet = self.leg(leg).is_some_and(|leg| leg.in_flight == 0);
-        (is_quiet || has(Bug::BackBeforeFence)) && self.is_due(leg)
+        self.is_due(leg) && (self.legs[leg].in_flight == 0 || has(Bug::BackBeforeFence))
     }
 
     /// Whether a leg may return as soon as it has nothing under way.
     pub(super) fn is_due(&self, leg: u8) -> bool {
-        let Member::Waiting(fence_ns) = *self.members.get(leg) else {
+        let state = self.legs.get(leg).map(Leg::state);
+        let Some(&LegState::Fenced(_, fence_ns)) = state else {
             return false;
         };
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
@@ -179,8 +172,8 @@ impl Mirror {
     }
 
     fn turn_away(&mut self, leg: u8, why: Unfit) {
-        if self.members.is_returning(leg) {
-            self.set_member(leg, Member::Missing);
+        if self.legs.is_returning(leg) {
+            self.change_leg(leg, Change::Leave);
             // Copies that read from it go on without it.
             self.spare_lost(leg);
             self.news(News::Unfit(leg, why));
@@ -189,7 +182,7 @@ impl Mirror {
 
     /// What a leg says that returns.
     pub(super) fn returned(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
-        if !matches!(self.members.get(leg), Member::Superblocks) {
+        if !matches!(self.legs[leg].state(), LegState::Inspecting(_)) {
             return; // lost meanwhile
         }
         let found = match found {
@@ -204,15 +197,15 @@ impl Mirror {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
                 self.advance_missed(leg, &found.superblock);
-                let known = self.knows_missed(leg);
-                if let Some(it) = self.leg_mut(leg) {
-                    it.committed = found.superblock;
-                    it.copy = found.copy;
-                    it.committed.confirmed = 0; // who was in sync then may have been another one
-                    (it.confirmed, it.marked_from) = (0, 0);
-                }
+                let it = &mut self.legs[leg];
+                it.committed = found.superblock;
+                it.copy = found.copy;
+                it.committed.confirmed = 0; // another leg may have been in sync then
+                it.confirmed = 0;
+                it.marked_from = 0;
+                let known = it.missed().is_some();
                 self.ownership.leases.found(leg);
-                self.set_member(leg, Member::Bitmap(lack));
+                self.change_leg(leg, Change::ReadBitmap(lack));
                 // All of it is copied anyhow, or it got nothing that we don't know of.
                 match lack.position == 0 || known {
                     true => self.own_intents_read(leg),
@@ -229,7 +222,7 @@ impl Mirror {
         let leases = &mut self.ownership.leases;
         match leases.watch(leg, other, found.sequence, self.now_ns) {
             Watch::Free => return false,
-            Watch::Until(until_ns) => self.set_member(leg, Member::Waiting(until_ns)),
+            Watch::Until(until_ns) => self.change_leg(leg, Change::Fence(until_ns)),
             Watch::Lives(label) => self.turn_away(leg, Unfit::Owned(label)),
         }
         true
@@ -249,8 +242,9 @@ impl Mirror {
         if superblock.sequence.saturating_sub(AHEAD_MAX) > self.sequence {
             return Err(Unfit::Ahead);
         }
-        let us = self.members.in_sync().first().and_then(|leg| self.leg(leg));
-        let us = us.ok_or(Unfit::Parted)?;
+        let us = self.legs.in_sync().first().ok_or(Unfit::Parted)?;
+        let us = &self.legs[us];
+        let stale = self.legs[leg].stale();
         let now = Superblock {
             sequence: self.sequence,
             confirmed: 0,
@@ -258,14 +252,14 @@ impl Mirror {
         };
         let wishes = Wishes {
             without: true,
-            discard: self.leg(leg).and_then(|leg| leg.discarded.then_some(1)),
+            discard: stale.and_then(|it| it.is_discarded.then_some(1)),
         };
         let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
         match (both.newest, both.roles[1], both.next.state(leg)) {
             (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
-            (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => {
-                let nothing = self.leg(leg).is_some_and(|leg| leg.contents.is_void());
-                let position = if nothing { 0 } else { lack.position };
+            (0, Role::Behind { .. }, Some(Recorded::Stale(lack))) => {
+                let is_void = self.legs[leg].is_void();
+                let position = if is_void { 0 } else { lack.position };
                 Ok(Lack { position, ..lack })
             }
             _ => Err(Unfit::Parted),
@@ -274,7 +268,7 @@ impl Mirror {
 
     /// All is known that may differ on the leg: from now on it gets every write.
     pub(super) fn own_intents_read(&mut self, leg: u8) {
-        let Member::Bitmap(lack) = *self.members.get(leg) else {
+        let LegState::ReadingBitmap(_, lack) = *self.legs[leg].state() else {
             return; // lost meanwhile
         };
         if !self.bad_returns(leg, lack.position == 0) {
@@ -286,20 +280,20 @@ impl Mirror {
         }
         let now_ns = self.now_ns;
         let save_at_ns = now_ns + self.config.position_ns;
-        if let Some(it) = self.leg_mut(leg) {
-            // It is fenced by now (T9).
-            it.late_until_ns = it.late_until_ns.min(now_ns);
-            it.contents.begin_anew();
-        }
+        let it = &mut self.legs[leg];
+        // It is fenced by now (T9).
+        it.late_until_ns = it.late_until_ns.min(now_ns);
+        // It gets everything anew; until it is in sync, none of its earlier data count.
+        it.stale_mut().iter_mut().for_each(|it| it.cut_end = None);
         let rebuild = Rebuild::new(lack, lacking, save_at_ns);
-        self.set_member(leg, Member::Rebuilding(rebuild));
+        self.change_leg(leg, Change::Rebuild(rebuild));
         self.try_skipped_on(leg);
         self.begin_write_all();
     }
 
     /// An event says that it is being rebuilt, or how far it is.
     pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
-        match self.members.rebuild(leg).map(|it| it.step) {
+        match self.legs.rebuild(leg).map(|it| it.step) {
             Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
                 self.set_step(leg, Step::Copying);
                 self.news(News::Rebuilding(leg));
@@ -311,24 +305,20 @@ impl Mirror {
         }
     }
 
-    /// It is in sync, durably.
-    pub(super) fn has_rebuilt(&mut self, leg: u8, rebuild: &Rebuild) {
-        // What failed on the others while that was being said.
-        let mut next = rebuild.next(0);
-        while let Some(region) = next {
+    /// A rebuilt leg is in sync, durably.
+    pub(super) fn join(&mut self, leg: u8) {
+        // Failures of other legs while that was committed.
+        let rebuild = self.legs.rebuild(leg);
+        let mut next = rebuild.and_then(|it| it.next(0));
+        while let (Some(region), Some(it)) = (next, rebuild) {
             self.diverged.mark(region, self.now_ns);
-            next = rebuild.next(region + 1);
+            next = it.next(region + 1);
         }
-        let since_event = self.state.event;
-        if let Some(it) = self.leg_mut(leg) {
-            it.missed = None;
-            it.errors = 0;
-            it.bad_full = None;
-            it.discarded = false;
-            it.contents = Contents::Kept;
-            it.since_event = since_event;
-        }
-        self.wake = true;
+        self.change_leg(leg, Change::Join);
+        let it = &mut self.legs[leg];
+        it.errors = 0;
+        it.bad_full = None;
+        it.since_event = self.state.event;
         // An old flush covers all of what it has.
         for slot in self.slots.values_mut().flatten() {
             let waits = slot.round.waits.has(leg);
@@ -344,14 +334,16 @@ impl Mirror {
 
     /// A leg leaves, or is not coming after all.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
-        self.close_spare(leg);
-        self.members.set(leg, Member::Missing);
+        if self.legs.get(leg).is_some() {
+            self.close_spare(leg);
+            self.legs.change(leg, Change::Leave);
+        }
     }
 
     /// Up to where a leg was said to have been copied.
     pub(super) fn position(&self, leg: u8) -> Option<u64> {
         match self.state.state(leg)? {
-            LegState::Rebuilding(lack) => Some(lack.position),
+            Recorded::Rebuilding(lack) => Some(lack.position),
             _ => None,
         }
     }

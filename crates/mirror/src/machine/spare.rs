@@ -15,13 +15,13 @@
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
 //! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
 //! count.
+use super::leg::{Leg, LegState};
 use super::legs::{Legs, Ticket, Work};
-use super::members::Member;
 use super::planted::{Bug, has};
-use super::{Leg, Mirror, Output};
+use super::{Mirror, Output};
 use crate::bitmap::Bitmap;
 use crate::copies::{Chosen, NoLeg};
-use crate::superblock::LegState;
+use crate::superblock::LegState as Recorded;
 use block::Outcome;
 use block::Range;
 
@@ -29,9 +29,10 @@ use block::Range;
 const AGAIN_NS: u64 = 10_000_000_000;
 
 /// Whether a leg may be read that gets no writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Spare {
     /// It can't be reached, or gets writes, or is about to return.
+    #[default]
     Missing,
     /// Its superblocks are read at that time.
     Due(u64),
@@ -52,47 +53,36 @@ pub(super) struct Verified {
     position: u64,
 }
 
-impl Leg {
-    /// Whether it has something that a stop waits for.
-    pub(super) fn is_busy(&self) -> bool {
-        self.in_flight > u32::from(self.is_probed)
-    }
-}
-
 impl Mirror {
     /// A leg that is away can be reached, whether or not it is to return; whether that is news.
     pub fn spare_found(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
-        let takes = self.members.writable().has(leg);
-        let now_ns = self.now_ns;
-        if let Some(it) = self.leg_mut(leg).filter(|_| !takes)
-            && it.spare == Spare::Missing
-        {
-            it.spare = Spare::Due(now_ns);
+        let is_new = |it: &Leg| it.stale().is_some() && it.spare() == Spare::Missing;
+        let writes = self.legs.writable().has(leg);
+        let is_found = !writes && self.legs.get(leg).is_some_and(is_new);
+        if is_found {
+            self.legs.set_spare(leg, Spare::Due(self.now_ns));
             self.wake = true;
-            return true;
         }
-        false
+        is_found
     }
 
     /// A leg that is away can't be reached: what copies read from it is read from another. Whether
     /// that is news.
     pub fn spare_lost(&mut self, leg: u8) -> bool {
-        let is_spare = self.leg(leg).is_some_and(|it| it.spare != Spare::Missing);
-        if !is_spare || self.members.writable().has(leg) {
-            return false;
+        let is_spare = |it: &Leg| it.spare() != Spare::Missing;
+        let writes = self.legs.writable().has(leg);
+        let is_lost = !writes && self.legs.get(leg).is_some_and(is_spare);
+        if is_lost {
+            self.close_spare(leg);
+            self.copy_without(leg);
         }
-        self.close_spare(leg);
-        self.copy_without(leg);
-        true
+        is_lost
     }
 
     /// A leg is not read as a spare any more.
     pub(super) fn close_spare(&mut self, leg: u8) {
-        self.verified.remove(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            it.spare = Spare::Missing;
-        }
+        self.legs.set_spare(leg, Spare::Missing);
     }
 
     /// Whether a leg returns as soon as it has nothing under way: it gets no more reads, and those
@@ -105,8 +95,9 @@ impl Mirror {
     /// it is read there soon.
     pub(super) fn returns_with(&self, range: Range, but: Legs) -> bool {
         let is_coming = |leg: u8| {
-            let member = self.members.get(leg);
-            let has_begun = matches!(member, Member::Superblocks | Member::Bitmap(_));
+            use LegState::{Inspecting, ReadingBitmap};
+            let state = self.legs.get(leg).map(Leg::state);
+            let has_begun = matches!(state, Some(Inspecting(_) | ReadingBitmap(..)));
             has_begun || self.is_closing(leg)
         };
         let mut legs = self.all_slots().filter(|&leg| !but.has(leg));
@@ -116,14 +107,12 @@ impl Mirror {
     /// Whether a leg may become a spare: this engine knows what it lacks.
     fn may_be_verified(&self, leg: u8) -> bool {
         let runs = self.startup.is_running() && !self.is_stopping() && !self.ownership.is_lost();
-        let Some(it) = self
-            .leg(leg)
-            .filter(|_| runs && !self.members.writable().has(leg))
-        else {
+        let Some(it) = self.legs.get(leg).and_then(Leg::stale) else {
             return false;
         };
-        let has_nothing = it.contents.is_void() || it.discarded || it.fresh.is_some();
-        let known = it.missed.is_some() && self.is_stale(leg);
+        let runs = runs && !self.legs.writable().has(leg);
+        let has_nothing = it.is_void || it.is_discarded || it.fresh.is_some();
+        let known = runs && it.missed.is_some() && self.is_stale(leg);
         known && !has_nothing && !self.changes.removing.has(leg)
     }
 
@@ -131,11 +120,11 @@ impl Mirror {
     pub(super) fn advance_spares(&mut self) {
         let now_ns = self.now_ns;
         for leg in self.all_slots() {
-            let Some(it) = self.leg(leg).filter(|it| it.spare != Spare::Missing) else {
+            let Some(it) = self.legs.get(leg) else {
                 continue;
             };
-            let is_quiet = it.in_flight == 0;
-            let due = match it.spare {
+            let (spare, is_quiet) = (it.spare(), it.in_flight == 0);
+            let due = match spare {
                 Spare::Due(at_ns) => at_ns <= now_ns && is_quiet,
                 Spare::Verified(of) => of.again_ns <= now_ns && of.asked_ns.is_none(),
                 Spare::Missing | Spare::Asked(_) => false,
@@ -143,18 +132,15 @@ impl Mirror {
             if !due || self.is_closing(leg) || !self.may_be_verified(leg) {
                 continue;
             }
-            if let Some(it) = self.leg_mut(leg) {
-                it.spare = match it.spare {
-                    Spare::Verified(of) => Spare::Verified(Verified {
-                        asked_ns: Some(now_ns),
-                        ..of
-                    }),
-                    _ => Spare::Asked(now_ns),
-                };
-            }
-            if let Some(it) = self.leg_mut(leg) {
-                it.is_probed = true;
-            }
+            let asked = match spare {
+                Spare::Verified(of) => Spare::Verified(Verified {
+                    asked_ns: Some(now_ns),
+                    ..of
+                }),
+                _ => Spare::Asked(now_ns),
+            };
+            self.legs.set_spare(leg, asked);
+            self.legs[leg].is_probed = true;
             let ticket = self.ticket(leg, Work::Verify);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
         }
@@ -162,12 +148,11 @@ impl Mirror {
 
     /// When the next superblocks are read.
     pub(super) fn spares_at(&self) -> u64 {
-        let at_ns = |leg: u8| match self.leg(leg)?.spare {
+        let times = self.legs.iter().filter_map(|(_, leg)| match leg.spare() {
             Spare::Due(at_ns) => Some(at_ns),
             Spare::Verified(of) if of.asked_ns.is_none() => Some(of.again_ns),
             _ => None,
-        };
-        let times = self.all_slots().filter_map(at_ns);
+        });
         // What is due by now waits for something else.
         let later = times.filter(|&at_ns| at_ns > self.now_ns);
         later.min().unwrap_or(u64::MAX)
@@ -175,13 +160,13 @@ impl Mirror {
 
     /// What the superblocks of a leg say that may be a spare.
     pub(super) fn spare_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
-        let asked_ns = match self.leg(leg).map(|it| it.spare) {
-            Some(Spare::Asked(asked_ns)) => asked_ns,
-            Some(Spare::Verified(of)) => of.asked_ns.unwrap_or(0),
+        let asked_ns = match self.legs[leg].spare() {
+            Spare::Asked(asked_ns) => asked_ns,
+            Spare::Verified(of) => of.asked_ns.unwrap_or(0),
             _ => return, // lost meanwhile, or about to return
         };
         let run = self.ownership.owner().run;
-        let said = self.leg(leg).map_or(u64::MAX, |it| it.committed.sequence);
+        let said = self.legs[leg].committed.sequence;
         let same = |it: &&Chosen| {
             let found = it.superblock;
             let is_ours = found.owner.is_some_and(|owner| owner.run == run);
@@ -204,12 +189,9 @@ impl Mirror {
             position: lack.position,
         };
         let was_verified = self.is_verified(leg);
-        if let Some(it) = self.leg_mut(leg) {
-            it.spare = Spare::Verified(of);
-        }
+        self.legs.set_spare(leg, Spare::Verified(of));
         // Its lease, of when it was in sync, is over; that is no matter any more.
         self.ownership.leases.forget_lapse(leg);
-        self.verified.add(leg);
         if !was_verified {
             self.try_skipped_of(leg);
         }
@@ -219,16 +201,15 @@ impl Mirror {
     /// A leg's superblocks could not be read, or are not what they have to be.
     pub(super) fn spare_failed(&mut self, leg: u8) {
         let again_ns = self.now_ns.saturating_add(AGAIN_NS);
-        self.verified.remove(leg);
-        if let Some(it) = self.leg_mut(leg).filter(|it| it.spare != Spare::Missing) {
-            it.spare = Spare::Due(again_ns);
+        if self.legs[leg].spare() != Spare::Missing {
+            self.legs.set_spare(leg, Spare::Due(again_ns));
         }
     }
 
     /// A read has failed on a leg, which may be a spare: where it has not answered, its superblocks
     /// are read first before it is asked again.
     pub(super) fn spare_unread(&mut self, leg: u8, outcome: Outcome) {
-        if self.verified.has(leg) && outcome.is_path_error() {
+        if self.legs.verified().has(leg) && outcome.is_path_error() {
             self.spare_failed(leg);
         }
     }
@@ -247,12 +228,12 @@ impl Mirror {
 
     /// Whether a leg that gets no writes may be read now, somewhere.
     pub(super) fn is_verified(&self, leg: u8) -> bool {
-        let until_ns = |leg: u8| match self.leg(leg)?.spare {
-            Spare::Verified(of) => Some(of.until_ns),
-            _ => None,
+        let until_ns = |leg: u8| match self.legs[leg].spare() {
+            Spare::Verified(of) => of.until_ns,
+            _ => 0,
         };
-        let has_until = self.verified.has(leg) && until_ns(leg).is_some_and(|it| it > self.now_ns);
-        has_until && self.may_be_verified(leg)
+        let is_read = self.legs.verified().has(leg) && until_ns(leg) > self.now_ns;
+        is_read && self.may_be_verified(leg)
     }
 
     /// Legs that get no writes, have all of a range, and may be read.
@@ -264,20 +245,17 @@ impl Mirror {
     /// The same, and those that are about to return: they are not asked any more, and what they
     /// were asked for counts.
     pub(super) fn verified_spares(&self, range: Range) -> Legs {
-        let is_cut = |leg: u8| self.leg(leg).is_some_and(|it| it.contents.cut().is_some());
-        if self.verified.is_empty() || self.members.in_sync().iter().any(is_cut) {
+        let is_cut = |leg: u8| self.legs[leg].cut().is_some();
+        if self.legs.verified().is_empty() || self.legs.in_sync().iter().any(is_cut) {
             return Legs::default();
         }
         let has_all = |leg: &u8| self.is_verified(*leg) && self.has_missed_none(*leg, range);
-        self.verified.iter().filter(has_all).collect()
+        self.legs.verified().iter().filter(has_all).collect()
     }
 
     /// Whether a leg that gets no writes lacks nothing of a range.
     fn has_missed_none(&self, leg: u8, range: Range) -> bool {
-        let Some(it) = self.leg(leg) else {
-            return false;
-        };
-        let position = match it.spare {
+        let position = match self.legs[leg].spare() {
             Spare::Verified(of) => of.position,
             _ => 0,
         };
@@ -288,11 +266,11 @@ impl Mirror {
     /// can be reached again, it is read there.
     pub fn may_have(&self, leg: u8, range: Range) -> bool {
         let said = match self.state.state(leg) {
-            Some(LegState::Stale(lack)) => lack.position,
+            Some(Recorded::Stale(lack)) => lack.position,
             _ => 0,
         };
         let lacks = |missed: &Bitmap| self.regions(range).any(|region| missed.is_set(region));
-        let missed = self.leg(leg).and_then(|it| it.missed.as_ref());
+        let missed = self.legs.get(leg).and_then(Leg::missed);
         let has_all = missed.is_some_and(|missed| !lacks(missed));
         has_all && range.end <= said && self.may_be_verified(leg) && !self.is_bad(leg, range)
     }

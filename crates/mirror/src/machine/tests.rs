@@ -45,7 +45,9 @@ fn finds(
 fn lives(seed: u64, happened: &mut BTreeMap<&'static str, u64>) -> Option<(u64, &'static str)> {
     let mut world = World::new(seed);
     for _ in 0..6 {
-        world.live();
+        if world.finding.is_none() {
+            world.live();
+        }
     }
     for (what, count) in &world.happened {
         *happened.entry(what).or_default() += count;

@@ -15,14 +15,13 @@ impl Mirror {
     /// that it has failed.
     pub fn may_be_late(&mut self, leg: u8, until_ns: u64, now_ns: u64) {
         self.at(now_ns);
-        if let Some(it) = self.leg_mut(leg) {
-            it.late_until_ns = it.late_until_ns.max(until_ns);
-        }
+        let it = &mut self.legs[leg];
+        it.late_until_ns = it.late_until_ns.max(until_ns);
     }
 
     /// The leg has failed something, and stays: it is the last one in sync.
     pub(super) fn stays(&mut self, leg: u8) {
-        let until_ns = self.leg(leg).map_or(0, |it| it.late_until_ns);
+        let until_ns = self.legs[leg].late_until_ns;
         if until_ns <= self.now_ns.max(self.unverified_until_ns) {
             return;
         }

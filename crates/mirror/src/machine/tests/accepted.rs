@@ -21,7 +21,7 @@ fn cut(missed: u64) -> Mirror {
     }
     mirror.leg_resized(0, PLACE.data_offset + CUT_AT, 3 * MS);
     run(&mut mirror, 3 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, CUT_AT);
+    assert_eq!(mirror.legs[0].committed.cut_at, CUT_AT);
     mirror
 }
 
@@ -51,7 +51,7 @@ fn t50_accepted_loss_is_copied_to_a_leg_that_returns() {
     let mut mirror = cut(0);
     assert!(mirror.accept_cut(0, 4 * MS));
     run(&mut mirror, 4 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 0);
+    assert_eq!(mirror.legs[0].committed.cut_at, 0);
     mirror.leg_found(1, 0, 5 * MS);
     assert!(is_copied(&mut mirror, 5));
 }
@@ -78,7 +78,7 @@ fn t50_accepted_loss_is_marked_before_it_is_said() {
     let mut said = false;
     while let Some(output) = mirror.poll_output(4 * MS) {
         if let Output::Superblock(ticket, _) = &output {
-            let leg = mirror.leg(ticket.leg).unwrap();
+            let leg = &mirror.legs[ticket.leg];
             said |= leg.proposed.cut_at == 0;
             let marked = [2, 3].map(|region| mirror.log.is_durable(region));
             assert!(leg.proposed.cut_at > 0 || marked == [true; 2]);
@@ -102,10 +102,10 @@ fn t50_leg_that_loses_more_is_not_accepted() {
     let facts = mirror.facts(0).unwrap();
     assert_eq!((facts.accepting, facts.cut_end), (false, Some(0)));
     assert!(mirror.was_cut(0));
-    let missed = mirror.leg(1).unwrap().missed.as_ref().unwrap();
+    let missed = mirror.legs[1].missed().unwrap();
     assert!(!missed.is_set(2) && !missed.is_set(3));
     run(&mut mirror, 5 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 1);
+    assert_eq!(mirror.legs[0].committed.cut_at, 1);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn t50_acceptance_goes_on_when_the_bitmap_can_be_written() {
     }
     mirror.handle_timeout(2200 * MS);
     run(&mut mirror, 2200 * MS, &mut well);
-    assert_eq!(mirror.leg(0).unwrap().committed.cut_at, 0);
+    assert_eq!(mirror.legs[0].committed.cut_at, 0);
     mirror.leg_found(1, 0, 2300 * MS);
     assert!(is_copied(&mut mirror, 2300));
 }

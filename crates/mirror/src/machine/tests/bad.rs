@@ -6,6 +6,7 @@ use super::rules::{MS, started, started_with};
 use crate::superblock::LegState;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
+use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
 const UNIT: u64 = 4096;
@@ -230,13 +231,9 @@ impl Rig {
 
     /// What each leg says is what the mirror goes by.
     fn is_said(&self) {
-        for leg in self.mirror.members.in_sync().iter() {
-            let bytes = self
-                .mirror
-                .leg(leg)
-                .unwrap()
-                .committed
-                .encode(0, crc32_iscsi);
+        for leg in self.mirror.legs.in_sync().iter() {
+            let committed = &self.mirror.legs[leg].committed;
+            let bytes = committed.encode(0, crc32_iscsi);
             let read = Superblock::parse(&bytes, 0, crc32_iscsi).unwrap();
             assert_eq!(read.bad, self.mirror.committed.bad);
         }
@@ -323,7 +320,7 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     rig.pass(5000);
     assert_eq!(rig.write(at(BAD, 1)), Outcome::CutShort);
     assert_eq!(rig.read(at(0, 1)), Err(Outcome::CutShort));
-    assert_eq!(rig.mirror.leg(0).unwrap().committed.cut_at, 1);
+    assert_eq!(rig.mirror.legs[0].committed.cut_at, 1);
     // Nothing is copied from there.
     rig.mirror.leg_found(1, 0, rig.now_ns);
     rig.pass(5000);
@@ -333,10 +330,7 @@ fn leg_that_is_sanitized_leaves_and_has_nothing() {
     rig.pass(1);
     assert_eq!(rig.write(at(BAD, 1)), Outcome::Done);
     rig.pass(5000);
-    assert_eq!(
-        (rig.in_sync(), rig.mirror.leg(0).unwrap().committed.cut_at),
-        (2, 0)
-    );
+    assert_eq!((rig.in_sync(), rig.mirror.legs[0].committed.cut_at), (2, 0));
 }
 
 /// It has nothing, and the one that returns lacks nothing that was written.
@@ -469,7 +463,7 @@ fn fails_on_a_rebuilt_leg(answers: usize) -> bool {
     rig.silent = Some(1);
     rig.refuses.insert((1, BAD));
     let (mut write, mut answered) = (None, 0);
-    while !rig.mirror.members.in_sync().has(1) {
+    while !rig.mirror.legs.in_sync().has(1) {
         rig.pass(1);
         let has_all = rig.mirror.rebuilt_spares(Range::new(0, 2 << 20)).has(1);
         if has_all && write.is_none() && answered >= answers {
@@ -667,9 +661,7 @@ fn record_is_heeded_by_the_next_owner() {
     let mut rig = Rig::of(2);
     rig.refuses.insert((0, BAD));
     assert!(rig.write(at(BAD, 1)).is_done());
-    let said: Vec<_> = [0, 1]
-        .map(|leg| rig.mirror.leg(leg).unwrap().committed)
-        .to_vec();
+    let said: Vec<_> = [0, 1].map(|leg| rig.mirror.legs[leg].committed).to_vec();
     let next = started_with(said, &[], Config::new(6), Default::default(), 0);
     let mut next = Rig {
         mirror: next,
@@ -689,11 +681,11 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
     let mut rig = Rig::of(2);
     rig.refuses.insert((0, BAD));
     assert!(rig.write(at(BAD, 1)).is_done());
-    let (good, lags) = (rig.version, rig.mirror.leg(1).unwrap().committed);
+    let (good, lags) = (rig.version, rig.mirror.legs[1].committed);
     let name = Name::new("other").unwrap();
     rig.mirror.rename(name, rig.now_ns);
     rig.run();
-    let newest = rig.mirror.leg(0).unwrap().committed;
+    let newest = rig.mirror.legs[0].committed;
     assert!(newest.event == lags.event + 1 && lags.bad == newest.bad);
     let given = vec![newest, lags];
     let next = started_with(given, &[], Config::new(6), Default::default(), 0);
@@ -701,7 +693,7 @@ fn t14_leg_that_lags_keeps_the_last_copy() {
         mirror: next,
         ..rig
     };
-    assert_eq!(next.mirror.members.in_sync(), Legs::one(0), "leg 1 lags");
+    assert_eq!(next.mirror.legs.in_sync(), Legs::one(0), "leg 1 lags");
     next.mirror.lineage += 1;
     // Its region was written by the owner before.
     next.mirror.log.set_dirty(0);
@@ -797,7 +789,7 @@ fn block_that_is_bad_on_a_spare_is_read_from_one_that_waits() {
     rig.mirror.leg_found(1, 0, now_ns);
     rig.mirror.spare_found(2, now_ns);
     rig.pass(1000);
-    assert!(rig.mirror.members.rebuilding().has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
+    assert!(rig.mirror.legs.rebuilding().has(1) && rig.mirror.is_bad(1, at(BAD, 1)));
     let spares = |range| rig.mirror.spares(range, Legs::default());
     assert!(spares(at(BAD, 1)).has(2) && !spares(at(BAD + 1, 1)).has(2));
 }

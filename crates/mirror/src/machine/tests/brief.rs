@@ -3,6 +3,7 @@ use super::super::super::assembly::tests::legs;
 use super::super::super::ownership::Terms;
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
+use alloc::vec::Vec;
 
 /// The next leg that is offered for a read, by what else is done well.
 fn offered(mirror: &mut Mirror, now_ns: u64) -> Option<Legs> {

@@ -3,6 +3,7 @@
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, well, written};
 use alloc::vec;
+use alloc::vec::Vec;
 
 const FIRST: Range = Range {
     start: 0,

@@ -2,6 +2,8 @@
 use super::super::super::assembly::tests::PLACE;
 use super::super::*;
 use super::rules::{BLOCK, MS, run, well, written};
+use crate::{Id, Label};
+use alloc::vec::Vec;
 
 /// A stop, until nothing is asked any more; whether it has ended.
 fn stops(mirror: &mut Mirror, now_ns: u64) -> bool {

@@ -3,6 +3,8 @@ use super::super::*;
 use super::rules::{BLOCK, MS, run, started};
 use crate::layout::DATA_ALIGN;
 use crate::limits::LEGS_MAX;
+use crate::{Id, Label};
+use alloc::vec::Vec;
 
 fn sizes(mirror: &Mirror, more: u64) -> [u64; LEGS_MAX] {
     let mut sizes = [0; LEGS_MAX];

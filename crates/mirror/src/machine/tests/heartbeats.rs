@@ -6,6 +6,7 @@ use super::super::super::copies::{Chosen, NoLeg};
 use super::super::super::ownership::{Ownership, Terms};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, owner, run, started, started_on, well, written};
+use crate::bitmap::Bitmap;
 use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
@@ -85,7 +86,7 @@ fn t48_a_leg_that_does_not_answer_keeps_no_other_from_its_beats() {
         let mut kept = Vec::new();
         pass(&mut mirror, (MS, INTERVAL), Legs::default(), &mut kept);
         let other = 1 - hangs;
-        let said = |mirror: &Mirror| mirror.leg(other).unwrap().committed.sequence;
+        let said = |mirror: &Mirror| mirror.legs[other].committed.sequence;
         let mut before = said(&mirror);
         for heartbeat in 1..6 {
             let times = (heartbeat * INTERVAL, (heartbeat + 1) * INTERVAL);
@@ -124,7 +125,7 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
         let times = (now_ns + 100 * MS, now_ns + 3 * INTERVAL);
         pass(&mut mirror, times, Legs::default(), &mut kept);
         assert_eq!(
-            (mirror.members.in_sync(), mirror.lapsed()),
+            (mirror.legs.in_sync(), mirror.lapsed()),
             (Legs(3), Legs::default())
         );
         // One that can't be read either has no path: it leaves.
@@ -137,7 +138,7 @@ fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
             }
         }
         mirror.handle_done(given[0], Outcome::PathError, times.1 + INTERVAL);
-        assert_eq!(mirror.members.in_sync(), Legs::one(1 - lost));
+        assert_eq!(mirror.legs.in_sync(), Legs::one(1 - lost));
     }
 }
 
@@ -194,12 +195,12 @@ fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     let mut all = [io, late, again];
     all.sort();
     assert_eq!(ended, all.map(|io| (io, Outcome::Done)));
-    assert_eq!(mirror.members.in_sync(), Legs(3), "nobody has left");
+    assert_eq!(mirror.legs.in_sync(), Legs(3), "nobody has left");
 }
 
 /// What a leg would say if it was another owner's.
 fn of_another(mirror: &Mirror, leg: u8) -> Chosen {
-    let mut superblock = mirror.leg(leg).unwrap().committed;
+    let mut superblock = mirror.legs[leg].committed;
     if let Some(owner) = &mut superblock.owner {
         owner.run = Id([77; 16]);
     }
@@ -280,10 +281,10 @@ fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_
     };
     let (mut mirror, from) = taken_over(20 * INTERVAL);
     assert!(from > 0, "it was taken over");
-    let sequence = mirror.leg(1).unwrap().committed.sequence;
+    let sequence = mirror.legs[1].committed.sequence;
     let (foreign, copies) = finds(&mut mirror, from - 1, 3 * INTERVAL);
     assert!(!foreign && copies.len() == 1, "{copies:?}");
-    assert!(mirror.leg(1).unwrap().committed.sequence > sequence);
+    assert!(mirror.legs[1].committed.sequence > sequence);
     // Whoever has read ours comes after us.
     assert!(finds(&mut mirror, from, 4 * INTERVAL).0);
     // Nobody has anything on its way any more, or ever had.
@@ -311,13 +312,10 @@ fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
         hangs,
         &mut kept,
     );
-    assert!(ended.is_empty() && mirror.members.in_sync() == Legs(3));
+    assert!(ended.is_empty() && mirror.legs.in_sync() == Legs(3));
     let before = kept.len();
     let ended = pass(&mut mirror, (3 * INTERVAL, 4 * INTERVAL), hangs, &mut kept);
-    assert_eq!(
-        (mirror.members.in_sync(), kept.len()),
-        (Legs::one(0), before)
-    );
+    assert_eq!((mirror.legs.in_sync(), kept.len()), (Legs::one(0), before));
     // What it has is still under way; the write ends when that has.
     assert!(ended.iter().all(|it| *it == (io, Outcome::Done)));
 }
@@ -382,7 +380,7 @@ fn t09_who_stops_while_it_waits_leaves_its_record_for_the_next() {
         stopped |= output == Output::News(News::Stopped(false));
         end(&mut mirror, output, INTERVAL, &mut well);
     }
-    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
+    let owned = |leg: u8| mirror.legs[leg].committed.owner.is_some();
     assert!(stopped && owned(0) && owned(1));
 }
 
@@ -457,7 +455,7 @@ fn a_mirror_that_only_this_host_reaches_has_no_lease() {
 
 /// What the records of both legs say that we leave behind, ms.
 fn bounds(mirror: &Mirror) -> [u32; 2] {
-    [0, 1].map(|leg| mirror.leg(leg).unwrap().committed.owner.unwrap().bound_ms)
+    [0, 1].map(|leg| mirror.legs[leg].committed.owner.unwrap().bound_ms)
 }
 
 #[test]
@@ -533,5 +531,5 @@ fn t48_a_beat_that_was_taken_back_when_its_lease_ended_fails_nothing_that_waits(
     }
     let ended = pass(&mut mirror, (now_ns, 6 * INTERVAL), none, &mut kept);
     assert_eq!(ended, [(io, Outcome::Done)]);
-    assert_eq!(mirror.members.in_sync(), Legs(3), "nobody has left");
+    assert_eq!(mirror.legs.in_sync(), Legs(3), "nobody has left");
 }

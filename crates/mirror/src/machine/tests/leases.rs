@@ -99,11 +99,11 @@ fn t48_a_stop_ends_where_no_leg_has_a_lease() {
     );
     end_heartbeats(&mut mirror, &mut kept, Outcome::PathError, 4 * INTERVAL);
     run(&mut mirror, 4 * INTERVAL, &mut well);
-    assert!(!mirror.members.in_sync().is_empty() && mirror.lapsed() == mirror.members.in_sync());
+    assert!(!mirror.legs.in_sync().is_empty() && mirror.lapsed() == mirror.legs.in_sync());
     mirror.stop(4 * INTERVAL);
     let stopped = stops(&mut mirror, (4 * INTERVAL, 4 * INTERVAL), Legs(3));
     assert_eq!(stopped, Some(false));
-    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
+    let owned = |leg: u8| mirror.legs[leg].committed.owner.is_some();
     assert!(owned(0) && owned(1), "the next one looks at the record");
 }
 
@@ -213,7 +213,7 @@ fn t48_a_stop_whose_lease_is_over_ends_where_heartbeats_fail() {
     );
     let times = (4 * INTERVAL, 8 * INTERVAL);
     assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
-    let owned = |leg: u8| mirror.leg(leg).unwrap().committed.owner.is_some();
+    let owned = |leg: u8| mirror.legs[leg].committed.owner.is_some();
     assert!(owned(0) && owned(1), "the next one looks at the record");
 }
 
@@ -262,8 +262,8 @@ fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
         Legs::default(),
         &mut kept,
     );
-    assert_eq!(mirror.leg(0).unwrap().committed.properties, properties);
-    assert_eq!(mirror.leg(1).unwrap().committed.properties, properties);
+    assert_eq!(mirror.legs[0].committed.properties, properties);
+    assert_eq!(mirror.legs[1].committed.properties, properties);
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn t48_what_was_taken_back_from_legs_without_a_lease_waits_for_it_and_nobody_lea
     let mut want: Vec<_> = ios.iter().map(|&io| (io, Outcome::Done)).collect();
     want.sort_by_key(|it| it.0);
     assert_eq!(ended, want);
-    assert_eq!(mirror.members.in_sync(), Legs(3));
+    assert_eq!(mirror.legs.in_sync(), Legs(3));
 }
 
 #[test]

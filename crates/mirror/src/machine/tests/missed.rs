@@ -4,7 +4,9 @@ use super::super::super::ownership::Terms;
 use super::super::planted::{Bug, plant};
 use super::super::*;
 use super::rules::{MS, end, run, started, started_with, well};
+use crate::Id;
 use alloc::vec;
+use alloc::vec::Vec;
 
 const REGION: u64 = 1 << 20;
 const SECOND: u64 = 1000 * MS;
@@ -92,7 +94,7 @@ fn a_blink_with_a_write_lacks_that_region() {
     });
     let facts = mirror.facts(2).unwrap();
     assert!(facts.rebuilding && facts.lacks == 1, "{facts:?}");
-    assert!(mirror.members.rebuild(2).unwrap().lacks(2));
+    assert!(mirror.legs.rebuild(2).unwrap().lacks(2));
 }
 
 /// It may lose them with its cache (T13).
@@ -101,7 +103,7 @@ fn t13_a_leg_that_leaves_lacks_what_it_has_not_flushed() {
     let (mut mirror, _) = one_is_rebuilt();
     write(&mut mirror, 3, 7 * SECOND);
     blink(&mut mirror, 2, 7 * SECOND + MS, |_| {});
-    let rebuild = mirror.members.rebuild(2).unwrap();
+    let rebuild = mirror.legs.rebuild(2).unwrap();
     assert!(rebuild.lacks(3) && rebuild.left() == 1, "{rebuild:?}");
 }
 
@@ -124,7 +126,7 @@ fn a_leg_that_leaves_its_rebuild_lacks_what_it_had_missed() {
     stop(&mut mirror);
     assert!(mirror.facts(1).unwrap().lacks < before);
     mirror.leg_lost(1, 6 * SECOND);
-    let missed = mirror.leg(1).unwrap().missed.as_ref().unwrap();
+    let missed = mirror.legs[1].missed().unwrap();
     assert!(missed.is_set(0), "{missed:?}");
 }
 
@@ -212,7 +214,7 @@ fn a_leg_that_waits_is_the_source_of_a_rebuild() {
     assert!(!seen.news.iter().any(lost), "{:?}", seen.news);
     let rescued = |it: &News| matches!(it, News::Rescued(2, _));
     assert!(seen.news.iter().any(rescued), "{:?}", seen.news);
-    assert!(seen.written.contains(&(1, 0)) && !mirror.members.writable().has(2));
+    assert!(seen.written.contains(&(1, 0)) && !mirror.legs.writable().has(2));
     assert!(mirror.facts(1).unwrap().in_sync);
 }
 
@@ -263,7 +265,7 @@ fn t50_a_leg_that_waits_is_not_read_before_its_superblock() {
             }
         }
         assert_eq!(read(&mut mirror, 1, 7 * SECOND), Outcome::MediaError);
-        let mut superblock = mirror.leg(1).unwrap().committed;
+        let mut superblock = mirror.legs[1].committed;
         superblock.owner = Some(*mirror.ownership.owner());
         change(&mut superblock);
         let found = Chosen {
@@ -291,7 +293,7 @@ fn a_spare_that_is_read_all_the_time_returns() {
         let _ = mirror.submit(Request::Read(region(1)), now_ns);
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
-                Output::Read(io, _, from) if from.has(1) && !mirror.members.writable().has(1) => {
+                Output::Read(io, _, from) if from.has(1) && !mirror.legs.writable().has(1) => {
                     let ticket = mirror.take(io, 1, Wait::Long);
                     given.push(io);
                     if let Some(ended) = core::mem::replace(&mut before, ticket) {
@@ -345,7 +347,7 @@ fn one_waits_and_is_copied_from() -> (Mirror, Ticket) {
 fn a_copy_from_a_spare_that_may_return_is_used() {
     let (mut mirror, asked) = one_waits_and_is_copied_from();
     rest(&mut mirror, 10 * SECOND, 11 * SECOND);
-    assert!(!mirror.members.writable().has(2));
+    assert!(!mirror.legs.writable().has(2));
     assert!(
         !mirror.spare_found(2, 11 * SECOND),
         "that it is there is no news"
@@ -407,7 +409,7 @@ fn writes_go_on_when_a_spare_that_is_read_is_lost() {
         |mirror| assert!(mirror.spare_lost(2)),
         |mirror| {
             // It is only there to be read.
-            mirror.set_member(2, members::Member::Missing);
+            mirror.change_leg(2, leg::Change::Leave);
             mirror.leg_resized(2, REGION, 9 * SECOND);
         },
     ];
@@ -511,12 +513,12 @@ fn a_leg_that_was_away_at_the_start_lacks_the_union() {
     let left = left.without(2, left.event).unwrap();
     let given = [0, 1, 2].map(|slot| left.on(slot, all[usize::from(slot)].place));
     let mut mirror = started_with(given.to_vec(), &[], config(), Terms::default(), 0);
-    assert!(mirror.leg(1).unwrap().missed.is_none());
+    assert!(mirror.legs[1].missed().is_none());
     write(&mut mirror, 3, MS);
     let copies = rest(&mut mirror, 2 * MS, 3 * SECOND);
     assert!(!copies.is_empty());
     for leg in [1, 2] {
-        let rebuild = mirror.members.rebuild(leg);
+        let rebuild = mirror.legs.rebuild(leg);
         assert!(rebuild.is_none_or(|it| it.lacks(3)), "leg {leg}");
     }
 }
@@ -527,16 +529,16 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     let (mut mirror, _) = one_is_rebuilt();
     mirror.leg_lost(2, 7 * SECOND);
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
-    let mut found = mirror.leg(2).unwrap().committed;
+    let mut found = mirror.legs[2].committed;
     found.owner = Some(*mirror.ownership.owner());
     mirror.advance_missed(2, &found);
-    assert!(mirror.knows_missed(2));
+    assert!(mirror.legs[2].missed().is_some());
     let older = Superblock {
         sequence: found.sequence - 1,
         ..found
     };
     mirror.advance_missed(2, &older);
-    assert!(!mirror.knows_missed(2));
+    assert!(!mirror.legs[2].missed().is_some());
 }
 
 /// Ends what is asked; leg 0 can't read region `bad`. What was written on it, what is news, and
@@ -599,7 +601,7 @@ fn two_are_rebuilt() -> (Mirror, Vec<Output>) {
 #[test]
 fn a_read_of_a_bad_block_is_served_by_a_leg_that_missed_nothing_there() {
     let (mut mirror, copies) = two_are_rebuilt();
-    assert_eq!(mirror.members.in_sync(), Legs::one(0));
+    assert_eq!(mirror.legs.in_sync(), Legs::one(0));
     mirror.submit(Request::Read(region(0)), 9 * SECOND).unwrap();
     let seen = with_a_bad_leg_0(&mut mirror, (9 * SECOND, 9 * SECOND), 0, copies);
     assert_eq!(seen.ended, [Outcome::Done]);

@@ -2,6 +2,7 @@
 use super::super::*;
 use super::rules::{MS, run, started, well};
 use alloc::vec;
+use alloc::vec::Vec;
 
 const ALL: Range = Range {
     start: 0,

@@ -2,9 +2,11 @@
 use super::super::super::assembly::tests::{PLACE, legs};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, started_with, well};
+use crate::bitmap::Bitmap;
 use crate::ownership::Terms;
 use crate::superblock::LegState;
 use alloc::vec;
+use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
 /// Ends all that is asked; the legs' bitmaps have region 1 set. Which legs were read for copies,
@@ -96,7 +98,7 @@ fn heartbeats(
 
 /// What a leg says that is as it should be.
 fn as_said(mirror: &Mirror, leg: u8) -> Chosen {
-    let said = mirror.leg(leg).unwrap().committed;
+    let said = mirror.legs[leg].committed;
     Chosen {
         superblock: said,
         copy: 0,
@@ -115,18 +117,18 @@ fn begun() -> Mirror {
 #[test]
 fn t50_beats_confirm_the_records_of_the_others() {
     let mut mirror = begun();
-    let before = mirror.leg(1).unwrap().committed.sequence;
+    let before = mirror.legs[1].committed.sequence;
     heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
     let said = mirror.encode_superblock(0, 0, crc32_iscsi);
     let said = Superblock::parse(&said, 0, crc32_iscsi).unwrap();
-    assert!(mirror.leg(1).unwrap().confirmed > before);
-    let leg = mirror.leg(0).unwrap();
+    assert!(mirror.legs[1].confirmed > before);
+    let leg = &mirror.legs[0];
     let confirmed = mirror.confirmed_by(leg, &said);
-    assert!(confirmed > before && confirmed < mirror.leg(1).unwrap().committed.sequence);
+    assert!(confirmed > before && confirmed < mirror.legs[1].committed.sequence);
     // Who begins anew has read nothing yet, and says the same of the same legs.
-    mirror.leg_mut(1).unwrap().confirmed = 0;
-    mirror.leg_mut(0).unwrap().committed.confirmed = confirmed;
-    let leg = mirror.leg(0).unwrap();
+    mirror.legs[1].confirmed = 0;
+    mirror.legs[0].committed.confirmed = confirmed;
+    let leg = &mirror.legs[0];
     assert_eq!(mirror.confirmed_by(leg, &leg.committed), confirmed);
     let mut other = leg.committed;
     other.legs[1].as_mut().unwrap().id = crate::Id([99; 16]);
@@ -139,23 +141,23 @@ fn t09_t50_nothing_is_confirmed_where_something_is_late() {
     let mut mirror = begun();
     mirror.may_be_late(1, 30_000 * MS, 2 * MS);
     heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
-    assert_eq!(mirror.leg(1).unwrap().confirmed, 0);
+    assert_eq!(mirror.legs[1].confirmed, 0);
     heartbeats(&mut mirror, 60_000 * MS, &mut as_said);
-    assert!(mirror.leg(1).unwrap().confirmed > 0);
+    assert!(mirror.legs[1].confirmed > 0);
     // Nor where one copy is bad: the other may be torn next.
     let mut bad = |mirror: &Mirror, leg| Chosen {
         other: Err(crate::ParseError::Checksum(1, 2)),
         ..as_said(mirror, leg)
     };
     heartbeats(&mut mirror, 80_000 * MS, &mut bad);
-    assert_eq!(mirror.leg(1).unwrap().confirmed, 0);
+    assert_eq!(mirror.legs[1].confirmed, 0);
 }
 
 #[test]
 fn t50_a_leg_put_back_while_it_runs_is_copied_whole() {
     let mut mirror = begun();
     heartbeats(&mut mirror, 12_000 * MS, &mut as_said);
-    let old = mirror.leg(1).unwrap().confirmed - 1;
+    let old = mirror.legs[1].confirmed - 1;
     let mut put_back = |mirror: &Mirror, leg| {
         let mut found = as_said(mirror, leg);
         if leg == 1 {

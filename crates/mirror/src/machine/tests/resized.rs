@@ -6,6 +6,7 @@ use crate::assembly::{Role, Why, Wishes, assemble};
 use crate::ownership::Terms;
 use crate::superblock::LegState;
 use alloc::vec;
+use alloc::vec::Vec;
 
 const NEEDED: u64 = PLACE.data_offset + (4 << 20);
 
@@ -77,7 +78,8 @@ fn t50_the_last_leg_serves_what_was_never_cut() {
 #[test]
 fn t50_cut_leg_that_leaves_has_nothing() {
     let mut mirror = begun();
-    mirror.leg_mut(0).unwrap().contents.cut_as_last();
+    let cut = leg::Change::Truncate(leg::Cut::default());
+    mirror.legs.change(0, cut);
     mirror.lose(0, Outcome::PathError);
     run(&mut mirror, 2 * MS, &mut well);
     let state = mirror.superblock().state(0);
@@ -122,14 +124,8 @@ fn t50_a_leg_that_answers_past_its_end_has_nothing() {
                 Output::Leg(ticket, Request::Write(..)) if ticket.leg == 1 => {
                     mirror.handle_done(ticket, Outcome::PastEnd, 2 * MS);
                 }
-                Output::Read(io, ..)
-                    if !mirror.members.in_sync().without(Legs::one(1)).is_empty() =>
-                {
-                    let leg = if mirror.members.in_sync().has(1) {
-                        1
-                    } else {
-                        0
-                    };
+                Output::Read(io, ..) if !mirror.legs.in_sync().without(Legs::one(1)).is_empty() => {
+                    let leg = if mirror.legs.in_sync().has(1) { 1 } else { 0 };
                     let ticket = mirror.take(io, leg, Wait::Long).unwrap();
                     let outcome = [Outcome::Done, Outcome::PastEnd][usize::from(leg)];
                     mirror.handle_done(ticket, outcome, 2 * MS);
@@ -176,7 +172,7 @@ fn t50_a_rebuild_from_a_cut_leg_is_stuck() {
 
 /// What a leg's superblock says, as it is written.
 fn said(mirror: &Mirror, slot: u8) -> Superblock {
-    mirror.leg(slot).unwrap().committed
+    mirror.legs[slot].committed
 }
 
 /// One whose leg 1 is away, and leg 0 was cut at 2 MiB.

@@ -3,7 +3,7 @@ use super::super::super::assembly::tests::legs;
 use super::super::super::copies::Chosen;
 use super::super::super::ownership::Terms;
 use super::super::super::superblock::Owner;
-use super::super::super::{Id, Superblock};
+use super::super::super::{Id, Label, Superblock};
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started_on, started_with, well};
 use alloc::vec::Vec;
@@ -39,7 +39,7 @@ fn pass(
         while let Some(output) = mirror.poll_output(now_ns) {
             match output {
                 Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_heartbeat() => {
-                    let mut superblock = mirror.leg(1).unwrap().committed;
+                    let mut superblock = mirror.legs[1].committed;
                     said(now_ns, &mut superblock);
                     let found = Chosen {
                         superblock,
@@ -123,4 +123,21 @@ fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
         assert!(now_ns >= late_ns || !facts.rebuilding && !facts.in_sync);
     }
     assert!(mirror.facts(1).unwrap().in_sync);
+}
+
+/// The slot of a removed leg, which could not be overwritten, has another leg by now.
+#[test]
+fn removed_leg_at_the_start_leaves_its_slot_alone() {
+    let mut removed = legs(2)[1];
+    let with_other = removed.removed(1).and_then(|it| {
+        let added = it.added(1, Id([99; 16]), Label::default())?;
+        added.rebuilding(1)?.rejoined(1)
+    });
+    let state = with_other.unwrap();
+    removed.place.leg_bytes *= 2;
+    let place = state.place;
+    let given = [state.on(0, place), state.on(1, place), removed];
+    let mirror = started_with(given.to_vec(), &[], Config::new(6), Terms::default(), 0);
+    assert_eq!(mirror.place(1), Some(place));
+    assert!(mirror.may_read(1));
 }

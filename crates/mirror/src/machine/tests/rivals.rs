@@ -10,7 +10,9 @@ use super::super::super::{Id, Label};
 use super::super::planted::{Bug, plant};
 use super::super::*;
 use super::rules::{BLOCK, MS};
+use crate::bitmap::Bitmap;
 use alloc::vec;
+use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
 const INTERVAL: u64 = 5000 * MS;

@@ -5,7 +5,9 @@ use super::super::super::copies::Chosen;
 use super::super::super::ownership::{Ownership, Terms};
 use super::super::super::{Id, Label};
 use super::super::*;
+use crate::bitmap::Bitmap;
 use alloc::vec;
+use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 
 pub const BLOCK: u64 = 256 << 10;
@@ -90,7 +92,7 @@ pub fn run_in_order(mirror: &mut Mirror, now_ns: u64) -> (Vec<(u32, Outcome)>, V
 
 /// Ends a read of a leg's superblocks: as they were committed last, with the owner's record.
 fn read_as_committed(mirror: &mut Mirror, ticket: Ticket, now_ns: u64) {
-    let said = mirror.leg(ticket.leg).unwrap().committed;
+    let said = mirror.legs[ticket.leg].committed;
     let owner = Some(*mirror.ownership.owner());
     let found = Ok(Chosen {
         superblock: Superblock { owner, ..said },
@@ -332,7 +334,7 @@ fn t48_a_foreign_owner_stops_all_at_the_next_beat() {
     while let Some(output) = mirror.poll_output(now_ns) {
         match output {
             Output::ReadSuperblocks(ticket) => {
-                let mut superblock = mirror.leg(ticket.leg).unwrap().committed;
+                let mut superblock = mirror.legs[ticket.leg].committed;
                 if let Some(owner) = &mut superblock.owner {
                     owner.run = Id([77; 16]);
                 }
@@ -539,7 +541,7 @@ fn t14_legs_that_fail_an_event_together_leave_by_one_event() {
                 continue;
             }
             Output::ReadSuperblocks(ticket) => {
-                let said = mirror.leg(ticket.leg).unwrap().committed;
+                let said = mirror.legs[ticket.leg].committed;
                 let owner = Some(*mirror.ownership.owner());
                 let found = Chosen {
                     superblock: Superblock { owner, ..said },

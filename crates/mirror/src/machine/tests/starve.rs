@@ -4,6 +4,7 @@ use super::super::*;
 use super::rules::{BLOCK, MS, run, run_in_order, started, well};
 use super::std::thread;
 use alloc::vec;
+use alloc::vec::Vec;
 
 fn write(at: u64) -> Request {
     Request::Write(Range::new(at, 4096), false)

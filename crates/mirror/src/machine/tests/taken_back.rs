@@ -3,6 +3,7 @@ use super::super::*;
 use super::rules::{BLOCK, MS, run, started, well};
 use crate::layout::DATA_ALIGN;
 use crate::limits::LEGS_MAX;
+use crate::{Id, Label};
 
 /// Three legs, of which 2 has left, and the superblock of that event is under way on leg 0.
 fn busy() -> (Mirror, alloc::vec::Vec<Output>) {
@@ -69,8 +70,7 @@ fn t55_addition_taken_back_before_it_is_said() {
 #[test]
 fn leg_that_gets_a_slot_begins_as_away() {
     let (mut mirror, under_way) = busy();
-    let is_away =
-        |mirror: &Mirror, leg| matches!(mirror.members.get(leg), members::Member::Missing);
+    let is_away = |mirror: &Mirror, leg| !mirror.legs.is_returning(leg);
     let slot = add(&mut mirror).unwrap();
     assert!(is_away(&mirror, slot));
     mirror.leg_found(slot, 0, 3 * MS);

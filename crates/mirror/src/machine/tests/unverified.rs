@@ -2,6 +2,7 @@
 use super::super::*;
 use super::rules::{BLOCK, MS, run, started, well};
 use alloc::vec;
+use alloc::vec::Vec;
 
 const FIRST: Range = Range {
     start: 0,

@@ -9,8 +9,10 @@ use super::super::super::superblock::tests::Draw;
 use super::super::super::superblock::{Lack, LegState};
 use super::super::super::{Id, Label, Superblock};
 use super::super::*;
+use crate::bitmap::Bitmap;
 use alloc::collections::BTreeMap;
 use alloc::vec;
+use alloc::vec::Vec;
 use crc_fast::crc32_iscsi;
 use disk::{Disk, Given};
 

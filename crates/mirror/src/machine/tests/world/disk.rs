@@ -1,5 +1,8 @@
 //! A leg with a volatile cache, and what it is given.
 use super::*;
+use crate::Id;
+use crate::bitmap::Bitmap;
+use alloc::vec::Vec;
 
 /// One leg: versions of blocks, those that are only in its cache, and what braid wrote.
 pub struct Disk {

@@ -1,5 +1,7 @@
 //! What happens in a life of a mirror, and how it ends.
 use super::*;
+use crate::{Id, Label};
+use alloc::vec::Vec;
 
 impl World {
     fn draw_leg(&mut self) -> usize {
@@ -198,16 +200,16 @@ impl World {
     /// A leg that gets no writes has all that its set does not name, and the union on the legs has
     /// all that it names.
     fn inspect_missed(&mut self, mirror: &Mirror) {
-        let Some(first) = mirror.members.in_sync().first() else {
+        let Some(first) = mirror.legs.in_sync().first() else {
             return;
         };
         let first = usize::from(first);
         let spoilt = self.refuses || self.disks.iter().any(|disk| disk.bad.contains(&true));
         for leg in mirror
             .all_slots()
-            .filter(|&leg| !mirror.members.writable().has(leg))
+            .filter(|&leg| !mirror.legs.writable().has(leg))
         {
-            let missed = mirror.leg(leg).and_then(|it| it.missed.as_ref());
+            let missed = mirror.legs.get(leg).and_then(Leg::missed);
             let position = match mirror.superblock().state(leg) {
                 Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) => lack.position,
                 Some(LegState::InSync) => u64::MAX,
@@ -232,11 +234,11 @@ impl World {
     /// written; then perhaps the last leg in sync can't read a block.
     fn blink(&mut self, mirror: &mut Mirror) {
         let leg = self.draw_leg();
-        let rebuilt = mirror.members.rebuilding().count();
-        let others = mirror.members.in_sync().without(Legs::one(leg as u8));
+        let rebuilt = mirror.legs.rebuilding().count();
+        let others = mirror.legs.in_sync().without(Legs::one(leg as u8));
         if rebuilt == 0
             || others.is_empty()
-            || !mirror.members.in_sync().has(leg as u8)
+            || !mirror.legs.in_sync().has(leg as u8)
             || self.disks[leg].away
         {
             return;
@@ -426,7 +428,7 @@ impl World {
             self.poll(mirror);
             self.look_after(mirror);
             let calm = self.given.is_empty() && self.asked.is_empty() && mirror.diverged() == 0;
-            if step > 20 && calm && mirror.members.in_sync().count() as usize == self.disks.len() {
+            if step > 20 && calm && mirror.legs.in_sync().count() as usize == self.disks.len() {
                 break;
             }
             if self.given.is_empty() {
@@ -449,9 +451,9 @@ impl World {
             || lost
             || !mirror.startup.has_proposed();
         self.claim(whole, "a rebuild does not end");
-        let first = mirror.members.in_sync().first().map_or(0, usize::from);
+        let first = mirror.legs.in_sync().first().map_or(0, usize::from);
         for block in 0..self.blocks {
-            for leg in mirror.members.in_sync().iter().map(usize::from) {
+            for leg in mirror.legs.in_sync().iter().map(usize::from) {
                 let same = self.disks[first].block(block) == self.disks[leg].block(block);
                 let bad = self.disks.iter().any(|disk| disk.bad[block]);
                 let range = Range::new(block as u64 * BLOCK, BLOCK);

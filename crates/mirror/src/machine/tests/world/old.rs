@@ -1,5 +1,6 @@
 //! An older copy of a leg's disk, put back while nobody has the mirror (T50, T51).
 use super::*;
+use alloc::vec::Vec;
 
 impl World {
     /// Takes a copy of a leg as it is now.

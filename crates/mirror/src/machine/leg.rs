@@ -1,0 +1,534 @@
+//! State of each leg while the mirror runs, changed here alone.
+//!
+//! * `Missing`: gets nothing: unreachable, refused, or taken out
+//! * `Fenced`: reachable; returns when nothing it was given before can be executed (T9)
+//! * `Inspecting`, `ReadingBitmap`: returning; read, not written
+//! * `Rebuilding`: gets every write, lacks regions; its [`Step`]s in order
+//! * `InSync`: gets every write and has everything
+//! * `Truncated`: in sync, and lost data while no other leg was (T45, T50)
+//!
+//! # Contract
+//! [`LegTable::change`] has all edges, and asserts them. The sets of legs are derived from the
+//! states and kept beside them, for each I/O reads them. [`LegTable::pop_left`] returns a leg that
+//! stops getting writes once, so that rounds which wait for it go on without it (`leaving`).
+use super::accept::Acceptance;
+use super::legs::Legs;
+use super::spare::Spare;
+use crate::bitmap::Bitmap;
+use crate::limits::LEGS_MAX;
+use crate::superblock::Lack;
+use crate::{Id, Label, Superblock};
+use alloc::boxed::Box;
+use block::Range;
+use core::mem;
+use core::ops::{Index, IndexMut};
+
+/// State of a leg. See the module.
+#[derive(Debug)]
+pub(super) enum LegState {
+    Missing(Box<Stale>),
+    /// Until then, ns.
+    Fenced(Box<Stale>, u64),
+    Inspecting(Box<Stale>),
+    ReadingBitmap(Box<Stale>, Lack),
+    Rebuilding(Box<Stale>, Box<Rebuild>),
+    InSync,
+    Truncated(Cut),
+}
+
+/// Change of a leg's state.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// It can be reached, and may not return before then, ns.
+    Fence(u64),
+    /// Its superblocks are read.
+    Inspect,
+    /// Its bitmap is read, or it has none.
+    ReadBitmap(Lack),
+    Rebuild(Box<Rebuild>),
+    /// A committed generation has it in sync.
+    Join,
+    /// It gets nothing from now on.
+    Leave,
+    /// It lost data as the last one in sync, or a user accepts what it lost.
+    Truncate(Cut),
+    /// The acceptance of what it lost is on the leg.
+    Accepted,
+}
+
+/// Data of a leg that is not in sync.
+#[derive(Debug, Default)]
+pub(super) struct Stale {
+    /// Regions that it missed or misses; those copied to it since are still set. `None`: only the
+    /// union of all legs' is known.
+    pub missed: Option<Bitmap>,
+    /// Its identity, while nothing was written to it.
+    pub fresh: Option<(Id, Label)>,
+    /// The user gave up its data.
+    pub is_discarded: bool,
+    /// It lost data, or was put back to an older state: it is copied whole (T50).
+    pub is_void: bool,
+    /// Of a void one: where it was truncated before, if no user accepted that.
+    pub cut_end: Option<u64>,
+    spare: Spare,
+}
+
+/// Data lost by the last leg in sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// First lost byte of the mirror: the leg was smaller than needed, or was sanitized (0).
+    /// `None`: its file was cut short at an unknown byte.
+    pub end: Option<u64>,
+    pub acceptance: Acceptance,
+}
+
+impl Cut {
+    /// All from byte `end` of the mirror on is lost.
+    pub fn at(end: u64) -> Self {
+        Self {
+            end: Some(end),
+            acceptance: Acceptance::None,
+        }
+    }
+}
+
+/// Rebuild of a leg that lacks what was written before.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    pub step: Step,
+    /// It is flushed for a step. The flush goes on where the step is taken back meanwhile.
+    pub flushing: bool,
+    /// When its position is saved next, ns.
+    pub save_at_ns: u64,
+    /// Regions before this one were copied, or passed over for now.
+    pub cursor: u64,
+    lacking: Bitmap,
+    /// How many these are.
+    left: u64,
+}
+
+/// Progress of a rebuild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It gets all pages of the bitmap.
+    WriteAll(Lack),
+    /// The generation with the rebuild is to be committed.
+    Event(Lack),
+    Copying,
+    /// It is flushed; then all below this byte counts as copied.
+    Flushing(u64),
+    /// The generation with this position is to be committed.
+    Position(u64),
+    /// It is flushed for the last time.
+    LastFlush,
+    /// The generation with the leg in sync is to be committed.
+    Whole,
+}
+
+impl Rebuild {
+    /// The first step of a leg that lacks these regions, `lack` by its superblock.
+    pub fn new(lack: Lack, lacking: Bitmap, save_at_ns: u64) -> Box<Self> {
+        Box::new(Self {
+            step: Step::WriteAll(lack),
+            flushing: false,
+            save_at_ns,
+            cursor: 0,
+            left: lacking.count(),
+            lacking,
+        })
+    }
+
+    /// Returns how many regions it lacks.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Whether it lacks the region.
+    pub fn lacks(&self, region: u64) -> bool {
+        self.lacking.is_set(region)
+    }
+
+    /// Returns the first region from this one on that it lacks.
+    pub fn next(&self, region: u64) -> Option<u64> {
+        self.lacking.next(region)
+    }
+
+    /// Notes that all of the region was copied.
+    pub fn has_region(&mut self, region: u64) {
+        if self.lacking.clear(region) {
+            self.left -= 1;
+            self.cursor = self.cursor.max(region);
+        }
+    }
+
+    /// Notes that it lacks the region again: a rebuild that was about to end goes on.
+    pub fn lacks_again(&mut self, region: u64) {
+        if self.lacking.set(region) {
+            self.left += 1;
+            if matches!(self.step, Step::LastFlush | Step::Whole) {
+                self.step = Step::Copying;
+            }
+        }
+    }
+}
+
+/// One leg: its state, its superblock, and its I/O.
+#[derive(Debug)]
+pub(super) struct Leg {
+    state: LegState,
+    /// Its superblock as it is for certain, and as it is being written.
+    pub committed: Superblock,
+    pub proposed: Superblock,
+    /// The copy that holds.
+    pub copy: u8,
+    /// Both of its copies had this sequence or a higher one when they were read last, and nothing
+    /// older can come over them; 0: not known (T50).
+    pub confirmed: u64,
+    /// The sequence of our first superblock on it; 0: there is none yet.
+    pub marked_from: u64,
+    pub in_flight: u32,
+    /// Failed I/O may be executed until then.
+    pub late_until_ns: u64,
+    /// It has given up writes, and no flush has reported that yet.
+    pub gave_up: bool,
+    /// Reads that it failed.
+    pub errors: u32,
+    pub repaired: u64,
+    /// Times that it was read as a spare.
+    pub rescued: u64,
+    /// A range that it could not write when the record of its bad blocks had no more room.
+    pub bad_full: Option<Range>,
+    /// The event by which it was in sync, as far as this run knows.
+    pub since_event: u64,
+    /// Its superblocks are being read as those of a spare; a stop does not wait for that.
+    pub is_probed: bool,
+}
+
+impl Leg {
+    /// A leg whose superblock is `found`, in its copy `copy`.
+    pub fn new(found: Superblock, copy: u8, state: LegState) -> Self {
+        Self {
+            state,
+            committed: found,
+            proposed: found,
+            copy,
+            confirmed: 0,
+            marked_from: 0,
+            in_flight: 0,
+            late_until_ns: 0,
+            gave_up: false,
+            errors: 0,
+            repaired: 0,
+            rescued: 0,
+            bad_full: None,
+            since_event: found.event,
+            is_probed: false,
+        }
+    }
+
+    /// Returns its state.
+    pub fn state(&self) -> &LegState {
+        &self.state
+    }
+
+    /// Returns the data of one that is not in sync.
+    pub fn stale(&self) -> Option<&Stale> {
+        use LegState::*;
+        match &self.state {
+            Missing(it) | Fenced(it, _) | Inspecting(it) => Some(it),
+            ReadingBitmap(it, _) | Rebuilding(it, _) => Some(it),
+            InSync | Truncated(_) => None,
+        }
+    }
+
+    /// As [`Self::stale`], to change them.
+    pub fn stale_mut(&mut self) -> Option<&mut Stale> {
+        use LegState::*;
+        match &mut self.state {
+            Missing(it) | Fenced(it, _) | Inspecting(it) => Some(it),
+            ReadingBitmap(it, _) | Rebuilding(it, _) => Some(it),
+            InSync | Truncated(_) => None,
+        }
+    }
+
+    /// Returns the regions that it missed, if it is not in sync and they are known.
+    pub fn missed(&self) -> Option<&Bitmap> {
+        self.stale()?.missed.as_ref()
+    }
+
+    /// As [`Self::missed`], to change them.
+    pub fn missed_mut(&mut self) -> Option<&mut Bitmap> {
+        self.stale_mut()?.missed.as_mut()
+    }
+
+    /// Returns the identity of one to which nothing was written yet.
+    pub fn fresh(&self) -> Option<(Id, Label)> {
+        self.stale()?.fresh
+    }
+
+    /// Whether none of its data count.
+    pub fn is_void(&self) -> bool {
+        self.stale().is_some_and(|it| it.is_void)
+    }
+
+    /// Returns what it lost as the last one in sync.
+    pub fn cut(&self) -> Option<Cut> {
+        match self.state {
+            LegState::Truncated(cut) => Some(cut),
+            _ => None,
+        }
+    }
+
+    /// Returns the first byte of the mirror that it lost, whether or not it is in sync.
+    pub fn cut_end(&self) -> Option<u64> {
+        match &self.state {
+            LegState::Truncated(cut) => cut.end,
+            _ => self.stale()?.cut_end,
+        }
+    }
+
+    /// Whether it lost data as the last one in sync, and no user has accepted that.
+    pub fn has_unaccepted_cut(&self) -> bool {
+        let is_accepted = |it: Cut| it.acceptance != Acceptance::None;
+        self.cut_end().is_some() && !self.cut().is_some_and(is_accepted)
+    }
+
+    /// Returns when its superblocks are read as those of a spare, and whether it may be read.
+    pub fn spare(&self) -> Spare {
+        self.stale().map_or(Spare::Missing, |it| it.spare)
+    }
+}
+
+/// All legs, by slot. See the module.
+#[derive(Debug, Default)]
+pub(super) struct LegTable {
+    slots: [Option<Box<Leg>>; LEGS_MAX],
+    in_sync: Legs,
+    rebuilding: Legs,
+    left: Legs,
+    verified: Legs,
+}
+
+impl Index<u8> for LegTable {
+    type Output = Leg;
+
+    fn index(&self, leg: u8) -> &Leg {
+        let it = self.get(leg);
+        it.unwrap_or_else(|| unreachable!("there is no leg {leg}"))
+    }
+}
+
+impl IndexMut<u8> for LegTable {
+    fn index_mut(&mut self, leg: u8) -> &mut Leg {
+        let it = self.get_mut(leg);
+        it.unwrap_or_else(|| unreachable!("there is no leg {leg}"))
+    }
+}
+
+impl LegTable {
+    /// Returns the leg of a slot.
+    pub fn get(&self, leg: u8) -> Option<&Leg> {
+        self.slots.get(usize::from(leg))?.as_deref()
+    }
+
+    /// As [`Self::get`], to change it.
+    pub fn get_mut(&mut self, leg: u8) -> Option<&mut Leg> {
+        self.slots.get_mut(usize::from(leg))?.as_deref_mut()
+    }
+
+    /// Returns all legs, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &Leg)> {
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(slot, it)| Some((slot, it.as_deref()?)))
+    }
+
+    /// As [`Self::iter`], to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u8, &mut Leg)> {
+        let slots = (0..).zip(&mut self.slots);
+        slots.filter_map(|(slot, it)| Some((slot, it.as_deref_mut()?)))
+    }
+
+    /// Puts a leg into a slot.
+    ///
+    /// # Panics
+    /// If the leg that was there gets writes.
+    pub fn insert(&mut self, slot: u8, leg: Leg) {
+        assert!(!self.writable().has(slot), "leg {slot} gets writes");
+        self.in_sync.set(slot, leg.stale().is_none());
+        self.verified.remove(slot);
+        self.slots[usize::from(slot)] = Some(Box::new(leg));
+    }
+
+    /// Takes a leg out to which nothing was written.
+    pub fn remove(&mut self, slot: u8) {
+        let leg = self.slots[usize::from(slot)].take();
+        let is_fresh = leg.is_some_and(|it| it.fresh().is_some());
+        assert!(is_fresh, "leg {slot} was written");
+    }
+
+    /// Legs that have everything.
+    #[inline]
+    pub fn in_sync(&self) -> Legs {
+        self.in_sync
+    }
+
+    /// Legs that get every write and are not in sync yet.
+    #[inline]
+    pub fn rebuilding(&self) -> Legs {
+        self.rebuilding
+    }
+
+    /// Legs that get every write.
+    #[inline]
+    pub fn writable(&self) -> Legs {
+        self.in_sync.with(self.rebuilding)
+    }
+
+    /// Legs that get no writes, and whose superblocks were read since they can be reached.
+    #[inline]
+    pub fn verified(&self) -> Legs {
+        self.verified
+    }
+
+    /// Returns the last leg in sync, if there is but one.
+    pub fn last_in_sync(&self) -> Option<u8> {
+        self.in_sync.first().filter(|_| self.in_sync.count() == 1)
+    }
+
+    /// Returns the rebuild of a leg, if it is in one.
+    pub fn rebuild(&self, leg: u8) -> Option<&Rebuild> {
+        match self.get(leg)?.state() {
+            LegState::Rebuilding(_, it) => Some(it),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::rebuild`], to change it.
+    pub fn rebuild_mut(&mut self, leg: u8) -> Option<&mut Rebuild> {
+        match &mut self[leg].state {
+            LegState::Rebuilding(_, it) => Some(it),
+            _ => None,
+        }
+    }
+
+    /// Whether a leg is returning, and gets no writes yet.
+    pub fn is_returning(&self, leg: u8) -> bool {
+        use LegState::{Fenced, Inspecting, ReadingBitmap};
+        let it = self.get(leg).map(Leg::state);
+        matches!(it, Some(Fenced(..) | Inspecting(_) | ReadingBitmap(..)))
+    }
+
+    /// Sets whether a leg that is not in sync may be read.
+    pub fn set_spare(&mut self, leg: u8, spare: Spare) {
+        if let Some(it) = self[leg].stale_mut() {
+            it.spare = spare;
+        }
+        self.verified.set(leg, matches!(spare, Spare::Verified(_)));
+    }
+
+    /// Changes the state of a leg.
+    ///
+    /// # Panics
+    /// If its state has no such edge.
+    pub fn change(&mut self, leg: u8, change: Change) {
+        use LegState::*;
+        let state = &mut self[leg].state;
+        *state = match (mem::replace(state, InSync), change) {
+            (Missing(it) | Fenced(it, _) | Inspecting(it), Change::Fence(at)) => Fenced(it, at),
+            (Fenced(it, _), Change::Inspect) => Inspecting(it),
+            // A leg without superblocks of ours has no bitmap either.
+            (Fenced(it, _) | Inspecting(it), Change::ReadBitmap(lack)) => ReadingBitmap(it, lack),
+            (ReadingBitmap(it, _), Change::Rebuild(rebuild)) => Rebuilding(it, rebuild),
+            // A failure of other legs while that was committed may have taken the step back.
+            (Rebuilding(_, it), Change::Join)
+                if !matches!(it.step, Step::WriteAll(_) | Step::Event(_)) =>
+            {
+                InSync
+            }
+            (InSync, Change::Leave) => Missing(Box::default()),
+            // Another leg is in sync, and has what this one lost.
+            (Truncated(cut), Change::Leave) => Missing(Box::new(Stale {
+                is_void: true,
+                cut_end: cut.end.filter(|_| cut.acceptance == Acceptance::None),
+                ..Stale::default()
+            })),
+            (Missing(it) | Fenced(it, _) | Inspecting(it), Change::Leave)
+            | (ReadingBitmap(it, _) | Rebuilding(it, _), Change::Leave) => Missing(it),
+            (InSync | Truncated(_), Change::Truncate(cut)) => Truncated(cut),
+            (Truncated(_), Change::Accepted) => InSync,
+            (before, change) => unreachable!("leg {leg}: {change:?} in {before:?}"),
+        };
+        let is_in_sync = matches!(state, InSync | Truncated(_));
+        let is_rebuilding = matches!(state, Rebuilding(..));
+        if self.writable().has(leg) && !is_in_sync && !is_rebuilding {
+            self.left.add(leg);
+        }
+        self.in_sync.set(leg, is_in_sync);
+        self.rebuilding.set(leg, is_rebuilding);
+    }
+
+    /// Returns a leg that got writes and gets none any more, once for each time.
+    pub fn pop_left(&mut self) -> Option<u8> {
+        let leg = self.left.first()?;
+        self.left.remove(leg);
+        Some(leg)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LACK: Lack = Lack {
+        position: 0,
+        seen_event: 1,
+        seen_lineage: 1,
+    };
+
+    fn table(state: LegState) -> LegTable {
+        let mut legs = LegTable::default();
+        let found = crate::superblock::tests::superblock(1);
+        legs.insert(0, Leg::new(found, 0, state));
+        legs
+    }
+
+    #[test]
+    fn leg_that_returns_passes_all_states() {
+        let mut legs = table(LegState::InSync);
+        legs.change(0, Change::Leave);
+        assert_eq!((legs.pop_left(), legs.pop_left()), (Some(0), None));
+        legs.change(0, Change::Fence(7));
+        legs.change(0, Change::Inspect);
+        legs.change(0, Change::ReadBitmap(LACK));
+        assert!(legs.is_returning(0) && legs.writable().is_empty());
+        legs.change(0, Change::Rebuild(Rebuild::new(LACK, Bitmap::new(1), 0)));
+        assert_eq!((legs.writable(), legs.in_sync()), (Legs(1), Legs(0)));
+        legs.rebuild_mut(0).unwrap().step = Step::Whole;
+        legs.change(0, Change::Join);
+        assert_eq!((legs.last_in_sync(), legs.pop_left()), (Some(0), None));
+    }
+
+    #[test]
+    fn truncated_leg_that_leaves_is_void() {
+        let mut legs = table(LegState::InSync);
+        let end = Some(4096);
+        let acceptance = Acceptance::None;
+        legs.change(0, Change::Truncate(Cut { end, acceptance }));
+        assert!(legs[0].has_unaccepted_cut() && legs.in_sync().has(0));
+        legs.change(0, Change::Leave);
+        assert!(legs[0].is_void() && legs[0].cut_end() == end);
+    }
+
+    #[test]
+    #[should_panic(expected = "Join in Missing")]
+    fn missing_leg_that_joins_panics() {
+        table(LegState::Missing(Box::default())).change(0, Change::Join);
+    }
+
+    #[test]
+    #[should_panic(expected = "Join in Rebuilding")]
+    fn leg_that_joins_before_its_rebuild_panics() {
+        let rebuild = Rebuild::new(LACK, Bitmap::new(1), 0);
+        table(LegState::Rebuilding(Box::default(), rebuild)).change(0, Change::Join);
+    }
+}
