@@ -465,6 +465,7 @@ impl HostEngine {
             HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
             HostControl::Throughput(volume, path, it) => self.set_throughput(volume, path, it),
             HostControl::Distance(volume, path, it) => self.set_distance(volume, path, it),
+            HostControl::Rename(volume, name) => self.volumes[usize::from(volume)].name = name,
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Change {
                 ticket,

@@ -15,6 +15,7 @@ use super::live::{self, Key};
 use super::paths::uris;
 use super::records::{Found, Identity, Kept, Records};
 use super::registry::Registry;
+use super::rename::Renames;
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
@@ -308,6 +309,12 @@ impl Choices {
         if let Err(error) = self.write() {
             log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
+    }
+
+    /// Volumes have other names.
+    pub fn rename(&mut self, names: &Renames) {
+        names.apply_to_keys(&mut self.map);
+        self.records.rename_all(names);
     }
 
     fn write(&mut self) -> anyhow::Result<()> {

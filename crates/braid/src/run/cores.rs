@@ -263,6 +263,11 @@ impl Senders {
         self.all(|| ExportControl::Host(HostControl::Recovery(volume, recovery)));
     }
 
+    /// The name of a volume in messages, on all cores.
+    pub fn rename(&self, volume: u16, name: &str) {
+        self.all(|| ExportControl::Host(HostControl::Rename(volume, name.to_owned())));
+    }
+
     /// Asks something of a mirror.
     pub fn order(&self, volume: u16, order: MirrorOrder) {
         let order = ExportControl::Mirror(volume, order);

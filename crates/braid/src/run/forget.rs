@@ -15,6 +15,7 @@ use super::live;
 use super::plan::{ActualVolume, Change, Presence, plan};
 use super::reconcile::Reconciler;
 use super::reload;
+use super::rename::Renames;
 use super::service::{Service, State};
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
@@ -73,8 +74,13 @@ impl Service {
     /// # Errors
     /// There is no such volume.
     pub fn diff(&self, params: &DiffParams) -> Result<Value, ControlError> {
+        let engine = self.registry().id().to_owned();
+        let file = Config::read(&self.file).ok(); // one that can't be has no other names
         let choices = self.choices();
         let state = self.state();
+        let (volumes, configured) = (&state.volumes, &state.configured);
+        let renames = file.map(|new| Renames::new(volumes, configured, &new, &engine));
+        let renames = renames.and_then(Result::ok).unwrap_or_default();
         if let Some(name) = &params.volume {
             state.volumes.number(name)?;
         }
@@ -87,6 +93,14 @@ impl Service {
             let file = state.configured.volume(name);
             let exports = file.map(|file| of_exports(&state, number, file));
             let differences = choices.differences(name).into_iter();
+            let renamed = Some(renames.now(name)).filter(|it| it != name);
+            let renamed = renamed.map(|to| Difference {
+                what: "name".to_owned(),
+                file: to.to_owned(),
+                now: name.clone(),
+                since_s: None,
+            });
+            let differences = renamed.into_iter().chain(differences);
             for it in differences.chain(exports.unwrap_or_default()) {
                 all.push(json!({
                     "volume": name,

@@ -17,6 +17,7 @@ use super::config::Volume;
 use super::mirrors::MirrorRecords;
 use super::records::{Found, Identity, IdentityKind, Kept, Records};
 use super::registry::{Place, Registry};
+use super::rename::Renames;
 use mirror::Id;
 use multipath::Namespace;
 use serde::{Deserialize, Serialize};
@@ -276,6 +277,24 @@ impl Known {
         let shown = Some(Shown::from(namespace));
         self.accepted.insert(of.name.clone(), shown);
         Ok(())
+    }
+
+    /// Volumes have other names.
+    ///
+    /// # Errors
+    /// A file can't be written, and has the name of before.
+    pub fn rename(&mut self, names: &Renames) -> anyhow::Result<()> {
+        names.apply_to_keys(&mut self.map);
+        names.apply_to_keys(&mut self.accepted);
+        self.records.rename_all(names);
+        let now = names.iter().map(|(_, to)| to);
+        let mut now = now.filter_map(|name| Some((name, self.map.get(name)?)));
+        now.try_for_each(|(name, it)| self.records.keep(name, it))
+    }
+
+    /// Volumes that had other names when their records were kept: these, and their own.
+    pub fn renamed(&self) -> Vec<(&str, &str)> {
+        self.records.renamed()
     }
 
     /// A volume was taken out of the configuration of a running engine: its name is free.

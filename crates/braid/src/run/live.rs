@@ -274,8 +274,13 @@ fn changed_of_mirror(from: &Volume, to: &Volume) -> Vec<String> {
             ("rebuild_ceiling", rate(&of.rebuild_ceiling)),
         ]
     };
-    let differ = values(from).into_iter().zip(values(to)).filter(|(a, b)| a != b);
-    differ.map(|(_, (key, now))| format!("{key} {now}")).collect()
+    let differ = values(from)
+        .into_iter()
+        .zip(values(to))
+        .filter(|(a, b)| a != b);
+    differ
+        .map(|(_, (key, now))| format!("{key} {now}"))
+        .collect()
 }
 
 /// Keys in which two volumes differ that are fixed while they run.

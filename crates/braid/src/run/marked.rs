@@ -133,6 +133,7 @@ impl Service {
 
     /// What the keeper does about an event.
     fn keep(&self, event: RunEvent) {
+        let _names = self.changes.names();
         match event {
             RunEvent::Mark(mark) => self.mark(mark),
             RunEvent::MarkEnded(volume, serial, path) => {

@@ -18,6 +18,7 @@ use super::config::twice;
 use super::discovery::plan;
 use super::records::{Identity, Kept, Records};
 use super::registry::{Place, Registry, places};
+use super::rename::Renames;
 use super::state;
 use crate::log;
 use crate::uri::{PathUri, UriKind};
@@ -248,7 +249,14 @@ impl Marks {
     fn set_aside(&mut self, volume: &Volume) {
         let name = &volume.name;
         let is_its = |mark: &Mark| is_silent(volume) || mark.is_perhaps_of(volume);
-        let Some(mark) = self.map.get(name).filter(|it| !is_its(it)).cloned() else {
+        if self.map.get(name).is_some_and(|it| !is_its(it)) {
+            self.put_aside(name);
+        }
+    }
+
+    /// What is kept under a name is kept under one that no volume has.
+    fn put_aside(&mut self, name: &str) {
+        let Some(mark) = self.map.get(name).cloned() else {
             return;
         };
         let names = (1..).map(|number: u32| format!("{name} ({number})"));
@@ -273,6 +281,25 @@ impl Marks {
             self.unflushed.insert(to.clone(), paths);
         }
         self.map.insert(to, mark);
+    }
+
+    /// Volumes have other names.
+    ///
+    /// # Errors
+    /// A file can't be written, and has the name of before.
+    pub fn rename(&mut self, names: &Renames) -> anyhow::Result<()> {
+        let back = names.back();
+        let free = names.iter().map(|(_, to)| to);
+        let free = free.filter(|to| names.now(to) == to.as_str() && back.now(to) != to.as_str());
+        free.for_each(|to| self.put_aside(to));
+        names.apply_to_keys(&mut self.map);
+        names.apply_to_keys(&mut self.found);
+        names.apply_to_keys(&mut self.namespaces);
+        names.apply_to_keys(&mut self.unflushed);
+        let unfinished = std::mem::take(&mut self.unfinished).into_iter();
+        self.unfinished = unfinished.map(|it| names.now(&it).to_owned()).collect();
+        self.records.rename_all(names);
+        self.write()
     }
 
     fn take_over(&mut self, name: &str, mark: Mark, by_name: bool) {

@@ -58,6 +58,7 @@ mod reconcile;
 mod records;
 mod registry;
 mod reload;
+mod rename;
 mod report;
 mod service;
 mod stat;
@@ -123,7 +124,8 @@ pub struct RunArgs {
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut config = Config::read(&args.config)?;
     if args.check {
-        let lines = reload::start_in_words(&config);
+        let mut lines = reload::start_in_words(&config);
+        lines.extend(renamed_in_words(args, &config)?);
         return output::print(&lines.iter().map(|it| format!("{it}\n")).collect::<String>());
     }
     sys::os::set_keep_alive_of_opened(config.tcp_keep_alive());
@@ -237,6 +239,19 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.registry().end();
     drop(socket);
     ended.and(cleared)
+}
+
+/// Volumes that have another name than when an engine of this control socket kept something of them.
+fn renamed_in_words(args: &RunArgs, config: &Config) -> anyhow::Result<Vec<String>> {
+    let path = args.socket.clone().or(config.socket.clone());
+    let path = socket::listening_path(path, socket::RUN);
+    let registry = Registry::new(identity::state_directory()?, state_id(&path)?, &path);
+    let mut known = Known::new(&registry, &[]);
+    known.adopt(&registry, &config.volumes)?;
+    let renamed = known.renamed().into_iter();
+    Ok(renamed
+        .map(|(from, to)| format!("volume {to} was {from}"))
+        .collect())
 }
 
 /// Changes of data and other I/Os that failed because the time to drain was over, by volume.

@@ -46,6 +46,8 @@ pub struct Changes {
     opening: Mutex<()>,
     /// Held by a reload.
     reload: Mutex<()>,
+    /// Held while volumes are renamed, and while something is kept of one by its name.
+    names: Mutex<()>,
     outstanding: Mutex<Outstanding>,
 }
 
@@ -110,6 +112,12 @@ impl Changes {
                 return Ok(alone);
             }
         }
+    }
+
+    /// Until the result is dropped, what was found by a number has the same name. Comes before all
+    /// locks of records and of the state.
+    pub fn names(&self) -> MutexGuard<'_, ()> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no other verb opens a leg; until the result is dropped, none does.

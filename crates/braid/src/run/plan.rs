@@ -82,6 +82,8 @@ pub enum Change {
     SetPath(String, PathKeys, Vec<String>),
     /// Other values of keys, in words.
     SetKeys(String, Vec<String>),
+    /// A volume has another name: before and after. Steps before this one call it as before.
+    Rename(String, String),
     /// A volume leaves, a mirror with its legs.
     CloseVolume(String),
 }
@@ -119,6 +121,7 @@ impl Change {
             | Self::SetPolicy(volume, ..)
             | Self::SetPath(volume, ..)
             | Self::SetKeys(volume, _)
+            | Self::Rename(volume, _)
             | Self::CloseVolume(volume) => volume,
         }
     }
@@ -194,6 +197,7 @@ impl fmt::Display for Change {
                 write!(f, "{volume}: set {} of {}", words.join(", "), path.uri)
             }
             Self::SetKeys(volume, keys) => write!(f, "{volume}: set {}", keys.join(", ")),
+            Self::Rename(from, to) => write!(f, "rename volume {from} to {to}"),
             Self::CloseVolume(volume) => write!(f, "remove volume {volume}"),
         }
     }

@@ -164,6 +164,7 @@ impl<'a> Reconciler<'a> {
                 changed.map_err(|error| format!("{error:#}"))?;
             }
             Change::MoveExport(..)
+            | Change::Rename(..)
             | Change::SetPolicy(..)
             | Change::SetPath(..)
             | Change::SetKeys(..) => unreachable!("{change}: it can't fail"),

@@ -11,6 +11,7 @@
 use super::config::{Volume, end};
 use super::older;
 use super::registry::{Place, Registry};
+use super::rename::Renames;
 use super::state;
 use crate::log;
 use crate::uri::{PathUri, UriKind};
@@ -272,6 +273,23 @@ impl<T: Kept> Records<T> {
         if let Some(own) = self.own.remove(from) {
             self.own.insert(to.to_owned(), own);
         }
+    }
+
+    /// The same of volumes that lead where they led; their files have the names of before until
+    /// they are kept anew.
+    pub fn rename_all(&mut self, names: &Renames) {
+        names.apply_to_keys(&mut self.own);
+        names.apply_to_keys(&mut self.known);
+    }
+
+    /// Volumes whose files have another name, which this engine gave them: that, and their own.
+    pub fn renamed(&self) -> Vec<(&str, &str)> {
+        let own = self.own.iter();
+        let named = own.map(|(name, (_, it))| (&it.of, name.as_str()));
+        let others = named.filter(|(of, name)| of.engine == self.engine && of.volume != *name);
+        others
+            .map(|(of, name)| (of.volume.as_str(), name))
+            .collect()
     }
 
     /// The names of the volumes that have files.

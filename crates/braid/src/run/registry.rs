@@ -13,6 +13,7 @@
 //! namespace of its subsystem. Legs are recorded by name only: they have an owner record. Engines
 //! that use different state directories do not see each other.
 use super::config::Volume;
+use super::rename::Renames;
 use crate::text;
 use crate::uri::UriKind;
 use anyhow::{Context, anyhow, bail};
@@ -146,6 +147,20 @@ impl Registry {
         }
         self.volumes.retain(|it| it.name != name);
         self.volumes.extend(before);
+        if self.file.is_none() {
+            return Ok(());
+        }
+        let _guard = self.guard()?;
+        self.write()
+    }
+
+    /// Volumes have other names.
+    ///
+    /// # Errors
+    /// As of [`Registry::leave`].
+    pub fn rename(&mut self, names: &Renames) -> anyhow::Result<()> {
+        let all = self.volumes.iter_mut();
+        all.for_each(|it| names.apply(&mut it.name));
         if self.file.is_none() {
             return Ok(());
         }

@@ -20,6 +20,7 @@ use super::mirrors::{name_legs, refuse_legs};
 use super::nvme_exports;
 use super::plan::{ActualVolume, Change, Presence, leg_words, plan};
 use super::reconcile::Reconciler;
+use super::rename::Renames;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::server::Caller;
@@ -31,8 +32,10 @@ use std::collections::BTreeSet;
 /// A reload under way.
 struct Reload<'a> {
     service: &'a Service,
-    /// As the file says.
+    /// As the file says, with the names that volumes have until the [`rest`](Self::rest).
     new: Config,
+    /// The names that it gives them.
+    renames: Renames,
     /// What the engine is to be.
     desired: Desired,
     plan: Vec<Change>,
@@ -106,8 +109,11 @@ impl<'a> Reload<'a> {
             let paths = cores.first()?.volumes.get(usize::from(number))?;
             Some(paths.get(usize::from(index))?.state)
         };
+        let engine = service.registry().id().to_owned();
         let choices = service.choices();
         let state = service.state();
+        let renames = Renames::new(&state.volumes, &state.configured, &new, &engine)?;
+        renames.back().apply_to(&mut new);
         refuse_fixed(&state.configured, &new)?;
         name_legs(&mut new, &state.configured, &state)?;
         let actual = actual(&state, |number, path| match path.is_there() {
@@ -118,9 +124,16 @@ impl<'a> Reload<'a> {
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
         drop(state);
         drop(choices);
+        let mut plan = plan(&desired, &actual);
+        let named = renames.iter();
+        let named = named.map(|(from, to)| Change::Rename(from.clone(), to.clone()));
+        let is_close = |it: &Change| matches!(it, Change::CloseVolume(_));
+        let at = plan.iter().position(is_close).unwrap_or(plan.len());
+        plan.splice(at..at, named);
         Ok(Self {
             service,
-            plan: plan(&desired, &actual),
+            plan,
+            renames,
             new,
             desired,
             said: Vec::new(),
@@ -151,7 +164,7 @@ impl<'a> Reload<'a> {
         for change in &self.plan {
             names.insert(change.volume().to_owned());
             match change {
-                Change::MoveExport(_, to, _) => names.insert(to.clone()),
+                Change::MoveExport(_, to, _) | Change::Rename(_, to) => names.insert(to.clone()),
                 Change::AddLeg(_, leg) => names.insert(leg.of.name.clone()),
                 _ => false,
             };
@@ -256,8 +269,10 @@ impl<'a> Reload<'a> {
     /// refused.
     fn forget(&mut self, steps: &mut Reconciler<'_>) {
         for change in &self.plan {
-            if let Change::ForgetPath(_, path) = change {
-                self.said.push(match steps.step(change.clone(), true) {
+            if let Change::ForgetPath(name, path) = change {
+                let name = self.renames.now(name).to_owned();
+                let change = Change::ForgetPath(name, path.clone());
+                self.said.push(match steps.step(change, true) {
                     Ok(()) => format!("removed {}", path.uri),
                     Err(why) => format!("not removed: {why}"),
                 });
@@ -269,6 +284,8 @@ impl<'a> Reload<'a> {
     fn rest(&mut self, steps: &mut Reconciler<'_>, gone: &[u16]) -> anyhow::Result<()> {
         let service = self.service;
         let bound = steps.take_bound();
+        let renames = std::mem::take(&mut self.renames);
+        let names = (!renames.is_empty()).then(|| service.changes.names());
         let mut choices = service.choices();
         let mut state = service.state();
         state.ensure_open()?;
@@ -354,6 +371,11 @@ impl<'a> Reload<'a> {
             self.said.push(format!("removed volume {name}"));
             state.volumes.leave(*number);
         }
+        if !renames.is_empty() {
+            self.said.extend(service.rename(&mut state, &renames));
+            choices.rename(&renames);
+            renames.apply_to(&mut self.new);
+        }
         let opened = state.volumes.admit(&self.new);
         let new = opened.iter();
         self.said
@@ -376,6 +398,11 @@ impl<'a> Reload<'a> {
         drop(state);
         choices.forget_others(&self.new);
         drop(choices);
+        if !renames.is_empty() {
+            service.rename_records(&renames);
+        }
+        drop(names);
+        self.renames = renames;
         service.keep_opened(&opened);
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::config::{Config, PathKeys, Volume};
 use super::entries::{AdminState, PathEntry, PathTable};
 use super::late::Absent;
 use super::mirrors;
+use super::rename::Renames;
 use crate::control::rpc::ControlError;
 use crate::mirror::same::Storage;
 use crate::uri::PathUri;
@@ -417,7 +418,10 @@ impl Volumes {
     pub fn mirrors(&self) -> Vec<u16> {
         let opening = self.opening.iter().filter_map(|it| it.0);
         let there = self.all.keys().chain(self.leaving.keys()).copied();
-        there.chain(opening).filter(|it| *it >= MIRRORS_FROM).collect()
+        there
+            .chain(opening)
+            .filter(|it| *it >= MIRRORS_FROM)
+            .collect()
     }
 
     /// The one of that name that is there or was opened.
@@ -479,6 +483,13 @@ impl Volumes {
     /// Whether a volume has not left yet.
     pub fn is_leaving(&self, number: u16) -> bool {
         self.leaving.contains_key(&number)
+    }
+
+    /// Volumes that are there have other names.
+    pub fn rename(&mut self, names: &Renames) {
+        let all = self.all.values_mut();
+        all.for_each(|it| names.apply(&mut it.of.name));
+        self.changes += 1;
     }
 
     /// Those that were opened are there, and all are in the order of a configuration; the numbers

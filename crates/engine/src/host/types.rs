@@ -690,6 +690,8 @@ pub enum HostControl {
     Throughput(u16, PathIndex, u8),
     /// NUMA distance of a path, for `numa`; smaller is nearer.
     Distance(u16, PathIndex, u32),
+    /// The name of a volume in lines about it.
+    Rename(u16, String),
     /// What has not ended so many ns from now fails with [`multipath::Outcome::Stopped`]; until
     /// then I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),

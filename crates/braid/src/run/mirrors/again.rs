@@ -169,7 +169,8 @@ impl Service {
             let choices = self.choices();
             let mut state = self.state();
             let number = self.senders.free_mirror(&state.volumes.mirrors());
-            let number = number.ok_or("no core has memory for another mirror: restart the engine")?;
+            let number =
+                number.ok_or("no core has memory for another mirror: restart the engine")?;
             let none = BTreeMap::new();
             let new = Running::new(of.clone(), &choices, BTreeMap::new(), &none);
             state.volumes.open_mirror(new, number)?;

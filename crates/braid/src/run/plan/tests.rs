@@ -324,6 +324,7 @@ fn step(world: &mut World, change: &Change, desired: &Desired) {
             let is_leg = |it: &str| it.starts_with(&format!("{name}/"));
             world.retain(|it, _| !is_leg(it));
         }
+        Change::Rename(..) => unreachable!("{change}: plan pairs by name"),
         Change::SetPolicy(..) | Change::SetPath(..) | Change::SetKeys(..) => {}
     }
 }

@@ -1,6 +1,7 @@
 //! Volumes of a running engine that come and go with its configuration.
 mod choices;
 mod race;
+mod rename;
 mod state;
 
 use crate::serve::nbd;
@@ -542,23 +543,6 @@ fn a_dead_path_that_is_gone_from_the_file_stays_if_an_export_can_not_be() {
     assert_eq!(paths(&rig), 3);
     rig.reload(&[V0, ("v1", &[&two], "")]);
     assert_eq!(paths(&rig), 1);
-    assert_eq!(rig.end(Signal::TERM), Some(0));
-}
-
-#[test]
-fn t09_a_volume_does_not_come_while_one_that_leaves_has_its_path() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
-        return;
-    };
-    let mut rig = Rig::new(directory, QUICK);
-    rig.start(&[V0, ("v1", &[&one, &two], "")]);
-    let why = rig.refused_reload(&[V0, ("v2", &[&two], "")]);
-    assert!(why.contains("v2") && why.contains("v1"), "{why}");
-    assert_eq!(rig.names(), ["v0", "v1"]);
-    rig.reload(&[V0]);
-    rig.reload(&[V0, ("v2", &[&two], "")]);
-    assert_eq!(rig.client("v2").write(0, 1), 0);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 

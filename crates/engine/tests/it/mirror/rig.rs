@@ -215,9 +215,7 @@ impl Rig {
             changed.volume == MIRRORS_FROM && changed.path.is_none()
         };
         let gone = |rig: &Self| rig.engine.borrow().mirror(MIRRORS_FROM).is_none();
-        let so = self.run(SECOND, |rig| {
-            gone(rig) && rig.events.iter().any(is_said)
-        });
+        let so = self.run(SECOND, |rig| gone(rig) && rig.events.iter().any(is_said));
         assert!(so, "it stays: {:?}", self.lines());
     }
 

@@ -161,7 +161,10 @@ fn mirror_that_does_not_start_refuses_the_reload() {
     std::fs::write(place.path("b.toml"), text + &of_leg).unwrap();
     place.changed();
     let why = place.not_reloaded(Some(""));
-    assert!(why.contains("w1") && why.contains("reload without"), "{why}");
+    assert!(
+        why.contains("w1") && why.contains("reload without"),
+        "{why}"
+    );
     place.reloaded(None);
     place.reloaded(Some(""));
     end(engine);
@@ -186,7 +189,7 @@ fn keys_of_a_mirror_change_by_reload_or_are_refused_by_name() {
     assert_eq!(lines, all);
     place.changed();
     assert_eq!(place.changed(), "no difference");
-    let speed = || place.told(&["mirror", "speed", "v0"])["rebuild_ceiling"].clone();
+    let speed = || place.told(&["mirror", "speed", "v0"])["speed"]["ceiling"].clone();
     wait_until(|| (speed() == 1 << 20).then_some(()));
     assert_eq!(place.told(&["knob", "show", "v0/a"])["retries"], 9);
     // One that was set by verb stays, as of every volume.
