@@ -312,7 +312,7 @@ pub const STEPS: [Step; 16] = [
         ),
         part(
             "each longer; also 3 legs, kills over NVMe/TCP, losses of power, targets that stand \
-             still, late writes, a half-sick path, a heavy tail",
+             still, late writes, a half-sick path, a heavy tail, changes that race or are cut off",
             2,
             &[
                 task(
@@ -368,6 +368,11 @@ pub const STEPS: [Step; 16] = [
                 ),
                 task("late", 1200, "cargo xtask faults late --seed 1 --may-skip"),
                 task("tail", 1200, "cargo xtask faults tail --seed 1"),
+                task(
+                    "change",
+                    2 * 3600,
+                    "cargo xtask faults change --seconds 300 --rounds 200 --seed $commit",
+                ),
                 task(
                     "history",
                     1200,

@@ -9,6 +9,7 @@
 //! Pauses depend on the machine: nothing is judged by them. Without root, networks can't be cut,
 //! and nothing can be mounted; what is left out is said.
 mod act;
+mod change;
 mod down;
 mod engine;
 mod freeze;
@@ -85,6 +86,9 @@ enum Part {
     Marks(marks::Args),
     /// Targets that stand still (SIGSTOP) at named points and anywhere: nothing is undone.
     Freeze(freeze::Args),
+    /// Verbs and reloads at once under load, and `kill -9` of the engine within them: data are
+    /// right, and the next engine has the old or the new.
+    Change(change::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -176,6 +180,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Prefixes(args) => ("prefixes", args.words(), prefixes::hindrance()),
         Part::Marks(args) => ("marks", args.words(), None),
         Part::Freeze(args) => ("freeze", args.words(), None),
+        Part::Change(args) => ("change", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -204,6 +209,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Prefixes(args) => prefixes::run(&common, args),
         Part::Marks(args) => marks::run(&common, args),
         Part::Freeze(args) => freeze::run(&common, args),
+        Part::Change(args) => change::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {

@@ -30,10 +30,18 @@ impl Client {
     /// # Errors
     /// Nobody listens, or it is no NBD server.
     pub fn open(socket: &Path) -> Result<Self> {
+        Self::open_named(socket, "v0")
+    }
+
+    /// The same of another export.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_named(socket: &Path, name: &str) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.read_exact(&mut [0; 18])?;
-        let name = b"v0";
+        let name = name.as_bytes();
         let length = (name.len() as u32).to_be_bytes();
         let export_name = 1_u32.to_be_bytes();
         let flags = 3_u32.to_be_bytes();

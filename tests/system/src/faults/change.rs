@@ -1,0 +1,58 @@
+//! Verbs and reloads of an engine under load: many at once, and with `kill -9` within them.
+//!
+//! # Contract
+//! The file has a volume over two targets, one over a file, a mirror, and one that nothing changes.
+//! A reload adds and removes volumes, paths and legs, renames a volume, moves an export, and sets
+//! keys, all in one or some of it.
+//!
+//! `--seconds`: eight clients ask verbs and reloads at random, while each volume that is there is
+//! written and read. Each call is answered; a verb of another volume is answered while one waits
+//! for I/O that a target holds. In the end the engine is as the file says.
+//!
+//! `--rounds`: the engine is killed at any time of a reload or verb, and started with the file of
+//! before or after. It is as that file says; what a verb was answered holds, what it was not may
+//! hold or not. In both, all that was acknowledged is there.
+//!
+//! # Limits
+//! A leg that was added or removed when the engine was killed may be one or none: the next engine is
+//! told by verb.
+mod file;
+mod kills;
+mod race;
+mod writers;
+
+use super::Common;
+use anyhow::Result;
+
+/// What to do.
+#[derive(clap::Args, Clone)]
+pub struct Args {
+    /// How long clients race
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// Kills
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+}
+
+impl Args {
+    /// As they are to be repeated.
+    pub fn words(&self) -> String {
+        format!("change --seconds {} --rounds {}", self.seconds, self.rounds)
+    }
+}
+
+/// Runs both and prints.
+///
+/// # Errors
+/// Data that were acknowledged are lost, a call was not answered, or an engine is neither as before
+/// nor as after.
+pub fn run(common: &Common, args: &Args) -> Result<()> {
+    if args.seconds > 0 {
+        race::run(common, args.seconds)?;
+    }
+    if args.rounds > 0 {
+        kills::run(common, args.rounds)?;
+    }
+    Ok(())
+}
