@@ -245,13 +245,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn renamed_in_words(args: &RunArgs, config: &Config) -> anyhow::Result<Vec<String>> {
     let path = args.socket.clone().or(config.socket.clone());
     let path = socket::listening_path(path, socket::RUN);
-    let registry = Registry::new(identity::state_directory()?, state_id(&path)?, &path);
+    let Ok(directory) = identity::state_directory() else {
+        return Ok(Vec::new()); // no engine of this user has kept anything
+    };
+    let registry = Registry::new(directory, state_id(&path)?, &path);
     let mut known = Known::new(&registry, &[]);
     known.adopt(&registry, &config.volumes)?;
     let renamed = known.renamed().into_iter();
-    Ok(renamed
-        .map(|(from, to)| format!("volume {to} was {from}"))
-        .collect())
+    let words = renamed.map(|(from, to)| format!("volume {to} was {from}"));
+    Ok(words.collect())
 }
 
 /// Changes of data and other I/Os that failed because the time to drain was over, by volume.
