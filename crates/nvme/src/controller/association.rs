@@ -123,6 +123,8 @@ pub(super) struct Controller {
     pub event_requests: Vec<u16>,
     /// Namespaces changed since the log of them was read, ascending.
     pub changed: Vec<u32>,
+    /// Active namespaces that the host has identified, ascending: it may use them.
+    known: Vec<u32>,
     pub errors: ErrorLog,
     pub counters: Counters,
     /// Commands of all its queues that are with the driver.
@@ -165,6 +167,7 @@ impl Controller {
             masked: 0,
             event_requests: Vec::with_capacity(ASYNC_EVENTS_MAX),
             changed: Vec::new(),
+            known: Vec::new(),
             errors: ErrorLog::new(),
             counters: Counters::default(),
             backend: 0,
@@ -230,6 +233,7 @@ impl Controller {
         self.pending = 0;
         self.masked = 0;
         self.changed.clear();
+        self.known.clear();
         self.queues = self.io.len() as u16;
         Change::Reset
     }
@@ -307,6 +311,23 @@ impl Controller {
             self.changed.insert(at, nsid);
         }
         self.notify(Notice::Namespace);
+    }
+
+    /// The host identifies an active namespace.
+    pub fn note_known(&mut self, nsid: u32) {
+        if let Err(at) = self.known.binary_search(&nsid) {
+            self.known.insert(at, nsid);
+        }
+    }
+
+    /// A namespace is active no more.
+    pub fn forget_known(&mut self, nsid: u32) {
+        self.known.retain(|it| *it != nsid);
+    }
+
+    /// Whether the host has identified a namespace since that is active.
+    pub fn knows(&self, nsid: u32) -> bool {
+        self.known.binary_search(&nsid).is_ok()
     }
 
     pub fn io_queues(&self) -> u16 {

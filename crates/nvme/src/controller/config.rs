@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub namespaces_max: u32,
     /// Largest NSID that can be valid (NN).
     pub nsid_max: u32,
+    /// Namespaces and groups that hosts are told to make room for, at least.
+    pub room: u32,
     /// ANA groups in ascending order, each once: those that have a namespace,
     /// perhaps an inactive one.
     pub groups: Vec<u32>,
@@ -89,6 +91,7 @@ impl Shared {
             inactive: Vec::with_capacity(config.namespaces.len()),
             namespaces_max: config.namespaces.len() as u32,
             nsid_max: config.namespaces.last().map_or(0, |it| it.nsid),
+            room: 0,
             config,
         })
     }
@@ -105,6 +108,33 @@ impl Shared {
                     .binary_search_by_key(&nsid, |namespace| namespace.nsid)
                     .ok()?],
             ),
+        }
+    }
+
+    /// Its group is there from now on, in the state that the others of each port began with.
+    pub fn add_group(&mut self, id: u32) {
+        if let Err(at) = self.groups.binary_search(&id) {
+            self.groups.insert(at, id);
+            for (port, ana) in self.config.ports.iter().zip(&mut self.ana) {
+                ana.changes += 1;
+                let (state, changes) = (port.ana, ana.changes);
+                ana.groups.insert(at, GroupAna { state, changes });
+            }
+        }
+    }
+
+    /// Forgets a group that has no namespace any more.
+    pub fn leave_group(&mut self, id: u32) {
+        let mut all = self.config.namespaces.iter().chain(&self.inactive);
+        if all.any(|it| it.ana_group == id) {
+            return;
+        }
+        if let Ok(at) = self.groups.binary_search(&id) {
+            self.groups.remove(at);
+            for ana in &mut self.ana {
+                ana.groups.remove(at);
+                ana.changes += 1;
+            }
         }
     }
 
@@ -228,16 +258,17 @@ fn check_namespaces(config: &SubsystemConfig) -> Result<(), ConfigError> {
     if all.windows(2).any(|pair| pair[0].nsid == pair[1].nsid) {
         return wrong("nsid", "is there twice");
     }
-    for namespace in all {
-        if namespace.nsid == 0 || namespace.nsid >= 0xffff_fffe {
-            return wrong("nsid", "must be 1 to FFFFFFFDh");
-        }
-        if namespace.ana_group == 0 {
-            return wrong("ana_group", "must be at least 1");
-        }
-        check_blocks(namespace.block_shift, namespace.blocks)?;
+    all.iter().try_for_each(check_namespace)
+}
+
+pub(super) fn check_namespace(namespace: &NamespaceConfig) -> Result<(), ConfigError> {
+    if namespace.nsid == 0 || namespace.nsid >= 0xffff_fffe {
+        return wrong("nsid", "must be 1 to FFFFFFFDh");
     }
-    Ok(())
+    if namespace.ana_group == 0 {
+        return wrong("ana_group", "must be at least 1");
+    }
+    check_blocks(namespace.block_shift, namespace.blocks)
 }
 
 /// Whether a namespace can have this many blocks of this size: at least one, and each at an offset

@@ -55,6 +55,11 @@ impl Discovery {
         self.nqn.as_deref().unwrap_or(DISCOVERY_NQN)
     }
 
+    /// A port more, which accepts no host yet.
+    pub fn add_port(&mut self) {
+        self.offers.push(PortOffer::Withdrawn);
+    }
+
     /// Whether a port (index) accepts hosts of the subsystem.
     pub fn takes_hosts(&self, port: u16) -> bool {
         self.offers[usize::from(port)] == PortOffer::Subsystem

@@ -24,14 +24,15 @@
 use super::allocation::Questions;
 use super::association::{Controller, Notice};
 use super::commands::Work;
-use super::config::{ConfigError, GroupAna, Shared, check_blocks};
+use super::config::{ConfigError, GroupAna, Shared, check_blocks, check_namespace};
 use super::connection::{Connection, Events, Phase, Purpose, Sent, State, Step, Terms};
 use super::io::ranges_of;
 use super::{
-    CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, NamespaceConfig,
-    SubsystemConfig,
+    CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, DiscoveryChange,
+    NamespaceConfig, PortConfig, PortOffer, SubsystemConfig,
 };
 use crate::host::AnaState;
+use crate::limits::{NAMESPACES_MAX, PORTS_MAX};
 use crate::wire::Status;
 use crate::{Deadlines, Placement, Transmit};
 use alloc::boxed::Box;
@@ -378,8 +379,95 @@ impl Subsystem {
                 connection.slots.outdate(nsid);
             }
             self.refuse_questions(nsid);
+            self.notify(|controller| {
+                controller.forget_known(nsid);
+                controller.note_changed(nsid);
+            });
+        }
+    }
+
+    /// Tells hosts to make room for so many namespaces and ANA groups, with numbers up to that: a
+    /// host sizes its buffers when it connects. Before the first connection.
+    pub fn reserve_namespaces(&mut self, room: u32) {
+        self.shared.room = room;
+    }
+
+    /// Adds a namespace, whose NSID is inactive until [`Self::activate`].
+    ///
+    /// # Errors
+    /// Its NSID is another's, or it is invalid; then nothing has changed.
+    pub fn add_namespace(&mut self, namespace: NamespaceConfig) -> Result<(), ConfigError> {
+        check_namespace(&namespace)?;
+        let shared = &mut self.shared;
+        let all = shared.config.namespaces.iter().chain(&shared.inactive);
+        let (count, mut all) = (all.clone().count(), all);
+        if all.any(|it| it.nsid == namespace.nsid) {
+            let (field, why) = ("nsid", "is there twice");
+            return Err(ConfigError { field, why });
+        }
+        if count == NAMESPACES_MAX {
+            let (field, why) = ("namespaces", "there may be at most 1024");
+            return Err(ConfigError { field, why });
+        }
+        shared.namespaces_max = shared.namespaces_max.max(count as u32 + 1);
+        shared.nsid_max = shared.nsid_max.max(namespace.nsid);
+        shared.add_group(namespace.ana_group);
+        shared.inactive.push(namespace);
+        Ok(())
+    }
+
+    /// Removes a namespace, as [`Self::deactivate`] does, for good.
+    pub fn remove_namespace(&mut self, nsid: u32) {
+        self.deactivate(nsid);
+        let mut inactive = self.shared.inactive.iter();
+        if let Some(at) = inactive.position(|it| it.nsid == nsid) {
+            let gone = self.shared.inactive.swap_remove(at);
+            self.shared.leave_group(gone.ana_group);
+        }
+    }
+
+    /// Makes a namespace write protected, or no longer; hosts get the event.
+    pub fn protect(&mut self, nsid: u32, read_only: bool) {
+        let shared = &mut self.shared;
+        let all = shared.config.namespaces.iter_mut();
+        if let Some(it) = all.chain(&mut shared.inactive).find(|it| it.nsid == nsid) {
+            it.read_only = read_only;
             self.notify(|controller| controller.note_changed(nsid));
         }
+    }
+
+    /// Hosts that have identified a namespace since it is active.
+    pub fn hosts_of(&self, nsid: u32) -> usize {
+        let all = self.controllers.iter().flatten();
+        all.filter(|controller| controller.knows(nsid)).count()
+    }
+
+    /// Makes a port what it is to be, in place of one that was withdrawn or behind the last one;
+    /// hosts of discovery get the event.
+    ///
+    /// # Errors
+    /// It is of neither kind, or there are too many.
+    pub fn set_port(&mut self, index: u16, port: PortConfig) -> Result<(), ConfigError> {
+        let wrong = |why| {
+            let field = "ports";
+            Err(ConfigError { field, why })
+        };
+        let shared = &mut self.shared;
+        let count = shared.config.ports.len();
+        match shared.config.ports.get_mut(usize::from(index)) {
+            _ if usize::from(index) >= PORTS_MAX => return wrong("there must be 1 to 64"),
+            Some(there) if !shared.discovery.takes_hosts(index) => *there = port,
+            None if usize::from(index) == count => {
+                let Some(ana) = shared.ana.first().cloned() else {
+                    unreachable!("a subsystem has a port");
+                };
+                shared.ana.push(ana);
+                shared.config.ports.push(port);
+                shared.discovery.add_port();
+            }
+            _ => return wrong("is there already, or not the next one"),
+        }
+        self.change_discovery(DiscoveryChange::Offer(index, PortOffer::Subsystem))
     }
 
     /// Makes an inactive NSID active, with this size; write protected, if it was configured so or

@@ -25,7 +25,7 @@ const ANACAP: u8 = 0x5f;
 
 pub(super) fn execute(
     shared: &Shared,
-    controller: &Controller,
+    controller: &mut Controller,
     sqe: &Sqe<'_>,
 ) -> Result<Answer, Status> {
     let cns = sqe.cdw(10) as u8;
@@ -38,7 +38,7 @@ pub(super) fn execute(
         cns::CONTROLLER => {}
         // Without namespace management there are no common properties of all namespaces.
         cns::NAMESPACE | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
-            if nsid == 0 || nsid > shared.nsid_max {
+            if nsid == 0 || nsid > shared.nsid_max.max(shared.room) {
                 return Err(Status::INVALID_NAMESPACE);
             }
         }
@@ -60,6 +60,9 @@ pub(super) fn execute(
         return Err(Status::INVALID_FIELD);
     }
     to_host(sqe, IDENTIFY_LEN as u32)?;
+    if cns != cns::ACTIVE_NAMESPACES && shared.namespace(nsid).is_some() {
+        controller.note_known(nsid);
+    }
     Ok(Page::identify(cns, nsid))
 }
 
@@ -137,12 +140,12 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         cmic: cmic::MULTI_PORT | cmic::MULTI_CONTROLLER | cmic::ANA,
         anatt: ANATT_S,
         anacap: ANACAP,
-        anagrpmax: groups.last().copied().unwrap_or(0),
-        nanagrpid: groups.len() as u32,
+        anagrpmax: groups.last().copied().unwrap_or(0).max(shared.room),
+        nanagrpid: (groups.len() as u32).max(shared.room),
         sqes: 0x66,
         cqes: 0x44,
-        nn: shared.nsid_max,
-        mnan: shared.namespaces_max,
+        nn: shared.nsid_max.max(shared.room),
+        mnan: shared.namespaces_max.max(shared.room),
         oacs: if config.lba_status {
             oacs::GET_LBA_STATUS
         } else {

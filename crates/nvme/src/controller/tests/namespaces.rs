@@ -79,6 +79,48 @@ fn namespace_is_activated_with_another_size_and_hosts_hear_of_it() {
     assert_eq!(n.nsattr, 1);
 }
 
+/// A host sizes its buffers when it connects: what comes later fits.
+#[test]
+fn added_namespace_is_told_and_one_removed_is_not_there() {
+    let mut bench = Bench::new(config());
+    bench.target.reserve_namespaces(64);
+    bench.admin(0, 0);
+    let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
+    assert_eq!((c.nn, c.mnan, c.anagrpmax, c.nanagrpid), (64, 64, 64, 64));
+    let nine = NamespaceConfig {
+        nsid: 9,
+        ana_group: 9,
+        ..config().namespaces[0].clone()
+    };
+    bench.target.add_namespace(nine.clone()).unwrap();
+    assert!(bench.target.add_namespace(nine.clone()).is_err());
+    assert_eq!(active(&mut bench), [1, 2, 5]);
+    bench.target.activate(9, 8, 9, false).unwrap();
+    assert_eq!(active(&mut bench), [1, 2, 5, 9]);
+    let groups = [(1, vec![1]), (2, vec![2, 5]), (9, vec![9])];
+    assert_eq!(ana_groups(&mut bench), groups);
+    assert_eq!(bench.target.hosts_of(9), 0);
+    let n = id::Namespace::parse(&bench.page(cns::NAMESPACE, 9)).unwrap();
+    assert_eq!((n.nsze, n.nsattr), (8, 1));
+    assert_eq!((bench.target.hosts_of(9), bench.target.hosts_of(1)), (1, 0));
+    bench.target.protect(9, false);
+    let n = id::Namespace::parse(&bench.page(cns::NAMESPACE, 9)).unwrap();
+    assert_eq!(n.nsattr, 0);
+    bench.target.remove_namespace(9);
+    assert_eq!(
+        (active(&mut bench), bench.target.hosts_of(9)),
+        (vec![1, 2, 5], 0)
+    );
+    assert_eq!(ana_groups(&mut bench), groups[..2]);
+    let changed = bench.log_page(Request {
+        lid: lid::CHANGED_NAMESPACES,
+        len: 4096,
+        ..Request::default()
+    });
+    assert_eq!(id::nsids(&changed).collect::<Vec<_>>(), [9]);
+    bench.target.add_namespace(nine).unwrap();
+}
+
 /// Its data may be for contents that are no longer those of the NSID.
 #[test]
 fn data_asked_for_before_a_deactivation_is_refused() {
