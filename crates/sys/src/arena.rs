@@ -55,11 +55,19 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Kernel operations that use a page now.
-#[derive(Clone, Copy, Debug, Default)]
-struct Page {
-    readers: u32,
-    writers: u32,
+/// Kernel operations that use a page now: readers in the lower half, writers in the upper one. All
+/// zero, so that a table of idle pages is memory that was never touched.
+type Page = u64;
+
+const WRITER: Page = 1 << 32;
+
+impl Access {
+    fn one(self) -> Page {
+        match self {
+            Self::Read => 1,
+            Self::Write => WRITER,
+        }
+    }
 }
 
 /// Payload memory of one core.
@@ -82,7 +90,7 @@ impl Arena {
             .filter(|&len| len < isize::MAX as usize - PAGE)
             .ok_or(too_large)?;
         let memory = Arc::new(Mapping::new(len)?);
-        let pages = vec![Page::default(); memory.len() / PAGE].into_boxed_slice();
+        let pages = vec![0; memory.len() / PAGE].into_boxed_slice();
         Ok(Self {
             memory,
             pages,
@@ -101,9 +109,7 @@ impl Arena {
     /// It is outside the arena, or the kernel may be writing there.
     pub fn bytes(&self, extent: Extent) -> &[u8] {
         let at = self.pointer(extent);
-        let free = self.pages[extent.pages()]
-            .iter()
-            .all(|page| page.writers == 0);
+        let free = self.pages[extent.pages()].iter().all(|page| *page < WRITER);
         assert!(free, "{extent:?} is being received or read into");
         // SAFETY: inside the mapping (`pointer` checked), initialised (zero pages), no kernel
         // operation writes there (checked), and `&self` keeps safe writers and new operations out.
@@ -116,11 +122,7 @@ impl Arena {
     /// It is outside the arena, or a kernel operation is using it.
     pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
         let at = self.pointer(extent);
-        let pages = &self.pages[extent.pages()];
-        let free = pages
-            .iter()
-            .all(|page| page.writers == 0 && page.readers == 0);
-        assert!(free, "{extent:?} is in use by the kernel");
+        assert!(!self.is_busy(extent), "{extent:?} is in use by the kernel");
         // SAFETY: as in `bytes`, and no kernel operation reads there either; `&mut self` keeps
         // everybody else out.
         unsafe { std::slice::from_raw_parts_mut(at, extent.len as usize) }
@@ -128,10 +130,7 @@ impl Arena {
 
     /// Whether a kernel operation is using a page of this extent.
     pub fn is_busy(&self, extent: Extent) -> bool {
-        let pages = &self.pages[extent.pages()];
-        pages
-            .iter()
-            .any(|page| page.writers != 0 || page.readers != 0)
+        self.pages[extent.pages()].iter().any(|page| *page != 0)
     }
 
     /// Where an extent lies, for the kernel.
@@ -147,20 +146,14 @@ impl Arena {
     /// A kernel operation begins.
     pub(crate) fn lock(&mut self, extent: Extent, access: Access) {
         for page in &mut self.pages[extent.pages()] {
-            match access {
-                Access::Read => page.readers += 1,
-                Access::Write => page.writers += 1,
-            }
+            *page += access.one();
         }
     }
 
     /// A kernel operation that began with `lock` is over.
     pub(crate) fn unlock(&mut self, extent: Extent, access: Access) {
         for page in &mut self.pages[extent.pages()] {
-            match access {
-                Access::Read => page.readers -= 1,
-                Access::Write => page.writers -= 1,
-            }
+            *page -= access.one();
         }
     }
 
