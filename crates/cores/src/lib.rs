@@ -102,6 +102,8 @@ pub enum RunEvent {
     Disconnected(Disconnected),
     /// A withdrawn export has no client left.
     Vacated(u32),
+    /// The NVMe/TCP server in a place of a core has left it, as it was told to.
+    Ended(u16, u16),
     /// The answer to a change.
     Changed(u64, Result<Changed, String>),
 }
@@ -119,8 +121,10 @@ pub struct CoreReport {
     pub volumes: Vec<Vec<PathReport>>,
     /// By export number.
     pub exports: Vec<ExportCounters>,
-    /// By port of the NVMe/TCP servers on this core, in the order of their listeners.
-    pub ports: Vec<PortStats>,
+    /// Of ports of the NVMe/TCP servers on this core, by listener.
+    pub ports: BTreeMap<u32, PortStats>,
+    /// NVMe/TCP hosts that have identified a volume of this core as a namespace, by volume.
+    pub hosts: BTreeMap<u16, u32>,
     /// Those that are on this core, by number.
     pub mirrors: BTreeMap<u16, MirrorReport>,
 }
@@ -271,6 +275,7 @@ impl RunMachine {
                     self.tell(RunEvent::Unfit(volume, nsid, why.to_string()));
                 }
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
+                ExportEvent::Ended(place) => self.tell(RunEvent::Ended(self.core, place)),
                 ExportEvent::Client {
                     export,
                     name,
@@ -381,9 +386,8 @@ impl RunMachine {
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))
                 .collect(),
-            ports: (engine::limits::EXPORTS_MAX..)
-                .map_while(|listener| self.engine.port_stats(listener))
-                .collect(),
+            ports: self.engine.ports().collect(),
+            hosts: hosts(&self.engine),
             mirrors: (MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16)
                 .filter_map(|volume| Some((volume, self.engine.mirror(volume)?)))
                 .collect(),
@@ -434,6 +438,15 @@ impl Around for RunMachine {
         let both = [self.engine.poll_timeout(), self.offer_again_ns];
         both.into_iter().flatten().min()
     }
+}
+
+/// NVMe/TCP hosts by volume, over all servers.
+fn hosts(engine: &Core) -> BTreeMap<u16, u32> {
+    let mut all = BTreeMap::new();
+    for (volume, hosts) in engine.hosts() {
+        *all.entry(volume).or_default() += hosts;
+    }
+    all
 }
 
 /// A session of an export ended for a reason worth a line, which is of `count` of them.

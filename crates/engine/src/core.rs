@@ -7,12 +7,15 @@
 //!
 //! # Contract
 //! `impl Machine for Core`. The owner of a connection is set when the engine is made and never
-//! changes: each path has two connections, each place of a client has one. Listeners below
-//! [`EXPORTS_MAX`] are exports of the NBD server; those from there on are the ports of the NVMe/TCP
-//! servers, in the order in which these were added.
+//! changes: each path has two connections, each place of a client has one, and each place of an
+//! NVMe/TCP server as many as its subsystem may have. Listeners below [`EXPORTS_MAX`] are exports
+//! of the NBD server; those from there on are the ports of the NVMe/TCP servers ([`listener_of`]).
+//!
+//! NVMe/TCP servers come and go in places that were reserved before the first turn. One that was
+//! told to end keeps its place until no connection and no I/O refers to it.
 //!
 //! The issuer of an I/O or a change is a front end ([`Issuer`]): 0 is the NBD server, the NVMe/TCP
-//! servers follow, and [`PROGRAM`] is the program, which submits I/O of its own by
+//! servers follow by their places, and [`PROGRAM`] is the program, which submits I/O of its own by
 //! [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
@@ -31,14 +34,14 @@ use crate::machine::{
     Closed, ConnId, DeviceError, DeviceExtent, LocalDevice, Machine, Memory, Output, Place, Send,
 };
 use crate::mirror::{LegReport, MirrorReport};
-use crate::nvme_server::{self, NvmeConfig, NvmeServer};
-use crate::target::{PortStats, TargetControl, TargetEngine};
+use crate::nvme_server::{self, NvmeConfig, NvmeControl, NvmePlace, NvmeServer};
+use crate::target::{PortStats, TargetEngine};
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::vec::Vec;
 use block::order::ChangeOrder;
 use block::{Issuer, Key};
-use nvme::controller::{ConfigError, DiscoveryChange};
+use nvme::controller::ConfigError;
+use nvme::limits::PORTS_MAX;
 
 /// The part of the engine that a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,17 @@ enum Owner {
     Host(u16),
 }
 
+/// The listener of a port of the NVMe/TCP server in a place.
+pub fn listener_of(place: u16, port: u16) -> u32 {
+    EXPORTS_MAX + u32::from(place) * PORTS_MAX as u32 + u32::from(port)
+}
+
+/// The place and port of a listener; `None`: it is the NBD server's.
+fn port_of(listener: u32) -> Option<(usize, u16)> {
+    let at = listener.checked_sub(EXPORTS_MAX)? as usize;
+    Some((at / PORTS_MAX, (at % PORTS_MAX) as u16))
+}
+
 /// The program, as a front end.
 const PROGRAM: u32 = u32::MAX >> 1;
 
@@ -58,11 +72,14 @@ const PROGRAM: u32 = u32::MAX >> 1;
 pub struct Core {
     devices: Devices,
     nbd: NbdServer,
-    nvme: Vec<NvmeServer>,
+    /// By place, up to the last one that is taken.
+    nvme: Vec<Option<NvmeServer>>,
+    /// Places for NVMe/TCP servers, and the first connection of each.
+    places: Vec<(NvmePlace, u32)>,
+    /// NVMe/TCP servers that there have been.
+    served: u32,
     /// Front end that goes on first in this turn: 0 is the NBD server.
     first: usize,
-    /// Server and port of each listener of an NVMe/TCP server.
-    ports: Vec<(u16, u16)>,
     /// By connection.
     owners: Vec<Owner>,
     /// There is a front end beside the program.
@@ -93,8 +110,9 @@ impl Core {
             has_front_ends,
             nbd,
             nvme: Vec::new(),
+            places: Vec::new(),
+            served: 0,
             first: 0,
-            ports: Vec::new(),
             devices,
             events: VecDeque::new(),
             stopping: false,
@@ -149,35 +167,90 @@ impl Core {
         &mut self.devices
     }
 
-    /// Adds an NVMe/TCP server, before the first turn. Returns the listener of its first port; the
-    /// others follow.
-    ///
-    /// # Errors
-    /// The field of its configuration that can't be; then nothing was added.
-    pub fn add_nvme_server(&mut self, config: NvmeConfig) -> Result<u32, ConfigError> {
-        let place = self.nvme.len() as u16;
-        let front_end = u64::from(place) + 1;
-        let ports = config.subsystem.ports.len() as u16;
-        let server = NvmeServer::new(config, front_end, self.owners.len() as u32)?;
-        let listener = EXPORTS_MAX + self.ports.len() as u32;
-        self.ports.extend((0..ports).map(|port| (place, port)));
-        let hosts = server.target().connections_max();
-        self.owners.extend((0..hosts).map(|_| Owner::Host(place)));
-        self.nvme.push(server);
-        self.has_front_ends = true;
-        Ok(listener)
+    /// Keeps a place for an NVMe/TCP server, before the first turn. Returns its number: they count
+    /// from 0.
+    pub fn reserve_nvme_server(&mut self, place: NvmePlace) -> u16 {
+        let number = self.places.len() as u16;
+        self.places.push((place, self.owners.len() as u32));
+        let hosts = (0..place.connections).map(|_| Owner::Host(number));
+        self.owners.extend(hosts);
+        number
     }
 
-    /// The targets of the NVMe/TCP servers, in the order in which these were added.
+    /// Begins an NVMe/TCP server in a place.
+    ///
+    /// # Errors
+    /// The field of its configuration that can't be; then nothing was begun.
+    ///
+    /// # Panics
+    /// There is no such place, or it is taken.
+    pub fn serve_nvme(
+        &mut self,
+        place: u16,
+        config: NvmeConfig,
+        now_ns: u64,
+    ) -> Result<(), ConfigError> {
+        let at = usize::from(place);
+        let (of, first_conn) = self.places[at];
+        let volumes = config.volumes.clone();
+        let mut server = NvmeServer::new(config, of, u64::from(place) + 1, first_conn)?;
+        server.begin_questions_at(self.served << 16);
+        self.served += 1;
+        for volume in volumes {
+            if let Some(info) = self.nbd.info(volume)
+                && !self.devices.is_stopped(volume)
+            {
+                server.sized(&self.devices, volume, info, now_ns);
+            }
+        }
+        if self.nvme.len() <= at {
+            self.nvme.resize_with(at + 1, || None);
+        }
+        let before = self.nvme[at].replace(server);
+        assert!(before.is_none(), "place {place} is taken");
+        self.has_front_ends = true;
+        Ok(())
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &NvmeServer> {
+        self.nvme.iter().flatten()
+    }
+
+    fn servers_mut(&mut self) -> impl Iterator<Item = &mut NvmeServer> {
+        self.nvme.iter_mut().flatten()
+    }
+
+    /// The NVMe/TCP server in a place.
+    fn server(&mut self, place: usize) -> &mut NvmeServer {
+        let Some(server) = self.nvme.get_mut(place).and_then(Option::as_mut) else {
+            unreachable!("there is no NVMe/TCP server in place {place}");
+        };
+        server
+    }
+
+    /// The targets of the NVMe/TCP servers, by their places.
     pub fn targets(&self) -> impl Iterator<Item = &TargetEngine> {
-        self.nvme.iter().map(NvmeServer::target)
+        self.servers().map(NvmeServer::target)
+    }
+
+    /// Counters of the ports of NVMe/TCP servers, by their listeners.
+    pub fn ports(&self) -> impl Iterator<Item = (u32, PortStats)> {
+        let servers = (0..).zip(&self.nvme);
+        let servers = servers.filter_map(|(place, it)| Some((place, it.as_ref()?.target())));
+        servers.flat_map(|(place, target)| {
+            let ports = 0..target.ports();
+            ports.map(move |port| (listener_of(place, port), target.port_stats(port)))
+        })
     }
 
     /// Counters of a port of an NVMe/TCP server, by its listener; `None`: there is none.
     pub fn port_stats(&self, listener: u32) -> Option<PortStats> {
-        let at = listener.checked_sub(EXPORTS_MAX)?;
-        let (server, port) = *self.ports.get(at as usize)?;
-        Some(self.nvme[usize::from(server)].target().port_stats(port))
+        self.ports().find(|it| it.0 == listener).map(|it| it.1)
+    }
+
+    /// Devices that are namespaces, and how many NVMe/TCP hosts have identified each.
+    pub fn hosts(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.servers().flat_map(NvmeServer::hosts)
     }
 
     /// Events in the order in which they happened.
@@ -242,25 +315,38 @@ impl Core {
         let host = HostControl::Drain(drain_ns);
         self.devices.handle_control(host, now_ns);
         self.nbd.drain(drain_ns, now_ns);
-        for server in &mut self.nvme {
+        for server in self.servers_mut() {
             server.stop(now_ns);
         }
     }
 
-    fn admit_hosts(&mut self, listener: u32, hosts: Vec<String>, now_ns: u64) {
-        let at = listener.checked_sub(EXPORTS_MAX);
-        let Some(&(server, _)) = at.and_then(|at| self.ports.get(at as usize)) else {
-            unreachable!("no NVMe/TCP server has listener {listener}");
+    fn change_nvme(&mut self, place: u16, change: NvmeControl, now_ns: u64) {
+        if let NvmeControl::Serve(config) = change {
+            let served = self.serve_nvme(place, *config, now_ns);
+            assert!(served.is_ok(), "{served:?}: the program checks it before");
+            return;
+        }
+        let Some(Some(server)) = self.nvme.get_mut(usize::from(place)) else {
+            unreachable!("there is no NVMe/TCP server in place {place}");
         };
-        let target = self.nvme[usize::from(server)].target_mut();
-        let change = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
-        target.handle_control(change, now_ns);
-        target.handle_control(TargetControl::DisconnectHosts, now_ns);
+        let nbd = &self.nbd;
+        server.control(&self.devices, |volume| nbd.info(volume), change, now_ns);
+    }
+
+    /// Frees the places of NVMe/TCP servers that have left.
+    fn free_places(&mut self) {
+        for (place, server) in (0..).zip(&mut self.nvme) {
+            if server.take_if(|it| it.has_left()).is_some() {
+                self.events.push_back(ExportEvent::Ended(place));
+            }
+        }
+        while self.nvme.pop_if(|it| it.is_none()).is_some() {}
+        self.first = self.first.min(self.nvme.len());
     }
 
     /// The server of a host's connection, and the connection's number there.
     fn host_of(&mut self, server: u16, conn: ConnId) -> (&mut TargetEngine, ConnId) {
-        let server = &mut self.nvme[usize::from(server)];
+        let server = self.server(usize::from(server));
         let conn = server.local(conn);
         (server.target_mut(), conn)
     }
@@ -271,15 +357,18 @@ impl Core {
         match Issuer::of_cookie(done.cookie) {
             Issuer::FrontEnd(0, _) => {
                 self.nbd.io_done(&mut self.devices, &done);
-                self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
+                self.servers_mut().for_each(NvmeServer::slot_freed);
             }
             Issuer::FrontEnd(front_end, _) => {
                 self.nbd.slot_freed();
-                self.nvme.iter_mut().for_each(NvmeServer::slot_freed);
+                self.servers_mut().for_each(NvmeServer::slot_freed);
                 if front_end == PROGRAM {
                     self.tell_program(HostEvent::Done(done));
                 } else {
-                    let server = &mut self.nvme[front_end as usize - 1];
+                    let place = front_end as usize - 1;
+                    let Some(Some(server)) = self.nvme.get_mut(place) else {
+                        unreachable!("a server stays until its I/O has ended: place {place}");
+                    };
                     server.io_done(&mut self.devices, &done, now_ns);
                 }
             }
@@ -298,7 +387,7 @@ impl Core {
             Issuer::FrontEnd(0, request) => self.nbd.lent(request, loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Lent(cookie, loan)),
             Issuer::FrontEnd(front_end, request) => {
-                self.nvme[front_end as usize - 1].lent(request);
+                self.server(front_end as usize - 1).lent(request);
             }
             Issuer::Device(key) => unreachable!("{key:?}: memory is a front end's"),
         }
@@ -310,7 +399,8 @@ impl Core {
             Issuer::FrontEnd(0, _) => self.nbd.came_back(loan),
             Issuer::FrontEnd(PROGRAM, _) => self.tell_program(HostEvent::Back(cookie, loan)),
             Issuer::FrontEnd(front_end, request) => {
-                self.nvme[front_end as usize - 1].came_back(request, now_ns);
+                let server = self.server(front_end as usize - 1);
+                server.came_back(request, now_ns);
             }
             Issuer::Device(key) => unreachable!("{key:?}: memory is a front end's"),
         }
@@ -324,7 +414,10 @@ impl Core {
             match Issuer::of_cookie(begun.owner) {
                 Issuer::FrontEnd(0, request) => self.nbd.start(&mut self.devices, request),
                 Issuer::FrontEnd(front_end, request) => {
-                    let server = &mut self.nvme[front_end as usize - 1];
+                    let place = front_end as usize - 1;
+                    let Some(Some(server)) = self.nvme.get_mut(place) else {
+                        unreachable!("a server stays until its requests have ended: {place}");
+                    };
                     server.begun(&mut self.devices, request, now_ns);
                 }
                 Issuer::Device(key) => unreachable!("{key:?}: devices order their own changes"),
@@ -365,7 +458,7 @@ impl Core {
                 }
                 HostEvent::Removed(volume) => {
                     self.nbd.forget_volume(volume);
-                    for server in &mut self.nvme {
+                    for server in self.servers_mut() {
                         server.forget_volume(volume, now_ns);
                     }
                 }
@@ -384,7 +477,8 @@ impl Core {
         match nvme_server::server_of(id) {
             None => self.nbd.extent_found(&mut self.devices, id, extent),
             Some(server) => {
-                if let Some(server) = self.nvme.get_mut(server) {
+                // One that has left asked it.
+                if let Some(Some(server)) = self.nvme.get_mut(server) {
                     server.extent_found(id, extent, now_ns);
                 }
             }
@@ -392,7 +486,7 @@ impl Core {
     }
 
     fn sized(&mut self, volume: u16, info: VolumeInfo, now_ns: u64) {
-        for server in &mut self.nvme {
+        for server in self.nvme.iter_mut().flatten() {
             server.sized(&self.devices, volume, info, now_ns);
         }
     }
@@ -408,8 +502,7 @@ impl Core {
         let mut any = false;
         let mut at = self.first;
         for _ in 0..=self.nvme.len() {
-            let server = at.checked_sub(1).map(|server| &mut self.nvme[server]);
-            match server {
+            match at.checked_sub(1).map(|server| &mut self.nvme[server]) {
                 None => {
                     any |= self.nbd.advance(&mut self.devices, memory, now_ns);
                     any |= self.begin_changes(now_ns);
@@ -417,7 +510,8 @@ impl Core {
                     self.events
                         .extend(core::iter::from_fn(|| self.nbd.poll_event()));
                 }
-                Some(server) => {
+                Some(None) => {}
+                Some(Some(server)) => {
                     any |= server.advance(&mut self.devices, memory, now_ns);
                     self.events
                         .extend(core::iter::from_fn(|| server.poll_event()));
@@ -444,7 +538,7 @@ impl Core {
 
     /// Stops the devices once no client and no host is left.
     fn stop_devices(&mut self, now_ns: u64) {
-        let have_ended = || self.nbd.is_empty() && self.nvme.iter().all(NvmeServer::is_over);
+        let have_ended = || self.nbd.is_empty() && self.servers().all(NvmeServer::is_over);
         if self.stopping && have_ended() {
             self.stopping = false;
             self.devices.handle_control(HostControl::Stop, now_ns);
@@ -485,11 +579,11 @@ impl Machine for Core {
     }
 
     fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
-        let Some(port) = listener.checked_sub(EXPORTS_MAX) else {
+        let Some((place, port)) = port_of(listener) else {
             return self.nbd.accept(&self.devices, listener, now_ns);
         };
-        let (server, port) = *self.ports.get(port as usize)?;
-        self.nvme[usize::from(server)].accept(port.into(), now_ns)
+        let server = self.nvme.get_mut(place)?.as_mut()?;
+        server.accept(port.into(), now_ns)
     }
 
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
@@ -573,7 +667,7 @@ impl Machine for Core {
         match self.owner(conn) {
             Owner::Client(client) => self.nbd.client_closed(client),
             Owner::Host(server) => {
-                self.nvme[usize::from(server)].closed(conn, why, now_ns);
+                self.server(usize::from(server)).closed(conn, why, now_ns);
             }
             Owner::Path => self.devices.host_mut().handle_closed(conn, why, now_ns),
         }
@@ -608,12 +702,12 @@ impl Machine for Core {
             }
             ExportControl::Refused(volume, why) => {
                 // One that is ready here was told of before it was.
-                if !self.nbd.is_ready(volume) {
+                if self.nbd.info(volume).is_none() {
                     self.nbd.refused(&self.devices, volume, why);
                 }
             }
             ExportControl::Source(export, source) => self.nbd.expect_source(export, source),
-            ExportControl::Hosts(listener, hosts) => self.admit_hosts(listener, hosts, now_ns),
+            ExportControl::Nvme(place, change) => self.change_nvme(place, change, now_ns),
             ExportControl::Drain(drain_ns) => self.drain(drain_ns, now_ns),
             ExportControl::Stop(drain_ns) => {
                 self.stopping = true;
@@ -629,8 +723,8 @@ impl Machine for Core {
             self.advance(memory, now_ns);
         }
         self.stop_devices(now_ns);
-        for server in &mut self.nvme {
-            server.target_mut().turn(memory, now_ns);
+        if !self.nvme.is_empty() {
+            self.free_places();
         }
     }
 
@@ -641,7 +735,7 @@ impl Machine for Core {
         }
         let output = self.nbd.poll_output();
         let output = output.or_else(|| self.devices.host_mut().poll_output());
-        output.or_else(|| self.nvme.iter_mut().find_map(NvmeServer::poll_output))
+        output.or_else(|| self.servers_mut().find_map(NvmeServer::poll_output))
     }
 
     #[inline]
@@ -653,14 +747,14 @@ impl Machine for Core {
             return self.devices.poll_timeout();
         }
         let times = [self.nbd.poll_timeout(), self.devices.poll_timeout()];
-        let hosts = self.nvme.iter().filter_map(NvmeServer::poll_timeout);
+        let hosts = self.servers().filter_map(NvmeServer::poll_timeout);
         times.into_iter().flatten().chain(hosts).min()
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
         self.devices.handle_timeout(now_ns);
         self.nbd.handle_timeout(now_ns);
-        for server in &mut self.nvme {
+        for server in self.servers_mut() {
             server.handle_timeout(now_ns);
         }
     }

@@ -59,6 +59,7 @@ use crate::host::{HostControl, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{ConnId, Memory, Output};
 use crate::mirror::{Devices, MirrorOrder};
+use crate::nvme_server::NvmeControl;
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -123,9 +124,8 @@ pub enum ExportControl {
     Refused(u16, Option<String>),
     /// Who the next connection adopted for this export is of.
     Source(u32, Reader),
-    /// Hosts that may connect from now on to the NVMe/TCP server with this listener; none: any.
-    /// Other hosts that are connected are disconnected.
-    Hosts(u32, Vec<String>),
+    /// For the NVMe/TCP server in this place.
+    Nvme(u16, NvmeControl),
     /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
     /// then fails, and clients have [`DRAIN_ANSWER_NS`] more to hear of it.
     ///
@@ -144,6 +144,8 @@ pub enum ExportEvent {
     /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
     /// once for each [`ExportControl::Withdraw`], so that it means no other.
     Vacated(u32),
+    /// The NVMe/TCP server in this place was told to end, and has: its place may be another's.
+    Ended(u16),
     /// A volume is no namespace of an NVMe/TCP export that it was to be: why.
     Unfit {
         /// Volume index.
@@ -349,10 +351,9 @@ impl NbdServer {
         self.sources.push_back((export, source));
     }
 
-    /// Whether a volume is ready.
-    pub fn is_ready(&self, volume: u16) -> bool {
-        let ready = self.ready.get(usize::from(volume));
-        ready.is_some_and(Option::is_some)
+    /// What a volume is that is ready.
+    pub fn info(&self, volume: u16) -> Option<VolumeInfo> {
+        *self.ready.get(usize::from(volume))?
     }
 
     /// A volume has this size from now on, for clients that connect from now on: the protocol can't

@@ -32,6 +32,6 @@ pub mod seldom;
 mod slot_queues;
 pub mod target;
 
-pub use self::core::Core;
+pub use self::core::{Core, listener_of};
 pub use machine::{Around, ConnId, DeviceOp, DeviceRequest, LocalDevice, Machine, Output, Span};
-pub use nvme_server::NvmeConfig;
+pub use nvme_server::{NvmeConfig, NvmeControl, NvmePlace};

@@ -7,7 +7,8 @@
 //! # Contract
 //! A namespace has the number of its device for good. Its NSID is inactive until the device is
 //! ready, then active with the size that the device has; when the device is removed it is inactive
-//! for ever. A mirror that is stopped is no namespace until it begins anew: hosts must not keep
+//! for ever. One that is removed takes no commands any more; those that a device has of it end as
+//! they do. A mirror that is stopped is no namespace until it begins anew: hosts must not keep
 //! what they have of it, for its legs may have other contents then.
 //!
 //! Each namespace has an ANA group of its own, numbered as its NSID, which is inaccessible while
@@ -39,15 +40,20 @@ use crate::pipeline::{Pipeline, Stage, ZeroBuffer};
 use crate::seldom::Seldom;
 use crate::slot_queues::SlotQueues;
 use crate::target::{self, TargetConfig, TargetControl, TargetEngine};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use block::Range;
 use canary::Bug;
 use compare::Compares;
 use extents::Questions;
 use multipath::Outcome;
-use nvme::controller::{Action, ConfigError, SubsystemConfig};
+use nvme::controller::{
+    Action, ConfigError, DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig,
+};
 use nvme::host::AnaState;
+use nvme::limits::NAMESPACES_MAX;
 use nvme::wire::Status;
 
 /// What an NVMe/TCP server is made of.
@@ -58,11 +64,63 @@ pub struct NvmeConfig {
     pub subsystem: SubsystemConfig,
     /// Volume or mirror of each namespace, in the order of the subsystem's namespaces.
     pub volumes: Vec<u16>,
+}
+
+/// What a core keeps for one NVMe/TCP server, whether it is there or not.
+#[derive(Clone, Copy, Debug)]
+pub struct NvmePlace {
+    /// Most connections of its subsystem.
+    pub connections: u32,
     /// First byte of its memory in the arena, a multiple of 4 KiB.
     pub arena_at: u64,
     /// Bytes of it: buffers, [`ZEROES_BYTES`](crate::limits::ZEROES_BYTES), and
-    /// [`COMPARE_BYTES`](crate::limits::COMPARE_BYTES) of each namespace.
+    /// [`COMPARE_BYTES`](crate::limits::COMPARE_BYTES) of each namespace that it begins with.
     pub arena_bytes: u64,
+}
+
+/// Changes of NVMe/TCP servers. What can't be changes nothing; what a namespace can't be is
+/// reported.
+#[derive(Clone, Debug)]
+pub enum NvmeControl {
+    /// A server begins in this place, which is free.
+    Serve(Box<NvmeConfig>),
+    /// Host NQNs that may connect; none: any. Other hosts are disconnected.
+    Hosts(Vec<String>),
+    /// The port of this index is there, in place of one that was withdrawn or behind the last one.
+    SetPort(u16, PortConfig),
+    /// The port of this index is no more: its connections are closed.
+    WithdrawPort(u16),
+    /// A volume or mirror becomes a namespace.
+    AddNamespace(Box<NamespaceConfig>, u16),
+    /// A namespace is write protected, or no longer.
+    Protect(u32, bool),
+    /// A namespace is removed.
+    RemoveNamespace(u32),
+    /// All namespaces are removed. When what devices have of them has ended, or after so many ns,
+    /// the connections are closed, and [`ExportEvent::Ended`] follows.
+    End(u64),
+}
+
+/// A namespace as it is until its device is ready, whose size and block it has then.
+fn awaited(config: NamespaceConfig) -> NamespaceConfig {
+    NamespaceConfig {
+        ana_group: config.nsid,
+        blocks: 1,
+        block_shift: 12,
+        // A leg or path that comes later need not promise it.
+        deallocate_zeroes: false,
+        ..config
+    }
+}
+
+impl NvmeConfig {
+    /// Whether a server of this can be in a place.
+    ///
+    /// # Errors
+    /// The field that can't be.
+    pub fn check(&self, place: NvmePlace) -> Result<(), ConfigError> {
+        NvmeServer::new(self.clone(), place, 1, 0).map(drop)
+    }
 }
 
 /// Alignment of buffers that files can take, bytes.
@@ -75,8 +133,28 @@ enum Presence {
     Awaited,
     /// They do; whether its device is usable, as its ANA state says.
     Active { is_usable: bool },
-    /// Its device was removed, or can't be a namespace.
+    /// It was removed, and its device may have commands of it yet.
+    Leaving,
+    /// It or its device was removed, or can't be a namespace.
     Gone,
+}
+
+/// How far the end of a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Serving,
+    /// Its namespaces are removed; at that time its connections are closed at the latest.
+    Leaving {
+        until_ns: u64,
+    },
+    /// Connections are being closed. `leaves`: nothing of it is needed afterwards.
+    Closing {
+        leaves: bool,
+    },
+    /// The target has ended.
+    Over {
+        leaves: bool,
+    },
 }
 
 struct Namespace {
@@ -118,8 +196,7 @@ pub(crate) struct NvmeServer {
     events: VecDeque<ExportEvent>,
     /// Connections that ended for a reason worth a line.
     ended: Seldom,
-    /// The target has ended.
-    is_over: bool,
+    life: Life,
 }
 
 impl NvmeServer {
@@ -127,20 +204,27 @@ impl NvmeServer {
     ///
     /// # Errors
     /// As of [`TargetEngine::new`].
-    pub fn new(config: NvmeConfig, front_end: u64, first_conn: u32) -> Result<Self, ConfigError> {
+    pub fn new(
+        config: NvmeConfig,
+        place: NvmePlace,
+        front_end: u64,
+        first_conn: u32,
+    ) -> Result<Self, ConfigError> {
         let NvmeConfig {
             mut subsystem,
             volumes,
+        } = config;
+        let NvmePlace {
+            connections,
             arena_at,
             arena_bytes,
-        } = config;
+        } = place;
         let questions = Questions::new(front_end - 1);
         (subsystem.compare, subsystem.lba_status) = (true, questions.is_some());
+        subsystem.connections_max = connections;
         let mut namespaces = Vec::with_capacity(volumes.len());
         for (it, &volume) in subsystem.namespaces.iter_mut().zip(&volumes) {
-            (it.ana_group, it.blocks, it.block_shift) = (it.nsid, 1, 12);
-            // A leg or path that comes later need not promise it.
-            it.deallocate_zeroes = false;
+            *it = awaited(it.clone());
             namespaces.push(Namespace {
                 nsid: it.nsid,
                 volume,
@@ -165,6 +249,7 @@ impl NvmeServer {
         let mut target = TargetEngine::new(target)?;
         target.place_buffers(arena_at);
         target.allow_recalls();
+        target.reserve_namespaces(NAMESPACES_MAX as u32);
         for it in &namespaces {
             target.deactivate(it.nsid, 0);
         }
@@ -182,12 +267,19 @@ impl NvmeServer {
             outputs: VecDeque::new(),
             events: VecDeque::new(),
             ended: Seldom::new(CLIENT_LINES_MAX),
-            is_over: false,
+            life: Life::Serving,
         })
     }
 
     pub fn target(&self) -> &TargetEngine {
         &self.target
+    }
+
+    /// Questions of this server are told from those of the ones before it in its place.
+    pub fn begin_questions_at(&mut self, serial: u32) {
+        if let Some(questions) = &mut self.questions {
+            questions.begin_at(serial);
+        }
     }
 
     /// For what concerns a connection; numbers of connections are [`Self::local`] there.
@@ -233,12 +325,136 @@ impl NvmeServer {
 
     /// Whether it has ended, as it was told to.
     pub fn is_over(&self) -> bool {
-        self.is_over
+        matches!(self.life, Life::Over { .. })
+    }
+
+    /// Whether it was told to leave, and nothing refers to it any more.
+    pub fn has_left(&self) -> bool {
+        let is_over = self.life == Life::Over { leaves: true };
+        is_over && self.target.places_taken() == 0 && self.requests.iter().all(Option::is_none)
     }
 
     /// Ends all connections; its hosts may send what was not answered to an engine after this one.
     pub fn stop(&mut self, now_ns: u64) {
-        self.target.handle_control(TargetControl::Stop, now_ns);
+        if matches!(self.life, Life::Serving | Life::Leaving { .. }) {
+            let leaves = self.life != Life::Serving;
+            self.life = Life::Closing { leaves };
+            self.target.handle_control(TargetControl::Stop, now_ns);
+        }
+    }
+
+    /// Makes a change; `infos`: what devices are that are ready.
+    pub fn control(
+        &mut self,
+        devices: &Devices,
+        infos: impl Fn(u16) -> Option<VolumeInfo>,
+        change: NvmeControl,
+        now_ns: u64,
+    ) {
+        let target = &mut self.target;
+        let changed = match change {
+            NvmeControl::Serve(_) => unreachable!("its place is free, and this is not"),
+            NvmeControl::Hosts(hosts) => {
+                let hosts = TargetControl::Discovery(DiscoveryChange::Hosts(hosts));
+                target.handle_control(hosts, now_ns);
+                target.handle_control(TargetControl::DisconnectHosts, now_ns);
+                Ok(())
+            }
+            NvmeControl::SetPort(index, port) => target.set_port(index, port, now_ns),
+            NvmeControl::WithdrawPort(index) => target.withdraw_port(index, now_ns),
+            NvmeControl::AddNamespace(config, volume) => {
+                self.add_namespace(devices, *config, (volume, infos(volume)), now_ns);
+                Ok(())
+            }
+            NvmeControl::Protect(nsid, read_only) => {
+                let mut all = self.namespaces.iter();
+                let limits = all.find(|it| it.nsid == nsid && it.presence != Presence::Gone);
+                let limits = limits.and_then(|it| devices.limits(it.volume));
+                let always = limits.is_some_and(|it| it.read_only);
+                target.protect(nsid, read_only || always, now_ns);
+                Ok(())
+            }
+            NvmeControl::RemoveNamespace(nsid) => {
+                self.remove_namespace(nsid, now_ns);
+                Ok(())
+            }
+            NvmeControl::End(drain_ns) => {
+                let all: Vec<u32> = self.namespaces.iter().map(|it| it.nsid).collect();
+                all.iter().for_each(|it| self.remove_namespace(*it, now_ns));
+                if self.life == Life::Serving {
+                    let until_ns = now_ns.saturating_add(drain_ns);
+                    self.life = Life::Leaving { until_ns };
+                }
+                Ok(())
+            }
+        };
+        assert!(changed.is_ok(), "{changed:?}: the program checks it before");
+    }
+
+    /// A device becomes a namespace, which is active once that is ready.
+    fn add_namespace(
+        &mut self,
+        devices: &Devices,
+        config: NamespaceConfig,
+        (volume, info): (u16, Option<VolumeInfo>),
+        now_ns: u64,
+    ) {
+        let nsid = config.nsid;
+        let added = self
+            .target
+            .add_namespace(awaited(config), LocalDevice(volume));
+        if let Err(why) = added {
+            let unfit = ExportEvent::Unfit { volume, nsid, why };
+            return self.events.push_back(unfit);
+        }
+        let new = Namespace {
+            nsid,
+            volume,
+            presence: Presence::Awaited,
+        };
+        // A place whose requests have not all ended is only for the same device: they name it.
+        let free = |it: &Namespace| it.presence == Presence::Gone && !self.is_used(it.volume);
+        let all = &self.namespaces;
+        let at = all.iter().position(|it| it.volume == volume);
+        match at.or_else(|| all.iter().position(free)) {
+            Some(at) => self.namespaces[at] = new,
+            None => self.namespaces.push(new),
+        }
+        if let Some(info) = info.filter(|_| !devices.is_stopped(volume)) {
+            self.sized(devices, volume, info, now_ns);
+        }
+    }
+
+    fn remove_namespace(&mut self, nsid: u32, now_ns: u64) {
+        self.target.remove_namespace(nsid, now_ns);
+        for it in self.namespaces.iter_mut().filter(|it| it.nsid == nsid) {
+            it.presence = match it.presence {
+                Presence::Active { .. } | Presence::Leaving => Presence::Leaving,
+                Presence::Awaited | Presence::Gone => Presence::Gone,
+            };
+        }
+    }
+
+    /// Whether a request of a device is under way.
+    fn is_used(&self, volume: u16) -> bool {
+        let mut all = self.requests.iter().flatten();
+        all.any(|it| it.of.device.0 == volume)
+    }
+
+    /// Devices that are active namespaces, and how many hosts have identified each.
+    pub fn hosts(&self) -> impl Iterator<Item = (u16, u32)> {
+        let all = self.namespaces.iter();
+        let active = all.filter(|it| matches!(it.presence, Presence::Active { .. }));
+        active.map(|it| (it.volume, self.target.hosts_of(it.nsid)))
+    }
+
+    /// Goes on with its end.
+    fn leave(&mut self, now_ns: u64) {
+        if let Life::Leaving { until_ns } = self.life
+            && (until_ns <= now_ns || self.requests.iter().all(Option::is_none))
+        {
+            self.stop(now_ns);
+        }
     }
 
     /// A device is ready, or has another size.
@@ -250,7 +466,7 @@ impl NvmeServer {
                 self.target.handle_control(resize, now_ns);
                 continue;
             }
-            if it.presence == Presence::Gone {
+            if it.presence != Presence::Awaited {
                 continue;
             }
             let limits = devices.limits(volume);
@@ -300,6 +516,16 @@ impl NvmeServer {
 
     /// Says which devices have become usable, or are so no more, and which were stopped.
     fn observe(&mut self, devices: &Devices, now_ns: u64) {
+        for at in 0..self.namespaces.len() {
+            let Namespace {
+                volume, presence, ..
+            } = self.namespaces[at];
+            if presence == Presence::Leaving
+                && (devices.is_stopped(volume) || !self.is_used(volume))
+            {
+                self.namespaces[at].presence = Presence::Gone;
+            }
+        }
         for it in &mut self.namespaces {
             let Presence::Active { is_usable } = &mut it.presence else {
                 continue;
@@ -339,7 +565,8 @@ impl NvmeServer {
                     continue;
                 }
                 Output::Stop => {
-                    self.is_over = true;
+                    let leaves = self.life == Life::Closing { leaves: true };
+                    self.life = Life::Over { leaves };
                     continue;
                 }
                 Output::Transmit(conn) => Output::Transmit(self.global(conn)),
@@ -353,6 +580,7 @@ impl NvmeServer {
             self.outputs.push_back(output);
         }
         self.report_hosts(now_ns);
+        self.leave(now_ns);
         any |= self.compare(devices, memory, now_ns);
         any | self.submit_waiting(devices, now_ns)
     }
@@ -426,6 +654,11 @@ impl NvmeServer {
         let owner = self.cookie(of.id);
         let begins = match of.op {
             DeviceOp::Compare => {
+                let is_there = self.namespaces.iter().any(|it| it.volume == of.device.0);
+                if !is_there {
+                    let gone = Status::INVALID_NAMESPACE.with_dnr();
+                    return self.target.request_ended(of.id, Err(gone), now_ns);
+                }
                 pipeline.enter(Stage::Memory);
                 self.compares.join(self.namespace_of(of.device.0), of.id);
                 false
@@ -476,13 +709,18 @@ impl NvmeServer {
 
     /// How a request ends that must not begin, or go on.
     fn verdict(&self, of: &DeviceRequest, now_ns: u64) -> Option<Result<(), Status>> {
-        let is_active = matches!(self.presence(of.device.0), Presence::Active { .. });
-        if !is_active && self.target.is_for_all(of.id) {
+        let is_served = match self.presence(of.device.0) {
+            // A mirror that begins anew is not what the command was for.
+            Presence::Active { .. } => self.target.is_current(of.id),
+            // It came before the removal.
+            Presence::Leaving => true,
+            Presence::Awaited | Presence::Gone => false,
+        };
+        if !is_served && self.target.is_for_all(of.id) {
             // A Flush of all namespaces is one of those that are active (Base 2.0, 7.1).
             return Some(Ok(()));
         }
-        if !is_active || !self.target.is_current(of.id) {
-            // A mirror that begins anew is not what the command was for.
+        if !is_served {
             return Some(Err(Status::INVALID_NAMESPACE.with_dnr()));
         }
         let is_hint = match of.op {
@@ -577,7 +815,12 @@ impl NvmeServer {
     /// When it must be called, ns.
     pub fn poll_timeout(&self) -> Option<u64> {
         let extents = self.questions.as_ref().and_then(Questions::due_ns);
-        self.target.poll_timeout().into_iter().chain(extents).min()
+        let ends = match self.life {
+            Life::Leaving { until_ns } => Some(until_ns),
+            _ => None,
+        };
+        let times = [self.target.poll_timeout(), extents, ends];
+        times.into_iter().flatten().min()
     }
 
     /// That time has come, perhaps.

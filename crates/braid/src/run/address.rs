@@ -6,6 +6,7 @@
 //! answers on it. TCP is loopback unless the address says otherwise.
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
+use crate::log;
 use crate::uri::zone;
 use anyhow::{Context, bail};
 use broker::VolumeAddress;
@@ -17,13 +18,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use cores::RunControl;
 use engine::export::{ExportControl, Reader};
 use engine::limits::EXPORTS_MAX;
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
-const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between two lines about clients of one address that are refused.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,16 +139,16 @@ impl Bound {
         }
     }
 
-    /// Its export, as in messages: that of the engine's listener `number`.
-    fn export(&self, number: u32) -> String {
+    /// Its export, as in messages.
+    fn export(&self, target: &Towards) -> String {
         let address = match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(_) => None,
         };
         match address {
-            Some(address) if number >= EXPORTS_MAX => format!("NVMe/TCP export {address}"),
+            Some(address) if target.nbd().is_none() => format!("NVMe/TCP export {address}"),
             Some(address) => format!("export tcp:{address}"),
-            None => format!("export {number}"),
+            None => format!("export {}", target.nbd().unwrap_or_default()),
         }
     }
 
@@ -156,38 +160,62 @@ impl Bound {
     }
 }
 
+/// Where the clients of an address go.
+#[derive(Clone)]
+pub enum Towards {
+    /// They are disconnected; why, is logged now and then.
+    Nobody(Option<String>),
+    /// They become those of a listener of the engine, on this core.
+    Listener(u32, Sender<RunControl>),
+}
+
+impl Towards {
+    /// Number of the export over NBD that they are clients of.
+    fn nbd(&self) -> Option<u32> {
+        match self {
+            Self::Listener(number, _) => Some(*number).filter(|it| *it < EXPORTS_MAX),
+            Self::Nobody(_) => None,
+        }
+    }
+}
+
 /// A listener whose clients go to an engine. Dropped, it listens no more.
 pub struct Accepting {
     bound: Bound,
-    /// The engine's listener whose clients they become, and its core.
-    target: Arc<Mutex<(u32, Sender<RunControl>)>>,
+    /// Held from before a client is accepted until it is handed over.
+    target: Arc<Mutex<Towards>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Accepting {
-    /// Begins: clients become those of the engine's listener `number`.
+    /// Begins.
     ///
     /// # Errors
     /// No descriptor or thread is left.
-    pub fn start(bound: Bound, number: u32, to: Sender<RunControl>) -> anyhow::Result<Self> {
+    pub fn start(bound: Bound, target: Towards) -> anyhow::Result<Self> {
         let listener = bound.listener().context("cannot share a listener")?;
+        rustix::io::ioctl_fionbio(&listener, true).context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
-        let name = bound.export(number);
-        let target = Arc::new(Mutex::new((number, to)));
+        let name = bound.export(&target);
+        let target = Arc::new(Mutex::new(target));
         let towards = Arc::clone(&target);
         let accept = move || {
             let mut warned = false;
+            let mut refused: Option<Instant> = None;
             loop {
+                use rustix::event::{PollFd, PollFlags, poll};
                 use rustix::io::Errno;
-                let socket = match rustix::net::accept_with(
-                    listener.as_fd(),
-                    rustix::net::SocketFlags::CLOEXEC,
-                ) {
+                let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+                if poll(&mut ready, None).is_ok() && ready[0].revents().contains(PollFlags::HUP) {
+                    return; // it was shut down
+                }
+                let target = towards.lock().unwrap_or_else(PoisonError::into_inner);
+                let socket = match accepted(&listener) {
                     Ok(socket) => socket,
-                    // Shut down.
                     Err(Errno::INVAL) => return,
-                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                    Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => continue,
                     Err(error) => {
+                        drop(target);
                         if !std::mem::replace(&mut warned, true) {
                             tracing::warn!(
                                 "{name} accepts no clients for now, and tries again: {error}"
@@ -198,12 +226,19 @@ impl Accepting {
                     }
                 };
                 warned = false;
-                let (number, to) = {
-                    let target = towards.lock();
-                    target.unwrap_or_else(PoisonError::into_inner).clone()
+                let (number, to) = match &*target {
+                    Towards::Listener(number, to) => (*number, to),
+                    Towards::Nobody(why) => {
+                        let is_due = refused.is_none_or(|it| it.elapsed() > REFUSED_PAUSE);
+                        if let Some(why) = why.as_ref().filter(|_| is_due) {
+                            log::say(format!("{name}: a connection is refused: {why}"));
+                            refused = Some(Instant::now());
+                        }
+                        continue;
+                    }
                 };
                 // Of a host over NVMe/TCP its NQN says who it is.
-                let source = (number < EXPORTS_MAX).then(|| reader(&socket, unix));
+                let source = target.nbd().map(|_| reader(&socket, unix));
                 let source = source.map(|it| ExportControl::Source(number, it));
                 let told = source.is_none_or(|it| to.send(RunControl::Export(it)));
                 if !told || !to.adopt(number, socket) {
@@ -220,10 +255,25 @@ impl Accepting {
         })
     }
 
-    /// Clients that connect from now on become those of another listener of the engine.
-    pub fn set_target(&self, number: u32, to: Sender<RunControl>) {
+    /// Where clients go that connect from now on.
+    pub fn set_target(&self, to: Towards) {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
+    /// As [`Accepting::set_target`] and [`Accepting::set_access`], in one moment for clients: where
+    /// others may connect, those that were not accepted yet are disconnected.
+    ///
+    /// # Errors
+    /// As [`Accepting::set_access`].
+    pub fn move_to(&self, to: Towards, before: &Access, after: &Access) -> anyhow::Result<()> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
-        *target = (number, to);
+        self.set_access(before, after)?;
+        if before != after {
+            let listener = self.bound.listener().context("cannot share a listener")?;
+            while accepted(&listener).is_ok() {}
+        }
+        *target = to;
+        Ok(())
     }
 
     /// Whether no client can connect: its socket was removed.
@@ -231,12 +281,19 @@ impl Accepting {
         self.bound.is_lost()
     }
 
-    /// Who may connect from now on.
+    /// Who may connect from now on, instead of those before.
     ///
     /// # Errors
-    /// As [`PrivateSocket::set_access`].
-    pub fn set_access(&self, access: &Access) -> anyhow::Result<()> {
-        self.bound.set_access(access)
+    /// As [`PrivateSocket::set_access`]; then nothing has changed, or it is its owner's alone.
+    pub fn set_access(&self, before: &Access, after: &Access) -> anyhow::Result<()> {
+        if before == after {
+            return Ok(());
+        }
+        let set = self.bound.set_access(after);
+        set.map_err(|error| match self.bound.set_access(before) {
+            Ok(()) => error,
+            Err(_) => error.context("and it is its owner's alone (0600) now"),
+        })
     }
 }
 
@@ -251,6 +308,11 @@ impl Drop for Accepting {
             let _ = thread.join();
         }
     }
+}
+
+/// The next client that has connected.
+fn accepted(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    rustix::net::accept_with(listener.as_fd(), rustix::net::SocketFlags::CLOEXEC)
 }
 
 /// Who a client is: its process, or where it connects from.

@@ -25,7 +25,9 @@ mod subsystems;
 pub mod twice;
 
 use super::address::NbdAddress;
+use super::cores;
 use super::mirrors;
+use super::nvme_exports;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::text;
@@ -44,7 +46,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-pub use subsystems::Subsystem;
+pub use subsystems::{Namespace, Subsystem};
 use target::quantity::{Duration, Identifier, Rate, Size};
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
@@ -180,6 +182,9 @@ pub struct Volume {
     /// The mirror that it is a leg of.
     #[serde(skip)]
     pub leg_of: Option<String>,
+    /// Core of its clients, where it is opened for a subsystem that is there.
+    #[serde(skip)]
+    pub home: Option<u16>,
     /// Of a mirror: how long it waits for legs that could be missing.
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub assemble_wait: Option<u64>,
@@ -418,6 +423,15 @@ impl Config {
             .zip(counts)
             .max_by_key(|(core, count)| (*count, Reverse(*core)));
         most.unwrap_or_default()
+    }
+
+    /// Places of each core for subsystems of NVMe/TCP exports.
+    pub fn nvme_places(&self) -> usize {
+        let most = runtime::limits::CONNECTIONS_MAX as usize;
+        let of_each = nvme_exports::CONNECTIONS_MAX as usize;
+        let now = self.busiest_core().1;
+        let taken = usize::from(self.clients) + now * of_each + 2 * cores::paths_wanted(self);
+        now + (most.saturating_sub(taken) / of_each).min(nvme_exports::MORE)
     }
 
     /// Paths of all volumes and legs.

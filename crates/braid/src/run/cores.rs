@@ -4,7 +4,7 @@ use super::known;
 use super::late::{self, Absent};
 use super::marks::Before;
 use super::mirrors::{self, Found, Mirrors};
-use super::nvme_exports::{CONNECTIONS_MAX, Listening};
+use super::nvme_exports::{self, CONNECTIONS_MAX};
 use super::volumes::AT_START;
 use crate::board::{Board, node_of};
 use crate::cli::Usage;
@@ -26,8 +26,8 @@ use runtime::{Device, Handle, ReactorConfig, Sender};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most I/Os in flight on each core.
@@ -53,8 +53,7 @@ type Opened = (Resources, Vec<VolumeConfig>, Vec<Absent>);
 /// Running cores.
 pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
-    /// See [`Config::homes`].
-    homes: Arc<BTreeMap<u16, u16>>,
+    homes: Homes,
     /// See [`Senders::free_mirror`].
     mirrors_max: usize,
     /// Where the paths lead.
@@ -69,11 +68,13 @@ pub struct Cores {
 #[derive(Clone)]
 pub struct Senders {
     all: Vec<Sender<RunControl>>,
-    /// See [`Config::homes`].
-    homes: Arc<BTreeMap<u16, u16>>,
+    homes: Homes,
     /// Mirrors that each core has memory for.
     mirrors_max: usize,
 }
+
+/// See [`Config::homes`]; volumes that were opened later included.
+type Homes = Arc<Mutex<BTreeMap<u16, u16>>>;
 
 impl Cores {
     /// Starts all.
@@ -87,7 +88,6 @@ impl Cores {
             impl Fn(&Volume) -> (Policy, Knobs),
             impl Fn(&Volume) -> Before,
         ),
-        subsystems: &mut [Listening],
         namespaces: &known::Known,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
@@ -114,9 +114,9 @@ impl Cores {
             let mut arena_bytes = behind + u64::from(of_mirrors.scratch.len);
             let engine = Devices::new(HostEngine::with_room(host, room), of_mirrors);
             let mut engine = Core::new(engine, volumes.len(), export);
-            for subsystem in subsystems.iter_mut().filter(|it| it.core == core) {
+            for _ in 0..config.nvme_places() {
                 let at = arena_bytes.next_multiple_of(ARENA_ALIGNMENT);
-                subsystem.join(&mut engine, at, config.buffers.0)?;
+                engine.reserve_nvme_server(nvme_exports::place(config, at));
                 arena_bytes = at + config.buffers.0;
             }
             let peers = match core {
@@ -140,7 +140,7 @@ impl Cores {
         handles.reverse();
         Ok(Self {
             handles,
-            homes: Arc::new(config.homes.clone()),
+            homes: Arc::new(Mutex::new(config.homes.clone())),
             mirrors_max: mirrors.room(),
             known: resources.known,
             absent,
@@ -180,9 +180,24 @@ impl Senders {
         &self.all[self.core_of(volume)]
     }
 
+    /// The sender to a core.
+    pub fn core(&self, number: u16) -> &Sender<RunControl> {
+        &self.all[usize::from(number)]
+    }
+
+    /// The clients of a volume that was opened are on this core; `None`: on that of its number.
+    pub fn set_home(&self, volume: u16, core: Option<u16>) {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        match core {
+            Some(core) => homes.insert(volume, core),
+            None => homes.remove(&volume),
+        };
+    }
+
     /// The core of a volume's clients.
     pub fn core_of(&self, volume: u16) -> usize {
-        let home = self.homes.get(&volume).copied();
+        let homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let home = homes.get(&volume).copied();
         home.map_or(usize::from(volume) % self.all.len(), usize::from)
     }
 
@@ -390,11 +405,15 @@ pub fn recovery(volume: &Volume, before: Before, serial: u64) -> Recovery {
 
 /// Most paths in all: as many as the reactor's connections allow at most.
 fn room(config: &Config) -> usize {
-    let paths = config.paths();
     let connections = runtime::limits::CONNECTIONS_MAX as usize;
-    let hosts = config.busiest_core().1 * CONNECTIONS_MAX as usize;
+    let hosts = config.nvme_places() * CONNECTIONS_MAX as usize;
     let most = connections.saturating_sub(usize::from(config.clients) + hosts) / 2;
-    PATHS_MIN.max(paths + PATHS_MORE).min(most).max(paths)
+    paths_wanted(config).min(most).max(config.paths())
+}
+
+/// Room for paths, where connections allow it.
+pub fn paths_wanted(config: &Config) -> usize {
+    PATHS_MIN.max(config.paths() + PATHS_MORE)
 }
 
 /// The engine's own part of each core's arena, behind the buffers of the exports.

@@ -7,7 +7,7 @@
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
 //! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
 //! a removal, and may connect again. So they are where its address gets another volume.
-use super::address::{Accepting, NbdAddress};
+use super::address::{Accepting, Bound, NbdAddress, Towards};
 use super::config::{Config, Export};
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
@@ -57,11 +57,12 @@ impl Service {
     pub fn export_remove(&self, params: ExportParams) -> Result<Value, ControlError> {
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
-        let mut namespaces = state.namespaces.iter().filter(|it| it.volume == volume);
-        if namespaces.any(|it| it.uris.iter().any(|(uri, _)| *uri == params.export)) {
+        let mut namespaces = state.namespaces().into_iter();
+        let is_one = |uris: &[(String, u32)]| uris.iter().any(|(uri, _)| *uri == params.export);
+        if namespaces.any(|it| it.volume == volume && is_one(&it.uris)) {
             return Err(ControlError::refused(format!(
-                "{}: an export over NVMe/TCP ends with its engine: take it out of the \
-                 configuration, and restart the engine",
+                "{}: an export over NVMe/TCP is the configuration's: take it out of the \
+                 configuration, and say braid reload",
                 params.export
             )));
         }
@@ -98,7 +99,8 @@ impl Service {
                 };
                 let bound = export.nbd.bind(&there.export.access());
                 let bound = bound.with_context(|| format!("volume {}", of.name))?;
-                there.accepting = Accepting::start(bound, number as u32, core.clone())?;
+                let target = Towards::Listener(number as u32, core.clone());
+                there.accepting = Accepting::start(bound, target)?;
                 words.push(format!("made {} again", there.uri));
             }
         }
@@ -120,33 +122,87 @@ impl Service {
     }
 
     /// The clients of an address get another volume: those that are there are disconnected as at a
-    /// removal, and the address goes on listening. Where it can be reached then.
+    /// removal, and the address goes on listening. Its number then.
+    ///
+    /// # Errors
+    /// Its socket can't be given to whom it is for; then nothing has changed.
     ///
     /// # Panics
     /// No number is free: see [`State::ensure_exports`].
-    pub fn move_export(
+    fn move_export(
         &self,
         state: &mut State,
         number: usize,
         volume: u16,
         export: Export,
-    ) -> String {
-        let Some(exported) = self.withdraw_export(state, number) else {
-            unreachable!("export {number} is moved, and there is none");
-        };
-        let Some(number) = state.free_export() else {
+    ) -> anyhow::Result<usize> {
+        let Some(to) = state.free_export() else {
             unreachable!("room for exports was seen under this lock");
         };
-        let uri = exported.uri.clone();
-        self.offer_export(state, number, volume, &export);
-        let core = self.senders.of(volume).clone();
-        exported.accepting.set_target(number as u32, core);
-        state.exports[number] = Some(Exported {
+        let there = state.exports[number].as_ref();
+        let there = there.context("it was removed meanwhile")?;
+        // Before its first client; without one it is nothing.
+        self.offer_export(state, to, volume, &export);
+        let target = Towards::Listener(to as u32, self.senders.of(volume).clone());
+        let access = (there.export.access(), export.access());
+        there.accepting.move_to(target, &access.0, &access.1)?;
+        let Some(exported) = self.withdraw_export(state, number) else {
+            unreachable!("export {number} was seen under this lock");
+        };
+        state.exports[to] = Some(Exported {
             volume,
             export,
             ..exported
         });
-        uri
+        Ok(to)
+    }
+
+    /// Exports that listen take clients, and others move, each to a volume by its number: all, or
+    /// none. Returns where the new ones can be reached.
+    ///
+    /// # Errors
+    /// The first that can't be. Clients of those that moved before it were disconnected.
+    pub fn begin_exports(
+        &self,
+        state: &mut State,
+        bound: Vec<(u16, Export, Bound)>,
+        moves: Vec<(usize, u16, Export)>,
+    ) -> anyhow::Result<Vec<String>> {
+        let (mut added, mut moved, mut uris) = (Vec::new(), Vec::new(), Vec::new());
+        let begun = 'begun: {
+            for (volume, export, bound) in bound {
+                let nbd = export.nbd.clone();
+                match self.add_export(state, volume, export, Some(bound)) {
+                    Ok(uri) => uris.push(uri),
+                    Err(error) => break 'begun Err(error),
+                }
+                added.push((volume, nbd));
+            }
+            for (number, volume, export) in moves {
+                let Some(before) = state.exports[number].as_ref() else {
+                    unreachable!("export {number} was seen under this lock");
+                };
+                let before = (before.volume, before.export.clone());
+                match self.move_export(state, number, volume, export) {
+                    Ok(number) => moved.push((number, before)),
+                    Err(error) => break 'begun Err(error),
+                }
+            }
+            Ok(uris)
+        };
+        begun.map_err(|mut error: anyhow::Error| {
+            for (number, (volume, export)) in moved.into_iter().rev() {
+                if let Err(why) = self.move_export(state, number, volume, export) {
+                    error = error.context(format!("and not all could be taken back: {why:#}"));
+                }
+            }
+            for (volume, nbd) in added {
+                if let Some(number) = state.export_at(volume, &nbd) {
+                    self.remove_export(state, number);
+                }
+            }
+            error
+        })
     }
 }
 
@@ -206,14 +262,7 @@ pub fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<()
     let there = state.exports[number].as_mut();
     let there = there.context("it was removed meanwhile")?;
     let before = there.export.access();
-    if to.access() != before
-        && let Err(error) = there.accepting.set_access(&to.access())
-    {
-        return Err(match there.accepting.set_access(&before) {
-            Ok(()) => error,
-            Err(_) => error.context("and it is its owner's alone (0600) now"),
-        });
-    }
+    there.accepting.set_access(&before, &to.access())?;
     there.export = to;
     Ok(())
 }

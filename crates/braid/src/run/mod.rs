@@ -15,8 +15,7 @@
 //! * [`mod@mirrors`]: volumes over legs
 //! * [`names`]: hosts that are looked up; [`late`]: files that were not there at the start
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
-//!   [`paths`] ([`entries`]), [`exports`], and what paths lead to: [`ends`]; [`nvme_exports`]: over
-//!   NVMe/TCP, from start to end
+//!   [`paths`] ([`entries`]), [`exports`], [`nvme_exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 //!
 //! # Limits
@@ -184,9 +183,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
-    let mut namespaces = nvme_exports::bind(&config)?;
+    nvme_exports::check(&config)?;
+    let host_ports = nvme_exports::bind_all(&config)?;
     let made = (chosen, before);
-    let mut cores = Cores::start(&config, &identity, made, &mut namespaces, &known, &told)?;
+    let mut cores = Cores::start(&config, &identity, made, &known, &told)?;
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -209,7 +209,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.accept_names(&args.accept);
     service.look_for_late();
     let exported = service.export_configured();
-    let exported = exported.and_then(|()| service.accept_hosts(namespaces));
+    let exported = exported.and_then(|()| service.serve_configured(host_ports));
     let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         socket.serve(&service)?;
@@ -393,6 +393,7 @@ fn attend_to(event: RunEvent, service: &Arc<Service>, keeper: &Keeper) {
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Disconnected(of) => service.look_up_host(of),
         RunEvent::Vacated(export) => service.vacated(export),
+        RunEvent::Ended(core, place) => service.subsystem_ended(core, place),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for
         // the end of the time to drain only once it drains. A volume that is being opened is
         // refused.

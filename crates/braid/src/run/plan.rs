@@ -11,6 +11,7 @@ use super::config::{Export, PathKeys, Volume};
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::{AdminState, PathEntry};
 use super::live;
+use super::nvme_exports::NvmeChange;
 use super::paths::uris;
 use super::volumes::Running;
 use policy::{Knobs, Policy};
@@ -72,10 +73,13 @@ pub enum Change {
     RemoveLeg(String, DesiredVolume),
     /// A path that was not there since the start is not looked for any more.
     ForgetPath(String, PathKeys),
-    /// The clients of an address get another volume: from the first to the second one.
+    /// The clients of an address get another volume, from the first to the second one, and others
+    /// may connect.
     MoveExport(String, String, Export),
     /// An export listens no more.
     RemoveExport(String, Export),
+    /// Of an export over NVMe/TCP; the volume is one that is or was exported by it.
+    Nvme(String, NvmeChange),
     /// Another policy, or other knobs of it.
     SetPolicy(String, Policy, Knobs),
     /// Other attributes of a path, in words too.
@@ -91,6 +95,9 @@ pub enum Change {
 impl Change {
     /// Whether it may fail, and has to be taken back where a later step does.
     pub fn can_fail(&self) -> bool {
+        if let Self::Nvme(_, change) = self {
+            return change.can_fail();
+        }
         matches!(
             self,
             Self::OpenVolume(_)
@@ -118,6 +125,7 @@ impl Change {
             | Self::ForgetPath(volume, _)
             | Self::MoveExport(volume, ..)
             | Self::RemoveExport(volume, _)
+            | Self::Nvme(volume, _)
             | Self::SetPolicy(volume, ..)
             | Self::SetPath(volume, ..)
             | Self::SetKeys(volume, _)
@@ -162,6 +170,7 @@ impl Change {
             Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
             Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
+            Self::Nvme(volume, change) => Self::Nvme(volume, change.undo()?),
             _ => return None,
         })
     }
@@ -192,6 +201,7 @@ impl fmt::Display for Change {
             Self::RemoveExport(volume, export) => {
                 write!(f, "{volume}: remove export {}", export.nbd)
             }
+            Self::Nvme(volume, change) => write!(f, "{volume}: {change}"),
             Self::SetPolicy(volume, policy, _) => write!(f, "{volume}: set policy {policy}"),
             Self::SetPath(volume, path, words) => {
                 write!(f, "{volume}: set {} of {}", words.join(", "), path.uri)
@@ -335,22 +345,11 @@ fn plan_exports(desired: &Desired, actual: &[ActualVolume], changes: &mut Sorted
                 it.export(&export.nbd).is_some() && !is_wanted(of.0, of.1) && !moved.contains(&of)
             };
             let from = actual.iter().find(is_free);
-            let from = from.and_then(|it| Some((it, it.export(&export.nbd)?)));
-            let Some((from, now)) = from else {
+            let Some(from) = from else {
                 let add = Change::AddExport(name.clone(), export.clone());
                 changes.exports.push(add);
                 continue;
             };
-            // Who may connect can't be changed in every case; what clients are told can.
-            if now.access() != export.access() {
-                let after = Export {
-                    read_only: now.read_only,
-                    ..export.clone()
-                };
-                let name = from.of.name.clone();
-                let change = Change::SetExport(name, now.clone(), after);
-                changes.exports.push(change);
-            }
             moved.push((&from.of.name, &export.nbd));
             let from = from.of.name.clone();
             let moves = Change::MoveExport(from, name.clone(), export.clone());

@@ -3,7 +3,7 @@
 //! # Contract
 //! READY is sent when all volumes are up, or after `ready_wait`, which is logged. A client of a
 //! volume that was never up waits in the greeting, or with `before_up = "refuse"` is greeted and
-//! told so at once. What keeps a volume from being opened until a user does something is told in
+//! told so at once. (Hosts over NVMe/TCP: [`nvme_exports`](super::nvme_exports).) What keeps a volume from being opened until a user does something is told in
 //! either case.
 use super::config::{BeforeUp, Volume};
 use super::service::{Service, State};
@@ -80,7 +80,7 @@ impl Service {
 }
 
 /// Why clients of a volume that is not up are refused, if they are.
-fn early(of: &Volume) -> Option<String> {
+pub fn early(of: &Volume) -> Option<String> {
     let name = &of.name;
     (of.before_up == Some(BeforeUp::Refuse)).then(|| {
         format!("{name}: not up yet, and before_up = \"refuse\"; braid check {name} says why")

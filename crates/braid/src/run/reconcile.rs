@@ -10,6 +10,7 @@ use super::config::Export;
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::{AdminState, Origin};
 use super::exports;
+use super::nvme_exports::{HostPort, NvmeChange};
 use super::plan::Change;
 use super::service::Service;
 use policy::PathIndex;
@@ -24,6 +25,8 @@ pub struct Reconciler<'a> {
     opened: BTreeMap<String, u16>,
     /// Exports that listen, by the names of their volumes.
     bound: Vec<(String, Export, Bound)>,
+    /// Addresses of exports over NVMe/TCP that listen.
+    host_ports: Vec<HostPort>,
     /// Steps that were done, to be taken back; of a path that has left, what it had.
     done: Vec<(Change, Option<Seat>)>,
 }
@@ -44,6 +47,7 @@ impl<'a> Reconciler<'a> {
             desired,
             opened: BTreeMap::new(),
             bound: Vec::new(),
+            host_ports: Vec::new(),
             done: Vec::new(),
         }
     }
@@ -98,6 +102,11 @@ impl<'a> Reconciler<'a> {
         let of = bound.into_iter();
         of.map(|(name, export, bound)| (number(&name), export, bound))
             .collect()
+    }
+
+    /// Addresses of exports over NVMe/TCP that listen, and take no host yet.
+    pub fn take_host_ports(&mut self) -> Vec<HostPort> {
+        std::mem::take(&mut self.host_ports)
     }
 
     /// `seat`: what a path that comes back had.
@@ -163,7 +172,15 @@ impl<'a> Reconciler<'a> {
                 let changed = exports::change(&mut state, at, after.clone());
                 changed.map_err(|error| format!("{error:#}"))?;
             }
-            Change::MoveExport(..)
+            Change::Nvme(_, NvmeChange::Listen(address, _)) => {
+                let port = HostPort::bind(*address).map_err(|error| format!("{error:#}"))?;
+                self.host_ports.push(port);
+            }
+            Change::Nvme(_, NvmeChange::Unlisten(address, _)) => {
+                self.host_ports.retain(|it| it.address() != *address);
+            }
+            Change::Nvme(..)
+            | Change::MoveExport(..)
             | Change::Rename(..)
             | Change::SetPolicy(..)
             | Change::SetPath(..)

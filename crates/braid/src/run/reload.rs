@@ -11,7 +11,7 @@
 //! Only the volumes that it changes are closed to other verbs meanwhile. A volume with clients
 //! leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
-use super::config::{Config, Subsystem, Volume};
+use super::config::{Config, Volume};
 use super::desired::Desired;
 use super::entries::PathEntry;
 use super::live;
@@ -93,12 +93,11 @@ pub fn dry_run(service: &Service, force: bool) -> anyhow::Result<Vec<String>> {
     service.find_sources(&reload.new)?;
     let lines = reload.plan.iter().map(Change::to_string);
     let state = service.state();
-    let hosts = nvme_exports::hosts_in_words(&state, &reload.new);
     let discovery = state.configured.discoveries != reload.new.discoveries;
     let discovery = discovery.then(|| "change [[discovery]]".to_owned());
     let drain = state.configured.drain_timeout != reload.new.drain_timeout;
     let drain = drain.then(|| "set drain_timeout".to_owned());
-    Ok(lines.chain(hosts).chain(discovery).chain(drain).collect())
+    Ok(lines.chain(discovery).chain(drain).collect())
 }
 
 impl<'a> Reload<'a> {
@@ -121,10 +120,15 @@ impl<'a> Reload<'a> {
             true if path_state(number, path.index().0) == Some(PathState::Live) => Presence::Live,
             true => Presence::Down,
         });
+        service.place_subsystems(&state, &mut new)?;
         let desired = Desired::now(&state).reloaded(&state.configured, &new, &choices);
+        let mut plan = plan(&desired, &actual);
+        let nvme = nvme_exports::changes(&state.served(), &new.subsystems);
+        let at = plan.iter().position(|it| !it.can_fail());
+        let at = at.unwrap_or(plan.len());
+        plan.splice(at..at, nvme);
         drop(state);
         drop(choices);
-        let mut plan = plan(&desired, &actual);
         let named = renames.iter();
         let named = named.map(|(from, to)| Change::Rename(from.clone(), to.clone()));
         let is_close = |it: &Change| matches!(it, Change::CloseVolume(_));
@@ -291,45 +295,34 @@ impl<'a> Reload<'a> {
         state.ensure_open()?;
         // Anew: legs of other mirrors may have come and gone by verb meanwhile.
         name_legs(&mut self.new, &state.configured, &state)?;
-        let moves = self.plan.iter();
-        let moves = moves.filter(|it| matches!(it, Change::MoveExport(..)));
-        state.ensure_exports(bound.len() + moves.count())?;
-        let again = service.restore_sockets(&mut state, &self.new)?;
-        let mut added = Vec::new();
-        for (volume, export, bound) in bound {
-            let nbd = export.nbd.clone();
-            match service.add_export(&mut state, volume, export, Some(bound)) {
-                Ok(uri) => added.push((volume, nbd, uri)),
-                Err(error) => {
-                    for (volume, nbd, _) in added {
-                        if let Some(number) = state.export_at(volume, &nbd) {
-                            service.remove_export(&mut state, number);
-                        }
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        let mut changed: Vec<String> = added
-            .into_iter()
-            .map(|it| format!("added {}", it.2))
-            .collect();
         let numbers = state.volumes.numbered(&self.new);
-        let number = |name: &str| {
-            numbers
-                .iter()
-                .find(|(_, of)| of.name == name)
-                .map(|it| it.0)
+        let number = |state: &State, name: &str| {
+            let new = numbers.iter().find(|(_, of)| of.name == name);
+            // The one that leaves is none of the new configuration.
+            new.map(|it| it.0)
+                .or_else(|| state.volumes.number(name).ok())
         };
+        let moves = self.plan.iter().filter_map(|change| match change {
+            Change::MoveExport(from, to, export) => {
+                // Else it was removed by hand meanwhile.
+                let at = state.export_at(number(&state, from)?, &export.nbd)?;
+                Some((at, number(&state, to)?, export.clone()))
+            }
+            _ => None,
+        });
+        let moves: Vec<_> = moves.collect();
+        state.ensure_exports(bound.len() + moves.len())?;
+        let again = service.restore_sockets(&mut state, &self.new)?;
+        let added = service.begin_exports(&mut state, bound, moves)?;
+        let mut changed: Vec<String> = added.iter().map(|uri| format!("added {uri}")).collect();
         for change in &self.plan {
             let (Change::SetExport(name, _, export)
-            | Change::MoveExport(name, _, export)
+            | Change::MoveExport(_, name, export)
             | Change::RemoveExport(name, export)) = change
             else {
                 continue;
             };
-            // The one that leaves is none of the new configuration.
-            let volume = number(name).or_else(|| state.volumes.number(name).ok());
+            let volume = number(&state, name);
             let at = volume.and_then(|it| state.export_at(it, &export.nbd));
             let Some(at) = at else {
                 continue; // it was removed by hand meanwhile
@@ -343,12 +336,8 @@ impl<'a> Reload<'a> {
                     }
                     changed.push(format!("changed {uri}"));
                 }
-                Change::MoveExport(_, to, _) => {
-                    let Some(to_number) = number(to) else {
-                        unreachable!("{to} is planned for, and was not opened");
-                    };
-                    service.move_export(&mut state, at, to_number, export.clone());
-                    changed.push(format!("{to}: took {uri} from {name}"));
+                Change::MoveExport(from, to, _) => {
+                    changed.push(format!("{to}: took {uri} from {from}"));
                 }
                 _ => {
                     service.remove_export(&mut state, at);
@@ -357,7 +346,6 @@ impl<'a> Reload<'a> {
             }
         }
         changed.extend(again);
-        changed.extend(service.apply_hosts(&state, &self.new));
         for number in gone {
             let name = state.volumes.name(*number);
             // Also those that came by verb since this was planned: its number is another's soon.
@@ -376,11 +364,15 @@ impl<'a> Reload<'a> {
             choices.rename(&renames);
             renames.apply_to(&mut self.new);
         }
+        let before = state.served();
         let opened = state.volumes.admit(&self.new);
         let new = opened.iter();
         self.said
             .extend(new.map(|number| service.tell_new(&state, *number)));
         self.said.append(&mut changed);
+        service.apply_subsystems(&mut state, &self.new, steps.take_host_ports());
+        let nvme = nvme_exports::changes(&before, &state.served());
+        self.said.extend(nvme.iter().map(Change::to_string));
         // Anew: keys may have been set by verb meanwhile.
         let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
         let actual = actual(&state, |_, _| Presence::Down);
@@ -468,9 +460,10 @@ pub fn set(
     }
 }
 
-/// What an engine would begin with, a line for each volume and export over NBD.
+/// What an engine would begin with, a line for each volume, export and namespace.
 pub fn start_in_words(config: &Config) -> Vec<String> {
     let all = plan(&Desired::of_file(config), &[]).into_iter();
+    let all = all.chain(nvme_exports::changes(&[], &config.subsystems));
     all.map(|it| it.to_string()).collect()
 }
 
@@ -513,20 +506,6 @@ fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
 
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
-    let of_any_host = |config: &Config| -> Vec<Subsystem> {
-        let all = config.subsystems.iter().cloned();
-        let any = all.map(|it| Subsystem {
-            hosts: Vec::new(),
-            ..it
-        });
-        any.collect()
-    };
-    if of_any_host(old) != of_any_host(new) {
-        bail!(
-            "exports over NVMe/TCP can't come, go or change by a reload yet (but for hosts): \
-             restart the engine"
-        );
-    }
     for new in &new.volumes {
         let Some(old) = old.volume(&new.name) else {
             continue;

@@ -13,7 +13,6 @@ use crate::hedges;
 use crate::uri::{PathKeys, UriKind};
 use cores::{CoreReport, PathReport};
 use engine::host::{HedgeStats, PathState};
-use engine::limits::EXPORTS_MAX;
 use policy::PathStats;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -447,21 +446,14 @@ impl<'a> Report<'a> {
                 "merged": counters.merged,
             })
         });
-        let namespaces = self
-            .state
-            .namespaces
-            .iter()
-            .filter(|it| it.volume == volume);
+        let namespaces = self.state.namespaces().into_iter();
+        let namespaces = namespaces.filter(|it| it.volume == volume);
         let namespaces = namespaces.flat_map(|it| {
             let core = self.service.senders.core_of(volume);
-            let uris = it.uris.iter();
+            let uris = it.uris.into_iter();
             uris.map(move |(uri, listener)| {
-                let port = (listener - EXPORTS_MAX) as usize;
-                let stats = self.cores[core]
-                    .ports
-                    .get(port)
-                    .copied()
-                    .unwrap_or_default();
+                let stats = self.cores[core].ports.get(&listener);
+                let stats = stats.copied().unwrap_or_default();
                 json!({
                     "uri": uri,
                     "read_only": it.read_only,

@@ -5,7 +5,7 @@
 //! # Contract
 //! One call at a time changes a volume ([`VerbQueues`](super::locks::VerbQueues)). A change has been
 //! handed to all cores when it is answered; it is in force within a loop turn of each.
-use super::address::{Accepting, Bound};
+use super::address::{Accepting, Bound, Towards};
 use super::call::{EngineCall, KnobParams, PolicyParams, ReloadParams};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
@@ -20,7 +20,7 @@ use super::live;
 use super::marked::Unanswered;
 use super::marks::Marks;
 use super::mirrors::{self, Found, Stopped};
-use super::nvme_exports::{NvmeExported, Serving};
+use super::nvme_exports::{HostPort, Serving};
 use super::pending::Changes;
 use super::registry::Registry;
 use super::reload;
@@ -40,6 +40,7 @@ use nvme::host::HostIdentity;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -104,10 +105,8 @@ pub struct State {
     pub exports: Vec<Option<Exported>>,
     /// Subsystems that take hosts.
     pub subsystems: Vec<Serving>,
-    /// Volumes that are namespaces over NVMe/TCP.
-    pub namespaces: Vec<NvmeExported>,
-    /// Where their hosts connect.
-    pub accepting_hosts: Vec<Accepting>,
+    /// Cores and places of those that have ended for their hosts, with their volumes.
+    pub ending_subsystems: BTreeMap<(u16, u16), Vec<u16>>,
     /// Numbers of exports that listen no more and may have clients, with their volumes.
     pub ending: BTreeMap<usize, u16>,
     /// Mirrors that were stopped, by number.
@@ -199,8 +198,7 @@ impl Service {
             volumes: running.collect(),
             exports: Vec::new(),
             subsystems: Vec::new(),
-            namespaces: Vec::new(),
-            accepting_hosts: Vec::new(),
+            ending_subsystems: BTreeMap::new(),
             ending: BTreeMap::new(),
             configured,
             stopped: BTreeMap::new(),
@@ -243,6 +241,20 @@ impl Service {
         Ok(())
     }
 
+    /// Takes hosts of all subsystems of the configuration at these addresses.
+    ///
+    /// # Errors
+    /// No descriptor or thread is left.
+    pub fn serve_configured(&self, bound: Vec<(SocketAddr, TcpListener)>) -> anyhow::Result<()> {
+        let ports = bound.into_iter().map(|it| HostPort::new(it.0, it.1));
+        let ports = ports.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut state = self.state();
+        state.ensure_open()?;
+        let configured = state.configured.clone();
+        self.apply_subsystems(&mut state, &configured, ports);
+        Ok(())
+    }
+
     /// Listens, if it isn't `bound` yet, and takes clients.
     ///
     /// # Errors
@@ -266,7 +278,7 @@ impl Service {
         let uri = bound.uri(&export.nbd);
         self.offer_export(state, number, volume, &export);
         let core = self.senders.of(volume).clone();
-        let accepting = Accepting::start(bound, number as u32, core)?;
+        let accepting = Accepting::start(bound, Towards::Listener(number as u32, core))?;
         state.exports[number] = Some(Exported {
             volume,
             export,
@@ -317,7 +329,7 @@ impl Service {
         let mut state = self.state();
         state.closed = true;
         state.exports.clear();
-        state.accepting_hosts.clear();
+        state.subsystems.clear();
         self.news.notify_all();
         self.discovery.close();
     }
@@ -330,9 +342,9 @@ impl Service {
             let name = &state.volumes[export.volume].of.name;
             format!("{name}: {}\n", export.uri)
         };
-        let namespaces = state.namespaces.iter().flat_map(|it| {
+        let namespaces = state.namespaces().into_iter().flat_map(|it| {
             let name = &state.volumes[it.volume].of.name;
-            let uris = it.uris.iter();
+            let uris = it.uris.into_iter();
             uris.map(move |(uri, _)| format!("{name}: {uri}\n"))
         });
         exports.map(line).chain(namespaces).collect()
@@ -345,7 +357,8 @@ impl Service {
 
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
-        self.senders.core_of(volume) == usize::from(core)
+        let home = self.state().volumes.meant(volume).and_then(|it| it.of.home);
+        home.map_or_else(|| self.senders.core_of(volume), usize::from) == usize::from(core)
     }
 
     /// Whether a volume is a leg of a mirror.
@@ -361,6 +374,9 @@ impl Service {
         let there = state.volumes.has(volume);
         let it = state.volumes.meant(volume);
         let is_new = it.is_some_and(|it| it.info.replace(info).is_none());
+        if is_new {
+            self.direct_hosts(&state);
+        }
         self.news.notify_all();
         is_new && there
     }

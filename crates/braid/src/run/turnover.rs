@@ -91,6 +91,7 @@ impl Service {
         // A leg's I/O comes to the core of its mirror.
         let home = of.leg_of.as_deref();
         let home = home.and_then(|mirror| self.state().volumes.opened_as(mirror));
+        let home = home.or(of.home);
         let made = self
             .lead_all(&of.paths, late::access(of), of.queue_quiesce_ns())
             .and_then(|paths| {
@@ -115,6 +116,9 @@ impl Service {
             let barred = state.volumes.barred();
             let number = made.map(|changed| changed.volume);
             let number = number.map_err(|why| barred.unwrap_or(why));
+            if let Ok(number) = number {
+                self.senders.set_home(number, of.home);
+            }
             state.volumes.opened(number.as_ref().ok().copied());
             number
         };
@@ -188,7 +192,8 @@ impl Service {
         let begun = Instant::now();
         // The core ends clients that take longer.
         self.wait(drain + GRACE, |state| {
-            let mut ending = state.ending.values();
+            let ending = state.ending_subsystems.values().flatten();
+            let mut ending = ending.chain(state.ending.values());
             !ending.any(|volume| gone.contains(volume))
         });
         let left = drain.saturating_sub(begun.elapsed());
@@ -262,8 +267,8 @@ impl Service {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Clients of volumes, by number: those of NBD exports, and connections of hosts to subsystems
-    /// of which a volume is a namespace.
+    /// Clients of volumes, by number: those of NBD exports, and hosts over NVMe/TCP that have
+    /// identified a volume as a namespace.
     ///
     /// # Errors
     /// A core doesn't answer.
@@ -275,9 +280,7 @@ impl Service {
             let exports = (0..).zip(&state.exports);
             let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
             let clients = of.map(|(number, _): (usize, _)| core.exports[number].clients);
-            let namespaces = state.namespaces.iter().filter(|it| it.volume == volume);
-            let hosts = namespaces.map(|it| it.clients(&core.ports));
-            clients.chain(hosts).sum()
+            clients.chain(core.hosts.get(&volume).copied()).sum()
         };
         Ok(volumes.iter().map(|it| (*it, clients(*it))).collect())
     }

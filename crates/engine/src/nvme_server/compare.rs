@@ -5,8 +5,8 @@
 //! that can't be read ends it with the status of that read.
 //!
 //! # Limits
-//! One Compare of a namespace at a time, with [`COMPARE_BYTES`] that are the namespace's for that;
-//! others wait, in the order in which they came.
+//! One Compare of a namespace at a time, with [`COMPARE_BYTES`] that are the namespace's for that
+//! (of one that was added later, also another's); others wait, in the order in which they came.
 use super::NvmeServer;
 use crate::limits::COMPARE_BYTES;
 use crate::machine::{Memory, Span};
@@ -19,7 +19,7 @@ use multipath::Outcome;
 pub(super) struct Compares {
     /// First byte of the buffers in the arena.
     at: u64,
-    /// By namespace: its Compares; the first one has the buffer.
+    /// By [`Self::line`]: Compares of namespaces; the first one has the buffer.
     lines: Vec<VecDeque<u32>>,
     /// Those that got the buffer, or of which a piece was read.
     ready: VecDeque<u32>,
@@ -30,27 +30,33 @@ impl Compares {
     pub fn new(at: u64, namespaces: usize) -> Self {
         Self {
             at,
-            lines: (0..namespaces).map(|_| VecDeque::new()).collect(),
+            lines: (0..namespaces.max(1)).map(|_| VecDeque::new()).collect(),
             ready: VecDeque::new(),
         }
     }
 
     /// Bytes of the arena that so many namespaces need.
     pub fn bytes(namespaces: usize) -> u64 {
-        namespaces as u64 * u64::from(COMPARE_BYTES)
+        namespaces.max(1) as u64 * u64::from(COMPARE_BYTES)
     }
 
     /// At most so many bytes of a namespace's buffer.
     pub fn buffer(&self, namespace: usize, len: u32) -> Span {
         Span {
-            at: self.at + Self::bytes(namespace),
+            at: self.at + self.line(namespace) as u64 * u64::from(COMPARE_BYTES),
             len: len.min(COMPARE_BYTES),
         }
     }
 
+    /// The line of a namespace, which one that came later shares with another.
+    fn line(&self, namespace: usize) -> usize {
+        namespace % self.lines.len()
+    }
+
     /// A Compare of a namespace comes.
     pub fn join(&mut self, namespace: usize, id: u32) {
-        let line = &mut self.lines[namespace];
+        let line = self.line(namespace);
+        let line = &mut self.lines[line];
         line.push_back(id);
         if line.len() == 1 {
             self.ready.push_back(id);
@@ -65,7 +71,8 @@ impl Compares {
     /// A Compare is over: the next one of its namespace gets the buffer.
     pub fn leave(&mut self, namespace: usize, id: u32) {
         self.ready.retain(|it| *it != id);
-        let line = &mut self.lines[namespace];
+        let line = self.line(namespace);
+        let line = &mut self.lines[line];
         let was_first = line.front() == Some(&id);
         line.retain(|it| *it != id);
         self.ready.extend(line.front().filter(|_| was_first));

@@ -58,6 +58,11 @@ impl Questions {
         })
     }
 
+    /// Serial number of the question before the first.
+    pub fn begin_at(&mut self, serial: u32) {
+        self.serial = serial % (1 << SERIAL_BITS);
+    }
+
     /// One of those that were asked has answered: what all of them say, if that was the last.
     fn answered(&mut self, id: u32, extent: DeviceExtent) -> Option<(u32, DeviceExtent)> {
         // One that is not there was not waited for so long.

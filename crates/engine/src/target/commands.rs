@@ -173,6 +173,15 @@ impl Commands {
         self.slots.get(self.slots.find(slot)?)
     }
 
+    /// A namespace has this index from now on, and those behind it the next one.
+    pub(super) fn make_room_for_namespace(&mut self, index: usize) {
+        let all = self.slots.values_mut();
+        let namespaces = all.filter_map(|command| command.namespace.as_mut());
+        namespaces
+            .filter(|at| **at >= index)
+            .for_each(|at| *at += 1);
+    }
+
     /// Every command.
     pub(super) fn all(&self) -> impl Iterator<Item = &Command> {
         self.slots.iter().map(|(_, command)| command)

@@ -349,7 +349,7 @@ impl TargetEngine {
         }
     }
 
-    fn close(&mut self, conn: ConnId, why: Why) {
+    pub(super) fn close(&mut self, conn: ConnId, why: Why) {
         let connection = self.connections.of(conn.0);
         if connection.state == State::Open {
             connection.why = Some(why);

@@ -6,11 +6,15 @@
 //! their connection or queue does, or their host wants them back (`next_recall`). A buffer that a
 //! leg of a mirror may still read (`lend`) stays its command's until `loan_ended`, and so does the
 //! place of its connection (T10).
-use super::TargetEngine;
 use super::commands::{Recall, Stage};
-use super::log::Event;
+use super::log::{Event, Why};
+use super::ports::Port;
+use super::{Namespace, TargetEngine};
+use crate::machine::LocalDevice;
 use alloc::collections::VecDeque;
-use nvme::controller::{Action, ConfigError};
+use nvme::controller::{
+    Action, ConfigError, DiscoveryChange, NamespaceConfig, PortConfig, PortOffer,
+};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 
@@ -87,6 +91,100 @@ impl TargetEngine {
             self.drain(now_ns);
             self.press_on(now_ns);
         }
+    }
+
+    /// As [`Subsystem::reserve_namespaces`](nvme::controller::Subsystem::reserve_namespaces).
+    pub(crate) fn reserve_namespaces(&mut self, room: u32) {
+        self.subsystem.reserve_namespaces(room);
+    }
+
+    /// Adds a namespace that is a device, inactive until [`Self::activate`].
+    ///
+    /// # Errors
+    /// As of [`Subsystem::add_namespace`](nvme::controller::Subsystem::add_namespace).
+    pub(crate) fn add_namespace(
+        &mut self,
+        config: NamespaceConfig,
+        device: LocalDevice,
+    ) -> Result<(), ConfigError> {
+        let new = Namespace {
+            nsid: config.nsid,
+            device,
+            block_shift: config.block_shift,
+            incarnation: 0,
+        };
+        self.subsystem.add_namespace(config)?;
+        match self
+            .namespaces
+            .binary_search_by_key(&new.nsid, |it| it.nsid)
+        {
+            Ok(at) => self.namespaces[at].device = device,
+            Err(at) => {
+                self.namespaces.insert(at, new);
+                self.commands.make_room_for_namespace(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a namespace, as [`Self::deactivate`] does, for good. Its place stays: commands
+    /// under way name it.
+    pub(crate) fn remove_namespace(&mut self, nsid: u32, now_ns: u64) {
+        self.deactivate(nsid, now_ns);
+        self.subsystem.remove_namespace(nsid);
+    }
+
+    /// As [`Subsystem::protect`](nvme::controller::Subsystem::protect).
+    pub(crate) fn protect(&mut self, nsid: u32, read_only: bool, now_ns: u64) {
+        self.subsystem.protect(nsid, read_only);
+        self.drain(now_ns);
+    }
+
+    /// Hosts that have identified a namespace since it is active.
+    pub(crate) fn hosts_of(&self, nsid: u32) -> u32 {
+        self.subsystem.hosts_of(nsid) as u32
+    }
+
+    /// How many ports there are, those that were withdrawn included.
+    pub(crate) fn ports(&self) -> u16 {
+        self.ports.len() as u16
+    }
+
+    /// Makes a port what it is to be, in place of one that was withdrawn or behind the last one.
+    ///
+    /// # Errors
+    /// As of [`Subsystem::set_port`](nvme::controller::Subsystem::set_port).
+    pub(crate) fn set_port(
+        &mut self,
+        index: u16,
+        port: PortConfig,
+        now_ns: u64,
+    ) -> Result<(), ConfigError> {
+        self.subsystem.set_port(index, port)?;
+        if usize::from(index) == self.ports.len() {
+            let entries = usize::from(self.subsystem.config().entries_max);
+            let commands_max = self.connections.count() as usize * entries;
+            let port = Port::new(shape::Config::default(), 0, commands_max);
+            self.ports.push(port);
+        }
+        self.drain(now_ns);
+        Ok(())
+    }
+
+    /// Withdraws a port: its connections are closed in order.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub(crate) fn withdraw_port(&mut self, index: u16, now_ns: u64) -> Result<(), ConfigError> {
+        let withdraw = DiscoveryChange::Offer(index, PortOffer::Withdrawn);
+        self.subsystem.change_discovery(withdraw)?;
+        for id in self.connections.ids() {
+            if self.connections.of(id.0).port == index {
+                self.close(id, Why::Stopping);
+            }
+        }
+        self.drain(now_ns);
+        Ok(())
     }
 
     /// Makes an NSID inactive until [`Self::activate`].

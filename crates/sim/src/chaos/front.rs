@@ -16,8 +16,9 @@ use super::client::{NQN, Nvme, ZEROED};
 use super::prelude::*;
 use alloc::vec;
 use core::net::SocketAddr;
-use engine::NvmeConfig;
 use engine::limits::{COMPARE_BYTES, EXPORTS_MAX, ZEROES_BYTES};
+use engine::mirror::MIRRORS_FROM;
+use engine::{Core, NvmeConfig, NvmePlace};
 
 use nvme::controller::SubsystemConfig;
 
@@ -114,11 +115,14 @@ pub(super) fn add_server(core: &mut Core, layout: &Layout, number: u16, arena_at
             ..make::subsystem(1 + 1000 * number)
         },
         volumes: vec![volume],
+    };
+    let place = core.reserve_nvme_server(NvmePlace {
+        connections: connections_max(layout, of),
         arena_at,
         arena_bytes: arena_bytes(layout),
-    };
-    let added = core.add_nvme_server(config);
-    assert_eq!(added, Ok(EXPORTS_MAX), "an export that can't be");
+    });
+    let served = core.serve_nvme(place, config, 0);
+    assert!(served.is_ok(), "an export that can't be: {served:?}");
 }
 
 /// Requests of applications that a core has answered, and of these with an error.

@@ -110,6 +110,7 @@ impl Volume {
             kind: Kind::Paths,
             legs: Vec::new(),
             leg_of: Some(self.name.clone()),
+            home: None,
             policy: keys::default_policy(),
             hedge: None,
             paths,

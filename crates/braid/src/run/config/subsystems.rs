@@ -45,6 +45,14 @@ pub struct Namespace {
     pub read_only: bool,
 }
 
+impl Namespace {
+    /// Whether both are one namespace for hosts.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let what = |it: &Self| (it.nsid, it.uuid, it.nguid);
+        self.volume == other.volume && what(self) == what(other)
+    }
+}
+
 /// A subsystem while exports are read.
 struct Draft {
     it: Subsystem,

@@ -6,7 +6,7 @@ use engine::export::ExportConfig;
 use engine::host::HostEngine;
 use engine::limits::{COMPARE_BYTES, EXPORT_ARENA_MIN, EXPORTS_MAX, EXTENT_WAIT_NS};
 use engine::machine::{DeviceError, DeviceExtent};
-use engine::{Core, DeviceOp, Machine, NvmeConfig};
+use engine::{Core, DeviceOp, Machine, NvmeConfig, NvmePlace};
 use nvme::wire::lba_status::{ALLOCATED, List, Request};
 use nvme::wire::sqe::{Sgl, admin, nvm};
 use nvme::wire::{SqeBuilder, Status};
@@ -16,7 +16,7 @@ const ARENA: u64 = 16 << 20;
 const LARGEST: u32 = 1 << 8;
 
 /// An engine whose volume is the hand's disk, as namespace 1.
-fn hand() -> Hand<Core> {
+pub fn hand() -> Hand<Core> {
     let mut host = host_config(0);
     host.volumes = vec![volume(vec![local(0, SHIFT)])];
     let export = ExportConfig {
@@ -30,10 +30,13 @@ fn hand() -> Hand<Core> {
     let config = NvmeConfig {
         subsystem,
         volumes: vec![0],
+    };
+    let place = core.reserve_nvme_server(NvmePlace {
+        connections: config.subsystem.connections_max,
         arena_at: EXPORT_ARENA_MIN,
         arena_bytes: ARENA,
-    };
-    core.add_nvme_server(config).unwrap();
+    });
+    core.serve_nvme(place, config, 0).unwrap();
     let mut hand = Hand::around(core, (EXPORT_ARENA_MIN + ARENA) as usize);
     hand.first_port = EXPORTS_MAX;
     hand.settle();

@@ -2,6 +2,7 @@
 //! NBD clients beside it, the engine that offers, and what is below.
 mod anew;
 mod by_hand;
+mod change;
 mod data;
 mod full;
 mod lost;

@@ -14,7 +14,7 @@ use engine::host::{
 use engine::limits::{EXPORTS_MAX, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{Anew, Devices, MIRRORS_FROM, MirrorConfig, MirrorOrder};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
-use engine::{Core, LocalDevice, Machine, NvmeConfig};
+use engine::{Core, LocalDevice, Machine, NvmeConfig, NvmePlace};
 use multipath::Outcome;
 use nbd::client::Config;
 use nbd::{Kind, Request};
@@ -23,7 +23,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 const NBD_ARENA: u64 = 68 << 20;
-const NVME_ARENA: u64 = 16 << 20;
+/// Of two places for servers.
+const NVME_ARENA: u64 = 32 << 20;
 
 /// What the engine's devices are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -445,14 +446,24 @@ pub fn core(
         _ => HostEngine::new(host).into(),
     };
     let mut core = Core::new(devices, volumes, export);
-    let config = NvmeConfig {
+    let connections = server.subsystem.connections_max;
+    for at in [NBD_ARENA, NBD_ARENA + NVME_ARENA / 2] {
+        core.reserve_nvme_server(NvmePlace {
+            connections,
+            arena_at: at,
+            arena_bytes: NVME_ARENA / 2,
+        });
+    }
+    core.serve_nvme(0, served(server), 0).unwrap();
+    core
+}
+
+/// What the engine's NVMe/TCP server is made of.
+pub fn served(server: TargetConfig) -> NvmeConfig {
+    NvmeConfig {
         subsystem: server.subsystem,
         volumes: server.devices.iter().map(|it| it.0).collect(),
-        arena_at: NBD_ARENA,
-        arena_bytes: NVME_ARENA,
-    };
-    assert_eq!(core.add_nvme_server(config), Ok(EXPORTS_MAX));
-    core
+    }
 }
 
 /// The target of a leg, as this one is but for what it holds.

@@ -2,8 +2,8 @@
 //! `assembly/tests/model.rs`.
 use super::super::tests::{PLACE, legs};
 use super::*;
-use crate::superblock::Owner;
 use crate::machine::planted;
+use crate::superblock::Owner;
 use alloc::vec;
 
 const MINE: u64 = 7;
