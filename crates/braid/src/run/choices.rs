@@ -10,8 +10,9 @@ mod differences;
 pub use differences::Difference;
 
 use super::config::{Config, PathKeys, Volume};
-use super::entries::AdminState;
-use super::live::{self, Key};
+use super::desired::{DesiredVolume, PathSpec};
+use super::entries::{AdminState, Origin};
+use super::live;
 use super::paths::uris;
 use super::records::{Found, Identity, Kept, Records};
 use super::registry::Registry;
@@ -61,14 +62,14 @@ struct KeyChoice {
 /// The paths of a volume, as URIs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PathChoice {
+struct PathChoice {
     /// What the configuration said then.
-    pub configured: Vec<String>,
+    configured: Vec<String>,
     /// What they are.
-    pub chosen: Vec<String>,
+    chosen: Vec<String>,
     /// Those that were failed or drained by hand.
     #[serde(default)]
-    pub aside: BTreeMap<String, AdminState>,
+    aside: BTreeMap<String, AdminState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,8 +101,93 @@ impl Kept for Choice {
 }
 
 impl Choice {
+    /// What a volume is to be other than its file says. `before`: the choices until now.
+    fn of(file: &Volume, now: &DesiredVolume, before: Option<&Self>) -> Self {
+        let configured = Setting::new(file.policy, file.knobs());
+        let chosen = Setting::new(now.policy, now.knobs);
+        let is_set = configured != chosen;
+        let (in_file, in_force) = (file.recovery(), now.of.recovery());
+        let keys = live::KEYS.iter().map(|key| {
+            let values = KeyChoice {
+                configured: key.text(&in_file),
+                chosen: key.text(&in_force),
+            };
+            (key.name.to_owned(), values)
+        });
+        let configured_paths = uris(&file.paths);
+        let stays = |it: &&PathSpec| {
+            it.origin == Origin::User || file.paths.iter().any(|keys| keys.uri == it.config.uri)
+        };
+        let chosen_paths = now.paths.iter().filter(stays);
+        let paths = PathChoice {
+            chosen: chosen_paths.map(|it| it.config.uri.to_string()).collect(),
+            configured: configured_paths,
+            aside: now.aside(),
+        };
+        let are_chosen = paths.chosen != paths.configured || !paths.aside.is_empty();
+        let mut choice = Self {
+            configured: is_set.then_some(configured),
+            chosen: is_set.then_some(chosen),
+            paths: are_chosen.then_some(paths),
+            keys: keys.filter(|(_, it)| it.configured != it.chosen).collect(),
+            since: BTreeMap::new(),
+        };
+        choice.note_since(before);
+        choice
+    }
+
+    /// Policy and knobs, if the file says of them what it said then.
+    fn setting(&self, file: &Volume) -> Option<(Policy, Knobs)> {
+        let is_same = self.configured == Some(Setting::new(file.policy, file.knobs()));
+        let chosen = self.chosen.as_ref().filter(|_| is_same)?;
+        let knobs = Knobs {
+            ewma_shift: chosen.ewma_shift,
+            weight_timeout_ns: chosen.weight_timeout_ns,
+            hedging: Hedging::parse(&chosen.hedge).ok()?,
+        };
+        let policy = Policy::parse(&chosen.policy).ok()?;
+        knobs.check().is_ok().then_some((policy, knobs))
+    }
+
+    fn apply_keys(&self, volume: &mut Volume) {
+        let recovery = volume.recovery();
+        let mut changed = volume.clone();
+        for (name, it) in &self.keys {
+            let key = live::find(name);
+            let key = key.ok().filter(|key| key.text(&recovery) == it.configured);
+            if let Some((key, chosen)) =
+                key.and_then(|key| Some((key, key.parse(&it.chosen).ok()?)))
+            {
+                (key.take)(&mut changed, &chosen);
+            }
+        }
+        if changed.check_times().is_ok() {
+            *volume = changed;
+        }
+    }
+
     fn is_empty(&self) -> bool {
         self.chosen.is_none() && self.paths.is_none() && self.keys.is_empty()
+    }
+}
+
+impl PathChoice {
+    fn apply(&self, to: &mut DesiredVolume) {
+        let keys = |uri: &String| {
+            let mut there = to.of.paths.iter();
+            let there = there.find(|keys| keys.uri.to_string() == *uri).cloned();
+            there.or_else(|| Some(uri.parse::<PathUri>().ok()?.into()))
+        };
+        let paths: Vec<PathKeys> = self.chosen.iter().filter_map(keys).collect();
+        if !paths.is_empty() {
+            to.of.paths = paths;
+        }
+        to.awaited.clone_from(&self.aside);
+        let spec = |keys: &PathKeys| PathSpec {
+            admin: to.awaited.remove(&keys.uri.to_string()).unwrap_or_default(),
+            ..keys.clone().into()
+        };
+        to.paths = to.of.paths.iter().map(spec).collect();
     }
 }
 
@@ -162,125 +248,40 @@ impl Choices {
         Ok(())
     }
 
-    /// What holds for a volume that is configured so.
-    pub fn of(&self, volume: &str, policy: Policy, knobs: Knobs) -> (Policy, Knobs) {
-        let chosen = self.map.get(volume).and_then(|choice| {
-            let same = choice.configured == Some(Setting::new(policy, knobs));
-            let chosen = choice.chosen.as_ref()?;
-            let knobs = Knobs {
-                ewma_shift: chosen.ewma_shift,
-                weight_timeout_ns: chosen.weight_timeout_ns,
-                hedging: Hedging::parse(&chosen.hedge).ok()?,
-            };
-            let policy = Policy::parse(&chosen.policy).ok()?;
-            (same && knobs.check().is_ok()).then_some((policy, knobs))
-        });
-        chosen.unwrap_or((policy, knobs))
-    }
-
-    /// Keeps a choice.
-    ///
-    /// # Errors
-    /// The file can't be written; nothing has changed then.
-    pub fn keep(
-        &mut self,
-        volume: &str,
-        configured: (Policy, Knobs),
-        chosen: (Policy, Knobs),
-    ) -> anyhow::Result<()> {
-        let mut choice = self.map.get(volume).cloned().unwrap_or_default();
-        choice.configured = Some(Setting::new(configured.0, configured.1));
-        choice.chosen = Some(Setting::new(chosen.0, chosen.1));
-        self.keep_choice(volume, choice)
-    }
-
-    /// Keeps the value of a key, of a volume that is configured so.
-    ///
-    /// # Errors
-    /// The file can't be written; nothing has changed then.
-    pub fn keep_key(
-        &mut self,
-        configured: &Volume,
-        key: &Key,
-        chosen: &Volume,
-    ) -> anyhow::Result<()> {
-        let name = &configured.name;
-        let mut choice = self.map.get(name).cloned().unwrap_or_default();
-        let values = KeyChoice {
-            configured: key.text(&configured.recovery()),
-            chosen: key.text(&chosen.recovery()),
+    /// A volume as its file has it, with those of its choices that hold still: the file says of them
+    /// what it said when they were made. None of the keys, if these can't be beside the others; no
+    /// path, if none would be left.
+    pub fn desired(&self, file: &Volume) -> DesiredVolume {
+        let mut it = DesiredVolume::of_file(file.clone(), None);
+        let Some(choice) = self.map.get(&file.name) else {
+            return it;
         };
-        choice.keys.insert(key.name.to_owned(), values);
-        self.keep_choice(name, choice)
-    }
-
-    /// Gives a volume that is as configured the values that were chosen for keys of which the
-    /// configuration says what it said then; none of them, if these can't be beside the others.
-    pub fn apply_keys(&self, volume: &mut Volume) {
-        let Some(choice) = self.map.get(&volume.name) else {
-            return;
-        };
-        let recovery = volume.recovery();
-        let mut changed = volume.clone();
-        for (name, it) in &choice.keys {
-            let key = live::find(name);
-            let key = key.ok().filter(|key| key.text(&recovery) == it.configured);
-            if let Some((key, chosen)) =
-                key.and_then(|key| Some((key, key.parse(&it.chosen).ok()?)))
-            {
-                (key.take)(&mut changed, &chosen);
-            }
+        if let Some((policy, knobs)) = choice.setting(file) {
+            (it.policy, it.knobs) = (policy, knobs);
         }
-        if changed.check_times().is_ok() {
-            *volume = changed;
+        choice.apply_keys(&mut it.of);
+        let paths = choice.paths.as_ref();
+        if let Some(choice) = paths.filter(|it| it.configured == uris(&file.paths)) {
+            choice.apply(&mut it);
         }
+        it
     }
 
-    /// What was chosen of a volume's paths, if the configuration says of them what it said then.
-    fn paths(&self, volume: &Volume) -> Option<&PathChoice> {
-        let choice = self.map.get(&volume.name)?.paths.as_ref()?;
-        (choice.configured == uris(&volume.paths)).then_some(choice)
-    }
-
-    /// Gives all volumes the paths that were chosen, where any are left.
-    pub fn apply_paths(&self, config: &mut Config) {
-        for volume in &mut config.volumes {
-            let Some(choice) = self.paths(volume) else {
-                continue;
-            };
-            let configured = |uri: &String| {
-                let keys = volume
-                    .paths
-                    .iter()
-                    .find(|keys| keys.uri.to_string() == *uri);
-                keys.cloned()
-                    .or_else(|| Some(uri.parse::<PathUri>().ok()?.into()))
-            };
-            let paths: Vec<PathKeys> = choice.chosen.iter().filter_map(configured).collect();
-            if !paths.is_empty() {
-                volume.paths = paths;
-            }
-        }
-    }
-
-    /// The paths of `volume` that were failed or drained by hand.
-    pub fn aside(&self, volume: &Volume, configured: &Config) -> BTreeMap<String, AdminState> {
-        let mut all = configured.volumes.iter();
-        let of = all.find(|it| it.name == volume.name);
-        let choice = of.and_then(|volume| self.paths(volume));
-        choice
-            .map(|choice| choice.aside.clone())
-            .unwrap_or_default()
-    }
-
-    /// Keeps what was chosen of a volume's paths.
+    /// Keeps what a volume is to be other than its file says.
     ///
     /// # Errors
     /// The file can't be written; nothing has changed then.
-    pub fn keep_paths(&mut self, volume: &str, paths: PathChoice) -> anyhow::Result<()> {
-        let mut choice = self.map.get(volume).cloned().unwrap_or_default();
-        choice.paths = Some(paths);
-        self.keep_choice(volume, choice)
+    pub fn keep(&mut self, file: &Volume, now: &DesiredVolume) -> anyhow::Result<()> {
+        let name = &file.name;
+        let choice = Choice::of(file, now, self.map.get(name));
+        if choice.is_empty() {
+            self.records.remove(name)?;
+            self.map.remove(name);
+        } else {
+            self.records.keep(name, &choice)?;
+            self.map.insert(name.clone(), choice);
+        }
+        Ok(())
     }
 
     /// Forgets what was chosen of volumes of which a configuration says something else, or nothing:
@@ -289,23 +290,12 @@ impl Choices {
         for volume in &config.volumes {
             self.records.learn(volume);
         }
-        self.map.retain(|name, choice| {
-            let Some(volume) = config.volume(name) else {
-                return false;
-            };
-            let setting = Setting::new(volume.policy, volume.knobs());
-            choice.configured.take_if(|then| *then != setting);
-            if choice.configured.is_none() {
-                choice.chosen = None;
-            }
-            let paths = uris(&volume.paths);
-            choice.paths.take_if(|of| of.configured != paths);
-            let recovery = volume.recovery();
-            choice.keys.retain(|name, it| {
-                live::find(name).is_ok_and(|key| key.text(&recovery) == it.configured)
-            });
-            !choice.is_empty()
+        let held = config.volumes.iter().filter_map(|file| {
+            let before = self.map.get(&file.name)?;
+            let choice = Choice::of(file, &self.desired(file), Some(before));
+            (!choice.is_empty()).then(|| (file.name.clone(), choice))
         });
+        self.map = held.collect();
         if let Err(error) = self.write() {
             log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
@@ -324,13 +314,6 @@ impl Choices {
         let mut over = self.records.names();
         over.retain(|name| !self.map.contains_key(name));
         over.iter().try_for_each(|name| self.records.remove(name))
-    }
-
-    fn keep_choice(&mut self, volume: &str, mut choice: Choice) -> anyhow::Result<()> {
-        choice.note_since(self.map.get(volume));
-        self.records.keep(volume, &choice)?;
-        self.map.insert(volume.to_owned(), choice);
-        Ok(())
     }
 }
 
@@ -359,21 +342,42 @@ mod tests {
         ))
     }
 
+    /// Policy and knobs that hold for the volume of this configuration.
+    fn setting(choices: &Choices, of: &Config) -> (Policy, Knobs) {
+        let it = choices.desired(&of.volumes[0]);
+        (it.policy, it.knobs)
+    }
+
+    /// Chooses this policy for the volume of a configuration.
+    fn choose(choices: &mut Choices, of: &Config, policy: Policy) {
+        let mut now = choices.desired(&of.volumes[0]);
+        now.policy = policy;
+        choices.keep(&of.volumes[0], &now).unwrap();
+    }
+
     #[test]
     fn a_choice_survives_until_the_configuration_says_something_else() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         let knobs = Knobs::default();
         let (configured, chosen) = ((Policy::Numa, knobs), (Policy::QueueDepth, knobs));
-        let of = config("v0", "", "mem:1MiB");
+        let with = |name, policy| config(name, policy, "mem:1MiB");
+        let of = with("v0", "policy = \"numa\"\n");
         let mut choices = started(place, &of);
-        assert_eq!(choices.of("v0", Policy::Numa, knobs), configured);
-        choices.keep("v0", configured, chosen).unwrap();
+        assert_eq!(setting(&choices, &of), configured);
+        choose(&mut choices, &of, Policy::QueueDepth);
         let again = started(place, &of);
-        assert_eq!(again.of("v0", Policy::Numa, knobs), chosen);
-        assert_eq!(again.of("v1", Policy::Numa, knobs), configured);
-        let other = again.of("v0", Policy::WEIGHTED_LATENCY, knobs);
-        assert_eq!(other.0, Policy::WEIGHTED_LATENCY);
+        assert_eq!(setting(&again, &of), chosen);
+        let other = with("v1", "policy = \"numa\"\n");
+        assert_eq!(setting(&again, &other), configured);
+        let other = setting(&again, &with("v0", "policy = \"round-robin\"\n"));
+        assert_ne!(other.0, Policy::QueueDepth);
+        // One that is as the file says is none.
+        let mut again = again;
+        choose(&mut again, &of, Policy::Numa);
+        assert_eq!(again.map, BTreeMap::new());
+        assert_eq!(fs::read_dir(place.join("volumes")).unwrap().count(), 0);
+        choose(&mut again, &of, Policy::QueueDepth);
         let file = fs::read_dir(place.join("volumes")).unwrap().next();
         fs::write(file.unwrap().unwrap().path(), "{\"v0\": 1}").unwrap();
         let registry = Registry::new(place.to_owned(), "a".to_owned(), place);
@@ -386,15 +390,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         let knobs = Knobs::default();
-        let (configured, chosen) = ((Policy::Numa, knobs), (Policy::QueueDepth, knobs));
-        let of = config("v0", "", "file:/srv/a");
-        let choose = || {
-            let mut choices = started(place, &of);
-            choices.keep("v0", configured, chosen).unwrap();
-        };
+        let chosen = (Policy::QueueDepth, knobs);
+        let config = |name: &str, uri| config(name, "policy = \"numa\"\n", uri);
+        let of = config("v0", "file:/srv/a");
+        let choose = || choose(&mut started(place, &of), &of, Policy::QueueDepth);
         let holds = |id, name: &str, uri| {
-            let choices = started_as(id, place, &config(name, "", uri));
-            choices.of(name, Policy::Numa, knobs) == chosen
+            let of = config(name, uri);
+            setting(&started_as(id, place, &of), &of) == chosen
         };
         choose();
         assert!(!holds("b", "v0", "file:/srv/b"), "another volume");
@@ -417,22 +419,15 @@ mod tests {
             |policy: &str, uri: &str| config("v0", &format!("policy = \"{policy}\"\n"), uri);
         let first = config("numa", "mem:1MiB");
         let volume = &first.volumes[0];
-        let knobs = volume.knobs();
-        let chosen = (Policy::QueueDepth, knobs);
-        let aside = |choices: &Choices| choices.aside(volume, &first).len();
         let mut choices = started(place, &first);
         let mut choose = |with: &Config| {
-            choices.keep("v0", (Policy::Numa, knobs), chosen).unwrap();
-            let of_paths = PathChoice {
-                configured: uris(&volume.paths),
-                chosen: uris(&volume.paths),
-                aside: BTreeMap::from([("mem:1MiB".to_owned(), AdminState::Failed)]),
-            };
-            choices.keep_paths("v0", of_paths).unwrap();
+            let mut now = choices.desired(volume);
+            now.policy = Policy::QueueDepth;
+            now.paths[0].admin = AdminState::Failed;
+            choices.keep(volume, &now).unwrap();
             choices.forget_others(with);
-            let again = started(place, &first);
-            let policy = again.of("v0", Policy::Numa, knobs).0;
-            (policy, aside(&again))
+            let again = started(place, &first).desired(volume);
+            (again.policy, again.aside().len())
         };
         assert_eq!(choose(&first), (Policy::QueueDepth, 1), "it still holds");
         let policy_only = choose(&config("round-robin", "mem:1MiB"));
@@ -450,13 +445,12 @@ mod tests {
         let mut choices = started(place, &first);
         for (name, value) in [("ctrl_loss_tmo", "60s"), ("reconnect_delay", "30s")] {
             let key = live::find(name).unwrap();
-            let chosen = key.set(&first.volumes[0], value).unwrap();
-            choices.keep_key(&first.volumes[0], key, &chosen).unwrap();
+            let mut now = choices.desired(&first.volumes[0]);
+            now.of = key.set(&now.of, value).unwrap();
+            choices.keep(&first.volumes[0], &now).unwrap();
         }
         let of = |choices: &Choices, keys: &str| {
-            let mut volume = config(keys).volumes.remove(0);
-            choices.apply_keys(&mut volume);
-            let recovery = volume.recovery();
+            let recovery = choices.desired(&config(keys).volumes[0]).of.recovery();
             [recovery.ctrl_loss_ns, recovery.reconnect_max_ns].map(|ns| ns / 1_000_000_000)
         };
         let again = started(place, &first);
@@ -476,15 +470,12 @@ mod tests {
         fs::create_dir_all(place.join("volumes")).unwrap();
         let path = place.join("volumes/choice-0.json");
         let of = config("v0", "", "mem:1MiB");
-        let knobs = Knobs::default();
         hostile::attack("records", |text| {
             fs::write(&path, text).unwrap();
             let mut choices = started(place, &of);
-            let (policy, knobs) = choices.of("v0", Policy::QueueDepth, knobs);
-            assert!(knobs.check().is_ok());
-            choices
-                .keep("v0", (policy, knobs), (policy, knobs))
-                .unwrap();
+            let now = choices.desired(&of.volumes[0]);
+            assert!(now.knobs.check().is_ok());
+            choices.keep(&of.volumes[0], &now).unwrap();
             assert_eq!(started(place, &of).map, choices.map);
             for file in fs::read_dir(place.join("volumes")).unwrap() {
                 fs::remove_file(file.unwrap().path()).unwrap();

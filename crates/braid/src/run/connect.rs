@@ -17,6 +17,7 @@
 use super::call::{ConnectAllParams, ConnectParams, EngineCall};
 use super::client::Common;
 use super::config::{PathKeys, Volume};
+use super::desired::PathSpec;
 use super::discovery::plan;
 use super::locks::Alone;
 use super::paths::unnamed;
@@ -277,12 +278,13 @@ impl Service {
         if there {
             return way.told("there", None);
         }
-        if let Err(why) = self.add_path(number, PathKeys::from(way.uri.clone()), None) {
+        let path = PathSpec::from(PathKeys::from(way.uri.clone()));
+        if let Err(why) = self.edit(number, false, |it| it.add(path)) {
             let uri = way.uri.to_string();
             let why = advice::of_target(unnamed(&of.name, &uri, &why), &uri);
             return way.told("refused", Some(why));
         }
-        let kept = self.keep_paths(number);
+        let kept = self.keep_choices(number);
         let warning = kept
             .err()
             .map(|error| format!("it won't survive a restart: {error:#}"));

@@ -12,7 +12,9 @@ use super::entries::{AdminState, Origin, PathEntry};
 use super::paths::uris;
 use super::service::State;
 use super::volumes::Running;
+use crate::uri::PathUri;
 use policy::{Knobs, Policy};
+use std::collections::BTreeMap;
 
 /// One path as it is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub struct DesiredVolume {
     pub knobs: Knobs,
     /// In the order in which they are shown.
     pub paths: Vec<PathSpec>,
+    /// Set by hand of paths that discovery may tell of again, by URI.
+    pub awaited: BTreeMap<String, AdminState>,
 }
 
 /// All volumes as they are to be, in the order of the configuration.
@@ -74,11 +78,71 @@ impl DesiredVolume {
             policy: running.policy,
             knobs: running.knobs,
             paths: running.entries().iter().map(PathSpec::from).collect(),
+            awaited: running.entries().awaited().clone(),
         }
     }
 
+    /// The same, with the exports that listen.
+    pub fn listening(state: &State, number: u16) -> Self {
+        let mut it = Self::new(&state.volumes[number]);
+        it.of.exports = state.exports_of(number);
+        it
+    }
+
+    /// A path more.
+    ///
+    /// # Errors
+    /// It has it.
+    pub fn add(&mut self, path: PathSpec) -> Result<(), String> {
+        let uri = &path.config.uri;
+        if self.paths.iter().any(|it| it.config.uri == *uri) {
+            return Err(format!("{uri} is a path of this volume already"));
+        }
+        self.paths.push(path);
+        Ok(())
+    }
+
+    /// A path less.
+    pub fn remove(&mut self, uri: &PathUri) {
+        self.paths.retain(|it| it.config.uri != *uri);
+    }
+
+    /// A path that discovery told of joins; set aside, if that was wanted of it when it left.
+    pub fn add_found(&mut self, uri: PathUri, by: String) {
+        let config = PathKeys::from(uri);
+        self.of.paths.push(config.clone());
+        self.paths.push(PathSpec {
+            admin: self
+                .awaited
+                .remove(&config.uri.to_string())
+                .unwrap_or_default(),
+            origin: Origin::Discovery(by),
+            config,
+        });
+    }
+
+    /// Those that came from discovery, and who told of each, by URI.
+    pub fn found(&self) -> BTreeMap<String, String> {
+        let all = self.paths.iter().filter_map(|it| match &it.origin {
+            Origin::Discovery(by) => Some((it.config.uri.to_string(), by.clone())),
+            Origin::User => None,
+        });
+        all.collect()
+    }
+
+    /// What was set by hand of paths that are not enabled, by URI.
+    pub fn aside(&self) -> BTreeMap<String, AdminState> {
+        let mut all = self.awaited.clone();
+        let aside = self
+            .paths
+            .iter()
+            .filter(|it| it.admin != AdminState::Enabled);
+        all.extend(aside.map(|it| (it.config.uri.to_string(), it.admin)));
+        all
+    }
+
     /// As the file has it. `before`: what it was, and its paths as the file had them then.
-    fn of_file(of: Volume, before: Option<(&Self, &[PathKeys])>) -> Self {
+    pub fn of_file(of: Volume, before: Option<(&Self, &[PathKeys])>) -> Self {
         let there = |keys: &PathKeys| {
             let mut paths = before.into_iter().flat_map(|it| &it.0.paths);
             paths.find(|it| it.config.uri == keys.uri)
@@ -109,6 +173,7 @@ impl DesiredVolume {
             knobs: of.knobs(),
             of,
             paths,
+            awaited: before.map_or_else(BTreeMap::new, |it| it.0.awaited.clone()),
         }
     }
 }
@@ -122,6 +187,25 @@ impl Desired {
         }
     }
 
+    /// What an engine begins with: its configuration, and what was chosen of it.
+    pub fn at_start(config: &Config, choices: &Choices) -> Self {
+        let volumes = config.volumes.iter();
+        Self {
+            volumes: volumes.map(|file| choices.desired(file)).collect(),
+        }
+    }
+
+    /// A configuration gets what its volumes are to be.
+    pub fn give_to(&self, config: &mut Config) {
+        config.volumes = self.volumes.iter().map(|it| it.of.clone()).collect();
+    }
+
+    /// Policy and knobs of one of the volumes.
+    pub fn setting(&self, of: &Volume) -> (Policy, Knobs) {
+        let it = self.volume(&of.name);
+        it.map_or((of.policy, of.knobs()), |it| (it.policy, it.knobs))
+    }
+
     /// Of a configuration alone.
     pub fn of_file(config: &Config) -> Self {
         let volumes = config.volumes.iter();
@@ -133,15 +217,17 @@ impl Desired {
 
     /// With another configuration. `old`: the one before.
     pub fn reloaded(&self, old: &Config, new: &Config, choices: &Choices) -> Self {
-        let volume = |of: &Volume| {
-            let mut of = of.clone();
-            choices.apply_keys(&mut of);
-            let before = self.volume(&of.name);
-            let before = before.map(|it| (it, old.paths_of(&of.name)));
-            let (policy, knobs) = choices.of(&of.name, of.policy, of.knobs());
+        let volume = |file: &Volume| {
+            let chosen = choices.desired(file);
+            let of = Volume {
+                paths: file.paths.clone(),
+                ..chosen.of
+            };
+            let before = self.volume(&file.name);
+            let before = before.map(|it| (it, old.paths_of(&file.name)));
             DesiredVolume {
-                policy,
-                knobs,
+                policy: chosen.policy,
+                knobs: chosen.knobs,
                 ..DesiredVolume::of_file(of, before)
             }
         };

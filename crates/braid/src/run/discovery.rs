@@ -22,7 +22,8 @@ pub mod plan;
 mod sources;
 mod turns;
 
-use super::config::{Config, PathKeys, Volume};
+use super::config::Config;
+use super::desired::DesiredVolume;
 use super::marks::Marks;
 use super::service::Service;
 use crate::discover::session;
@@ -169,28 +170,31 @@ impl Service {
         Ok(())
     }
 
-    /// A new volume without paths gets some of those that are told, in turn by who tells of them;
-    /// and who told of each, by URI. What it gets stays, so that it leaves room for others.
-    pub fn with_discovered(&self, of: &Volume) -> (Volume, BTreeMap<String, String>) {
-        let (mut of, mut found) = (of.clone(), BTreeMap::new());
-        if !of.paths.is_empty() {
-            return (of, found);
+    /// A new volume without paths gets some of those that are told, in turn by who tells of them.
+    /// What it gets stays, so that it leaves room for others.
+    pub fn discover_paths_of(&self, it: &mut DesiredVolume) {
+        if !it.paths.is_empty() {
+            return;
         }
         let named = |uri: &PathUri| self.ends.addresses(uri);
-        let plan = plan(&of, &found, &[], &self.discovery.offers(), named);
+        let plan = plan(
+            &it.of,
+            &BTreeMap::new(),
+            &[],
+            &self.discovery.offers(),
+            named,
+        );
         let unheard = self.discovery.unheard();
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.keep(plan.named(), now);
-        while of.paths.len() < OPENING_MAX {
-            let places = Places::new(of.paths.len(), &found, &plan, &unheard);
+        while it.paths.len() < OPENING_MAX {
+            let places = Places::new(it.paths.len(), &it.found(), &plan, &unheard);
             let Some((uri, by)) = queue.next(&plan, &places, now) else {
                 break;
             };
             queue.done(&uri.to_string());
-            found.insert(uri.to_string(), in_words(&by));
-            of.paths.push(PathKeys::from(uri));
+            it.add_found(uri, in_words(&by));
         }
-        (of, found)
     }
 
     fn listen_to(&self, to: &runtime::Sender<DiscoveryControl>, events: &Receiver<DiscoveryEvent>) {
@@ -206,21 +210,17 @@ impl Service {
     }
 }
 
-/// A volume gets the paths that discovery told an engine of which was not stopped cleanly; who told
-/// of each, by URI.
-pub fn remember(marks: &Marks, of: &mut Volume) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let room = PATHS_MAX.saturating_sub(of.paths.len());
-    for uri in marks.discovered(of).into_iter().take(room) {
+/// A volume gets the paths that discovery told an engine of which was not stopped cleanly.
+pub fn remember(marks: &Marks, it: &mut DesiredVolume) {
+    let room = PATHS_MAX.saturating_sub(it.paths.len());
+    for uri in marks.discovered(&it.of).into_iter().take(room) {
         log::say(format!(
             "{}: path {uri}: {BEFORE} used it, and may have left writes there that were not \
              flushed: it is connected, whether or not discovery tells of it yet",
-            of.name
+            it.of.name
         ));
-        found.insert(uri.to_string(), BEFORE.to_owned());
-        of.paths.push(PathKeys::from(uri));
+        it.add_found(uri, BEFORE.to_owned());
     }
-    found
 }
 
 /// A line of those that strangers can cause; `begun`: when the first could have been said.

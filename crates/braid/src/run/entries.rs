@@ -8,6 +8,7 @@
 //! An entry keeps its number in every state, and may be removed in every state. Only the thread
 //! that made it `Opening` takes it out of that state.
 use super::config::PathKeys;
+use super::desired::PathSpec;
 use crate::mirror::same::Storage;
 use crate::uri::{PathUri, names};
 use engine::host::Change;
@@ -98,15 +99,15 @@ pub struct PathEntry {
 }
 
 impl PathEntry {
-    fn new(config: PathKeys, index: PathIndex) -> Self {
+    fn new(spec: PathSpec, index: PathIndex) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            config,
+            config: spec.config,
             name: String::new(),
             index,
-            origin: Origin::User,
-            admin: AdminState::Enabled,
+            origin: spec.origin,
+            admin: spec.admin,
             presence: Presence::There,
             storage: None,
         }
@@ -267,25 +268,14 @@ pub struct PathTable {
 }
 
 impl PathTable {
-    /// Paths that the engine has, numbered in their order; what a user wanted of them, and of
-    /// others that may come, by URI; and who told of those that came from discovery.
-    pub fn new(
-        paths: &[PathKeys],
-        mut admin: BTreeMap<String, AdminState>,
-        found: &BTreeMap<String, String>,
-    ) -> Self {
-        let all = (0..).zip(paths).map(|(index, config)| {
-            let uri = config.uri.to_string();
-            let origin = found.get(&uri).cloned().map(Origin::Discovery);
-            PathEntry {
-                origin: origin.unwrap_or(Origin::User),
-                admin: admin.remove(&uri).unwrap_or_default(),
-                ..PathEntry::new(config.clone(), PathIndex(index))
-            }
-        });
+    /// Paths that the engine has, numbered in their order; and what a user wanted of others that
+    /// may come, by URI.
+    pub fn new(paths: Vec<PathSpec>, awaited: BTreeMap<String, AdminState>) -> Self {
+        let all = (0..).zip(paths);
+        let all = all.map(|(index, spec)| PathEntry::new(spec, PathIndex(index)));
         let mut table = Self {
             all: all.collect(),
-            awaited: admin,
+            awaited,
         };
         table.name_all();
         table
@@ -389,12 +379,16 @@ impl PathTable {
     ///
     /// # Panics
     /// Another path has its index.
-    pub fn join(&mut self, config: PathKeys, index: PathIndex, storage: Option<Storage>) {
+    pub fn join(&mut self, spec: PathSpec, index: PathIndex, storage: Option<Storage>) {
+        let uri = spec.config.uri.to_string();
         let other = self.get(index).map(|it| it.config.uri.to_string());
-        assert!(other.is_none(), "{}: {index:?} is {other:?}'s", config.uri);
+        assert!(other.is_none(), "{uri}: {index:?} is {other:?}'s");
+        if let Origin::Discovery(_) = spec.origin {
+            self.awaited.remove(&uri);
+        }
         self.all.push(PathEntry {
             storage,
-            ..PathEntry::new(config, index)
+            ..PathEntry::new(spec, index)
         });
         self.name_all();
     }
@@ -405,18 +399,6 @@ impl PathTable {
             let it = self.all.remove(at);
             self.all.insert(place.min(self.all.len()), it);
         }
-    }
-
-    /// A path that has joined came from discovery; what a user wanted of it before it left.
-    pub fn set_found(&mut self, index: PathIndex, by: String) -> AdminState {
-        let uri = self.get(index).map(|it| it.config.uri.to_string());
-        let admin = uri.and_then(|uri| self.awaited.remove(&uri));
-        let Some(it) = self.get_mut(index) else {
-            return AdminState::Enabled; // it has left meanwhile
-        };
-        it.origin = Origin::Discovery(by);
-        it.admin = admin.unwrap_or(it.admin);
-        it.admin
     }
 
     /// The volume has it no more, nor what was wanted of it.
@@ -444,26 +426,14 @@ impl PathTable {
         }
     }
 
-    /// What a user wants of paths that are not enabled, by URI.
-    pub fn aside(&self) -> BTreeMap<String, AdminState> {
-        let all = self.iter().filter(|it| it.admin != AdminState::Enabled);
-        let all = all.map(|it| (it.config.uri.to_string(), it.admin));
-        let awaited = self.awaited.iter().map(|(uri, it)| (uri.clone(), *it));
-        awaited.chain(all).collect()
+    /// What a user wanted of paths that discovery may tell of again, by URI.
+    pub fn awaited(&self) -> &BTreeMap<String, AdminState> {
+        &self.awaited
     }
 
-    /// Paths that discovery may tell of again are in use then.
-    pub fn forget_awaited(&mut self) {
-        self.awaited.clear();
-    }
-
-    /// Who told of the paths that came from discovery, by URI.
-    pub fn found(&self) -> BTreeMap<String, String> {
-        let found = self.iter().filter_map(|it| match &it.origin {
-            Origin::Discovery(by) => Some((it.config.uri.to_string(), by.clone())),
-            Origin::User => None,
-        });
-        found.collect()
+    /// See [`Self::awaited`].
+    pub fn set_awaited(&mut self, awaited: BTreeMap<String, AdminState>) {
+        self.awaited = awaited;
     }
 
     /// Others tell of paths that came from discovery.
@@ -486,9 +456,12 @@ mod tests {
     use super::*;
 
     fn table(count: u8) -> PathTable {
-        let keys = |n| format!("mem:{n}MiB").parse::<PathUri>().unwrap().into();
-        let paths: Vec<PathKeys> = (1..=count).map(keys).collect();
-        PathTable::new(&paths, BTreeMap::new(), &BTreeMap::new())
+        PathTable::new((1..=count).map(spec).collect(), BTreeMap::new())
+    }
+
+    fn spec(n: u8) -> PathSpec {
+        let uri: PathUri = format!("mem:{n}MiB").parse().unwrap();
+        PathKeys::from(uri).into()
     }
 
     fn numbers(table: &PathTable) -> Vec<u8> {
@@ -509,15 +482,15 @@ mod tests {
 
     #[test]
     fn names_stay_while_paths_come_and_go() {
-        let paths = [keys(None, "file:/a/leg"), keys(None, "file:/b/leg")];
-        let mut table = PathTable::new(&paths, BTreeMap::new(), &BTreeMap::new());
+        let paths = ["file:/a/leg", "file:/b/leg"].map(|uri| keys(None, uri).into());
+        let mut table = PathTable::new(paths.into(), BTreeMap::new());
         assert_eq!(called(&table), ["leg", "b-leg"]);
         table.remove(PathIndex(0));
         assert_eq!(called(&table), ["b-leg"]);
-        table.join(keys(None, "file:/c/leg"), PathIndex(0), None);
+        table.join(keys(None, "file:/c/leg").into(), PathIndex(0), None);
         assert_eq!(called(&table), ["b-leg", "leg"]);
         // The file has that name for another path.
-        table.join(keys(Some("leg"), "file:/d"), PathIndex(2), None);
+        table.join(keys(Some("leg"), "file:/d").into(), PathIndex(2), None);
         assert_eq!(called(&table), ["b-leg", "c-leg", "leg"]);
         let renamed = table.take_names(&[keys(Some("one"), "file:/b/leg")]);
         assert_eq!(renamed, [("file:/b/leg".to_owned(), "one".to_owned())]);
@@ -541,7 +514,7 @@ mod tests {
         paths.remove(PathIndex(0)).unwrap();
         assert_eq!((numbers(&paths), paths.free_numbers()), (vec![1, 2], !0b10));
         let keys = paths.at(0).unwrap().config().clone();
-        paths.join(keys, PathIndex(0), None);
+        paths.join(keys.into(), PathIndex(0), None);
         assert_eq!(numbers(&paths), [1, 2, 0]);
         // One that comes back is shown where it was.
         for (place, shown) in [(1, [1, 0, 2]), (0, [0, 1, 2]), (9, [1, 2, 0])] {
@@ -552,36 +525,33 @@ mod tests {
 
     #[test]
     fn a_path_that_is_restored_is_restored_for_good() {
-        let third = || table(3).keys().remove(2);
-        let wanted = BTreeMap::from([(third().uri.to_string(), AdminState::Failed)]);
-        let mut paths = PathTable::new(&table(2).keys(), wanted.clone(), &BTreeMap::new());
-        paths.join(third(), PathIndex(2), None);
-        assert_eq!(paths.aside(), wanted);
+        let wanted = BTreeMap::from([("mem:3MiB".to_owned(), AdminState::Failed)]);
+        let mut paths = PathTable::new((1..=2).map(spec).collect(), wanted.clone());
+        paths.join(spec(3), PathIndex(2), None);
+        assert_eq!(*paths.awaited(), wanted);
         paths.set_admin(PathIndex(2), AdminState::Enabled);
-        assert_eq!(paths.aside(), BTreeMap::new());
+        assert_eq!(*paths.awaited(), BTreeMap::new());
     }
 
     #[test]
     fn admin_state_and_origin_are_of_the_path_that_has_the_uri() {
-        let paths: Vec<PathKeys> = table(2).keys();
-        let named = |n: u8| format!("mem:{n}MiB");
-        let wanted = [(2, AdminState::Drained), (3, AdminState::Failed)];
-        let wanted: BTreeMap<_, _> = wanted.map(|(n, it)| (named(n), it)).into();
-        let found = BTreeMap::from([(named(1), "a".to_owned())]);
-        let mut paths = PathTable::new(&paths, wanted.clone(), &found);
-        assert_eq!((paths.aside(), paths.found()), (wanted, found));
-        // One that discovery tells of again is what it was.
-        paths.join(table(3).keys().remove(2), PathIndex(2), None);
-        assert_eq!(
-            paths.get(PathIndex(2)).unwrap().admin(),
-            AdminState::Enabled
-        );
-        assert_eq!(
-            paths.set_found(PathIndex(2), "b".into()),
-            AdminState::Failed
-        );
-        let all: Vec<_> = paths.iter().map(PathEntry::admin).collect();
+        let found = |n: u8, by: &str, admin| PathSpec {
+            origin: Origin::Discovery(by.to_owned()),
+            admin,
+            ..spec(n)
+        };
         use AdminState::{Drained, Enabled, Failed};
+        let named = |n: u8| format!("mem:{n}MiB");
+        let wanted = BTreeMap::from([(named(3), Failed)]);
+        let drained = PathSpec {
+            admin: Drained,
+            ..spec(2)
+        };
+        let mut paths = PathTable::new(vec![found(1, "a", Enabled), drained], wanted);
+        // One that discovery tells of again is what it was.
+        paths.join(found(3, "b", Failed), PathIndex(2), None);
+        assert_eq!(*paths.awaited(), BTreeMap::new());
+        let all: Vec<_> = paths.iter().map(PathEntry::admin).collect();
         assert_eq!(all, [Enabled, Drained, Failed]);
         paths.tell_by(&BTreeMap::from([
             (named(1), "c".to_owned()),
@@ -595,7 +565,7 @@ mod tests {
         for index in 0..3 {
             paths.remove(PathIndex(index)).unwrap();
         }
-        assert!(paths.aside().is_empty() && paths.found().is_empty());
+        assert!(paths.iter().next().is_none() && paths.awaited().is_empty());
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::config::{Config, Export, Volume};
 use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::Origin;
 use super::live;
-use super::plan::{ActualVolume, Change, Presence, plan};
-use super::reconcile::Reconciler;
+use super::plan::Change;
+use super::reconcile::{Reconciler, changes};
 use super::reload;
 use super::rename::Renames;
 use super::service::{Service, State};
@@ -122,80 +122,44 @@ impl Service {
         let names = std::slice::from_ref(&params.volume);
         let _alone = self.changes.alone_with_all(names, by)?;
         let what = params.what.as_deref();
-        let refused = |error: anyhow::Error| ControlError::refused(format!("{error:#}"));
-        let plan = {
+        let (file, plan) = {
             let state = self.state();
-            let desired = forgotten(&state, &params.volume, what)?;
-            let plan = plan_of(&state, &desired);
-            reload::spare_unclean(&state, &plan, params.force).map_err(refused)?;
-            plan
+            let number = state.volumes.number(&params.volume)?;
+            let file = state.configured.volume(&params.volume).cloned();
+            let file = file.ok_or_else(|| {
+                ControlError::refused(format!("{} is not in the file", params.volume))
+            })?;
+            let mut it = DesiredVolume::listening(&state, number);
+            forget(&mut it, &file, what)?;
+            let plan = changes(&state, &Desired { volumes: vec![it] });
+            let spared = reload::spare_unclean(&state, &plan, params.force);
+            spared.map_err(|error| ControlError::refused(format!("{error:#}")))?;
+            (file, plan)
         };
         let mut steps = Reconciler::of_verb(self);
-        let mut waits = Vec::new();
-        for change in plan.iter().filter(|it| it.can_fail()) {
-            if let Err(why) = steps.step(change.clone(), params.force) {
-                // A path that was restored is connected as soon as it can be.
-                if self.changes.goes_on(change) {
-                    waits.push(why);
-                    continue;
-                }
-                let why = match steps.undo() {
-                    Ok(()) => why,
-                    Err(undo) => format!("{why}; and not all could be taken back: {undo}"),
-                };
-                return Err(ControlError::refused(why));
-            }
+        let (fallible, sure): (Vec<_>, Vec<_>) = plan.iter().cloned().partition(Change::can_fail);
+        let waits = steps.carry_out(&fallible, params.force);
+        let waits = waits.map_err(ControlError::refused)?;
+        if let Err(why) = self.choose(&params.volume, |it| forget(it, &file, what)) {
+            return Err(ControlError::refused(steps.undone(why.to_string())));
         }
-        let mut choices = self.choices();
-        if let Err(error) = choices.forget(&params.volume, what) {
-            drop(choices);
-            let undone = steps.undo();
-            let error = match undone {
-                Ok(()) => error,
-                Err(why) => error.context(format!("and not all could be taken back: {why}")),
-            };
-            return Err(refused(error));
-        }
-        let left: Vec<String> = {
-            let mut state = self.state();
-            // Anew: other keys may have been set by verb meanwhile.
-            let desired = forgotten(&state, &params.volume, what)?;
-            let changes = plan_of(&state, &desired);
-            let set = changes.iter();
-            let set = set.filter_map(|it| reload::set(self, &mut state, it, &desired));
-            set.for_each(drop);
-            let number = state.volumes.number(&params.volume)?;
-            if let Some(it) = desired.volume(&params.volume) {
-                state.volumes[number].configure(it.of.clone());
-            }
-            if what.is_none_or(|it| it == "paths") {
-                state.volumes[number].forget_awaited();
-            }
-            let left = choices.differences(&params.volume);
-            left.iter().map(in_words).collect()
-        };
-        drop(choices);
         // Absent paths that the file does not have.
-        for change in plan
-            .iter()
+        let absent = sure.into_iter();
+        let absent: Vec<_> = absent
             .filter(|it| matches!(it, Change::ForgetPath(..)))
-        {
-            let forgotten = steps.step(change.clone(), params.force);
-            forgotten.map_err(ControlError::refused)?;
-        }
+            .collect();
+        let forgotten = steps.carry_out(&absent, params.force);
+        forgotten.map_err(ControlError::refused)?;
+        let left = self.choices().differences(&params.volume);
+        let left: Vec<String> = left.iter().map(in_words).collect();
         let done = plan.iter().map(Change::to_string);
         let done: Vec<String> = done.chain(waits).collect();
         Ok(json!({"volume": params.volume, "changed": done, "left": left}))
     }
 }
 
-/// What a volume is to be without what was chosen of it.
-fn forgotten(state: &State, name: &str, what: Option<&str>) -> Result<Desired, ControlError> {
-    let number = state.volumes.number(name)?;
-    let mut it = DesiredVolume::new(&state.volumes[number]);
-    it.of.exports = state.exports_of(number);
-    let file = state.configured.volume(name);
-    let file = file.ok_or_else(|| ControlError::refused(format!("{name} is not in the file")))?;
+/// A volume is to be without what was chosen of it.
+fn forget(it: &mut DesiredVolume, file: &Volume, what: Option<&str>) -> Result<(), ControlError> {
     let is = |wanted: &str| what.is_none_or(|what| what == wanted);
     let mut known = false;
     if is("policy") {
@@ -219,11 +183,12 @@ fn forgotten(state: &State, name: &str, what: Option<&str>) -> Result<Desired, C
             .iter_mut()
             .for_each(|it| it.admin = Default::default());
         let of_file = file.paths.iter().cloned().map(PathSpec::from);
-        it.paths = of_file.chain(it.paths).collect();
+        it.paths = of_file.chain(it.paths.drain(..)).collect();
+        it.awaited.clear();
         known = true;
     }
     match what.filter(|_| !known) {
-        None => Ok(Desired { volumes: vec![it] }),
+        None => Ok(()),
         Some(what) => Err(ControlError::params(format!(
             "\"{what}\" can't be forgotten: name policy, paths, or a knob or key as braid diff \
              shows it"
@@ -240,16 +205,3 @@ const KNOBS: [(&str, TakeKnob); 3] = [
     }),
     ("hedge", |to, from| to.hedging = from.hedging),
 ];
-
-/// The changes that make a volume that runs what it is to be.
-fn plan_of(state: &State, desired: &Desired) -> Vec<Change> {
-    let volumes = state.volumes.iter();
-    let ours = volumes.filter(|(_, it)| desired.volume(&it.of.name).is_some());
-    let actual = ours.map(|(number, it)| {
-        ActualVolume::new(it, state.exports_of(number), |path| match path.is_there() {
-            false => Presence::Absent,
-            true => Presence::Live,
-        })
-    });
-    plan(desired, &actual.collect::<Vec<_>>())
-}

@@ -86,6 +86,7 @@ use clap::Args;
 use config::Config;
 use control_file::ControlFile;
 use cores::Cores;
+use desired::Desired;
 use known::Known;
 use marked::Keeper;
 use marks::Marks;
@@ -155,10 +156,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut choices = Choices::new(&registry);
     choices.adopt(&registry, &config)?;
     let configured = config.clone();
-    choices.apply_paths(&mut config);
-    for volume in &mut config.volumes {
-        choices.apply_keys(volume);
-    }
+    let mut desired = Desired::at_start(&configured, &choices);
+    desired.give_to(&mut config);
     choices.forget_others(&configured);
     let restored = forget::restored(&choices, &configured);
     let mut marks = Marks::new(&registry);
@@ -175,22 +174,21 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     {
         log::say(line);
     }
-    let volumes = config.volumes.iter_mut();
-    let found = volumes.map(|it| (it.name.clone(), discovery::remember(&marks, it)));
-    let found = found.collect();
+    for volume in &mut desired.volumes {
+        discovery::remember(&marks, volume);
+    }
+    desired.give_to(&mut config);
     let (told, events) = mpsc::channel();
-    let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
     let before = |volume: &config::Volume| marks.before(volume);
     nvme_exports::check(&config)?;
     let host_ports = nvme_exports::bind_all(&config)?;
-    let made = (chosen, before);
+    let made = (|volume: &config::Volume| desired.setting(volume), before);
     let mut cores = Cores::start(&config, &identity, made, &known, &told)?;
     let start = Start {
         configured,
-        volumes: config.volumes,
-        found,
+        desired,
         known: std::mem::take(&mut cores.known),
         absent: std::mem::take(&mut cores.absent),
         storages: std::mem::take(&mut cores.storages),

@@ -15,9 +15,8 @@
 //! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
 //! the volume's paths in the configuration gets what stands there.
 use super::call::PathParams;
-use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
-use super::desired::PathSpec;
+use super::desired::{DesiredVolume, PathSpec};
 use super::discovery::plan::teller;
 use super::entries::{AdminState, PathEntry};
 use super::locks::Alone;
@@ -71,7 +70,8 @@ impl Service {
             .parse()
             .map_err(|error| ControlError::params(format!("\"{}\": {error}", params.path)))?;
         let path = PathSpec::from(PathKeys::from(uri.clone()));
-        self.make(plan::Change::AddPath(params.volume.clone(), path), false)?;
+        let added = self.edit(volume, params.force, |it| it.add(path));
+        added.map_err(ControlError::refused)?;
         let index = {
             let state = self.state();
             let it = state.volumes.get(volume);
@@ -90,8 +90,11 @@ impl Service {
         let (_alone, volume) = self.alone_with_paths(params, by)?;
         let (index, path) = find(&self.state(), volume, params)?;
         self.spare_discovered(volume, index)?;
-        let remove = plan::Change::RemovePath(params.volume.clone(), path);
-        self.make(remove, params.force)?;
+        let removed = self.edit(volume, params.force, |it| {
+            it.remove(&path.config.uri);
+            Ok(())
+        });
+        removed.map_err(ControlError::refused)?;
         Ok(self.told(volume, index, params, "removed"))
     }
 
@@ -110,14 +113,13 @@ impl Service {
         let before = path.admin;
         let path = PathSpec { admin, ..path };
         let set = plan::Change::SetAdmin(params.volume.clone(), path, before);
-        self.make(set, params.force)?;
+        // Also where it is to be so already: it may not be yet.
+        let made = Reconciler::of_verb(self).carry_out(&[set], params.force);
+        let waits = made.map_err(ControlError::refused)?;
+        if !waits.is_empty() {
+            return Err(ControlError::refused(waits.join("; ")));
+        }
         Ok(self.told(volume, index, params, admin.done()))
-    }
-
-    /// One change of a verb.
-    fn make(&self, change: plan::Change, force: bool) -> Result<(), ControlError> {
-        let made = Reconciler::of_verb(self).step(change, force);
-        made.map_err(ControlError::refused)
     }
 
     /// The volume of a verb, with its paths for this verb alone.
@@ -159,7 +161,7 @@ impl Service {
             "uri": params.path,
             "state": done,
         });
-        if let Err(error) = self.keep_paths(volume) {
+        if let Err(error) = self.keep_choices(volume) {
             value["warning"] = format!("it won't survive a restart: {error:#}").into();
         }
         value
@@ -173,12 +175,13 @@ impl Service {
     pub fn add_path(
         &self,
         volume: u16,
-        keys: PathKeys,
+        path: &PathSpec,
         wanted: Option<PathIndex>,
     ) -> Result<PathIndex, String> {
-        let local = !keys.uri.kind().is_namespace();
-        let uri = keys.uri.to_string();
-        let (wait_ns, there, others, beside_local, quiesce_ns, numbers) = {
+        let keys = &path.config;
+        let uri = &keys.uri;
+        let local = !uri.kind().is_namespace();
+        let (wait_ns, others, beside_local, quiesce_ns, numbers) = {
             let state = self.state();
             let it = state.volumes.get(volume).ok_or(HAS_LEFT)?;
             let of = &it.of;
@@ -191,7 +194,6 @@ impl Service {
                 ));
             }
             let (quiesce_ns, paths) = (of.queue_quiesce_ns(), &of.paths);
-            let there = paths.iter().any(|it| it.uri.to_string() == uri);
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
             // No engine sees yet that an absent file is another path's data.
             let mut absent = it.entries().absent();
@@ -199,18 +201,15 @@ impl Service {
             let wanted = wanted.filter(|number| it.entries().get(*number).is_none());
             let numbers = wanted.map_or_else(|| it.entries().free_numbers(), |it| 1 << it.0);
             let others = !paths.is_empty();
-            (wait_ns, there, others, beside_local, quiesce_ns, numbers)
+            (wait_ns, others, beside_local, quiesce_ns, numbers)
         };
-        if there {
-            return Err(format!("{uri} is a path of this volume already"));
-        }
         if (local && others) || beside_local {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
         }
         let storage = mirrors::storage_of(&keys.uri);
-        self.reserve(volume, &keys, storage.as_ref())?;
-        let config = self.lead(&keys, FileAccess::Shared, quiesce_ns);
+        self.reserve(volume, path, storage.as_ref())?;
+        let config = self.lead(keys, FileAccess::Shared, quiesce_ns);
         let changed = config.and_then(|config| {
             // Writes may go there before it is known that it has joined (T13).
             self.mark_paths(volume);
@@ -218,18 +217,18 @@ impl Service {
             let change = Change::AddPath(volume, Box::new(config));
             self.ask_for(change, wait_ns, Duration::ZERO)
         });
-        let path = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
+        let index = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
         let mut state = self.state();
         let Some(it) = state.volumes.get_mut(volume) else {
             return Err(HAS_LEFT.into());
         };
         let joined = it.joining.take();
-        if let Some((path, keys)) = path.as_ref().ok().zip(joined) {
-            it.join(keys, *path, storage);
+        if let Some((index, spec)) = index.as_ref().ok().zip(joined) {
+            it.join(spec, *index, storage);
         }
         drop(state);
         self.mark_paths(volume);
-        path
+        index
     }
 
     /// A path is about to join: no other volume has the namespace that it leads to, nor gets it
@@ -240,9 +239,10 @@ impl Service {
     fn reserve(
         &self,
         volume: u16,
-        keys: &PathKeys,
+        path: &PathSpec,
         storage: Option<&Storage>,
     ) -> Result<(), String> {
+        let keys = &path.config;
         let mut state = self.state();
         if let Some(storage) = storage {
             let of = &state.volumes.get(volume).ok_or(HAS_LEFT)?.of;
@@ -258,7 +258,7 @@ impl Service {
             return Err(line);
         }
         let it = state.volumes.get_mut(volume).ok_or(HAS_LEFT)?;
-        it.joining = Some(keys.clone());
+        it.joining = Some(path.clone());
         Ok(())
     }
 
@@ -486,25 +486,21 @@ impl Service {
         self.senders.change(0, change, WAIT_NS_MAX);
     }
 
-    /// What a volume's paths are now holds after a restart.
+    /// What a volume is now holds after a restart.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn keep_paths(&self, volume: u16) -> anyhow::Result<()> {
+    pub fn keep_choices(&self, volume: u16) -> anyhow::Result<()> {
         let mut choices = self.choices();
-        let (name, choice) = {
+        let (file, now) = {
             let state = self.state();
             let it = state.volumes.get(volume);
             let it = it.ok_or_else(|| anyhow::anyhow!("{HAS_LEFT}"))?;
-            let name = it.of.name.clone();
-            let choice = PathChoice {
-                configured: uris(state.configured.paths_of(&name)),
-                chosen: it.kept(),
-                aside: it.entries().aside(),
-            };
-            (name, choice)
+            let file = state.configured.volume(&it.of.name).cloned();
+            (file, DesiredVolume::new(it))
         };
-        choices.keep_paths(&name, choice)
+        // One that is there is in the configuration.
+        file.map_or(Ok(()), |file| choices.keep(&file, &now))
     }
 }
 

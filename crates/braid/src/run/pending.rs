@@ -241,7 +241,7 @@ impl Service {
             Asked::AddPath(volume, _) => {
                 let it = state.volumes.get(*volume);
                 let keys = it.and_then(|it| it.joining.as_ref());
-                let uri = keys.map_or_else(|| "that waits".into(), |it| it.uri.to_string());
+                let uri = keys.map_or_else(|| "that waits".into(), |it| it.config.uri.to_string());
                 let name = state.volumes.name(*volume);
                 (Undo::Join, format!("{name}: add path {uri}"))
             }

@@ -15,6 +15,7 @@ use super::nvme_exports::NvmeChange;
 use super::paths::uris;
 use super::volumes::Running;
 use policy::{Knobs, Policy};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// One path of a volume that runs.
@@ -261,6 +262,7 @@ impl ActualVolume {
             policy: self.policy,
             knobs: self.knobs,
             paths: self.paths.iter().map(|it| it.spec.clone()).collect(),
+            awaited: BTreeMap::new(),
         }
     }
 

@@ -8,11 +8,13 @@
 use super::address::Bound;
 use super::config::Export;
 use super::desired::{Desired, DesiredVolume, PathSpec};
-use super::entries::{AdminState, Origin};
+use super::entries::AdminState;
 use super::exports;
 use super::nvme_exports::{HostPort, NvmeChange};
-use super::plan::Change;
-use super::service::Service;
+use super::plan::{ActualVolume, Change, Presence, plan};
+use super::reload;
+use super::service::{Service, State};
+use crate::control::rpc::ControlError;
 use policy::PathIndex;
 use std::collections::BTreeMap;
 
@@ -78,14 +80,39 @@ impl<'a> Reconciler<'a> {
     pub fn undo(&mut self) -> Result<(), String> {
         let mut whys = Vec::new();
         for (change, seat) in std::mem::take(&mut self.done).iter().rev() {
-            let Some(undo) = change.undo() else {
-                unreachable!("{change}: it can't fail");
-            };
-            whys.extend(self.make(&undo, true, *seat).err());
+            match change.undo() {
+                Some(undo) => whys.extend(self.make(&undo, true, *seat).err()),
+                None => whys.push(format!("{change}: it was done")),
+            }
         }
         match whys.is_empty() {
             true => Ok(()),
             false => Err(whys.join("; ")),
+        }
+    }
+
+    /// Carries out the changes of a verb, and takes all back where one fails; reasons why some of
+    /// them are not in force yet, and go on.
+    ///
+    /// # Errors
+    /// Why all is as before; or what of it could not be taken back.
+    pub fn carry_out(&mut self, plan: &[Change], force: bool) -> Result<Vec<String>, String> {
+        let mut waits = Vec::new();
+        for change in plan {
+            match self.step(change.clone(), force) {
+                Ok(()) => {}
+                Err(why) if self.service.changes.goes_on(change) => waits.push(why),
+                Err(why) => return Err(self.undone(why)),
+            }
+        }
+        Ok(waits)
+    }
+
+    /// Takes back what was done since something failed, for this reason; which it returns.
+    pub fn undone(&mut self, why: String) -> String {
+        match self.undo() {
+            Ok(()) => why,
+            Err(undo) => format!("{why}; and not all could be taken back: {undo}"),
         }
     }
 
@@ -194,21 +221,14 @@ impl<'a> Reconciler<'a> {
         let service = self.service;
         let number = self.number(name)?;
         let wanted = seat.map(|it| it.number);
-        let index = service.add_path(number, path.config.clone(), wanted)?;
+        let index = service.add_path(number, path, wanted)?;
         if let Some(seat) = seat
             && let Some(it) = service.state().volumes.get_mut(number)
         {
             it.set_place(index, seat.place);
         }
-        if let (Origin::Discovery(by), Some(it)) =
-            (&path.origin, service.state().volumes.get_mut(number))
-        {
-            it.set_found(index, by.clone());
-        }
-        match path.admin {
-            AdminState::Enabled => Ok(()),
-            admin => service.set_admin(number, index, admin, true),
-        }
+        service.put_aside_path(number, index);
+        Ok(())
     }
 
     /// What a path has that is about to leave.
@@ -251,4 +271,88 @@ impl<'a> Reconciler<'a> {
         let there = self.service.state().volumes.number(name);
         there.map_err(|error| error.to_string())
     }
+}
+
+impl Service {
+    /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths.
+    ///
+    /// # Errors
+    /// Why it is as before, or not so yet.
+    pub fn edit(
+        &self,
+        volume: u16,
+        force: bool,
+        edit: impl FnOnce(&mut DesiredVolume) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let plan = {
+            let state = self.state();
+            let mut it = DesiredVolume::listening(&state, volume);
+            edit(&mut it)?;
+            changes(&state, &Desired { volumes: vec![it] })
+        };
+        let waits = Reconciler::of_verb(self).carry_out(&plan, force)?;
+        match waits.is_empty() {
+            true => Ok(()),
+            false => Err(waits.join("; ")),
+        }
+    }
+
+    /// Changes values of a volume by verb: they are kept first, then in force.
+    ///
+    /// # Errors
+    /// There is no such volume, `edit` refuses, or they can't be kept.
+    pub fn choose(
+        &self,
+        name: &str,
+        edit: impl Fn(&mut DesiredVolume) -> Result<(), ControlError>,
+    ) -> Result<(), ControlError> {
+        let mut choices = self.choices();
+        let edited = |state: &State| {
+            let number = state.volumes.number(name)?;
+            let mut it = DesiredVolume::listening(state, number);
+            edit(&mut it).map(|()| it)
+        };
+        let (file, now) = {
+            let state = self.state();
+            (state.configured.volume(name).cloned(), edited(&state)?)
+        };
+        // One that is there is in the configuration.
+        if let Some(file) = file {
+            let kept = choices.keep(&file, &now);
+            kept.map_err(|error| ControlError::refused(format!("not changed: {error:#}")))?;
+        }
+        let mut state = self.state();
+        // Anew: its paths may be others by now.
+        let volumes = vec![edited(&state)?];
+        self.set_values(&mut state, Desired { volumes });
+        Ok(())
+    }
+
+    /// Makes changes of values, which can't fail; in words.
+    pub fn set_values(&self, state: &mut State, desired: Desired) -> Vec<String> {
+        let plan = changes(state, &desired).into_iter();
+        let set = plan.filter_map(|change| reload::set(self, state, &change, &desired));
+        let mut said: Vec<String> = set.collect();
+        for it in desired.volumes {
+            if let Ok(number) = state.volumes.number(&it.of.name) {
+                let running = &mut state.volumes[number];
+                running.set_awaited(it.awaited);
+                said.extend(running.configure(it.of));
+            }
+        }
+        said
+    }
+}
+
+/// The changes that make the volumes of `desired` what they are to be.
+pub fn changes(state: &State, desired: &Desired) -> Vec<Change> {
+    let volumes = state.volumes.iter();
+    let ours = volumes.filter(|(_, it)| desired.volume(&it.of.name).is_some());
+    let actual = ours.map(|(number, it)| {
+        ActualVolume::new(it, state.exports_of(number), |path| match path.is_there() {
+            false => Presence::Absent,
+            true => Presence::Live,
+        })
+    });
+    plan(desired, &actual.collect::<Vec<_>>())
 }

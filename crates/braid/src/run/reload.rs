@@ -375,17 +375,7 @@ impl<'a> Reload<'a> {
         self.said.extend(nvme.iter().map(Change::to_string));
         // Anew: keys may have been set by verb meanwhile.
         let desired = Desired::now(&state).reloaded(&state.configured, &self.new, &choices);
-        let actual = actual(&state, |_, _| Presence::Down);
-        for change in plan(&desired, &actual) {
-            let said = set(service, &mut state, &change, &desired);
-            self.said.extend(said);
-        }
-        for it in desired.volumes {
-            if let Ok(number) = state.volumes.number(&it.of.name) {
-                let renamed = state.volumes[number].configure(it.of);
-                self.said.extend(renamed);
-            }
-        }
+        self.said.extend(service.set_values(&mut state, desired));
         state.configured = self.new.clone();
         drop(state);
         choices.forget_others(&self.new);

@@ -177,9 +177,8 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::choices::Choices;
     use crate::run::config::tests::parsed;
-    use crate::run::registry::Registry;
+    use crate::run::desired::DesiredVolume;
     use proptest::prelude::*;
 
     /// Of each volume, its name; `None`: it is not there.
@@ -200,13 +199,9 @@ mod tests {
     }
 
     fn renames(before: &Names, after: &Names) -> anyhow::Result<Renames> {
-        let nowhere = std::path::Path::new("/nowhere");
-        let registry = Registry::new(nowhere.to_owned(), "a".to_owned(), nowhere);
-        let choices = Choices::new(&registry);
         let before = config(before);
         let all = before.volumes.iter().cloned();
-        let none = BTreeMap::new();
-        let all = all.map(|of| Running::new(of, &choices, BTreeMap::new(), &none));
+        let all = all.map(|of| Running::new(DesiredVolume::of_file(of, None)));
         Renames::new(&all.collect(), &before, &config(after), "a")
     }
 

@@ -10,6 +10,7 @@ use super::call::{EngineCall, KnobParams, PolicyParams, ReloadParams};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
+use super::desired::{Desired, DesiredVolume};
 use super::discovery::Discovery;
 use super::ends::Ends;
 use super::entries::{AdminState, Origin, PathEntry};
@@ -81,10 +82,8 @@ pub struct Kept {
 pub struct Start {
     /// As the file says.
     pub configured: Config,
-    /// Its volumes, with the paths that were chosen.
-    pub volumes: Vec<Volume>,
-    /// By volume, those of them that come from discovery: who told of them, by URI.
-    pub found: BTreeMap<String, BTreeMap<String, String>>,
+    /// What its volumes are to be.
+    pub desired: Desired,
     /// Where the paths lead.
     pub known: Vec<KnownEnd>,
     /// Volumes that begin without some of their paths.
@@ -172,18 +171,15 @@ impl Service {
         } = kept;
         let Start {
             configured,
-            volumes,
-            found,
+            desired,
             known,
             absent,
             storages,
             file,
         } = start;
-        let numbers = mirrors::numbers(volumes.iter());
-        let all_of = |place: usize, volume: &Volume| {
-            let aside = choices.aside(volume, &configured);
-            let found = found.get(&volume.name).cloned().unwrap_or_default();
-            let mut it = Running::new(volume.clone(), &choices, aside, &found);
+        let numbers = mirrors::numbers(desired.volumes.iter().map(|it| &it.of));
+        let running = |(place, volume): (usize, DesiredVolume)| {
+            let mut it = Running::new(volume);
             if let Some(lacks) = absent.iter().find(|it| it.number == numbers[place]) {
                 it = it.without(lacks);
             }
@@ -192,10 +188,9 @@ impl Service {
             it.note_storages(&own);
             it
         };
-        let running = volumes.iter().enumerate();
-        let running = running.map(|(place, volume)| all_of(place, volume));
+        let all = desired.volumes.into_iter().enumerate();
         let state = State {
-            volumes: running.collect(),
+            volumes: all.map(running).collect(),
             exports: Vec::new(),
             subsystems: Vec::new(),
             ending_subsystems: BTreeMap::new(),
@@ -421,125 +416,69 @@ impl Service {
     }
 
     fn policy(&self, params: PolicyParams) -> Result<Value, ControlError> {
-        let mut choices = self.choices();
-        let state = self.state();
-        let volume = state.volumes.number(&params.volume)?;
-        if state.volumes[volume].of.is_mirror() {
-            drop((state, choices));
-            return self.mirror_policy(volume, params.policy.as_deref());
+        let name = &params.volume;
+        let (policy, chosen) = {
+            let state = self.state();
+            let volume = state.volumes.number(name)?;
+            let it = &state.volumes[volume];
+            if it.of.is_mirror() {
+                drop(state);
+                return self.mirror_policy(volume, params.policy.as_deref());
+            }
+            let chosen = params.policy.map(|text| by_number(&state, volume, text));
+            let last = it.entries().iter().map(|it| it.index().0).max();
+            let count = last.map_or(0, |last| usize::from(last) + 1);
+            let chosen = chosen.map(|text| {
+                let policy = Policy::parse(&text);
+                let fits = policy.and_then(|it| it.check(count).map(|()| it));
+                fits.map_err(|error| ControlError::params(format!("\"{text}\": {error}")))
+            });
+            (it.policy, chosen.transpose()?)
+        };
+        if let Some(policy) = chosen {
+            self.choose(name, |it| {
+                it.policy = policy;
+                Ok(())
+            })?;
         }
-        let knobs = state.volumes[volume].knobs;
-        if let Some(text) = params.policy {
-            let text = by_number(&state, volume, text);
-            let known = state.volumes[volume].entries().iter();
-            let known = known.map(|it| it.index().0).max();
-            let policy = Policy::parse(&text)
-                .and_then(|it| {
-                    it.check(known.map_or(0, |last| usize::from(last) + 1))
-                        .map(|()| it)
-                })
-                .map_err(|error| ControlError::params(format!("\"{text}\": {error}")))?;
-            drop(state);
-            self.choose(&mut choices, &params.volume, policy, knobs)?;
-            return Ok(json!({"volume": params.volume, "policy": policy.to_string()}));
-        }
-        let policy = state.volumes[volume].policy;
-        Ok(json!({"volume": params.volume, "policy": policy.to_string()}))
+        let policy = chosen.unwrap_or(policy);
+        Ok(json!({"volume": name, "policy": policy.to_string()}))
     }
 
     fn knob(&self, params: KnobParams) -> Result<Value, ControlError> {
-        let mut choices = self.choices();
-        let state = self.state();
-        let volume = state.volumes.number(&params.volume)?;
-        let running = &state.volumes[volume];
-        let (policy, mut knobs) = (running.policy, running.knobs);
+        let volume = &params.volume;
         if let (Some(name), Some(value)) = (params.name, params.value) {
-            state.has_paths(volume)?;
-            let wrong = |error| ControlError::params(format!("{name} \"{value}\": {error}"));
-            match name.as_str() {
-                "ewma_shift" => {
-                    knobs.ewma_shift = Knobs::parse_ewma_shift(&value).map_err(wrong)?
-                }
-                "weight_timeout" => {
-                    let parsed = Knobs::parse_weight_timeout(&value);
-                    knobs.weight_timeout_ns = parsed.map_err(wrong)?;
-                }
-                "hedge" => {
-                    let parsed = Hedging::parse(&value);
-                    let fits = parsed.and_then(|it| it.check(policy).map(|()| it));
-                    knobs.hedging = fits.map_err(wrong)?;
-                }
-                _ => {
-                    drop(state);
-                    self.choose_key(&mut choices, &params.volume, &name, &value)?;
-                    return self.knobs_of(&params.volume);
-                }
+            {
+                let state = self.state();
+                state.has_paths(state.volumes.number(volume)?)?;
             }
-            drop(state);
-            self.choose(&mut choices, &params.volume, policy, knobs)?;
-            return self.knobs_of(&params.volume);
+            let wrong = |error| ControlError::params(format!("{name} \"{value}\": {error}"));
+            self.choose(volume, |it| {
+                let (policy, knobs) = (it.policy, &mut it.knobs);
+                match name.as_str() {
+                    "ewma_shift" => {
+                        knobs.ewma_shift = Knobs::parse_ewma_shift(&value).map_err(wrong)?;
+                    }
+                    "weight_timeout" => {
+                        let parsed = Knobs::parse_weight_timeout(&value);
+                        knobs.weight_timeout_ns = parsed.map_err(wrong)?;
+                    }
+                    "hedge" => {
+                        let parsed = Hedging::parse(&value);
+                        let fits = parsed.and_then(|it| it.check(policy).map(|()| it));
+                        knobs.hedging = fits.map_err(wrong)?;
+                    }
+                    _ => {
+                        let key = live::find(&name).map_err(ControlError::params)?;
+                        let wrong = |why| ControlError::params(live::wrong(&name, &value, &why));
+                        it.of = key.set(&it.of, &value).map_err(wrong)?;
+                    }
+                }
+                Ok(())
+            })?;
         }
-        Ok(knobs_of(&state, volume))
-    }
-
-    /// All that `knob` can set of a volume, which may have left by now.
-    fn knobs_of(&self, name: &str) -> Result<Value, ControlError> {
         let state = self.state();
-        Ok(knobs_of(&state, state.volumes.number(name)?))
-    }
-
-    /// Keeps another value of a key of a volume, then sets it.
-    fn choose_key(
-        &self,
-        choices: &mut Choices,
-        volume: &str,
-        name: &str,
-        value: &str,
-    ) -> Result<(), ControlError> {
-        let wrong = |why: String| ControlError::params(live::wrong(name, value, &why));
-        let key = live::find(name).map_err(ControlError::params)?;
-        let set = |state: &State| {
-            let number = state.volumes.number(volume)?;
-            let changed = key.set(&state.volumes[number].of, value).map_err(wrong)?;
-            Ok((number, changed))
-        };
-        let (changed, configured) = {
-            let state = self.state();
-            let (_, changed) = set(&state)?;
-            // One that is there is in the configuration.
-            let configured = state.configured.volume(&changed.name).cloned();
-            (changed, configured)
-        };
-        if let Some(configured) = configured {
-            let kept = choices.keep_key(&configured, key, &changed);
-            kept.map_err(|error| ControlError::refused(format!("not changed: {error:#}")))?;
-        }
-        let mut state = self.state();
-        let (number, changed) = set(&state)?;
-        self.senders.set_recovery(number, changed.recovery());
-        state.volumes[number].configure(changed);
-        Ok(())
-    }
-
-    /// Keeps a choice, then makes it.
-    fn choose(
-        &self,
-        choices: &mut Choices,
-        volume: &str,
-        policy: Policy,
-        knobs: Knobs,
-    ) -> Result<(), ControlError> {
-        let configured = {
-            let state = self.state();
-            let of = &state.volumes[state.volumes.number(volume)?].of;
-            (of.policy, of.knobs())
-        };
-        let kept = choices.keep(volume, configured, (policy, knobs));
-        kept.map_err(|error| ControlError::refused(format!("not changed: {error:#}")))?;
-        let mut state = self.state();
-        let number = state.volumes.number(volume)?;
-        self.set_policy(&mut state, number, policy, knobs);
-        Ok(())
+        Ok(knobs_of(&state, state.volumes.number(volume)?))
     }
 
     fn reload(&self, params: &ReloadParams, by: &Caller<'_>) -> Result<Value, ControlError> {

@@ -18,7 +18,6 @@ use super::volumes::Running;
 use crate::log;
 use engine::host::{Change, Changed, Recovery, VolumeConfig};
 use engine::mirror::{MIRRORS_FROM, MirrorOrder};
-use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,11 +60,12 @@ impl Service {
     /// # Errors
     /// Why it can't be; then nothing of it is left.
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
-        let (mut of, mut found) = self.with_discovered(of);
-        let recorded = self.record(&of)?;
-        self.inherit(&of)?;
-        found.append(&mut remember(&self.marks(), &mut of));
-        let of = &of;
+        let mut desired = self.choices().desired(of);
+        self.discover_paths_of(&mut desired);
+        let recorded = self.record(&desired.of)?;
+        self.inherit(&desired.of)?;
+        remember(&self.marks(), &mut desired);
+        let (policy, knobs, of) = (desired.policy, desired.knobs, &desired.of.clone());
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
@@ -74,18 +74,15 @@ impl Service {
         let storages: Vec<_> = paths
             .filter_map(|uri| Some((uri.clone(), mirrors::storage_of(uri)?)))
             .collect();
-        let (connect_ns, policy, knobs, serial) = {
-            let choices = self.choices();
+        let (connect_ns, serial) = {
             let mut state = self.state();
             for (uri, storage) in &storages {
                 state.volumes.ensure_apart(of, uri, storage)?;
             }
-            let mut new = Running::new(of.clone(), &choices, BTreeMap::new(), &found);
+            let mut new = Running::new(desired);
             new.note_storages(&storages);
-            let setting = (new.policy, new.knobs);
             let serial = state.volumes.open(new)?;
-            let connect_ns = state.configured.connect_timeout.0;
-            (connect_ns, setting.0, setting.1, serial)
+            (state.configured.connect_timeout.0, serial)
         };
         let before = self.marks().before(of);
         // A leg's I/O comes to the core of its mirror.

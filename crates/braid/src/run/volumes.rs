@@ -6,8 +6,8 @@
 //! one that is there is shown or changed, and what the engine says of a number is of the one that
 //! has it, whichever it is. There is never more than one of a name. What is shown is in the order
 //! of the configuration.
-use super::choices::Choices;
 use super::config::{Config, PathKeys, Volume};
+use super::desired::{DesiredVolume, PathSpec};
 use super::entries::{AdminState, PathEntry, PathTable};
 use super::late::Absent;
 use super::mirrors;
@@ -51,7 +51,7 @@ pub struct Running {
     /// Why it is used without a mark, where its configuration allows that.
     pub unmarked: Option<String>,
     /// A path that joins: it may be written to before its answer is heard.
-    pub joining: Option<PathKeys>,
+    pub joining: Option<PathSpec>,
 }
 
 /// [`Running::serial`] of the volumes that an engine starts with.
@@ -76,18 +76,12 @@ pub struct Volumes {
 
 impl Running {
     /// One with all of its paths, not yet ready; see [`PathTable::new`].
-    pub fn new(
-        of: Volume,
-        choices: &Choices,
-        aside: BTreeMap<String, AdminState>,
-        found: &BTreeMap<String, String>,
-    ) -> Self {
-        let (policy, knobs) = choices.of(&of.name, of.policy, of.knobs());
+    pub fn new(desired: DesiredVolume) -> Self {
+        let entries = PathTable::new(desired.paths, desired.awaited);
         Self {
-            policy,
-            knobs,
+            policy: desired.policy,
+            knobs: desired.knobs,
             info: None,
-            entries: PathTable::new(&of.paths, aside, found),
             all_at_once: false,
             serial: AT_START,
             shown: None,
@@ -96,7 +90,11 @@ impl Running {
             told: None,
             unmarked: None,
             joining: None,
-            of,
+            of: Volume {
+                paths: entries.keys(),
+                ..desired.of
+            },
+            entries,
         }
     }
 
@@ -136,8 +134,8 @@ impl Running {
     }
 
     /// The engine has a path more.
-    pub fn join(&mut self, keys: PathKeys, number: PathIndex, storage: Option<Storage>) {
-        self.entries.join(keys, number, storage);
+    pub fn join(&mut self, spec: PathSpec, number: PathIndex, storage: Option<Storage>) {
+        self.entries.join(spec, number, storage);
         self.of.paths = self.entries.keys();
     }
 
@@ -159,14 +157,9 @@ impl Running {
         self.entries.set_admin(path, admin);
     }
 
-    /// See [`PathTable::forget_awaited`].
-    pub fn forget_awaited(&mut self) {
-        self.entries.forget_awaited();
-    }
-
-    /// See [`PathTable::set_found`].
-    pub fn set_found(&mut self, path: PathIndex, by: String) -> AdminState {
-        self.entries.set_found(path, by)
+    /// See [`PathTable::awaited`].
+    pub fn set_awaited(&mut self, awaited: BTreeMap<String, AdminState>) {
+        self.entries.set_awaited(awaited);
     }
 
     /// See [`PathTable::tell_by`].
@@ -195,14 +188,9 @@ impl Running {
     /// As a mark names it.
     pub fn to_mark(&self) -> Volume {
         let mut of = self.of.clone();
-        of.paths.extend(self.joining.clone());
+        of.paths
+            .extend(self.joining.iter().map(|it| it.config.clone()));
         of
-    }
-
-    /// The paths that came neither from discovery, nor do they go with it.
-    pub fn kept(&self) -> Vec<String> {
-        let all = self.entries.iter().filter(|it| !it.is_found());
-        all.map(|it| it.config().uri.to_string()).collect()
     }
 }
 
@@ -514,7 +502,6 @@ impl Volumes {
 mod tests {
     use super::*;
     use crate::run::config::tests::parsed;
-    use crate::run::registry::Registry;
 
     fn config(names: &[&str]) -> Config {
         let volume = |name: &&str| {
@@ -525,11 +512,8 @@ mod tests {
     }
 
     fn running(name: &str) -> Running {
-        let nowhere = std::path::Path::new("/nowhere");
-        let registry = Registry::new(nowhere.to_owned(), "a".to_owned(), nowhere);
-        let choices = Choices::new(&registry);
         let of = config(&[name]).volumes.remove(0);
-        Running::new(of, &choices, BTreeMap::new(), &BTreeMap::new())
+        Running::new(DesiredVolume::of_file(of, None))
     }
 
     fn shown(volumes: &Volumes) -> Vec<(u16, &str)> {

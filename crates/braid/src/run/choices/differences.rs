@@ -31,18 +31,6 @@ impl Setting {
             self.hedge.clone(),
         ]
     }
-
-    /// Takes the value of this name from another one; whether there is such.
-    fn take(&mut self, name: &str, from: &Self) -> bool {
-        match name {
-            "policy" => self.policy.clone_from(&from.policy),
-            "ewma_shift" => self.ewma_shift = from.ewma_shift,
-            "weight_timeout" => self.weight_timeout_ns = from.weight_timeout_ns,
-            "hedge" => self.hedge.clone_from(&from.hedge),
-            _ => return false,
-        }
-        true
-    }
 }
 
 impl Choice {
@@ -94,22 +82,6 @@ impl Choice {
         let since = since.filter_map(|(what, since_s)| Some((what, since_s?)));
         self.since = since.collect::<BTreeMap<_, _>>();
     }
-
-    /// Forgets what was chosen of this; `None`: all.
-    fn forget(&mut self, what: Option<&str>) {
-        let Some(what) = what else {
-            *self = Self::default();
-            return;
-        };
-        self.keys.remove(what);
-        self.paths.take_if(|_| what == "paths");
-        if let (Some(file), Some(chosen)) = (&self.configured, &mut self.chosen)
-            && chosen.take(what, file)
-            && chosen == file
-        {
-            (self.configured, self.chosen) = (None, None);
-        }
-    }
 }
 
 impl Choices {
@@ -117,18 +89,5 @@ impl Choices {
     pub fn differences(&self, volume: &str) -> Vec<Difference> {
         let of = self.map.get(volume);
         of.map(Choice::differences).unwrap_or_default()
-    }
-
-    /// Forgets what was chosen of a volume: `policy`, `paths` or the name of a key or knob; `None`:
-    /// all.
-    ///
-    /// # Errors
-    /// It can't be written; nothing has changed then.
-    pub fn forget(&mut self, volume: &str, what: Option<&str>) -> anyhow::Result<()> {
-        let Some(mut choice) = self.map.get(volume).cloned() else {
-            return Ok(()); // nothing was chosen
-        };
-        choice.forget(what);
-        self.keep_choice(volume, choice)
     }
 }

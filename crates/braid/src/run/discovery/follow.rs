@@ -11,11 +11,11 @@ use super::plan::{BEFORE, Offers, Plan, adopt, plan};
 use super::turns::{Places, Queue};
 use super::{LINES_MAX, say_seldom};
 use crate::log;
-use crate::run::config::{Gone, PathKeys};
+use crate::run::config::Gone;
+use crate::run::desired::DesiredVolume;
 use crate::run::entries::{AdminState, PathEntry};
 use crate::run::locks::Alone;
 use crate::run::paths::unnamed;
-use crate::run::pending::WAIT_NS_MAX;
 use crate::run::service::Service;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
@@ -94,7 +94,7 @@ impl Service {
             let state = self.state();
             let known = state.volumes.number(name).ok() == Some(number);
             let it = known.then(|| &state.volumes[number])?;
-            let found = it.entries().found();
+            let found = DesiredVolume::new(it).found();
             Some(Places::new(it.of.paths.len(), &found, &plan, &unheard))
         };
         let mut noted = |queue: &mut Queue, uri: &str, made, most| match made {
@@ -140,7 +140,7 @@ impl Service {
             return None;
         }
         let it = &mut state.volumes[number];
-        let mut found = it.entries().found();
+        let mut found = DesiredVolume::new(it).found();
         adopt(&it.of, &mut found, offers);
         it.tell_by(&found);
         let it = &state.volumes[number];
@@ -170,27 +170,22 @@ impl Service {
             return Err(String::new());
         }
         let (text, by) = (uri.to_string(), in_words(by));
-        let path = self
-            .add_path(volume, PathKeys::from(uri.clone()), None)
-            .map_err(|why| {
-                let why = unnamed(name, &text, &why);
-                format!("discovered by {by}, and not used: {why}")
-            })?;
-        let admin = {
-            let mut state = self.state();
-            // Without it there is nothing to note.
-            let it = state.volumes.get_mut(volume).ok_or_else(String::new)?;
-            it.set_found(path, by.clone())
-        };
-        if admin == AdminState::Enabled {
-            return Ok(format!("discovered by {by}, in use"));
-        }
-        // As it was left by hand.
-        let change = admin.change(volume, path, true);
-        self.senders.change(0, change, WAIT_NS_MAX);
-        Ok(format!(
-            "discovered by {by}; it was set aside by hand, and stays so"
-        ))
+        let made = self.edit(volume, false, |it| {
+            it.add_found(uri.clone(), by.clone());
+            Ok(())
+        });
+        made.map_err(|why| {
+            let why = unnamed(name, &text, &why);
+            format!("discovered by {by}, and not used: {why}")
+        })?;
+        let state = self.state();
+        let it = state.volumes.get(volume);
+        let it = it.and_then(|it| it.entries().of_uri(uri));
+        let is_aside = it.is_some_and(|it| it.admin() != AdminState::Enabled);
+        Ok(match is_aside {
+            false => format!("discovered by {by}, in use"),
+            true => format!("discovered by {by}; it was set aside by hand, and stays so"),
+        })
     }
 
     /// A path that nobody tells of any more leaves, if it may; in words.
@@ -208,9 +203,9 @@ impl Service {
             let it = &state.volumes[volume];
             let mut all = it.entries().iter();
             let found = all.find(|it| it.config().uri.to_string() == uri);
-            found.map(PathEntry::index)
+            found.map(|it| (it.index(), it.config().uri.clone()))
         };
-        let Some(path) = place else {
+        let Some((path, of)) = place else {
             return Err(String::new());
         };
         let live = self.is_live(volume, path);
@@ -220,7 +215,11 @@ impl Service {
         if !self.has_other(volume, path) {
             return Err("not told any more; it stays, because no other path is usable".into());
         }
-        self.remove_path(volume, path, false).map_err(|why| {
+        let removed = self.edit(volume, false, |it| {
+            it.remove(&of);
+            Ok(())
+        });
+        removed.map_err(|why| {
             let why = unnamed(name, uri, &why);
             let of_it = why.strip_prefix(uri).map(|rest| format!("it{rest}"));
             let why = of_it.as_deref().unwrap_or(why);

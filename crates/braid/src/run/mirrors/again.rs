@@ -20,7 +20,6 @@ use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
 use mirror::assembly::Wishes;
 use mirror::{Label, Named};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
@@ -171,8 +170,7 @@ impl Service {
             let number = self.senders.free_mirror(&state.volumes.mirrors());
             let number =
                 number.ok_or("no core has memory for another mirror: restart the engine")?;
-            let none = BTreeMap::new();
-            let new = Running::new(of.clone(), &choices, BTreeMap::new(), &none);
+            let new = Running::new(choices.desired(of));
             state.volumes.open_mirror(new, number)?;
             number
         };

@@ -83,16 +83,14 @@ fn found(place: &Path, id: &str, config: &Config) -> [bool; 6] {
     let mut marks = Marks::new(&registry);
     marks.adopt(&registry, &[v0, f0]).unwrap();
     let nsid = registry::places(v0)[0].nsid.unwrap();
-    let policy = |of: &Volume| choices.of(&of.name, of.policy, of.knobs()).0;
-    let mut with_keys = f0.clone();
-    choices.apply_keys(&mut with_keys);
+    let policy = |of: &Volume| choices.desired(of).policy;
     [
         marks.wait_ns(v0).is_some_and(|ns| ns > 0),
         known.check(v0, &another(nsid)).is_err(),
         policy(v0) == Policy::parse("round-robin").unwrap(),
-        choices.aside(v0, config).len() == 1,
+        choices.desired(v0).aside().len() == 1,
         policy(f0) == Policy::parse("round-robin").unwrap(),
-        with_keys.recovery().retries_max == 9,
+        choices.desired(f0).of.recovery().retries_max == 9,
     ]
 }
 
@@ -170,9 +168,8 @@ fn choices_of_legs_follow_their_files() {
         let mut choices = Choices::new(&registry);
         choices.adopt(&registry, &config).unwrap();
         let retries = |at: usize| {
-            let mut leg = config.volumes[at].clone();
-            choices.apply_keys(&mut leg);
-            leg.recovery().retries_max
+            let leg = choices.desired(&config.volumes[at]);
+            leg.of.recovery().retries_max
         };
         assert_eq!((retries(its), retries(3 - its)), (9, 5), "{legs:?}");
     }
