@@ -207,15 +207,12 @@ impl HostEngine {
     /// word that their volume is removed.
     #[inline]
     pub(crate) fn poll_event(&mut self) -> Option<HostEvent> {
-        if let Some(HostEvent::Removed(_)) = self.out.peek_event()
+        if let None | Some(HostEvent::Removed(_)) = self.out.peek_event()
             && let Some(done) = self.ios.report()
         {
             return Some(HostEvent::Done(done));
         }
-        if let Some(event) = self.out.poll_event() {
-            return Some(event);
-        }
-        self.ios.report().map(HostEvent::Done)
+        self.out.poll_event()
     }
 
     /// Bytes of [`HostConfig::scratch`] that are free: all of them, while no payload is under way
