@@ -19,8 +19,8 @@
 //! [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
-//! program without a detour. What its I/O comes to at once, the program finds when it asks for
-//! events after [`Core::submit`].
+//! program without a detour, whose cookies are its own there. What its I/O comes to at once, the
+//! program finds when it asks for events after [`Core::submit`].
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].
@@ -135,7 +135,11 @@ impl Core {
     /// If the cookie is larger.
     #[inline]
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.devices.submit(&of_program(io), now_ns)
+        assert!(io.cookie >> 32 == 0, "cookie {}", io.cookie);
+        match self.has_front_ends {
+            false => self.devices.submit(io, now_ns),
+            true => self.devices.submit(&of_program(io), now_ns),
+        }
     }
 
     /// As [`Core::submit`], of an I/O of which something is known.
@@ -143,8 +147,13 @@ impl Core {
     /// # Errors
     /// As [`Core::submit`].
     pub fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
-        self.devices
-            .submit_with(&of_program(io), Some(hints), now_ns)
+        assert!(io.cookie >> 32 == 0, "cookie {}", io.cookie);
+        match self.has_front_ends {
+            false => self.devices.submit_with(io, Some(hints), now_ns),
+            true => self
+                .devices
+                .submit_with(&of_program(io), Some(hints), now_ns),
+        }
     }
 
     /// Runs a turn of this core among the others: reads before it what they have in flight and have
@@ -174,6 +183,7 @@ impl Core {
         self.places.push((place, self.owners.len() as u32));
         let hosts = (0..place.connections).map(|_| Owner::Host(number));
         self.owners.extend(hosts);
+        self.has_front_ends = true;
         number
     }
 
@@ -208,7 +218,6 @@ impl Core {
         }
         let before = self.nvme[at].replace(server);
         assert!(before.is_none(), "place {place} is taken");
-        self.has_front_ends = true;
         Ok(())
     }
 
@@ -257,8 +266,7 @@ impl Core {
     #[inline]
     pub fn poll_event(&mut self) -> Option<ExportEvent> {
         if !self.has_front_ends {
-            let event = self.devices.poll_event()?;
-            return Some(ExportEvent::Host(for_program(event)));
+            return self.devices.poll_event().map(ExportEvent::Host);
         }
         let event = self.events.pop_front();
         event.or_else(|| self.nbd.poll_event())
@@ -536,6 +544,17 @@ impl Core {
         }
     }
 
+    /// The rest of a turn, where there are front ends or it ends.
+    fn turn_front_ends(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        if self.has_front_ends {
+            self.advance(memory, now_ns);
+        }
+        self.stop_devices(now_ns);
+        if !self.nvme.is_empty() {
+            self.free_places();
+        }
+    }
+
     /// Stops the devices once no client and no host is left.
     fn stop_devices(&mut self, now_ns: u64) {
         let have_ended = || self.nbd.is_empty() && self.servers().all(NvmeServer::is_over);
@@ -547,17 +566,13 @@ impl Core {
     }
 }
 
-/// An I/O of the program as the devices take it.
-#[inline]
+/// An I/O of the program as the devices take it, beside those of front ends.
 fn of_program(io: &Io) -> Io {
-    let request = u32::try_from(io.cookie);
-    let request = request.unwrap_or_else(|_| panic!("cookie {}", io.cookie));
-    let cookie = Issuer::FrontEnd(PROGRAM, request).to_cookie();
+    let cookie = Issuer::FrontEnd(PROGRAM, io.cookie as u32).to_cookie();
     Io { cookie, ..*io }
 }
 
 /// An event of the devices with the program's own number of the I/O.
-#[inline]
 fn for_program(mut event: HostEvent) -> HostEvent {
     if let HostEvent::Done(IoDone { cookie, .. })
     | HostEvent::Lent(cookie, _)
@@ -716,15 +731,12 @@ impl Machine for Core {
         }
     }
 
+    #[inline]
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.again = false;
         self.devices.turn(memory, now_ns);
-        if self.has_front_ends {
-            self.advance(memory, now_ns);
-        }
-        self.stop_devices(now_ns);
-        if !self.nvme.is_empty() {
-            self.free_places();
+        if self.has_front_ends || self.stopping {
+            self.turn_front_ends(memory, now_ns);
         }
     }
 

@@ -273,7 +273,9 @@ impl Devices {
         );
         let mut all = BackEndsMut::new(&mut self.host, self.mirrors.all_mut());
         let submitted = all.submit(io, hints, now_ns);
-        self.again |= io.volume >= MIRRORS_FROM && submitted.is_ok();
+        if io.volume >= MIRRORS_FROM {
+            self.again |= submitted.is_ok();
+        }
         submitted
     }
 
@@ -460,6 +462,7 @@ impl Devices {
     }
 
     /// Once per turn of the loop, after all events.
+    #[inline]
     pub(crate) fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.host.turn(memory, now_ns);
         if !self.mirrors.is_empty() {
