@@ -221,9 +221,7 @@ impl Choices {
     /// # Errors
     /// A file of one of them can't be read; others are logged.
     pub fn adopt(&mut self, registry: &Registry, config: &Config) -> anyhow::Result<()> {
-        let volumes = config.volumes.iter();
-        let identities: Vec<Identity> = volumes.map(|it| self.records.learn(it)).collect();
-        let mut found = self.records.read(registry, &identities)?;
+        let (identities, mut found) = self.records.read(registry, &config.volumes)?;
         found.retain(|it| registry.names_of(&it.record.of.engine).is_none());
         for now in &identities {
             let rank = |it: &Found<Choice>| {
@@ -274,13 +272,12 @@ impl Choices {
     pub fn keep(&mut self, file: &Volume, now: &DesiredVolume) -> anyhow::Result<()> {
         let name = &file.name;
         let choice = Choice::of(file, now, self.map.get(name));
-        if choice.is_empty() {
-            self.records.remove(name)?;
-            self.map.remove(name);
-        } else {
-            self.records.keep(name, &choice)?;
-            self.map.insert(name.clone(), choice);
-        }
+        let choice = (!choice.is_empty()).then_some(choice);
+        self.records.set(name, choice.as_ref())?;
+        match choice {
+            Some(choice) => self.map.insert(name.clone(), choice),
+            None => self.map.remove(name),
+        };
         Ok(())
     }
 
@@ -296,7 +293,7 @@ impl Choices {
             (!choice.is_empty()).then(|| (file.name.clone(), choice))
         });
         self.map = held.collect();
-        if let Err(error) = self.write() {
+        if let Err(error) = self.records.keep_all(&self.map) {
             log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
     }
@@ -305,15 +302,6 @@ impl Choices {
     pub fn rename(&mut self, names: &Renames) {
         names.apply_to_keys(&mut self.map);
         self.records.rename_all(names);
-    }
-
-    fn write(&mut self) -> anyhow::Result<()> {
-        for (name, choice) in &self.map {
-            self.records.keep(name, choice)?;
-        }
-        let mut over = self.records.names();
-        over.retain(|name| !self.map.contains_key(name));
-        over.iter().try_for_each(|name| self.records.remove(name))
     }
 }
 

@@ -14,7 +14,7 @@
 //! # Limits
 //! Local files have no identity.
 use super::config::Volume;
-use super::mirrors::MirrorRecords;
+use super::mirrors::{IdText, MirrorRecords};
 use super::records::{Found, Identity, IdentityKind, Kept, Records};
 use super::registry::{Place, Registry};
 use super::rename::Renames;
@@ -48,25 +48,7 @@ pub struct Shown {
     eui64: Option<String>,
     /// The identifier of a mirror, which has nothing of the above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    mirror: Option<MirrorId>,
-}
-
-/// The identifier on a mirror's legs, kept as text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct MirrorId(Uuid);
-
-impl TryFrom<String> for MirrorId {
-    type Error = uuid::Error;
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse().map(Self)
-    }
-}
-
-impl From<MirrorId> for String {
-    fn from(id: MirrorId) -> Self {
-        id.0.to_string()
-    }
+    mirror: Option<IdText>,
 }
 
 /// As an identifier is kept; `None`: zero, which stands for none.
@@ -119,7 +101,7 @@ impl Shown {
             uuid: None,
             nguid: None,
             eui64: None,
-            mirror: Some(MirrorId(Uuid::from_bytes(id.0))),
+            mirror: Some(IdText(id)),
         }
     }
 
@@ -173,8 +155,7 @@ impl Known {
     pub fn adopt(&mut self, registry: &Registry, volumes: &[Volume]) -> anyhow::Result<()> {
         // The identity of a leg is in its superblock.
         let volumes = volumes.iter().filter(|it| it.leg_of.is_none());
-        let identities: Vec<Identity> = volumes.map(|it| self.records.learn(it)).collect();
-        let found = self.records.read(registry, &identities)?;
+        let (identities, found) = self.records.read(registry, volumes)?;
         let mut all = Vec::new();
         for now in &identities {
             let rank = |it: &&Found<Shown>| {
@@ -232,7 +213,7 @@ impl Known {
     /// has now is accepted.
     pub fn mirror(&self, name: &str) -> Option<Id> {
         let known = self.map.get(name)?.mirror.as_ref()?;
-        (!self.accepted.contains_key(name)).then(|| Id(known.0.into_bytes()))
+        (!self.accepted.contains_key(name)).then_some(known.0)
     }
 
     /// Keeps what identifies the namespace of a volume that is opened.

@@ -196,11 +196,11 @@ impl Marks {
     /// A file can't be read, or isn't ours.
     pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
         volumes.iter().for_each(|it| self.set_aside(it));
-        let identities: Vec<Identity> = volumes.iter().map(|it| self.records.learn(it)).collect();
         let (mut merged, mut any) = (Vec::<PathBuf>::new(), false);
         // Else another engine could take them over, too. Where none can be locked, none is written.
         let guard = registry.guard();
-        for found in self.records.read(registry, &identities)? {
+        let all = volumes.iter().copied();
+        for found in self.records.read(registry, all)?.1 {
             let (of, mark) = (&found.record.of, found.record.holds.clone());
             // Not by its name: that may be another volume's now.
             let mut path = found.path.iter();
@@ -562,18 +562,28 @@ impl Marks {
 
     /// Writes what has changed. A volume whose file can't be written holds up no other one.
     fn write(&mut self) -> anyhow::Result<()> {
-        let mut names: BTreeSet<String> = self.map.keys().cloned().collect();
-        names.extend(self.records.names());
-        let written = names.iter().map(|name| self.write_of(name));
-        let written: Vec<anyhow::Result<()>> = written.collect();
-        written.into_iter().collect()
+        match self.may_write(self.map.is_empty() && self.records.is_empty())? {
+            true => self.records.keep_all(&self.map),
+            false => Ok(()),
+        }
     }
 
     /// Writes the mark of one volume, if it has changed.
     fn write_of(&mut self, name: &str) -> anyhow::Result<()> {
         let mark = self.map.get(name);
-        if self.closed || mark.is_none() && !self.records.has(name) {
-            return Ok(());
+        match self.may_write(mark.is_none() && !self.records.has(name))? {
+            true => self.records.set(name, mark),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether there is anything to be written: not if that is nothing, or the next engine's.
+    ///
+    /// # Errors
+    /// The files may be another engine's.
+    fn may_write(&self, is_nothing: bool) -> anyhow::Result<bool> {
+        if self.closed || is_nothing {
+            return Ok(false);
         }
         if !self.owned {
             anyhow::bail!(
@@ -582,10 +592,7 @@ impl Marks {
                 self.records.directory().display()
             );
         }
-        match mark {
-            Some(mark) => self.records.keep(name, mark),
-            None => self.records.remove(name),
-        }
+        Ok(true)
     }
 }
 

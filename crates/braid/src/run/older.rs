@@ -34,7 +34,7 @@ impl Step {
     fn take(&self) -> anyhow::Result<()> {
         match self {
             Self::Write(path, record) => state::write(path, record),
-            Self::Remove(path) => state::remove_durably(path),
+            Self::Remove(path) => state::remove(path),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::uri::{PathUri, UriKind};
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -225,12 +225,18 @@ impl<T: Kept> Records<T> {
         it
     }
 
-    /// All records, those of older versions last.
+    /// Where these volumes lead, from now on, and all records, those of older versions last.
     ///
     /// # Errors
-    /// One can't be read that is of one of these volumes, or of whichever ([`Kept::STRICT`]).
-    /// Others are logged.
-    pub fn read(&self, registry: &Registry, volumes: &[Identity]) -> anyhow::Result<Vec<Found<T>>> {
+    /// A record can't be read that is of one of these volumes, or of whichever
+    /// ([`Kept::STRICT`]). Others are logged.
+    pub fn read<'a>(
+        &mut self,
+        registry: &Registry,
+        volumes: impl IntoIterator<Item = &'a Volume>,
+    ) -> anyhow::Result<(Vec<Identity>, Vec<Found<T>>)> {
+        let volumes = volumes.into_iter();
+        let volumes: Vec<Identity> = volumes.map(|it| self.learn(it)).collect();
         let mut all = Vec::new();
         for path in files::<T>(&self.directory) {
             match state::read::<Record<T>>(&path) {
@@ -248,12 +254,17 @@ impl<T: Kept> Records<T> {
         }
         let older = older::records::<T>(registry)?;
         all.extend(older.into_iter().map(|record| Found { path: None, record }));
-        Ok(all)
+        Ok((volumes, all))
     }
 
     /// A file that was found is this volume's, and this engine's, from now on.
     pub fn claim(&mut self, volume: &str, path: PathBuf, record: Record<T>) {
         self.own.insert(volume.to_owned(), (path, record));
+    }
+
+    /// Whether no volume has a file.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
     }
 
     /// Whether a volume has a file.
@@ -292,9 +303,26 @@ impl<T: Kept> Records<T> {
             .collect()
     }
 
-    /// The names of the volumes that have files.
-    pub fn names(&self) -> Vec<String> {
-        self.own.keys().cloned().collect()
+    /// Keeps these, and no others, durably. One that can't be written holds up no other one.
+    ///
+    /// # Errors
+    /// A file can't be written or removed; then it is as before.
+    pub fn keep_all(&mut self, all: &BTreeMap<String, T>) -> anyhow::Result<()> {
+        let names: BTreeSet<String> = all.keys().chain(self.own.keys()).cloned().collect();
+        let kept = names.iter().map(|name| self.set(name, all.get(name)));
+        let kept: Vec<anyhow::Result<()>> = kept.collect();
+        kept.into_iter().collect()
+    }
+
+    /// Keeps this of a volume or nothing, durably.
+    ///
+    /// # Errors
+    /// The file can't be written or removed; then it is as before.
+    pub fn set(&mut self, volume: &str, holds: Option<&T>) -> anyhow::Result<()> {
+        match holds {
+            Some(holds) => self.keep(volume, holds),
+            None => self.remove(volume),
+        }
     }
 
     /// Keeps this of a volume, durably.

@@ -1,4 +1,6 @@
-//! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
+//! The store of small files that must survive an engine: read whole, replaced whole or not at all,
+//! durably, by way of a file beside it. [`records`](super::records) names those of volumes,
+//! [`mirrors`](super::mirrors) those of mirrors.
 use crate::limits::TEXT_BYTES_MAX;
 use crate::text;
 use crate::units::format_bytes;
@@ -6,7 +8,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// What a file holds; `None`: there is none.
@@ -39,37 +41,35 @@ pub fn write_by<T: Serialize>(
     replace(path, value).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Removes a file, if it is there.
-///
-/// # Errors
-/// It can't be.
-pub fn remove(path: &Path) -> anyhow::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        // It would be in nobody's way if it came back.
-        _ => Ok(()),
-    }
-}
-
 /// Removes a file for good, if it is there: it does not come back after a loss of power.
 ///
 /// # Errors
+/// It can't be removed, or may come back.
+pub fn remove(path: &Path) -> anyhow::Result<()> {
+    let removed = match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        removed => removed.and_then(|()| sync_directory(path)),
+    };
+    removed.with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// Makes what was renamed or removed in the directory of a file durable.
+///
+/// # Errors
 /// It can't be.
-pub fn remove_durably(path: &Path) -> anyhow::Result<()> {
-    remove(path)?;
-    let directory = path.parent().context("no directory")?;
-    fs::File::open(directory)?.sync_all()?;
-    Ok(())
+pub fn sync_directory(of: &Path) -> std::io::Result<()> {
+    let directory = match of.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    fs::File::open(directory)?.sync_all()
 }
 
 fn replace<T: Serialize>(
     path: &Path,
     value: impl FnOnce(&fs::File) -> std::io::Result<T>,
 ) -> anyhow::Result<()> {
-    let directory = path.parent().context("no directory")?;
-    create(directory)?;
+    create(path.parent().context("no directory")?)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
     let text = serde_json::to_string_pretty(&value(&file)?)?;
@@ -80,8 +80,7 @@ fn replace<T: Serialize>(
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
-    fs::File::open(directory)?.sync_all()?;
-    Ok(())
+    Ok(sync_directory(path)?)
 }
 
 /// A directory, durably: each new one is named in another that must be written too.
@@ -89,16 +88,7 @@ fn create(directory: &Path) -> std::io::Result<()> {
     let missing = directory.ancestors().take_while(|it| !it.exists());
     let missing: Vec<_> = missing.filter(|it| !it.as_os_str().is_empty()).collect();
     fs::create_dir_all(directory)?;
-    for new in missing {
-        if let Some(parent) = new.parent() {
-            let parent = match parent.as_os_str().is_empty() {
-                true => Path::new("."),
-                false => parent,
-            };
-            fs::File::open(parent)?.sync_all()?;
-        }
-    }
-    Ok(())
+    missing.into_iter().try_for_each(sync_directory)
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@
 //!
 //! While the record of another lineage can't be replaced, or it can't be read whether there is one,
 //! changes of the mirror wait, and it is tried again every second: a later start would take that
-//! one for the last. With
-//! `unsafe_without_mark = true` they don't. Where there is no record, none is needed: the mirror
+//! one for the last. With `unsafe_without_mark = true` they don't. Where there is no record, none is needed: the mirror
 //! does not start by itself then.
 //!
 //! # Limits
@@ -19,14 +18,14 @@
 use crate::log;
 use crate::run::service::Service;
 use crate::run::state;
+use anyhow::bail;
 use engine::mirror::{MirrorOrder, RecordRequest};
 use mirror::Id;
 use mirror::assembly::degraded::{Evidence, Record};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -35,21 +34,39 @@ use uuid::Uuid;
 /// The records of this host.
 pub struct MirrorRecords {
     directory: PathBuf,
-    /// The lineage of each mirror that was kept durably by this engine.
-    kept: BTreeMap<[u8; 16], u64>,
     /// Those that can't be written, and that a mirror waits for; by its volume.
     unwritten: BTreeMap<u16, Record>,
+}
+
+/// An identifier, kept as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IdText(pub Id);
+
+impl TryFrom<String> for IdText {
+    type Error = uuid::Error;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Ok(Self(Id(Uuid::parse_str(&text)?.into_bytes())))
+    }
+}
+
+impl From<IdText> for String {
+    fn from(id: IdText) -> Self {
+        Uuid::from_bytes(id.0.0).to_string()
+    }
 }
 
 /// As it stands in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    mirror: String,
+    mirror: IdText,
     lineage: u64,
     event: u64,
     in_sync: Vec<u8>,
     clean: bool,
+    /// Not in files of version 1, of a braid that left no run on the legs.
+    run: Option<IdText>,
     file: Inode,
 }
 
@@ -63,14 +80,13 @@ struct Inode {
 }
 
 impl Inode {
-    fn of(file: &File) -> std::io::Result<Self> {
-        let found = file.metadata()?;
-        let born = found.created().ok();
+    fn of(file: &Metadata) -> Self {
+        let born = file.created().ok();
         let born = born.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        Ok(Self {
-            number: found.ino(),
+        Self {
+            number: file.ino(),
             born_ns: born.and_then(|at| u64::try_from(at.as_nanos()).ok()),
-        })
+        }
     }
 }
 
@@ -79,7 +95,6 @@ impl MirrorRecords {
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
-            kept: BTreeMap::new(),
             unwritten: BTreeMap::new(),
         }
     }
@@ -95,12 +110,12 @@ impl MirrorRecords {
     }
 
     fn path(&self, mirror: Id) -> PathBuf {
-        let id = Uuid::from_bytes(mirror.0);
+        let id = String::from(IdText(mirror));
         self.directory.join(format!("mirror-{id}.json"))
     }
 
     /// What there is of a mirror; one that is not trusted is logged.
-    fn read(&self, mirror: Id) -> Evidence {
+    fn evidence(&self, mirror: Id) -> Evidence {
         let path = self.path(mirror);
         match read(&path) {
             Ok(None) => Evidence::None,
@@ -108,7 +123,7 @@ impl MirrorRecords {
             Ok(Some(_)) => Evidence::Untrusted,
             Err(why) => {
                 log::say(format!(
-                    "{}: this record of a mirror does not count: {why}",
+                    "{}: this record of a mirror does not count: {why:#}",
                     path.display()
                 ));
                 Evidence::Untrusted
@@ -120,52 +135,40 @@ impl MirrorRecords {
     ///
     /// # Errors
     /// It can't be written.
-    fn keep(&mut self, record: &Record) -> anyhow::Result<()> {
-        let of = record.mirror.0;
-        self.kept
-            .retain(|mirror, it| *mirror != of || *it == record.lineage);
-        let kept = |file: &File| {
+    fn keep(&self, record: &Record) -> anyhow::Result<()> {
+        state::write_by(&self.path(record.mirror), |file| {
+            let slots = 0..16;
             Ok(Kept {
-                mirror: Uuid::from_bytes(record.mirror.0).to_string(),
+                mirror: IdText(record.mirror),
                 lineage: record.lineage,
                 event: record.event,
-                in_sync: (0..16)
+                in_sync: slots
                     .filter(|slot| record.in_sync >> slot & 1 == 1)
                     .collect(),
                 clean: record.clean,
-                file: Inode::of(file)?,
+                run: Some(IdText(record.run)),
+                file: Inode::of(&file.metadata()?),
             })
-        };
-        state::write_by(&self.path(record.mirror), kept)?;
-        self.kept.insert(of, record.lineage);
-        Ok(())
+        })
     }
 
-    /// What there is where a record can't be written.
+    /// What the next start finds instead of a record that can't be written. One that can't be read
+    /// now may be read then, and one that is there by its name may be gone with the next loss of
+    /// power.
     fn left(&self, record: &Record) -> Left {
-        if self.kept.get(&record.mirror.0) == Some(&record.lineage) {
-            return Left::Enough;
-        }
-        // It may be there by its name, and be gone with the next loss of power.
-        let is_durable = match File::open(&self.directory) {
-            Ok(directory) => directory.sync_all().is_ok(),
-            Err(error) => error.kind() == ErrorKind::NotFound,
+        let path = self.path(record.mirror);
+        let is_durable = match state::sync_directory(&path) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         };
-        match is_durable {
-            true => left(&self.path(record.mirror), record),
-            false => Left::Misleading,
+        match read(&path) {
+            _ if !is_durable => Left::Misleading,
+            Ok(Some(old)) if old.mirror != record.mirror => Left::None,
+            Ok(Some(old)) if old.lineage != record.lineage => Left::Misleading,
+            Ok(Some(old)) if old.run == record.run => Left::Enough,
+            Err(error) if error.is::<io::Error>() => Left::Misleading,
+            Ok(_) | Err(_) => Left::None,
         }
-    }
-}
-
-/// What the next start finds in a file instead of a record. One that can't be read now may be read
-/// then.
-fn left(path: &Path, record: &Record) -> Left {
-    match read(path) {
-        Ok(Some(old)) if old.mirror != record.mirror => Left::None,
-        Ok(Some(old)) if old.lineage == record.lineage => Left::Enough,
-        Ok(Some(_)) | Err(Unread::Failed(_)) => Left::Misleading,
-        Ok(None) | Err(Unread::Untrusted(_)) => Left::None,
     }
 }
 
@@ -174,66 +177,39 @@ fn left(path: &Path, record: &Record) -> Left {
 enum Left {
     /// None that counts.
     None,
-    /// One of the same lineage.
+    /// One of the same lineage and run.
     Enough,
     /// One of another lineage, which the next start would take for the last.
     Misleading,
 }
 
-/// Why a file gives no record.
-#[derive(Debug)]
-enum Unread {
-    /// It can't be read now.
-    Failed(std::io::Error),
-    /// It was read, and is damaged or a copy.
-    Untrusted(String),
-}
-
-impl From<std::io::Error> for Unread {
-    fn from(error: std::io::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl fmt::Display for Unread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(error) => write!(f, "it can't be read: {error}"),
-            Self::Untrusted(why) => f.write_str(why),
-        }
-    }
-}
-
 /// What a file holds; `None`: there is none.
-fn read(path: &Path) -> Result<Option<Record>, Unread> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
+///
+/// # Errors
+/// It can't be read now ([`io::Error`]); it is damaged, or a copy.
+fn read(path: &Path) -> anyhow::Result<Option<Record>> {
+    let Some(kept) = state::read::<Kept>(path)? else {
+        return Ok(None);
     };
-    let mut text = Vec::new();
-    file.read_to_end(&mut text)?;
-    record(&text, &Inode::of(&file)?)
-        .map(Some)
-        .map_err(Unread::Untrusted)
+    record(kept, &Inode::of(&path.metadata()?)).map(Some)
 }
 
 /// The record that such a file holds.
-fn record(text: &[u8], file: &Inode) -> Result<Record, String> {
-    let kept: Kept = serde_json::from_slice(text).map_err(|it| format!("it is damaged: {it}"))?;
+fn record(kept: Kept, file: &Inode) -> anyhow::Result<Record> {
     if kept.file != *file {
-        return Err("it was put there from a copy, and may not be the last one".into());
+        bail!("it was put there from a copy, and may not be the last one");
     }
     if file.born_ns.is_none() {
-        return Err("its file system keeps no times of birth: it may be a copy".into());
+        bail!("its file system keeps no times of birth: it may be a copy");
     }
-    let mirror = Uuid::parse_str(&kept.mirror).map_err(|it| format!("it names no mirror: {it}"))?;
     let bits = kept.in_sync.iter().filter(|slot| **slot < 16);
     Ok(Record {
-        mirror: Id(mirror.into_bytes()),
+        mirror: kept.mirror.0,
         lineage: kept.lineage,
         event: kept.event,
         in_sync: bits.fold(0, |bits, slot| bits | 1 << slot),
         clean: kept.clean,
+        run: kept.run.map_or(Id::default(), |it| it.0),
     })
 }
 
@@ -242,12 +218,15 @@ impl Service {
     pub(in crate::run) fn handle_record(&self, volume: u16, request: RecordRequest) {
         match request {
             RecordRequest::Read(mirror) => {
-                let evidence = self.known().mirror_records.read(mirror);
+                let evidence = self.known().mirror_records.evidence(mirror);
                 self.senders.order(volume, MirrorOrder::Evidence(evidence));
             }
-            RecordRequest::Keep(record) => {
-                self.known().mirror_records.unwritten.remove(&volume);
-                self.keep_record(volume, record, true);
+            RecordRequest::Keep(record) => self.keep_new_record(volume, record),
+            RecordRequest::Started(record, has_all) => {
+                let before = self.known().mirror_records.evidence(record.mirror);
+                if record.replaces(before, has_all) {
+                    self.keep_new_record(volume, record);
+                }
             }
         }
     }
@@ -258,6 +237,11 @@ impl Service {
         for (volume, record) in unwritten {
             self.keep_record(volume, record, false);
         }
+    }
+
+    fn keep_new_record(&self, volume: u16, record: Record) {
+        self.known().mirror_records.unwritten.remove(&volume);
+        self.keep_record(volume, record, true);
     }
 
     /// Keeps a record, and says so to its mirror; `is_first`: the log says if it can't be.
@@ -320,29 +304,30 @@ mod tests {
         event: 12,
         in_sync: 0b101,
         clean: true,
+        run: Id([9; 16]),
     };
 
     #[test]
     fn a_record_is_read_as_it_was_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
-        assert_eq!(records.read(RECORD.mirror), Evidence::None);
+        let records = MirrorRecords::new(directory.path());
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::None);
         records.keep(&RECORD).unwrap();
-        assert_eq!(records.read(RECORD.mirror), Evidence::Record(RECORD));
-        assert_eq!(records.read(Id([8; 16])), Evidence::None);
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Record(RECORD));
+        assert_eq!(records.evidence(Id([8; 16])), Evidence::None);
         let later = Record {
             event: 13,
             ..RECORD
         };
         records.keep(&later).unwrap();
-        assert_eq!(records.read(RECORD.mirror), Evidence::Record(later));
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Record(later));
     }
 
     /// By whatever way a backup is restored: over the file, or in its place.
     #[test]
     fn a_record_that_was_put_back_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
+        let records = MirrorRecords::new(directory.path());
         let (path, backup) = (records.path(RECORD.mirror), directory.path().join("backup"));
         records.keep(&RECORD).unwrap();
         std::fs::copy(&path, &backup).unwrap();
@@ -356,27 +341,27 @@ mod tests {
                 true => drop(std::fs::copy(&backup, &path).unwrap()),
                 false => std::fs::rename(&backup, &path).unwrap(),
             }
-            assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
-            assert_eq!(left(&path, &later), Left::None);
+            assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
+            assert_eq!(records.left(&later), Left::None);
         }
         records.keep(&later).unwrap();
-        assert_eq!(records.read(RECORD.mirror), Evidence::Record(later));
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Record(later));
     }
 
     #[test]
     fn a_damaged_record_is_not_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
+        let records = MirrorRecords::new(directory.path());
         records.keep(&RECORD).unwrap();
         std::fs::write(records.path(RECORD.mirror), "{").unwrap();
-        assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
     }
 
     /// Only an older record that is trusted keeps changes from beginning.
     #[test]
     fn an_older_record_is_misleading() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
+        let records = MirrorRecords::new(directory.path());
         let next = Record {
             lineage: 5,
             ..RECORD
@@ -391,12 +376,12 @@ mod tests {
     #[test]
     fn t14_a_record_that_can_not_be_read_now_is_misleading() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = MirrorRecords::new(directory.path());
+        let records = MirrorRecords::new(directory.path());
         let path = records.path(RECORD.mirror);
         std::fs::create_dir(&path).unwrap(); // its read fails
-        assert!(matches!(read(&path), Err(Unread::Failed(_))));
+        assert!(read(&path).unwrap_err().is::<io::Error>());
         assert_eq!(records.left(&RECORD), Left::Misleading);
-        assert_eq!(records.read(RECORD.mirror), Evidence::Untrusted);
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
         std::fs::remove_dir(&path).unwrap();
         records.keep(&RECORD).unwrap();
     }
@@ -409,7 +394,6 @@ mod tests {
         records.keep(&RECORD).unwrap();
         let path = records.path(RECORD.mirror);
         let file = directory.path().join("file");
-        records.kept.clear();
         assert_eq!(
             records.left(&RECORD),
             Left::Enough,
@@ -418,11 +402,7 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         records.directory = file.join("state"); // one that can't be written: below a file
         assert_eq!(records.left(&RECORD), Left::Misleading);
-        assert_eq!(
-            left(&path, &RECORD),
-            Left::Enough,
-            "by its name it is there"
-        );
+        assert_eq!(read(&path).unwrap(), Some(RECORD), "it is there");
     }
 
     /// Its inode's number may be another file's by now.
@@ -430,15 +410,85 @@ mod tests {
     fn t14_a_record_on_a_file_system_without_times_of_birth_is_not_trusted() {
         let file = |born_ns| Inode { number: 3, born_ns };
         let kept = |file| Kept {
-            mirror: Uuid::from_bytes(RECORD.mirror.0).to_string(),
+            mirror: IdText(RECORD.mirror),
             lineage: RECORD.lineage,
             event: RECORD.event,
             in_sync: vec![0, 2],
             clean: true,
+            run: Some(IdText(RECORD.run)),
             file,
         };
-        let text = |born_ns| serde_json::to_vec(&kept(file(born_ns))).unwrap();
-        assert_eq!(record(&text(Some(9)), &file(Some(9))), Ok(RECORD));
-        assert!(record(&text(None), &file(None)).is_err());
+        let read = |born_ns| record(kept(file(born_ns)), &file(born_ns));
+        assert_eq!(read(Some(9)).unwrap(), RECORD);
+        assert!(read(None).is_err());
+    }
+
+    /// Version 1 had no run: its legs have none either.
+    #[test]
+    fn a_record_of_version_1_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = MirrorRecords::new(directory.path());
+        let path = records.path(RECORD.mirror);
+        std::fs::write(&path, "").unwrap();
+        let Inode { number, born_ns } = Inode::of(&path.metadata().unwrap());
+        let Some(born_ns) = born_ns else {
+            eprintln!(
+                "SKIP record-version-1: no times of birth in {}",
+                path.display()
+            );
+            return;
+        };
+        let text = format!(
+            "{{\"mirror\": \"{}\", \"lineage\": {}, \"event\": 12, \"in_sync\": [0, 2], \
+             \"clean\": true, \"file\": {{\"number\": {number}, \"born_ns\": {born_ns}}}}}",
+            String::from(IdText(RECORD.mirror)),
+            RECORD.lineage
+        );
+        std::fs::write(&path, text).unwrap();
+        let run = Id::default();
+        let old = Record { run, ..RECORD };
+        assert_eq!(records.evidence(RECORD.mirror), Evidence::Record(old));
+    }
+
+    /// A program that is killed while it writes leaves the old record or the new one.
+    #[test]
+    fn a_kill_while_a_record_is_written_leaves_one() {
+        const CHILD: &str = "BRAID_TEST_WRITES_RECORDS";
+        let numbered = |event| Record { event, ..RECORD };
+        if let Some(place) = std::env::var_os(CHILD) {
+            let records = MirrorRecords::new(Path::new(&place));
+            let first = read(&records.path(RECORD.mirror)).unwrap();
+            let first = first.map_or(0, |it| it.event);
+            (first + 1..).for_each(|event| records.keep(&numbered(event)).unwrap());
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let records = MirrorRecords::new(directory.path());
+        let event = || match records.evidence(RECORD.mirror) {
+            Evidence::Record(it) => it.event,
+            other => panic!("{other:?}"),
+        };
+        records.keep(&numbered(0)).unwrap();
+        let name = "run::mirrors::records::tests::a_kill_while_a_record_is_written_leaves_one";
+        for _ in 0..20 {
+            let before = event();
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args([name, "--exact"])
+                .env(CHILD, directory.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            // A reader sees whole records only, meanwhile too.
+            while read(&records.path(RECORD.mirror)).is_ok_and(|it| it.unwrap().event < before + 3)
+            {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(event() >= before);
+        }
+        // What was begun is in nothing's way.
+        std::fs::write(records.path(RECORD.mirror).with_extension("new"), "{\"mi").unwrap();
+        records.keep(&RECORD).unwrap();
+        assert_eq!(event(), RECORD.event);
     }
 }
