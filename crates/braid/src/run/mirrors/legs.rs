@@ -566,14 +566,9 @@ impl Service {
     fn new_leg(&self, volume: u16, uri: PathUri) -> Volume {
         let state = self.state();
         let mirror = &state.volumes[volume].of;
-        let left_out = || state.left_out.values().flatten();
-        let named = |leg: &str| leg_name(&mirror.name, leg);
-        let is_taken = |leg: &str| {
-            let name = named(leg);
-            state.volumes.is_named(&name) || left_out().any(|it| it.name == name)
-        };
-        let name = named(&names::made(&uri, is_taken));
-        mirror.leg_volume(name, vec![PathKeys::from(uri)])
+        let is_taken = |leg: &str| is_taken(&state, &[], &mirror.name, leg);
+        let name = names::made(&uri, is_taken);
+        mirror.leg_volume(leg_name(&mirror.name, &name), vec![PathKeys::from(uri)])
     }
 
     /// A volume of the engine for a leg, once it is ready; its name is locked.
@@ -786,8 +781,6 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
         let left_out = state.left_out.get(&number).into_iter().flatten();
         let left_out: Vec<&Volume> = left_out.collect();
         let same = |a: &Volume, b: &Volume| uri_set(&a.paths) == uri_set(&b.paths);
-        let mut names: Vec<String> = running.iter().map(|it| it.name.clone()).collect();
-        names.extend(left_out.iter().map(|it| it.name.clone()));
         for (keys, leg) in mirror.legs.iter().zip(of_file.iter().filter(is_its)) {
             if left_out.iter().any(|it| same(it, leg)) {
                 continue; // it comes when the mirror is stopped and started
@@ -796,7 +789,7 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
                 new.volumes.push(stays(it));
                 continue;
             }
-            let is_taken = |name: &str| names.contains(&leg_name(&mirror.name, name));
+            let is_taken = |leg: &str| is_taken(state, &new.volumes, &mirror.name, leg);
             let name = match keys.name.as_deref() {
                 Some(name) if is_taken(name) => bail!(
                     "volume {}: leg {}: another leg is called {name} while it is there",
@@ -806,10 +799,8 @@ pub fn name_legs(new: &mut Config, old: &Config, state: &State) -> anyhow::Resul
                 Some(name) => name.to_owned(),
                 None => names::made(&leg.paths[0].uri, is_taken),
             };
-            let name = leg_name(&mirror.name, &name);
-            names.push(name.clone());
             new.volumes.push(Volume {
-                name,
+                name: leg_name(&mirror.name, &name),
                 ..leg.clone()
             });
         }
@@ -830,6 +821,13 @@ fn of_same_file(leg: &Volume, old: &Config, mirror: &Volume) -> Volume {
         policy: keys.map_or(leg.policy, |it| it.policy),
         ..mirror.leg_volume(leg.name.clone(), paths.to_vec())
     }
+}
+
+/// Whether a leg of `mirror` that runs, is left out, or comes is called so.
+fn is_taken(state: &State, coming: &[Volume], mirror: &str, leg: &str) -> bool {
+    let name = leg_name(mirror, leg);
+    let mut others = state.left_out.values().flatten().chain(coming);
+    state.volumes.is_named(&name) || others.any(|it| it.name == name)
 }
 
 fn uri_set(paths: &[PathKeys]) -> BTreeSet<String> {
