@@ -114,7 +114,7 @@ pub fn mirror(count: u16, lineage: u64) -> MirrorConfig {
         leg_quiesce_ns: 30 * SECOND,
         hole_bytes: engine::limits::MIRROR_HOLE_BYTES,
         owner: Owner {
-            run: Id([0x77; 16]),
+            run: Id(u128::from(lineage).to_le_bytes()),
             host: Id([0x66; 16]),
             label: Label::cut("a test"),
             since_s: 1,

@@ -2,7 +2,9 @@
 //! that it has everything, and nowhere else.
 use super::place::{Place, end, kill};
 use crate::serve::process::{Process, begun, wait_until};
+use crate::tmpfs::Tmpfs;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// With which a missing leg is not waited for long.
@@ -137,6 +139,37 @@ fn t14_a_record_older_than_the_legs_starts_none() {
     end(engine);
 }
 
+/// Another host starts it with both legs, stops it without a change, and goes on with one.
+#[test]
+fn t14_a_half_that_another_host_left_behind_starts_none() {
+    let Some(place) = written() else {
+        return;
+    };
+    place.move_to("state", "ours");
+    end(place.start());
+    let engine = place.alone("b");
+    assert_eq!(place.client().write(0, 2), 0);
+    end(engine);
+    place.move_to("hidden", "b");
+    fs::remove_dir_all(place.path("state")).unwrap();
+    place.move_to("ours", "state");
+    let why = place.waits("a");
+    assert!(why.contains("another host"), "{why}");
+}
+
+/// A start and a stop leave the host able to start with either leg.
+#[test]
+fn a_mirror_that_was_not_changed_starts_with_either_leg() {
+    let Some(place) = written() else {
+        return;
+    };
+    end(place.start());
+    end(place.alone("b"));
+    place.move_to("hidden", "b");
+    end(place.start());
+    end(place.alone("a"));
+}
+
 #[test]
 fn t14_an_unclean_stop_starts_none_by_itself() {
     let Some(place) = written() else {
@@ -194,6 +227,60 @@ fn t14_changes_wait_until_their_record_is_written() {
     fs::remove_dir(&way).unwrap();
     assert_eq!(client.answer(), 0);
     assert!(!waits());
+    end(engine);
+    let engine = place.alone("b");
+    assert_eq!(place.client().read(0)[0], 2);
+    end(engine);
+}
+
+/// The old record stays, and what waits for the new one is lost nowhere.
+#[test]
+fn t14_changes_wait_while_the_state_directory_is_full() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let state = place.path("state");
+    let _ = fs::remove_dir_all(&state);
+    let disk = match Tmpfs::mount(&state, "64k") {
+        Ok(mounted) => mounted,
+        Err(reason) => {
+            eprintln!("SKIP state-disk-full: no tmpfs can be mounted: {reason}");
+            return;
+        }
+    };
+    if state.metadata().unwrap().created().is_err() {
+        eprintln!("SKIP state-disk-full: this tmpfs keeps no times of birth");
+        return;
+    }
+    place.config(SOON);
+    let mut config = fs::read_to_string(place.path("b.toml")).unwrap();
+    config += "[[volume]]\nname = \"w0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+    fs::write(place.path("b.toml"), config).unwrap();
+    place.lived(1);
+    let mut engine = place.start();
+    let set = || place.ask(&["policy", "set", "w0", "round-robin"]);
+    let before = fs::read(place.record()).unwrap();
+    let fill = disk.path().join("fill");
+    let mut file = fs::File::create(&fill).unwrap();
+    while file.write_all(&[7; 4096]).is_ok() {}
+    let mut client = place.client();
+    client.send_write(0, 2);
+    let line = engine.notes("changes wait until it can be");
+    let record = place.record();
+    for part in [record.to_str().unwrap(), "No space left"] {
+        assert!(line.contains(part), "{line}");
+    }
+    let refused = set();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{why}");
+    for part in ["cannot write", "volumes/choice-", "No space left"] {
+        assert!(why.contains(part), "{why}");
+    }
+    assert_eq!(fs::read(&record).unwrap(), before);
+    assert_eq!(place.client().read(0)[0], 1, "reads don't wait");
+    fs::remove_file(&fill).unwrap();
+    assert_eq!(client.answer(), 0);
+    assert!(set().status.success());
     end(engine);
     let engine = place.alone("b");
     assert_eq!(place.client().read(0)[0], 2);
