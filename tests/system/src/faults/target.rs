@@ -210,7 +210,16 @@ impl Target {
 /// # Errors
 /// Nobody answers, or the answer is why not.
 pub fn call(socket: &Path, method: &str, params: &Value) -> Result<Value> {
+    call_within(socket, method, params, READY)
+}
+
+/// The same, with this limit.
+///
+/// # Errors
+/// As of [`call`].
+pub fn call_within(socket: &Path, method: &str, params: &Value, limit: Duration) -> Result<Value> {
     let stream = ask(socket, method, params)?;
+    stream.set_read_timeout(Some(limit))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     let mut answer: Value = serde_json::from_str(&line)?;

@@ -121,7 +121,7 @@ impl Place {
 
     /// A file that may become a leg.
     fn new_leg(&self, random: &mut Random) -> Result<PathBuf> {
-        let path = self.path(&format!("leg-{:x}", random.next()));
+        let path = self.path(&format!("leg-{}", random.below(1 << 20)));
         File::create(&path)?.set_len(VOLUME_BYTES)?;
         Ok(path)
     }
@@ -255,10 +255,11 @@ impl Place {
     /// Files that are no legs yet become legs, and legs that the file has no more none.
     fn settle_legs(&self, keys: &Keys, legs: &[Value]) -> Result<()> {
         for leg in legs {
-            let Some(name) = leg["uri"].as_str().or(leg["name"].as_str()) else {
+            let Some(name) = leg["uri"].as_str() else {
                 continue;
             };
-            let is_wanted = keys.legs.iter().any(|it| uri(it) == name);
+            // One that is not there is known by its label, which may be the beginning.
+            let is_wanted = keys.legs.iter().any(|it| uri(it).starts_with(name));
             let (method, params) = match leg["state"].as_str() {
                 Some("unusable") if is_wanted => (
                     "mirror.add",

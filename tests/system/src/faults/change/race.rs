@@ -4,7 +4,7 @@ use super::writers::{Ledger, Writer};
 use crate::faults::nbd::{BLOCK, Client};
 use crate::faults::plan::Random;
 use crate::faults::table::Table;
-use crate::faults::target::call;
+use crate::faults::target::{call, call_within};
 use crate::faults::{Common, stop};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Clients that ask, one of them for reloads.
 const CLIENTS: u64 = 8;
+/// Longest time until a call is answered that waits for others of its volume.
+const ANSWER: Duration = Duration::from_secs(300);
 /// Verbs of another volume that are answered while one waits for I/O.
 const BESIDE: u32 = 5;
 
@@ -45,7 +47,7 @@ impl Race {
     /// There is none.
     fn ask(&self, method: &str, params: &Value) -> Result<Option<Value>> {
         let begun = Instant::now();
-        let answer = call(&self.socket, method, params);
+        let answer = call_within(&self.socket, method, params, ANSWER);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = sums.entry(method.to_owned()).or_default();
         sum.longest = sum.longest.max(begun.elapsed());
