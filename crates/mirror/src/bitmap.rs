@@ -138,6 +138,29 @@ impl Bitmap {
             .map(|(at, word)| at as u64 * 64 + u64::from(word.trailing_zeros()))
     }
 
+    /// All set regions from `first` on.
+    pub fn iter_from(&self, first: u64) -> impl Iterator<Item = u64> {
+        core::iter::successors(self.next(first), |region| self.next(region + 1))
+    }
+
+    /// All set regions.
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
+        self.iter_from(0)
+    }
+
+    /// All set regions of page `index`.
+    pub fn iter_page(&self, index: usize) -> impl Iterator<Item = u64> {
+        let first = index as u64 * PAGE_REGIONS;
+        let regions = self.iter_from(first);
+        regions.take_while(move |region| *region < first + PAGE_REGIONS)
+    }
+
+    /// Clears page `index`.
+    pub fn clear_page(&mut self, index: usize) {
+        let words = self.words.iter_mut().skip(index * WORDS).take(WORDS);
+        words.for_each(|word| *word = 0);
+    }
+
     /// The first set region of page `index` from `region` on.
     pub fn next_of_page(&self, index: usize, region: u64) -> Option<u64> {
         let first = index as u64 * PAGE_REGIONS;

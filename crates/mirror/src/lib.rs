@@ -1,19 +1,18 @@
-//! What a mirror is on its legs: superblocks, the map of intents, and what several legs that are
-//! brought together come to.
+//! A mirror: its format on the legs, its assembly, its owner, and its state machine.
 //!
-//! * [`superblock`]: the bytes that say what a leg is; [`copies`]: the two of them on a leg
-//! * [`history`]: which states came after which, so that parted halves are told from late ones
-//! * [`events`]: the events in a mirror's life, as changes of its superblock
-//! * [`bitmap`]: which regions may differ between legs
-//! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
-//! * [`ownership`]: which engine owns it: one machine from the first read to the release
-//! * [`layout`]: where all of it lies, and what legs of unlike sizes come to
-//! * [`dispose_leg`]: what becomes of an I/O that a leg has ended
-//! * [`assembly`]: which of the legs given have every acknowledged write, and what the others lack
+//! * [`superblock`]: a leg's superblock, in bytes; [`copies`]: the two copies of it on a leg
+//! * [`history`]: the order of generations, by which diverged halves are told from stale legs
+//! * [`events`]: the changes of a superblock
+//! * [`bitmap`]: regions that may differ between legs
+//! * [`machine`]: the mirror while it runs
+//! * [`ownership`]: which engine owns the mirror, from the first read to the release
+//! * [`layout`]: offsets on a leg, and the geometry for legs of unlike sizes
+//! * [`dispose_leg`]: the disposition of an I/O that a leg has ended
+//! * [`assembly`]: which of the given legs have every acknowledged write, and what the others lack
 //!
 //! # Contract
-//! Bytes in, facts out: nothing here reads or writes a leg. What is read from a leg is hostile
-//! until it was parsed. The format is format.md; guarantees are in docs/mirrors.md.
+//! Bytes in, facts out: nothing here reads or writes a leg. Bytes of a leg are hostile until they
+//! are parsed. format.md has the format, docs/mirrors.md the guarantees.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,45 +1,39 @@
-//! A mirror while it runs: what goes to which leg, and when an I/O is acknowledged; for whoever
-//! moves the bytes.
+//! State machine of a mirror that runs: routes I/O to legs, and acknowledges it.
 //!
-//! * `leg`: state of each leg; `legs`: sets of legs, and what they were given
-//! * `io`: writes and flushes of users; [order](block::order): which of them wait; `read`: reads
-//! * `leaving`: what a leg still has that has left; `unverified`: what the last one may execute
-//!   late
-//! * `dirty_log`: pages of the bitmap, and when intents are forgotten
-//! * `commit`: superblocks: what is said of the mirror, who leaves; `heartbeat`: that its owner
-//!   lives, for [`ownership`](super::ownership); `confirmed`: legs put back to an older state;
-//!   `outputs`: which of them may be polled meanwhile
+//! * `leg`: state of each leg; `legs`: sets of legs, tickets, rounds
+//! * `io`: writes and flushes; [order](block::order): overlapping ones; `read`: reads
+//! * `leaving`: the rest of a leg that has left; `unverified`: late writes of the last one
+//! * `dirty_log`: pages of the bitmap, and when dirty bits are cleared
+//! * `commit`: superblock updates; `confirmed`: legs put back to an older state; `heartbeat`:
+//!   heartbeats and leases; `outputs`: which outputs may be polled without a lease
 //! * `startup`: states from an assembly to the first change; `lifecycle`: these, and the clean stop
-//! * `accept`: what the last leg in sync has lost, once
-//!   a user accepts that
-//! * `returns`: legs that return; `rebuild`: until they have everything; `missed`: what each lacks;
-//!   `spare`: legs that wait, and are read as the last resort
-//! * `change`: legs that are added and removed
-//! * `grow`: a larger size
-//! * `bad`: blocks that a leg could not write
-//! * `copy`: what is read from one leg and written to others, under a lock
-//! * `pace`: how fast that may be; `check`: all copies compared
-//! * `types`: what it is asked, and what it says; `planted`: mistakes that its tests must find
+//! * `accept`: a user accepts what the last leg in sync has lost; `loss`: lost caches
+//! * `returns`: legs that return; `rebuild`: until they are in sync; `missed`: regions each lacks;
+//!   `spare`: stale legs, read as the last resort
+//! * `change`: legs that are added and removed; `grow`: a larger size; `bad`: unwritable blocks
+//! * `copy`: copies between legs under a lock; `resync`: diverged regions; `pace`: the speed of
+//!   copies; `check`: comparison of all legs
+//! * `types`: requests, outputs, news; `planted`: planted bugs
 //!
 //! # Contract
 //! [`submit`](Mirror::submit), then [`poll_output`](Mirror::poll_output) until `None`, as after
 //! every other call; every [`Output`] with a ticket ends once, by
-//! [`handle_done`](Mirror::handle_done) or what it names. Pages and superblocks are taken when
-//! their output is polled, and are durable when it ends well. A write goes to the legs when its
-//! intents are durable on all legs in sync, and overlapping ones go in the order in which they came
-//! (T46). It is acknowledged when every leg that is in sync *as the legs say it* has it: one that
-//! failed it leaves first, durably (T14). The last leg in sync never leaves (T45): where all of
-//! them fail, the first one stays, and the I/O fails; for what it may yet execute of that
-//! ([`may_be_late`](Mirror::may_be_late)) changes wait (T9). A flush goes to all (T13). Of what a
-//! leg has that leaves, only its own reads are waited for: a change may end before a ticket of it,
-//! which still has the caller's memory (T10). The leg returns when all its tickets have ended (T9).
+//! [`handle_done`](Mirror::handle_done) or the function its variant names. Pages and superblocks
+//! are encoded when their output is polled, and are durable when it ends well. A write goes to the
+//! legs when its dirty bits are durable on all legs in sync; overlapping writes go in order of
+//! submission (T46). It is acknowledged when every leg that is in sync *by a committed superblock*
+//! has it: a leg that failed it leaves first, durably (T14). The last leg in sync never leaves
+//! (T45): where all of them fail, the first one stays, and the I/O fails; changes wait for what
+//! that leg may still execute ([`may_be_late`](Mirror::may_be_late), T9). A flush goes to all legs
+//! (T13). Of a leg that leaves, only its reads are waited for: a change may end before its ticket,
+//! which keeps the caller's memory (T10). The leg returns when all its tickets have ended (T9).
 //!
 //! # Limits
-//! As many I/Os as at construction ([`Full`](block::Full) retires nothing, T6), each on at
-//! most [`LEGS_MAX`](crate::limits::LEGS_MAX) legs; nothing is allocated for one. Memory: an eighth
-//! of a byte per region a few times over, once more per leg that is away, and twice per leg that is
-//! being rebuilt. A read of a region that is to be made alike waits for all of it. One machine has
-//! the whole mirror, on one core (T46).
+//! As many I/Os as at construction ([`Full`](block::Full) retires nothing, T6), each on at most
+//! [`LEGS_MAX`](crate::limits::LEGS_MAX) legs; nothing is allocated for one. Memory: an eighth of a
+//! byte per region a few times, once more per missing leg, twice per leg that is being rebuilt. A
+//! read of a diverged region waits until all of it is resynced. One machine has the whole mirror,
+//! on one core (T46).
 use super::bitmap::PAGE_BYTES;
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
@@ -109,12 +103,12 @@ use spare::Spare;
 use startup::Startup;
 use unreadable::Unreadable;
 
-/// What the user wants to be otherwise, until it is said.
+/// Changes that users ordered and that are not committed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
     properties: Option<Properties>,
     name: Option<Name>,
-    /// Legs that are to be the mirror's, and that are not any more.
+    /// Legs that are being added, and removed.
     adding: Legs,
     removing: Legs,
     growth: Option<Growth>,
@@ -148,16 +142,16 @@ pub struct Mirror {
     /// Until then the last leg in sync may execute what it has failed, ns; 0: it does not.
     unverified_until_ns: u64,
     log: DirtyLog,
-    /// By number; `None`: it has ended, which its user was not told yet.
+    /// By number; `None`: it has ended, and its end was not polled yet.
     slots: SlotMap<Option<Slot>>,
-    /// Of changes and of pieces that jobs copy.
+    /// Order of changes and of pieces that jobs copy.
     order: ChangeOrder,
     is_releasing: bool,
-    /// Regions that legs in sync may have differently.
+    /// Regions in which legs in sync may differ.
     diverged: Diverged,
     copies: Copies,
     unreadable: Unreadable,
-    /// Until then it is not said again that a spare was read.
+    /// A read of a spare is not reported again until then.
     rescue_reported_until_ns: u64,
     bad: Bad,
     check: Option<Check>,
@@ -197,7 +191,7 @@ impl Mirror {
         self.legs.in_sync().has(leg) || self.legs.rebuilding().has(leg)
     }
 
-    /// What is known of a leg.
+    /// Returns the facts about a leg.
     pub fn facts(&self, leg: u8) -> Option<LegFacts> {
         let it = self.legs.get(leg)?;
         let cut = it.cut().filter(|_| self.legs.last_in_sync() == Some(leg));
@@ -225,12 +219,12 @@ impl Mirror {
         })
     }
 
-    /// Whether somebody else has the mirror, or has had it since we last looked.
+    /// Whether another owner has, or has had, the mirror.
     pub fn has_lost_ownership(&self) -> bool {
         self.ownership.is_lost()
     }
 
-    /// Who has the mirror instead of us, where that is known.
+    /// Returns the other owner of the mirror, where it is known.
     pub fn foreign_owner(&self) -> Option<Owner> {
         match self.ownership.state() {
             State::Lost(other) => *other,
@@ -238,12 +232,12 @@ impl Mirror {
         }
     }
 
-    /// Regions that legs in sync may have differently, and are made alike.
+    /// Returns how many regions of legs in sync may differ; they are resynced.
     pub fn diverged(&self) -> u64 {
         self.diverged.len()
     }
 
-    /// Fills `bytes` with these pages of the intents.
+    /// Fills `bytes` with these pages of the bitmap.
     pub fn encode_pages(&self, pages: Pages, bytes: &mut [u8], crc32c: Crc32c) {
         let numbers = pages.first..pages.first + pages.count;
         for (index, page) in numbers.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
@@ -252,12 +246,12 @@ impl Mirror {
         }
     }
 
-    /// What is being written to a leg.
+    /// Returns the bytes of the superblock that is being written to a leg.
     pub fn encode_superblock(&self, leg: u8, copy: u8, crc32c: Crc32c) -> [u8; SUPERBLOCK_BYTES] {
         self.written(&self.legs[leg]).encode(copy, crc32c)
     }
 
-    /// What is to be done next.
+    /// Returns the next output.
     pub fn poll_output(&mut self, now_ns: u64) -> Option<Output> {
         self.at(now_ns);
         self.turns(now_ns);
@@ -273,13 +267,13 @@ impl Mirror {
         output
     }
 
-    /// What a leg was given has ended.
+    /// Ends a ticket.
     pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
         self.ended(ticket, now_ns);
         let outcome = match self.is_behind_cut(ticket) {
             true => Outcome::CutShort,
-            // What is asked of a leg lies inside of it: it is, or was, smaller than the mirror
-            // needs (T50). Where a flush or a heartbeat ends tells nothing of that.
+            // A request lies inside of the leg: that one is, or was, smaller than the mirror needs
+            // (T50). The end of a flush or a heartbeat doesn't show that.
             false if outcome == Outcome::PastEnd && !self.is_flush_or_heartbeat(ticket) => {
                 Outcome::CutShort
             }
@@ -288,17 +282,17 @@ impl Mirror {
         if outcome == Outcome::PathError && self.ask_again(ticket) {
             return;
         }
-        self.ended_so(ticket, outcome);
+        self.apply_outcome(ticket, outcome);
     }
 
-    /// What becomes of that.
-    fn ended_so(&mut self, ticket: Ticket, outcome: Outcome) {
+    /// Applies the outcome of a ticket to its work.
+    fn apply_outcome(&mut self, ticket: Ticket, outcome: Outcome) {
         let leg = ticket.leg;
         if outcome == Outcome::CutShort {
-            self.is_cut_short(leg);
+            self.note_cut_short(leg);
         }
         if outcome == Outcome::Erased {
-            self.is_erased(leg);
+            self.note_erased(leg);
         }
         self.flush_failed(ticket, outcome);
         match ticket.work {
@@ -318,7 +312,7 @@ impl Mirror {
         }
     }
 
-    /// What a leg's superblocks say.
+    /// Ends a read of a leg's superblocks.
     pub fn handle_superblocks(
         &mut self,
         ticket: Ticket,
@@ -334,7 +328,7 @@ impl Mirror {
         }
     }
 
-    /// What these pages of a leg say.
+    /// Ends a read of these pages of a leg.
     pub fn handle_pages(&mut self, ticket: Ticket, bytes: &[u8], crc32c: Crc32c, now_ns: u64) {
         let leg = self.ended(ticket, now_ns);
         if let Work::ReadPages(first) = ticket.work {
@@ -342,7 +336,7 @@ impl Mirror {
         }
     }
 
-    /// What was compared is the same, or differs inside of a range.
+    /// Ends a comparison: the range that differs, if one does.
     pub fn handle_compared(&mut self, ticket: Ticket, differs: Option<Range>, now_ns: u64) {
         let leg = self.ended(ticket, now_ns);
         if let Work::Copy(job) = ticket.work {
@@ -350,7 +344,7 @@ impl Mirror {
         }
     }
 
-    /// Background copies are as fast from now on.
+    /// Sets the speed of background copies.
     pub fn set_speed(&mut self, speed: Speed, now_ns: u64) {
         self.at(now_ns);
         self.config.speed = speed;
@@ -358,12 +352,12 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Bytes per second that may be copied in the background now.
+    /// Returns the rate of background copies, bytes per second.
     pub fn rate(&self) -> u64 {
         self.copies.pace.rate()
     }
 
-    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
+    /// Handles the time of [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.turn(now_ns);
     }
@@ -387,7 +381,7 @@ impl Mirror {
         ticket.leg
     }
 
-    /// A ticket for something that a leg is given now.
+    /// Returns a ticket for work that a leg is given now.
     fn ticket(&mut self, leg: u8, work: Work) -> Ticket {
         self.legs[leg].in_flight += 1;
         Ticket { leg, work }
@@ -397,7 +391,7 @@ impl Mirror {
         self.outputs.push_back(Output::News(news));
     }
 
-    /// Flushes several legs; the round of it.
+    /// Flushes several legs. Returns the round.
     fn flush_all(&mut self, legs: Legs, work: Work) -> Round {
         for leg in legs.iter() {
             let ticket = self.ticket(leg, work);
@@ -406,8 +400,8 @@ impl Mirror {
         Round::of(legs)
     }
 
-    /// A leg has ended its part of a flush; the round once all legs have, and those that failed it
-    /// have left.
+    /// Ends the part of a leg in a flush. Returns the round once all legs have ended, and those
+    /// that failed it have left.
     fn flush_ended(
         &mut self,
         flush: impl FnOnce(&mut Self) -> &mut Option<Round>,
@@ -432,7 +426,7 @@ impl Mirror {
 
     /// The bytes of a region.
     fn bytes_of(&self, region: u64) -> Range {
-        // A larger size that is just being said is nobody's yet.
+        // A larger size that is not committed yet is not used.
         let geometry = &self.committed.geometry;
         let start = region << geometry.region_shift;
         let end = start.saturating_add(1 << geometry.region_shift);

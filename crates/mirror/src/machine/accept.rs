@@ -112,7 +112,7 @@ impl Mirror {
         }
         let clear_at_ns = self.now_ns.saturating_add(self.config.clear_after_ns);
         self.log.clear_by(clear_at_ns);
-        self.differ(range);
+        self.mark_diverged(range);
     }
 
     /// When an acceptance is tried again, ns.

@@ -87,7 +87,7 @@ impl Bad {
     }
 
     /// The leg's blocks count as bad again.
-    fn unheal(&mut self, leg: u8) -> bool {
+    pub fn unheal(&mut self, leg: u8) -> bool {
         let mut now = Some(self.now.retained(|it| it.slot != leg));
         for range in self.kept.of(leg, Unwritten) {
             now = now.and_then(|it| it.with(leg, Unwritten, range.first, range.end()));
@@ -186,7 +186,7 @@ impl Mirror {
         let with = |it: &BadBlocks| it.with(leg, Unwritten, first, end);
         let (kept, now) = (with(&self.bad.kept), with(&self.bad.now));
         let (Some(kept), Some(now)) = (kept, now) else {
-            return self.is_full(leg, range);
+            return self.note_full(leg, range);
         };
         let ranges = kept.of(leg, Unwritten).count();
         let blocks = kept.of(leg, Unwritten).map(|it| u64::from(it.blocks));
@@ -194,10 +194,10 @@ impl Mirror {
         let fits = kept.iter().count() <= RANGES_MAX && ranges <= self.config.bad_ranges;
         let fits = fits && bytes <= self.config.bad_bytes;
         if !known && !fits {
-            return self.is_full(leg, range);
+            return self.note_full(leg, range);
         }
         if !known {
-            self.is_fresh(leg, range);
+            self.note_fresh(leg, range);
         }
         (self.bad.kept, self.bad.now) = (kept, now);
         // What the flush under way covers it does not.
@@ -212,7 +212,7 @@ impl Mirror {
     }
 
     /// A leg gets bad blocks: the others are to flush what they have there.
-    fn is_fresh(&mut self, leg: u8, range: Range) {
+    fn note_fresh(&mut self, leg: u8, range: Range) {
         let (first, end) = self.touched(range);
         let before = self.bad.now;
         self.bad.settled = self.bad.settled.both(&before);
@@ -232,7 +232,7 @@ impl Mirror {
         }
     }
 
-    fn is_full(&mut self, leg: u8, range: Range) -> Recorded {
+    fn note_full(&mut self, leg: u8, range: Range) -> Recorded {
         self.legs[leg].bad_full = Some(range);
         Recorded::Full
     }
@@ -442,7 +442,12 @@ impl Mirror {
             self.settle();
         } else {
             self.bad.pause_ns = self.now_ns.saturating_add(PAUSE_NS);
-            self.end_healing(round.outcome.unwrap_or(Outcome::PathError));
+            // The last leg in sync can't flush: I/O that waits for that fails.
+            let outcome = round.outcome.unwrap_or(Outcome::PathError);
+            self.finish_where(outcome, |it, slot| {
+                let waits = slot.phase == Phase::Leaving && slot.request.reads().is_none();
+                waits && it.waits_for_record(slot)
+            });
         }
         self.propose();
         self.resume_waiting();
@@ -481,7 +486,7 @@ impl Mirror {
                 }
             }
             if any {
-                self.differ(self.bytes_in(lost));
+                self.mark_diverged(self.bytes_in(lost));
             }
         }
     }
@@ -514,19 +519,6 @@ impl Mirror {
             }
         }
         self.bad.kept = kept.unwrap_or(self.bad.kept);
-    }
-
-    /// The last leg in sync can't flush: what waits for that fails.
-    fn end_healing(&mut self, outcome: Outcome) {
-        for id in 0..self.config.ios as u32 {
-            let Some(slot) = self.io(id) else {
-                continue;
-            };
-            let waits = slot.phase == Phase::Leaving && slot.request.reads().is_none();
-            if waits && self.waits_for_record(&slot) {
-                self.finish(id, outcome);
-            }
-        }
     }
 
     /// The record of an event: of legs that are the mirror's, and with what legs have that leave.
@@ -644,11 +636,6 @@ impl Mirror {
         if let Some((range, _)) = self.without_any_copy() {
             self.news(News::NoCopy(leg, range));
         }
-    }
-
-    /// The last leg in sync may have lost what it had not flushed.
-    pub(super) fn bad_again(&mut self, leg: u8) {
-        self.bad.unheal(leg);
     }
 
     /// A leg is about to get every write again: regions in which it has bad blocks are copied to

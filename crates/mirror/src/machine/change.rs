@@ -172,7 +172,7 @@ impl Mirror {
     }
 
     /// An event has happened: who was added or removed in it.
-    pub(super) fn legs_changed(&mut self) {
+    pub(super) fn commit_leg_changes(&mut self) {
         let said: Legs = self.state.entries().map(|it| it.0).collect();
         for leg in self.changes.removing.without(said).iter() {
             self.changes.removing.remove(leg);

@@ -108,7 +108,7 @@ impl Mirror {
             check.report.changed |= check.legs.is_some_and(|legs| legs.has(leg));
         }
         if self.checked_from().has(leg) {
-            self.tell_check();
+            self.finish_check();
         }
     }
 
@@ -124,7 +124,7 @@ impl Mirror {
     /// The check ends as it is.
     pub fn end_check(&mut self, now_ns: u64) {
         self.at(now_ns);
-        self.tell_check();
+        self.finish_check();
     }
 
     /// What the check has found so far, or what the last one found.
@@ -137,19 +137,15 @@ impl Mirror {
 
     /// Whether it is a check that has this copy buffer.
     pub fn is_checked_by(&self, copy: u8) -> bool {
-        let job = self
-            .copies
-            .jobs
-            .get(usize::from(copy))
-            .and_then(Option::as_ref);
+        let job = self.copies.job(copy);
         job.is_some_and(|job| job.kind == Kind::Check)
     }
 
-    pub(super) fn checks(&self) -> bool {
+    pub(super) fn is_checking(&self) -> bool {
         self.check.is_some_and(|check| !check.paused)
     }
 
-    fn tell_check(&mut self) {
+    fn finish_check(&mut self) {
         if let Some(check) = self.check.take() {
             self.report = check.report;
             self.news(News::Checked);
@@ -163,7 +159,7 @@ impl Mirror {
         let check = self.check.as_mut().filter(|check| !check.paused)?;
         if up.count() < 2 {
             check.report.alone = true;
-            self.tell_check();
+            self.finish_check();
             return None;
         }
         let legs = *check.legs.get_or_insert(up);
@@ -177,7 +173,7 @@ impl Mirror {
             if !self.copies.jobs.iter().flatten().any(checks) {
                 check.report.complete = true;
                 check.report.changed |= up != legs;
-                self.tell_check();
+                self.finish_check();
             }
             return None;
         }

@@ -230,7 +230,7 @@ impl Mirror {
         self.legs.get(slot).is_some_and(Leg::is_void)
     }
 
-    /// The state of a leg that leaves: one whose contents are void lacks everything.
+    /// Returns the state with a leg that leaves: a void one lacks everything.
     fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
         let emptied = self.is_nothing(slot).then(|| left.emptied(slot)).flatten();
         emptied.map_or(left, |emptied| Superblock {
@@ -285,7 +285,7 @@ impl Mirror {
         }
     }
 
-    /// The same; those that have left get nothing any more.
+    /// Writes superblocks that are due; legs that have left get none.
     pub(super) fn write_due(&mut self) {
         let gone = self.update.due().without(self.legs.writable());
         for leg in gone.iter() {
@@ -305,7 +305,7 @@ impl Mirror {
         if outcome.is_done() {
             let it = &mut self.legs[leg];
             it.committed = it.proposed;
-            it.is_marked();
+            it.note_marked();
             it.copy = 1 - it.copy;
             if let Some(stale) = it.stale_mut() {
                 stale.fresh = None;
@@ -330,12 +330,12 @@ impl Mirror {
                         .set(StartState::FirstGeneration { is_proposed });
                 }
                 if round.failed.iter().any(|leg| self.legs.in_sync().has(leg)) {
-                    self.is_broken(Round::default());
+                    self.set_update_broken(Round::default());
                 }
             }
             Stage::First | Stage::Join => self.stage_written(stage, round),
             Stage::Others | Stage::Second => {
-                // What was accepted after the first copies were written is on the others.
+                // An acceptance after the first copies were written is on the others.
                 self.cut_committed();
                 self.leave(round);
                 if well && stage == Stage::Others {
@@ -350,7 +350,7 @@ impl Mirror {
     /// A stage was written: to the legs that were in sync, or to those that become it.
     fn stage_written(&mut self, stage: Stage, round: Round) {
         if stage == Stage::First && round.done.is_empty() {
-            return self.is_broken(round);
+            return self.set_update_broken(round);
         }
         if !round.failed.is_empty() {
             return self.leave(round);
@@ -360,7 +360,7 @@ impl Mirror {
         if stage == Stage::First && !joined.is_empty() {
             return self.write_state(joined, Stage::Join);
         }
-        self.has_committed(in_sync, joined);
+        self.commit(in_sync, joined);
         let others = self.updated_legs().without(self.legs.in_sync());
         let (legs, stage) = match others.is_empty() {
             true => (self.legs.in_sync(), Stage::Second),
@@ -370,8 +370,8 @@ impl Mirror {
         self.resume_waiting();
     }
 
-    /// Commits the event: what waited for it goes on.
-    fn has_committed(&mut self, in_sync: Legs, joined: Legs) {
+    /// Commits the generation: changes that waited for it go on.
+    fn commit(&mut self, in_sync: Legs, joined: Legs) {
         self.required = in_sync;
         let bytes = self.committed.geometry.bytes;
         *self.committed = self.state;
@@ -387,8 +387,8 @@ impl Mirror {
         }
         self.cut_committed();
         self.settle_loss();
-        self.legs_changed();
-        self.has_grown(bytes);
+        self.commit_leg_changes();
+        self.note_grown(bytes);
         if matches!(self.startup.state(), StartState::FirstGeneration { .. }) {
             self.startup.set(StartState::WritingBitmaps);
             self.begin_write_all();
@@ -397,7 +397,7 @@ impl Mirror {
     }
 
     /// No leg could take the proposal: changes fail until one can.
-    fn is_broken(&mut self, round: Round) {
+    fn set_update_broken(&mut self, round: Round) {
         self.update.retry_at_ns = self.now_ns + RETRY_NS;
         self.loss.tries = self.loss.tries.wrapping_add(1);
         if !self.update.is_broken() {

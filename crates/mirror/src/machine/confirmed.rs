@@ -14,7 +14,7 @@ use block::Outcome;
 
 impl Leg {
     /// A superblock of ours is durable on it.
-    pub(super) fn is_marked(&mut self) {
+    pub(super) fn note_marked(&mut self) {
         if self.marked_from == 0 {
             self.marked_from = self.committed.sequence;
         }
@@ -22,7 +22,7 @@ impl Leg {
 }
 
 impl Mirror {
-    /// What is being written to a leg.
+    /// Returns the superblock that is being written to a leg.
     pub(super) fn written(&self, leg: &Leg) -> Superblock {
         match self.ownership.leases.heartbeat(leg.committed.slot) {
             Heartbeat::Writing { sequence, .. } => Superblock {
@@ -39,9 +39,9 @@ impl Mirror {
         }
     }
 
-    /// What a leg may say by `next` of all others that are in sync by that: none of them shows a
-    /// lower mark any more, unless it is put back to an older state (T50). What it has said of the
-    /// same legs stays true: who begins anew has read nothing yet, and must not forget it.
+    /// Returns the lowest sequence that `next` may confirm of all other legs in sync: none of them
+    /// shows a lower mark any more, unless it is put back to an older state (T50). An earlier
+    /// confirmation of the same legs stays valid: a new owner has read nothing yet.
     pub(super) fn confirmed_by(&self, leg: &Leg, next: &Superblock) -> u64 {
         let id = |of: &Superblock, slot: u8| of.legs[usize::from(slot)].map(|it| it.id);
         let others = || next.in_sync().filter(|&it| it != leg.committed.slot);
@@ -59,7 +59,7 @@ impl Mirror {
 
     /// A leg that shows an older record than it once did was put back to an older state: it leaves,
     /// and all of it is copied when it returns (T50). The last one in sync stays.
-    pub(super) fn advance_put_back(&mut self, leg: u8, found: &Superblock) {
+    pub(super) fn check_put_back(&mut self, leg: u8, found: &Superblock) {
         let is_last = self.legs.last_in_sync() == Some(leg);
         if !is_last && found.sequence < self.legs[leg].confirmed {
             self.void_leg(leg, Outcome::MediaError);

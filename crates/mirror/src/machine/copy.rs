@@ -1,15 +1,14 @@
-//! What is read from one leg and written to others: made alike, rebuilt, repaired, compared.
+//! Copies of pieces between legs: resync, rebuild, repair, check.
 //!
 //! # Contract
-//! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
-//! writes of users, and they among it, so what is written is what was there when it was read (T5,
-//! T46). Where a leg can't read, another one does; where none in sync can, for a rebuild or to
-//! mend, one that is being rebuilt and does not lack it (`missed`), or else one that waits
-//! (`spare`). Where none can, the piece is cut, at last into blocks, and what remains is lost:
-//! said, and its intent kept. A piece that a leg has which is about to return is left until then,
-//! and reported as lost only if it can't be read afterwards. Reads that wait go before mending,
-//! that before making alike, that before rebuilding and checking; the first two at once, the others
-//! as the pace allows.
+//! Each piece fits a copy buffer and is locked: it takes its turn among the writes of users, so the
+//! data that are written are those that were read (T5, T46). A piece that one leg can't read is
+//! read from another; where none in sync can, a rebuild or repair reads a leg that is being rebuilt
+//! and does not lack it (`missed`), or a stale one (`spare`). Where none can, the piece is cut, at
+//! last into blocks; the rest is lost: reported, and its dirty bit stays. A piece that a returning
+//! leg has is left until then, and reported as lost only if it can't be read afterwards. Order:
+//! reads that wait, repairs, resync, rebuilds and checks; the first two at once, the others as the
+//! pace allows.
 //!
 //! # Limits
 //! [`CUTS_MAX`] pieces of a job are cut into blocks. One job less than there are buffers, and as
@@ -27,7 +26,7 @@ use alloc::vec::Vec;
 use block::Outcome;
 use block::Range;
 
-/// Media rarely mend themselves; who looks after them may.
+/// Pause before lost regions are read again, ns: media rarely recover by themselves.
 const LOST_PAUSE_NS: u64 = 600_000_000_000;
 /// Ranges that wait to be repaired.
 const REPAIRS_MAX: usize = 64;
@@ -48,7 +47,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// For its turn.
+    /// It waits for its turn.
     Lock,
     Read,
     Compare,
@@ -66,7 +65,7 @@ pub(super) struct Copies {
     pub places: Vec<Option<block::order::Ticket>>,
     /// Ranges of legs that are to be rewritten from another leg, oldest first.
     pub repairs: VecDeque<(u8, Range)>,
-    /// There is nothing to be copied, until something wakes it.
+    /// Nothing is to be copied, until something wakes it.
     pub idle: bool,
     /// No copy begins before that, ns.
     pub pause_ns: u64,
@@ -85,6 +84,11 @@ impl Copies {
             pace: Pace::new(speed, now_ns),
         }
     }
+
+    /// The job that has this buffer.
+    pub fn job(&self, buffer: u8) -> Option<&Job> {
+        self.jobs.get(usize::from(buffer))?.as_ref()
+    }
 }
 
 /// A copy job.
@@ -99,23 +103,23 @@ pub(super) struct Job {
     /// How many pieces were cut into blocks.
     cuts: u8,
     pub step: Step,
-    /// Who is reading it.
+    /// The leg that is reading it.
     pub asked: u8,
     /// Legs that have left, and still have its buffer (T10).
     pub late: Legs,
     /// Legs that could not read the piece.
     tried: Legs,
-    /// Who could.
+    /// The leg that could.
     pub source: u8,
-    /// Nobody could, and not for the medium's sake.
+    /// No leg could, and some for another reason than the medium.
     unreachable: bool,
-    /// Who is rebuilt.
+    /// The legs that are rebuilt.
     pub targets: Legs,
     pub round: Round,
     /// Something of it is lost, or was written.
     pub lossy: bool,
     wrote: bool,
-    /// It is to be done again from the beginning.
+    /// It is repeated from the beginning.
     pub anew: bool,
 }
 
@@ -132,7 +136,7 @@ impl Job {
 }
 
 impl Mirror {
-    /// Gives out the copies that may begin now.
+    /// Starts the copies that may begin now.
     pub(super) fn start_copies(&mut self) {
         self.advance_resync_flush();
         self.copies.idle = false;
@@ -183,7 +187,7 @@ impl Mirror {
         (!kept || free.next().is_some()).then_some(first)
     }
 
-    /// What the job of this number does.
+    /// Returns the kind and range of the next copy of a job.
     fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
             return Some((Kind::Resync(region), self.bytes_of(region)));
@@ -196,12 +200,9 @@ impl Mirror {
         if self.now_ns < self.copies.pause_ns || !self.copies.pace.allows(self.now_ns, running) {
             return None;
         }
-        let mut diverged = self.diverged.next_uncopied(0);
-        while let Some(region) = diverged
-            && self.is_copied_now(region)
-        {
-            diverged = self.diverged.next_uncopied(region + 1);
-        }
+        let mut uncopied = self.diverged.uncopied();
+        let diverged = uncopied.find(|&region| !self.is_copied_now(region));
+        drop(uncopied);
         let (kind, range) = match diverged {
             Some(_) if self.legs.in_sync().count() < 2 => {
                 self.copies.idle = true;
@@ -227,7 +228,8 @@ impl Mirror {
 
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
-        let idle = self.diverged.is_empty() && self.legs.rebuilding().is_empty() && !self.checks();
+        let idle =
+            self.diverged.is_empty() && self.legs.rebuilding().is_empty() && !self.is_checking();
         let full = self.free_job().is_none();
         if self.flushes_alone_later() {
             return self.copies.pause_ns;
@@ -240,7 +242,7 @@ impl Mirror {
         self.copies.pause_ns.max(self.copies.pace.next_at())
     }
 
-    /// A region that a read waits for, and nobody copies yet.
+    /// Returns a region that a read waits for, and that no job copies yet.
     fn waited_for(&self) -> Option<u64> {
         if self.diverged.is_empty() || self.legs.in_sync().count() < 2 {
             return None;
@@ -277,7 +279,7 @@ impl Mirror {
         self.legs.rebuilding().iter().filter(lacks).collect()
     }
 
-    /// What `leg` could not read is to be rewritten.
+    /// Queues a range for repair that `leg` could not read.
     pub(super) fn repair(&mut self, leg: u8, range: Range) {
         let known = self.copies.repairs.contains(&(leg, range));
         if self.legs.in_sync().has(leg)
@@ -297,8 +299,8 @@ impl Mirror {
         self.legs.in_sync().has(leg) && others()
     }
 
-    /// Legs that may be read where none in sync can give the piece of a job. What is made alike is
-    /// only read from a leg in sync: what was read there before must stay (T51).
+    /// Legs that may be read where none in sync can give the piece of a job. A resync reads legs in
+    /// sync only: data that were read before must stay (T51).
     fn spares_of(&self, job: &Job, but: Legs) -> Legs {
         match job.kind {
             Kind::Rebuild(_) | Kind::Repair(_) => self.spares(job.piece, but),
@@ -306,7 +308,7 @@ impl Mirror {
         }
     }
 
-    /// Whether what a leg that is not in sync has given of the piece of a job may be used.
+    /// Whether a leg that is not in sync is a valid source for the piece of a job.
     fn counts_as_spare(&self, job: &Job, leg: u8) -> bool {
         let reads_spares = matches!(job.kind, Kind::Rebuild(_) | Kind::Repair(_));
         let spares = || {
@@ -319,11 +321,7 @@ impl Mirror {
     /// Whether zeroes that the copy in this buffer writes may become holes: all that it writes is
     /// flushed before it counts, and is no sector that is rewritten for its own sake.
     pub fn may_leave_holes(&self, copy: u8) -> bool {
-        let job = self
-            .copies
-            .jobs
-            .get(usize::from(copy))
-            .and_then(Option::as_ref);
+        let job = self.copies.job(copy);
         job.is_some_and(|job| matches!(job.kind, Kind::Resync(_) | Kind::Rebuild(_)))
     }
 
@@ -413,7 +411,7 @@ impl Mirror {
         let job = *self.expect_job(number);
         let spares = self.spares_of(&job, job.tried);
         let from = up.without(job.tried);
-        // Who is to be repaired is asked last: it may read by now what nobody else can.
+        // The leg that is repaired is read last: it may be able to read by now.
         let last = match job.kind {
             Kind::Repair(leg) => Legs::one(leg),
             Kind::Check if from.both(counts) == counts => from.without(counts),
@@ -471,7 +469,7 @@ impl Mirror {
         let unreachable = job.unreachable && kind != Kind::Check;
         let alone = matches!(kind, Kind::Repair(leg) if !self.may_repair(leg, piece));
         if alone {
-            // Those that had it have left: that it is lost nobody has said.
+            // The legs that had it have left: nothing was reported as lost.
             self.end_job(number);
         } else if unreachable {
             // Not for the medium's sake: later.
@@ -486,7 +484,7 @@ impl Mirror {
                 self.repair_unreadable(piece);
             } else {
                 let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Repair(_));
-                self.is_lost(piece, reads_spares && self.returns_with(piece, job.tried));
+                self.note_unreadable(piece, reads_spares && self.returns_with(piece, job.tried));
             }
             return self.piece_over(number);
         }
@@ -528,7 +526,7 @@ impl Mirror {
 
     /// No leg can read the piece: its region is tried again later. Where a leg that has it is about
     /// to return that is no news: the region is tried again then.
-    fn is_lost(&mut self, piece: Range, returns: bool) {
+    fn note_unreadable(&mut self, piece: Range, returns: bool) {
         for region in self.regions(piece) {
             if self.unreadable.note(region) && !returns {
                 self.news(News::Lost(piece));
@@ -539,7 +537,7 @@ impl Mirror {
 
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
         let foreign = self.ownership.is_lost();
-        // What one gives that has left may be older than what was acknowledged.
+        // A leg that has left may have older data than were acknowledged.
         let job = self.copies.jobs[usize::from(number)];
         let gone = !self.legs.in_sync().has(leg)
             && !job.is_some_and(|job| self.counts_as_spare(&job, leg));
@@ -565,7 +563,7 @@ impl Mirror {
                 use Outcome::{CutShort, Erased, MediaError};
                 let bad = matches!(outcome, MediaError | CutShort | Erased);
                 job.unreachable |= !bad;
-                // A check takes its time: who is slow under it is not counted for that.
+                // A slow leg is not counted as failing under a check.
                 let counts = bad || job.kind != Kind::Check;
                 if counts && self.legs.in_sync() != Legs::one(leg) {
                     self.count_error(leg, outcome);
@@ -601,7 +599,7 @@ impl Mirror {
         self.piece_over(number);
     }
 
-    /// The piece was read from `source`: to whom it goes.
+    /// The piece was read from `source`: it is written to the others.
     fn write_piece(&mut self, number: u8, source: u8) {
         let (up, joining) = (self.legs.in_sync(), self.legs.rebuilding());
         let job = self.expect_job(number);
@@ -625,7 +623,7 @@ impl Mirror {
             }
         };
         if is_rebuild && !up.has(source) {
-            self.is_rescued(source, piece);
+            self.note_rescued(source, piece);
         }
         if !is_alike {
             bad.iter().for_each(|leg| self.repair(leg, piece));
@@ -653,7 +651,7 @@ impl Mirror {
         let up = self.legs.in_sync();
         let job = self.expect_job(number);
         if !up.has(job.source) {
-            // With what another one has: what one that left has may be older.
+            // Another source: one that has left may have older data.
             job.piece.end = job.piece.start;
             self.release_piece(number);
             return self.next_piece(number);

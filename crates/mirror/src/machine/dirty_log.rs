@@ -1,13 +1,12 @@
-//! The bits of regions that are being changed: when they are on the legs, and when they may be
-//! forgotten.
+//! Dirty bits of regions: when they are on the legs, and when they are cleared.
 //!
 //! # Contract
 //! A bit is durable on all legs that get writes before data go there; one page serves all bits that
-//! wait for it. Pages are written in groups of a block of the mirror, and no page is written twice
-//! at a time, nor while the last leg in sync may execute one late: so an older one never comes
-//! after a newer one. A sweep writes all of them, to legs that have other ones. Bits are forgotten
-//! when nobody wrote to their regions for a while, all legs have flushed since, and no leg lacks
-//! anything. The same flush tells, while a leg is away, what others don't lack that leave later.
+//! wait for it. Pages are written in groups of a block of the mirror; no page is written twice at a
+//! time, nor while the last leg in sync may execute an older write of it. All pages are written to
+//! a leg that has other ones. Bits are cleared when their regions were not written for a while, all
+//! legs have flushed since, and no leg lacks anything. While a leg is stale, the same flush shows
+//! which regions a leg that leaves later won't lack.
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Pages};
@@ -31,9 +30,9 @@ pub(super) struct PageRound {
 #[derive(Debug)]
 pub(super) struct DirtyLog {
     dirty: Bitmap,
-    /// Of these, on all legs that get writes.
+    /// Dirty bits that are on all legs that get writes.
     durable: Bitmap,
-    /// Of these, set since their page is being written.
+    /// Dirty bits that were set after the write of their page began.
     late: Bitmap,
     /// Regions that were changed since all legs that get writes have flushed.
     unflushed: Bitmap,
@@ -131,7 +130,7 @@ impl DirtyLog {
         }
     }
 
-    /// The region is new: what a leg may have there nobody knows.
+    /// A new region: legs may differ there.
     pub fn add_region(&mut self, region: u64) {
         self.dirty.set(region);
         self.unflushed.set(region);
@@ -139,12 +138,12 @@ impl DirtyLog {
         self.late.set(region);
     }
 
-    /// Cold bits are looked for at this time, or earlier if that was planned.
+    /// Plans the next look for cold bits, unless an earlier one is planned.
     pub fn clear_by(&mut self, at_ns: u64) {
         self.clear_at_ns.get_or_insert(at_ns);
     }
 
-    /// The same, whatever was planned.
+    /// Plans the next look for cold bits.
     pub fn clear_at(&mut self, at_ns: u64) {
         self.clear_at_ns = Some(at_ns);
     }
@@ -181,13 +180,13 @@ impl Pages {
 }
 
 impl Mirror {
-    /// Sets the bits of a change, and sees to it that they get to the legs.
+    /// Sets the dirty bits of a change, and writes their pages.
     pub(super) fn mark_dirty(&mut self, range: Option<Range>) {
         for region in range.map_or(0..0, |range| self.regions(range)) {
             self.log.cold.clear(region);
             self.log.recent.set(region);
             self.note_missed(region);
-            // It may be copied again.
+            // Its copy is tried again.
             self.wake |= self.unreadable.has_written(region);
             let was_clear = self.log.dirty.set(region);
             self.log.clear_by(self.now_ns + self.config.clear_after_ns);
@@ -229,7 +228,7 @@ impl Mirror {
         }
     }
 
-    /// Nothing can come late over pages any more: those are written that wait for that.
+    /// Writes pages that waited for late writes of the last leg.
     pub(super) fn write_late(&mut self) {
         for page in 0..self.log.dirty.pages() {
             if self.log.late.next_of_page(page, 0).is_some() {
@@ -241,11 +240,7 @@ impl Mirror {
 
     fn write_pages(&mut self, pages: Pages) {
         for page in pages.first..pages.first + pages.count {
-            let mut from = 0;
-            while let Some(region) = self.log.late.next_of_page(page as usize, from) {
-                self.log.late.clear(region);
-                from = region + 1;
-            }
+            self.log.late.clear_page(page as usize);
         }
         let takers = self.legs.writable();
         let round = Round::of(takers);
@@ -263,18 +258,18 @@ impl Mirror {
         there.map(|it| it.pages)
     }
 
-    /// All pages are to be written to all legs.
+    /// Begins to write all pages to all legs.
     pub(super) fn begin_write_all(&mut self) {
         self.begin_write_all_at(0);
     }
 
-    /// All pages of the group of this one, and those behind it.
+    /// Begins to write the pages from the group of this one on.
     pub(super) fn begin_write_all_at(&mut self, page: u32) {
         self.log.write_all_from = Some(self.group(page).first);
         self.write_all_on();
     }
 
-    /// Writes the next pages of the sweep, if that can be done.
+    /// Writes the next pages of all, if possible.
     fn write_all_on(&mut self) {
         let (Some(first), all) = (self.log.write_all_from, self.group_end()) else {
             return;
@@ -317,17 +312,15 @@ impl Mirror {
         let PageRound { pages, mut round } = self.log.writes.swap_remove(at);
         round.failed = round.failed.with(round.refused);
         self.leave(round);
-        // Who failed it and stays is the last one in sync: then the page is not on it.
+        // A leg that failed it and stays is the last one in sync: the page is not on it.
         let written =
             !round.done.is_empty() && !round.failed.iter().any(|leg| self.legs.in_sync().has(leg));
         self.accepting.page_failed |= !written;
         for page in pages.first..pages.first + pages.count {
-            let mut from = 0;
-            while let Some(region) = self.log.dirty.next_of_page(page as usize, from) {
+            for region in self.log.dirty.iter_page(page as usize) {
                 if written && !self.log.late.is_set(region) {
                     self.log.durable.set(region);
                 }
-                from = region + 1;
             }
         }
         for page in pages.first..pages.first + pages.count {
@@ -340,7 +333,7 @@ impl Mirror {
         self.wake |= self.is_stopping() || self.is_growing();
     }
 
-    /// Forgets all: everything is flushed, nothing is under way.
+    /// Clears all dirty bits: everything is flushed, and nothing is under way.
     pub(super) fn clear_all_dirty(&mut self) {
         self.log.cold.copy_from(&self.log.dirty);
         self.log.cold.remove(self.diverged.regions());
@@ -348,8 +341,8 @@ impl Mirror {
         self.clear_cold_bits();
     }
 
-    /// Forgets the regions that are quiet. Each group of pages is written once, and has all of
-    /// them, since pages are taken when they are written.
+    /// Clears cold bits. Each group of pages is written once, with all of them, for pages are
+    /// encoded when they are written.
     fn clear_cold_bits(&mut self) {
         let (mut from, mut group_end) = (0, 0);
         while let Some(region) = self.log.cold.next(from) {
@@ -367,7 +360,7 @@ impl Mirror {
             }
             from = region + 1;
         }
-        self.is_flushed();
+        self.log.settle_cold();
         self.log.cold.clear_all();
     }
 
@@ -396,8 +389,8 @@ impl Mirror {
         }
     }
 
-    /// Flushes what was not written lately: then its intents may be forgotten, or at least no leg
-    /// that leaves later lacks it.
+    /// Flushes the legs, to clear the bits of cold regions; where a leg is stale, regions that a
+    /// leg which leaves later won't lack.
     pub(super) fn clear_cold(&mut self) {
         self.log.clear_at_ns = Some(self.now_ns + self.config.clear_after_ns);
         let may_clear = self.may_clear();
@@ -430,7 +423,7 @@ impl Mirror {
         }
     }
 
-    /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
+    /// Whether dirty bits may be cleared: no leg lacks anything, nor is about to.
     pub(super) fn may_clear(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
         let whole = in_sync == self.legs.in_sync() && !self.state.keeps_intents();
@@ -445,7 +438,7 @@ impl Mirror {
         };
         match round.outcome {
             None if self.may_clear() => self.clear_cold_bits(),
-            None if self.may_settle() => self.is_flushed(),
+            None if self.may_settle() => self.log.settle_cold(),
             _ => {}
         }
     }
@@ -467,7 +460,7 @@ impl Mirror {
     ) {
         let (bytes, crc32c): (&[u8], crate::Crc32c) = match read {
             Ok(read) => read,
-            // All that they have may be set.
+            // All bits of the pages may be set.
             Err(Outcome::MediaError) => (&[], |_| 0),
             Err(outcome) => return self.read_failed(leg, outcome),
         };
@@ -483,41 +476,35 @@ impl Mirror {
             if merged.is_err() {
                 self.log.dirty.suspect(index);
             }
-            self.mark_late(index);
+            // A page under way lacks bits that are set now.
+            for region in self.log.dirty.iter_page(index) {
+                if !self.log.durable.is_set(region) {
+                    self.log.late.set(region);
+                }
+            }
         }
         let next = first + count;
-        self.pages_of(leg, (next < all).then_some(next));
+        self.continue_reading(leg, (next < all).then_some(next));
     }
 
-    /// What is set in a page and not known to be on the legs, a page on its way does not have.
-    fn mark_late(&mut self, page: usize) {
-        let mut from = 0;
-        while let Some(region) = self.log.dirty.next_of_page(page, from) {
-            if !self.log.durable.is_set(region) {
-                self.log.late.set(region);
-            }
-            from = region + 1;
-        }
-    }
-
-    /// A leg's bitmap could not be read for the path's sake.
+    /// A leg's bitmap could not be read: its path failed.
     fn read_failed(&mut self, leg: u8, outcome: Outcome) {
         match self.legs.in_sync().has(leg) {
             true if self.legs.last_in_sync() == Some(leg) => {
-                // Nobody knows what it says: all.
+                // All bits may be set on it.
                 (0..self.log.dirty.pages()).for_each(|page| self.log.dirty.suspect(page));
-                self.pages_of(leg, None);
+                self.continue_reading(leg, None);
             }
             true => {
                 self.lose(leg, outcome);
-                self.pages_of(leg, None);
+                self.continue_reading(leg, None);
             }
-            false if self.startup.is_reading_of(leg) => self.pages_of(leg, None),
+            false if self.startup.is_reading_of(leg) => self.continue_reading(leg, None),
             false => self.return_failed(leg, outcome),
         }
     }
 
-    /// Whether `leg` is stale by what is said now.
+    /// Whether `leg` is stale by the latest proposal.
     pub(super) fn is_stale(&self, leg: u8) -> bool {
         matches!(self.state.state(leg), Some(LegState::Stale(_)))
     }

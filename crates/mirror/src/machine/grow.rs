@@ -231,13 +231,13 @@ impl Mirror {
     }
 
     /// An event has happened, before which the mirror had so many bytes.
-    pub(super) fn has_grown(&mut self, before: u64) {
+    pub(super) fn note_grown(&mut self, before: u64) {
         let bytes = self.state.geometry.bytes;
         if bytes == before {
             return;
         }
         if !has(Bug::GrownUnlike) {
-            self.differ(Range {
+            self.mark_diverged(Range {
                 start: before,
                 end: bytes,
             });

@@ -5,7 +5,7 @@
 //! has heartbeats of its own; a leg that doesn't answer keeps no other from its own. A leg without
 //! a lease gets nothing but heartbeats, and leaves if another leg has one; if none has, nothing is
 //! issued and nothing acknowledged, reads included. A record of another owner ends everything,
-//! unless it is an older one that [came late](Mirror::came_late).
+//! unless it is an older one that came late.
 //!
 //! # Limits
 //! I/O that was issued within the lease may be executed later: the next owner waits for that
@@ -13,6 +13,7 @@
 //! [`News::Lapsed`] was reported. A process that stands still between reading the clock and issuing
 //! an I/O issues it afterwards; therefore [`start_before_ns`](Mirror::start_before_ns) is asked
 //! directly before it is started on a device (T49).
+use super::io::Phase;
 use super::legs::{Legs, Ticket, Work};
 use super::lifecycle::Stop;
 use super::planted::{Bug, has};
@@ -216,13 +217,14 @@ impl Mirror {
         let run = self.ownership.owner().run;
         let other = found.superblock.owner;
         let is_ours = other.is_some_and(|it| it.run == run);
-        let came_late = self.came_late(leg, &found.superblock);
+        let leases = &self.ownership.leases;
+        let came_late = leases.came_late(leg, found.superblock.sequence);
         if !(is_ours || came_late) || !is_same {
             let other = other.filter(|_| found.superblock.mirror == mirror);
             self.lose_ownership(other);
         }
         if is_ours && !self.ownership.is_lost() {
-            self.advance_put_back(leg, &found.superblock);
+            self.check_put_back(leg, &found.superblock);
             self.confirm(leg, found);
         }
         let is_over = !self.heartbeat_legs().has(leg);
@@ -235,11 +237,6 @@ impl Mirror {
             self.outputs.push_back(Output::Superblock(ticket, copy));
         }
         self.wake = true;
-    }
-
-    /// Whether a record on a leg is one that an owner before us had sent.
-    fn came_late(&self, leg: u8, found: &Superblock) -> bool {
-        self.ownership.leases.came_late(leg, found.sequence)
     }
 
     /// A heartbeat was written, or has failed.
@@ -260,7 +257,7 @@ impl Mirror {
         let owner = self.owner_now();
         let it = &mut self.legs[leg];
         it.committed.sequence = sequence;
-        it.is_marked();
+        it.note_marked();
         it.committed.owner = Some(Owner { bound_ms, ..owner });
         it.copy = 1 - it.copy;
         let asked_ns = self.ownership.leases.asked_ns(leg);
@@ -371,7 +368,8 @@ impl Mirror {
     pub(super) fn lose_ownership(&mut self, other: Option<Owner>) {
         if self.ownership.lose(other) {
             self.news(News::LostOwnership);
-            self.end_all();
+            // Requests on legs end when these have.
+            self.finish_where(Outcome::Reservation, |_, slot| slot.phase != Phase::Legs);
         }
     }
 }

@@ -1,12 +1,11 @@
-//! Reads, writes and flushes of users: when each may go, where, and when it has ended.
+//! Reads, writes and flushes of users: when each is sent, to which legs, and when it ends.
 //!
 //! # Contract
-//! A write waits for overlapping ones (T46), then for its intents, then for all legs, then until
-//! who failed it has left (T14). Where a leg refuses one for a reason that isn't its own (another
-//! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
-//! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
-//! is counted, and where another had the data they are rewritten there (T5): see `read`. Nobody
-//! waits for what a leg still has that has left: see `leaving`.
+//! A write waits for overlapping ones (T46), then for its dirty bits, then for all legs, then until
+//! legs that failed it have left (T14). Where a leg refuses it for a reason that isn't the leg's (a
+//! reservation of another host, a stop), or all legs find the request invalid, no leg leaves: the
+//! I/O fails, and its regions are resynced. A read goes to a leg that has all of it (`read`). I/O
+//! doesn't wait for legs that have left (`leaving`).
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
@@ -16,44 +15,44 @@ use block::{Full, Range};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// For an overlapping write, for the first change, for a region to be made alike.
+    /// Waits for an overlapping write, for the first change, or for the resync of a region.
     Held,
     Dirtying,
-    /// For who chooses the leg.
+    /// A read waits until its leg is selected.
     Choosing,
     Legs,
-    /// Until who failed it has left; of a read, until it is durable who has left.
+    /// Waits until legs that failed it have left; a read: until that is durable.
     Leaving,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub request: Request,
-    /// A change: its place among those that overlap it.
+    /// A change: its place in the order of overlapping ones.
     place: Option<Place>,
     pub phase: Phase,
     pub round: Round,
-    /// A read: what of it is being read, and who could not for the medium's sake.
+    /// A read: the piece that is being read, and legs that had a medium error there.
     pub piece: Range,
     pub unreadable: Legs,
-    /// Those that could not read all of it before it was cut.
+    /// Legs that could not read all of it before it was cut.
     pub bad: Legs,
-    /// A read: it was asked for [briefly](super::Wait::Briefly); who had no answer in that time.
+    /// A read: it was sent [briefly](super::Wait::Briefly); legs that did not answer in that time.
     pub brief: bool,
     pub silent: Legs,
     /// A change: legs that could not write it, and stay when that is recorded.
     pub recorded: Legs,
-    /// What had been rewritten of bad blocks when it was done, and that a flush has to come first.
+    /// Count of rewritten bad blocks when it was done, and whether a flush has to come first.
     pub heals: u64,
     pub flushes: bool,
-    /// It is kept back since then: how often nobody could take an event before.
+    /// Count of failed superblock updates when it was held.
     pub tries: u32,
     /// Losses that the last leg in sync had reported when it began.
     pub losses_before: u32,
     since_ns: u64,
 }
 
-/// The request was wrong, by what all legs say; theirs is no fault.
+/// Whether all legs find the request invalid: that is no fault of theirs.
 pub(super) fn is_wrong(outcome: Option<Outcome>) -> bool {
     use Outcome::{Invalid, PastEnd, Unsupported};
     matches!(outcome, Some(Invalid | PastEnd | Unsupported))
@@ -137,7 +136,7 @@ impl Mirror {
     /// How a request ends that not all legs can do: none of them gets it.
     fn without_legs(&self, request: Request) -> Option<Outcome> {
         match request {
-            // It promises nothing.
+            // Deallocation promises nothing.
             Request::Deallocate(_) if !self.config.deallocate => Some(Outcome::Done),
             Request::Zero(_) if !self.config.write_zeroes => Some(Outcome::Unsupported),
             _ => None,
@@ -157,7 +156,7 @@ impl Mirror {
             (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
                 self.offer_read(id);
             }
-            // Nothing is made alike until the last leg can be written again.
+            // There is no resync until the last leg can be written again.
             (Phase::Held, Request::Read(_)) if self.update.is_broken() => {
                 self.finish(id, Outcome::PathError);
             }
@@ -181,12 +180,12 @@ impl Mirror {
             }
             (Phase::Dirtying, _) => self.send_if_durable(id),
             (Phase::Leaving, Request::Read(_)) => self.finish_held_read(id),
-            (Phase::Leaving, _) => self.has_left(id),
+            (Phase::Leaving, _) => self.finish_change(id),
             _ => {}
         }
     }
 
-    /// Whether all legs in sync would say the same.
+    /// Whether all legs in sync have the same data.
     pub(super) fn may_be_read(&self, range: Range) -> bool {
         if has(Bug::UnalikeRead) {
             return true;
@@ -202,7 +201,7 @@ impl Mirror {
         !unknown && (self.diverged.is_empty() || !self.regions(range).any(differs))
     }
 
-    /// The data may go if the intents are on the legs.
+    /// Sends a change whose dirty bits are durable.
     pub(super) fn send_if_durable(&mut self, id: u32) {
         if let Some(slot) = self.io(id)
             && slot.phase == Phase::Dirtying
@@ -222,7 +221,7 @@ impl Mirror {
         self.expect_io(id).phase = phase;
     }
 
-    /// Gives a change or a flush to `legs`.
+    /// Sends a change or a flush to `legs`.
     fn send(&mut self, id: u32, legs: Legs) {
         let slot = self.expect_io(id);
         slot.phase = Phase::Legs;
@@ -252,7 +251,7 @@ impl Mirror {
         let nobody = round.done.is_empty() && is_wrong(round.outcome);
         if !round.refused.is_empty() || nobody {
             if let Some(range) = slot.request.changes() {
-                self.differ(range);
+                self.mark_diverged(range);
             }
             if !nobody {
                 self.leave(round);
@@ -272,14 +271,14 @@ impl Mirror {
         }
         self.leave(round);
         self.phase(id, Phase::Leaving);
-        self.has_left(id);
+        self.finish_change(id);
     }
 
-    /// No leg in sync could write a change for the medium's sake: none is worse than the others, so
-    /// none leaves.
+    /// No leg in sync could write a change, all by medium errors: no copy is better, so none
+    /// leaves.
     fn all_failed(&mut self, id: u32, round: Round) {
         if let Some(range) = self.io(id).and_then(|slot| slot.request.changes()) {
-            self.differ(range);
+            self.mark_diverged(range);
         }
         self.leave_but_last(Round {
             failed: round.failed.without(round.media),
@@ -288,30 +287,30 @@ impl Mirror {
         self.finish(id, Outcome::MediaError);
     }
 
-    /// An I/O ends when all legs have it that are in sync by what they say.
-    pub(super) fn has_left(&mut self, id: u32) {
+    /// Ends a change or flush once all legs have it that are in sync by a committed superblock.
+    pub(super) fn finish_change(&mut self, id: u32) {
         let Some(slot) = self.io(id) else {
             return;
         };
         let round = slot.round;
         let done = match slot.request {
-            // What a leg that has left has flushed is perhaps not all that was acknowledged.
+            // A leg that has left may not have flushed all acknowledged changes.
             Request::Flush => round.done.both(self.legs.writable()),
             _ => round
                 .done
                 .with(self.recorded_on(slot.recorded, slot.request)),
         };
-        // Who has it must not have left before that was recorded.
+        // The legs that have it must not have left before that was recorded.
         let alone = !slot.recorded.is_empty() && round.done.both(self.legs.in_sync()).is_empty();
         let missed = match has(Bug::AckBeforeStale) {
             true => self.legs.in_sync().without(done),
             false => self.required.without(done),
         };
-        // Who failed it and stays is the last one in sync: its errors go to the caller.
+        // A leg that failed it and stays is the last one in sync: its error goes to the caller.
         if round.failed.iter().any(|leg| self.legs.in_sync().has(leg)) {
-            // Who is being rebuilt may have it all the same.
+            // Legs that are being rebuilt may have it all the same.
             if let Some(range) = slot.request.changes() {
-                self.differ(range);
+                self.mark_diverged(range);
             }
             self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
         } else if alone {
@@ -324,7 +323,7 @@ impl Mirror {
         } else if self.update.is_broken() {
             self.finish(id, Outcome::PathError);
         } else {
-            // Who left is to be said, also where nothing was changed yet.
+            // A new generation has to drop the legs that left, also where nothing was changed yet.
             self.startup.needs_write = !self.read_only;
             self.wake = true;
         }
@@ -337,7 +336,7 @@ impl Mirror {
             Request::Flush => self.with_loss(outcome),
             _ => outcome,
         };
-        // Its number is free when that was told: another I/O must not be taken for it.
+        // Its number stays taken until the end is polled: another I/O must not be taken for it.
         self.outputs.push_back(Output::Done(id, outcome));
         self.copies.pace.served(self.now_ns - slot.since_ns);
         self.wake |= self.is_stopping();
@@ -351,7 +350,7 @@ impl Mirror {
         place.is_none_or(|place| self.order.may_begin(place))
     }
 
-    /// Gives up a place; what waited for it may go.
+    /// Gives up a place; changes that waited for it go on.
     ///
     /// What goes may end at once, and release others: the outermost call names these as well, so
     /// the depth of the stack does not depend on how many wait.
@@ -370,36 +369,23 @@ impl Mirror {
         self.is_releasing = false;
     }
 
-    /// All that waits may look again.
+    /// Tries all waiting I/O again.
     pub(super) fn resume_waiting(&mut self) {
         for id in 0..self.config.ios as u32 {
             self.advance_io(id);
         }
     }
 
-    /// Somebody else has the mirror: what is under way ends when its legs have.
-    pub(super) fn end_all(&mut self) {
+    /// Ends all I/O for which `ends` holds.
+    pub(super) fn finish_where(&mut self, outcome: Outcome, ends: impl Fn(&Self, &Slot) -> bool) {
         for id in 0..self.config.ios as u32 {
-            if self.io(id).is_some_and(|slot| slot.phase != Phase::Legs) {
-                self.finish(id, Outcome::Reservation);
-            }
-        }
-    }
-
-    /// What waits for what will not come.
-    pub(super) fn end_held(&mut self, outcome: Outcome) {
-        let held = |slot: Slot| match slot.phase {
-            Phase::Leaving => slot.request.reads().is_some(),
-            phase => phase == Phase::Held,
-        };
-        for id in 0..self.config.ios as u32 {
-            if self.io(id).is_some_and(held) {
+            if self.io(id).is_some_and(|slot| ends(self, &slot)) {
                 self.finish(id, outcome);
             }
         }
     }
 
-    /// Whoever failed something leaves; of all legs in sync the first one stays.
+    /// Legs that failed a round leave; where no leg in sync has done it, the first one stays.
     pub(super) fn leave(&mut self, round: Round) {
         let outcome = round.outcome.unwrap_or(Outcome::PathError);
         let nobody = round.done.both(self.legs.in_sync()).is_empty();
@@ -407,18 +393,18 @@ impl Mirror {
         for leg in round.failed.iter() {
             let stays = nobody && Some(leg) == first;
             match stays {
-                true => self.stays(leg),
+                true => self.keep_last(leg),
                 false => self.drop_leg(leg, outcome),
             }
         }
-        // Of all of them in one event: one more may not call any of the others in sync.
+        // All in one generation: it may not have any of the others in sync.
         if !round.failed.is_empty() {
             self.propose();
         }
     }
 
-    /// The same of a round that only some legs in sync had: that none of these has done it says
-    /// nothing of the others, so whoever failed it leaves, but for the last one in sync.
+    /// Legs that failed a round leave, but for the last one in sync: only some legs in sync had the
+    /// round, so the others may have done it.
     pub(super) fn leave_but_last(&mut self, round: Round) {
         let outcome = round.outcome.unwrap_or(Outcome::PathError);
         for leg in round.failed.iter() {
@@ -437,7 +423,7 @@ impl Mirror {
 
     pub(super) fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
         if self.legs.last_in_sync() == Some(leg) {
-            return self.stays(leg);
+            return self.keep_last(leg);
         }
         if !self.legs.writable().has(leg) {
             return;

@@ -1,16 +1,15 @@
-//! What a leg still has that has left: nobody waits for it.
+//! Ends the part of a leg that has left in everything that is under way.
 //!
 //! # Contract
-//! Rounds of which a leg is a part that leaves go on as if it had failed them: superblocks, pages,
-//! flushes, changes of users, copies. So whatever it does with what it has, and if it never
-//! answers, nothing stands still but what reads from it: a read of a user, whose memory it may fill
-//! at any time (T10). Its tickets are counted on; it returns when they have ended, no sooner (T9).
-//! That happens at the beginning of a turn, when nothing else is half done. Who fails a flush
-//! leaves at once, and no other flush of it counts before it is said to be stale (T13).
+//! Rounds go on as if the leg had failed them: superblocks, pages, flushes, changes of users,
+//! copies. A leg that never answers delays only reads from it, whose memory it may still fill
+//! (T10). Its tickets are counted; it returns when they have ended (T9). All this happens at the
+//! beginning of a turn. A leg that fails a flush leaves at once, and no other flush of it counts
+//! before it is durably stale (T13).
 //!
 //! # Limits
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
-//! one that hangs may take that too: then what waits for a copy waits for it.
+//! leg that hangs may take that too: then I/O that waits for a copy waits for that leg.
 use super::accept::Acceptance;
 use super::copy::{Kind, Step};
 use super::io::is_wrong;
@@ -22,7 +21,7 @@ use block::Outcome;
 use block::Range;
 
 impl Mirror {
-    /// Whoever waits for legs that have left goes on without them.
+    /// Ends the parts of legs that have left.
     pub(super) fn drop_left_legs(&mut self) {
         while let Some(leg) = self.legs.pop_left() {
             self.drop_left_leg(leg);
@@ -32,7 +31,7 @@ impl Mirror {
     fn drop_left_leg(&mut self, leg: u8) {
         let gone = Outcome::PathError;
         if self.startup.is_reading_of(leg) {
-            self.pages_of(leg, None);
+            self.continue_reading(leg, None);
         }
         self.update_written(leg, gone);
         let first = |it: &Self| it.pages_on(leg).next();
@@ -53,9 +52,9 @@ impl Mirror {
         debug_assert!(!self.legs.writable().has(leg));
     }
 
-    /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
-    /// told by this one alone, and flushes that it was given besides end well (T13). The last one
-    /// in sync stays, and so does one that could not be asked.
+    /// A leg has failed a flush: it leaves at once, for later flushes may end well although
+    /// acknowledged writes are lost (T13). The last leg in sync stays, and so does one that could
+    /// not be reached.
     pub(super) fn flush_failed(&mut self, ticket: Ticket, outcome: Outcome) {
         if outcome.is_done() {
             return;
@@ -78,10 +77,10 @@ impl Mirror {
         }
     }
 
-    /// The file of a leg was cut short: the leg leaves before anybody acts on that, unless it is
-    /// the last one in sync, and has nothing when it returns. What was written to it could make the
-    /// file as long again, with zeroes in the hole that nothing tells from data.
-    pub(super) fn is_cut_short(&mut self, leg: u8) {
+    /// The file of a leg was cut short: the leg leaves, unless it is the last one in sync, and is
+    /// copied whole when it returns. A write could make the file as long again, with zeroes in the
+    /// hole that can't be told from data.
+    pub(super) fn note_cut_short(&mut self, leg: u8) {
         if self.legs.last_in_sync() != Some(leg) {
             self.void_leg(leg, Outcome::CutShort);
         } else if self.legs[leg].cut().is_none() {
@@ -106,10 +105,10 @@ impl Mirror {
         }
     }
 
-    /// A leg's controller destroys its data: the leg leaves, and has nothing when it returns. The
-    /// last one in sync stays, and all I/O on it fails until a user accepts the loss: when the
-    /// sanitize operation is over, nothing tells its zeroes from data.
-    pub(super) fn is_erased(&mut self, leg: u8) {
+    /// A leg's controller destroys its data: the leg leaves, and is copied whole when it returns.
+    /// The last one in sync stays, and all I/O on it fails until a user accepts the loss: after the
+    /// sanitize operation, its zeroes can't be told from data.
+    pub(super) fn note_erased(&mut self, leg: u8) {
         if self.legs.last_in_sync() == Some(leg) {
             return self.last_was_cut(leg, 0);
         }
@@ -133,7 +132,7 @@ impl Mirror {
             self.last_was_cut(leg, end);
         }
         let takes_part = self.legs.writable().has(leg);
-        self.is_cut_short(leg);
+        self.note_cut_short(leg);
         if !takes_part {
             self.spare_lost(leg);
             self.return_failed(leg, Outcome::CutShort);
@@ -148,7 +147,7 @@ impl Mirror {
         if before.is_none_or(|before| end < before) {
             self.news(News::Cut(leg, end));
         }
-        // A user who accepted what it lost has not accepted this.
+        // A loss that a user accepted does not cover this one.
         self.legs.change(
             leg,
             Change::Truncate(Cut::at(before.map_or(end, |it| it.min(end)))),
@@ -164,7 +163,8 @@ impl Mirror {
         self.legs.get(leg).is_some_and(Leg::has_unaccepted_cut)
     }
 
-    /// What a leg is to say of where it was cut: only one that is in sync does.
+    /// Returns where a leg was cut, as its superblock is to have it; 0: nowhere. Only legs in sync
+    /// record it.
     pub(super) fn cut_at(&self, leg: u8) -> u64 {
         let last = self.committed.geometry.bytes.saturating_sub(1);
         let cut = self.legs[leg].cut();
@@ -173,13 +173,13 @@ impl Mirror {
         end.map_or(0, |end| end.max(1).min(last))
     }
 
-    /// Whether a leg says something else of that.
+    /// Whether the superblock of a leg has another cut.
     pub(super) fn has_cut_to_commit(&self) -> bool {
         let mut legs = self.legs.in_sync().iter();
         legs.any(|leg| self.legs[leg].committed.cut_at != self.cut_at(leg))
     }
 
-    /// Superblocks were written: what they say of cuts holds.
+    /// Ends acceptances whose superblocks were written.
     pub(super) fn cut_committed(&mut self) {
         for leg in self.legs.in_sync().iter() {
             let it = &self.legs[leg];
@@ -192,19 +192,18 @@ impl Mirror {
             self.legs.change(leg, Change::Accepted);
             // What could not be read is tried again.
             self.unreadable.retry_at(self.now_ns);
-            self.copies_anew();
+            self.restart_copies();
         }
     }
 
-    /// Whether the last leg in sync has lost some of a range: it was smaller for a moment, or
-    /// sanitized.
+    /// Whether the last leg in sync has lost some of a range.
     pub(super) fn has_lost(&self, range: Range) -> bool {
         let last = self.legs.last_in_sync();
         let cut_end = last.and_then(|leg| self.legs[leg].cut_end());
         cut_end.is_some_and(|end| range.end > end)
     }
 
-    /// Whether a ticket asks for no bytes of the leg, or is for a heartbeat.
+    /// Whether a ticket is a flush or a heartbeat.
     pub(super) fn is_flush_or_heartbeat(&self, ticket: Ticket) -> bool {
         match ticket.work {
             Work::Io(id) => {
@@ -221,7 +220,7 @@ impl Mirror {
         }
     }
 
-    /// Whether a leg was asked for something that it has lost.
+    /// Whether a ticket is for a range that its leg has lost.
     pub(super) fn is_behind_cut(&self, ticket: Ticket) -> bool {
         let Some(end) = self.legs[ticket.leg].cut_end() else {
             return false;
@@ -232,7 +231,7 @@ impl Mirror {
                 slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
             }
             Work::Copy(job) => {
-                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
+                let job = self.copies.job(job);
                 job.map(|job| job.piece)
             }
             _ => None,
@@ -247,11 +246,11 @@ impl Mirror {
         if self.legs.in_sync().count() > 1
             && let Some(leg) = self.legs.in_sync().iter().find(cut)
         {
-            self.is_cut_short(leg);
+            self.note_cut_short(leg);
         }
     }
 
-    /// Nobody waits for what a leg that has left has of copies.
+    /// Takes a leg that has left out of the copies.
     pub(super) fn copy_without(&mut self, leg: u8) {
         for number in 0..self.copies.jobs.len() as u8 {
             let Some(job) = self.job(number) else {
@@ -273,7 +272,7 @@ impl Mirror {
         }
     }
 
-    /// Whether that was the end of what a leg still had when it left.
+    /// Whether that was the end of a ticket that a leg had when it left.
     pub(super) fn is_late(&mut self, number: u8, leg: u8) -> bool {
         let Some(job) = self.job(number).filter(|job| job.late.has(leg)) else {
             return false;
@@ -285,7 +284,7 @@ impl Mirror {
         true
     }
 
-    /// A job does not go on: what is left of it from this byte on another one does.
+    /// Ends a job; another one does the rest from this byte on.
     pub(super) fn give_up_job(&mut self, number: u8, from: u64) {
         if let Some(job) = self.copies.jobs[usize::from(number)]
             && job.kind == Kind::Check
@@ -297,7 +296,7 @@ impl Mirror {
         self.end_job(number);
     }
 
-    /// A job is over; its buffer is free when nobody has it any more.
+    /// Ends a job; its buffer is free when no leg has it any more.
     pub(super) fn end_job(&mut self, number: u8) {
         let job = &mut self.copies.jobs[usize::from(number)];
         match job {

@@ -148,9 +148,9 @@ impl Rebuild {
         self.lacking.is_set(region)
     }
 
-    /// Returns the first region from this one on that it lacks.
-    pub fn next(&self, region: u64) -> Option<u64> {
-        self.lacking.next(region)
+    /// Returns the regions that it lacks.
+    pub fn lacking(&self) -> &Bitmap {
+        &self.lacking
     }
 
     /// Notes that all of the region was copied.

@@ -1,4 +1,4 @@
-//! Sets of legs, what one leg was given, and what several were given until all have ended it.
+//! Sets of legs, tickets for work on one leg, and rounds of several legs.
 use crate::limits::LEGS_MAX;
 use crate::{Access, LegAttempt, LegDisposition, dispose_leg};
 use block::Outcome;
@@ -62,19 +62,19 @@ impl Legs {
         })
     }
 
-    /// Those that are not in `other`.
+    /// Legs that are not in `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Those of both.
+    /// Legs of either.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that are in both.
+    /// Legs that are in both.
     #[must_use]
     pub fn both(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -89,7 +89,7 @@ impl FromIterator<u8> for Legs {
     }
 }
 
-/// One thing that a leg was given.
+/// Work that a leg was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The leg's slot.
@@ -117,7 +117,7 @@ impl Ticket {
     }
 }
 
-/// What a ticket is for.
+/// Work of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Io(u32),
@@ -127,9 +127,9 @@ pub(super) enum Work {
     Update,
     /// A heartbeat: the superblocks are read, or one is written.
     Heartbeat,
-    /// A flush before intents are forgotten.
+    /// A flush before dirty bits are cleared.
     ClearCold,
-    /// A flush before regions count as alike.
+    /// A flush before regions count as resynced.
     Resync,
     /// A flush of what was bad and was rewritten.
     Heal,
@@ -141,24 +141,24 @@ pub(super) enum Work {
     Copy(u8),
     /// Pages of its bitmap are read, from this one on.
     ReadPages(u32),
-    /// What it says is read before it returns.
+    /// Its superblocks are read before it returns.
     Return,
-    /// What it says is read before it is read as a spare.
+    /// Its superblocks are read before it is read as a spare.
     Verify,
 }
 
-/// What several legs were given, until all have ended it.
+/// Work that several legs were given, until all have ended it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Round {
     pub waits: Legs,
-    /// They are out of step, or broken.
+    /// Legs that failed it.
     pub failed: Legs,
-    /// Of those the ones that failed it for the medium's sake.
+    /// Legs that failed it by a medium error.
     pub media: Legs,
-    /// They refused what was asked, for a reason that is not theirs.
+    /// Legs that refused it, for a reason that is not theirs.
     pub refused: Legs,
     pub done: Legs,
-    /// Of a failure.
+    /// Outcome of a failure.
     pub outcome: Option<Outcome>,
 }
 
@@ -170,7 +170,7 @@ impl Round {
         }
     }
 
-    /// The same of a leg that may have left meanwhile: what it still had is not waited for.
+    /// As [`Self::end`], of a leg that may have left meanwhile.
     pub fn ends(&mut self, leg: u8, outcome: Outcome) -> bool {
         self.waits.has(leg) && self.end(leg, outcome)
     }

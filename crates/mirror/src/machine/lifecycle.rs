@@ -1,17 +1,18 @@
 //! From an assembly to the first change, and from the last one to the clean stop.
 //!
 //! # Contract
-//! First the bitmaps of all legs in sync are read. Nothing is changed before somebody changes
-//! something, or an unclean stop has to be made good, or a leg returns. Then the host records the
-//! lineage, where it does so ([`LineageRecord`]); legs that lag get the newest state; the lineage
-//! begins by an event; the union of all bitmaps goes to all legs; and what may differ is made
-//! alike. A clean stop: nothing under way, all flushed, bits cleared as far as they may, an event,
-//! no owner.
+//! First the bitmaps of all legs in sync are read. Nothing is written before a user changes
+//! something, an unclean stop is to be repaired, or a leg returns. Then the host records the
+//! lineage, where it does so ([`LineageRecord`]); stale superblocks of legs in sync get the newest
+//! state; the first generation of the lineage is committed; the union of all bitmaps goes to all
+//! legs; and diverged regions are resynced. A clean stop: nothing under way, all flushed, dirty
+//! bits cleared as far as possible, a last generation, no owner.
 use super::accept::Accepting;
 use super::bad::Bad;
 use super::commit::SuperblockUpdate;
 use super::copy::Copies;
 use super::dirty_log::DirtyLog;
+use super::io::Phase;
 use super::leg::{Cut, Leg, LegState, LegTable, Stale};
 use super::legs::{Legs, Round, Work};
 use super::loss::Loss;
@@ -60,7 +61,7 @@ pub(super) enum Stop {
 /// How long a copy that failed for the path's sake waits.
 pub(super) const COPY_PAUSE_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Of a leg that executes nothing late.
+/// A leg that executes nothing late.
 const NO_FENCE: u64 = 0;
 
 impl Mirror {
@@ -178,7 +179,7 @@ impl Mirror {
     }
 
     /// Pages of a leg's bitmap were read; from `next` on there are more.
-    pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
+    pub(super) fn continue_reading(&mut self, leg: u8, next: Option<u32>) {
         match next {
             Some(first) if self.legs.in_sync().has(leg) || self.startup.is_running() => {
                 self.read_pages(leg, first);
@@ -188,15 +189,15 @@ impl Mirror {
                     self.all_read();
                 }
             }
-            _ => self.own_intents_read(leg),
+            _ => self.begin_rebuild(leg),
         }
     }
 
-    /// What all bitmaps say is known.
+    /// All bitmaps were read.
     fn all_read(&mut self) {
         self.startup.set(StartState::Unchanged);
         self.wake = true;
-        self.begin_unflushed();
+        self.log.begin_unflushed();
         if self.startup.is_unclean && !self.read_only {
             self.diverged.mark_only(self.log.dirty(), self.now_ns);
             if self.diverged.is_empty() {
@@ -206,7 +207,7 @@ impl Mirror {
         self.resume_waiting();
     }
 
-    /// Looks for all that is due besides users' I/O.
+    /// Does all that is due besides users' I/O.
     pub(super) fn turn(&mut self, now_ns: u64) {
         self.at(now_ns);
         self.wake = false;
@@ -227,7 +228,7 @@ impl Mirror {
         }
         self.end_unverified();
         match self.startup.state() {
-            // A newer braid has said things of it that this one would not write down again.
+            // A newer version may have written features that this one would lose.
             StartState::Unchanged if self.holds_changes() || self.read_only => {}
             StartState::Unchanged if self.startup.needs_write && self.update.is_idle() => {
                 match self.record {
@@ -246,7 +247,7 @@ impl Mirror {
             }
             _ => {}
         }
-        self.alone();
+        self.resync_alone();
         self.advance_acceptance();
         if self.startup.is_running() {
             self.advance_returns();
@@ -279,7 +280,7 @@ impl Mirror {
         }
         let relax = self.log.clears_at().filter(|_| !self.is_stopping());
         let retry = match self.update.is_broken() {
-            // Who stops has nothing to say again.
+            // A mirror that stops proposes nothing again.
             true if self.update.is_idle() && self.update.retry_at_ns() > self.now_ns => {
                 self.update.retry_at_ns()
             }
@@ -304,7 +305,7 @@ impl Mirror {
         times.into_iter().min().filter(|&at| at != u64::MAX)
     }
 
-    /// Stops: nothing new is taken, and [`News::Stopped`] is the last that is said.
+    /// Stops: no I/O is accepted, and [`News::Stopped`] is the last output.
     pub fn stop(&mut self, now_ns: u64) {
         self.at(now_ns);
         if self.stop == Stop::No {
@@ -341,18 +342,18 @@ impl Mirror {
         }
     }
 
-    /// What the mirror is set to, or is about to be.
+    /// Returns the properties, with a pending change.
     pub fn properties(&self) -> Properties {
         self.changes.properties.unwrap_or(self.state.properties)
     }
 
-    /// Whether the legs say what the mirror is set to, durably.
+    /// Whether the properties are durable on the legs.
     pub fn has_kept_properties(&self) -> bool {
         self.properties() == self.committed.properties
     }
 
-    /// What all legs can do that are there, or are about to be: see [`Config`]. Called before a leg
-    /// that can do less returns; what waits goes by it too.
+    /// Sets the abilities of all legs: see [`Config`]. Called before a leg that can do less
+    /// returns; requests that wait go by it too.
     pub fn set_abilities(&mut self, deallocate: bool, write_zeroes: bool) {
         (self.config.deallocate, self.config.write_zeroes) = (deallocate, write_zeroes);
     }
@@ -368,7 +369,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// The mirror is called so from now on, by an event; not one that can only be read.
+    /// Renames the mirror, by an event; not one that can only be read.
     pub fn rename(&mut self, name: Name, now_ns: u64) {
         self.at(now_ns);
         if self.read_only {
@@ -379,7 +380,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Whether all is on the legs, and a stop may be said to be clean.
+    /// Whether everything is on the legs, so that a stop is clean.
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_stopping()
             && self.startup.is_running()
@@ -391,9 +392,13 @@ impl Mirror {
 
     /// The next step of a stop, when all before it is over.
     fn advance_stop(&mut self) {
-        // Nothing of a lineage was written whose record may never be.
+        // Nothing was written of a lineage that may never be recorded.
         if self.update.is_broken() || self.waits_for_lineage_record() {
-            self.end_held(Outcome::PathError);
+            // I/O that waits for what will not come.
+            self.finish_where(Outcome::PathError, |_, slot| match slot.phase {
+                Phase::Leaving => slot.request.reads().is_some(),
+                phase => phase == Phase::Held,
+            });
         }
         let begins = matches!(
             self.startup.state(),
@@ -411,7 +416,7 @@ impl Mirror {
             || !self.log.is_written()
             || self.startup.is_reading()
             || begins && !self.update.is_broken()
-            || self.returns() && !self.update.is_broken();
+            || self.is_leg_returning() && !self.update.is_broken();
         if busy {
             return;
         }
@@ -419,11 +424,11 @@ impl Mirror {
             return self.stopped(self.state.clean);
         }
         if !self.startup.has_proposed() && self.holds_changes() || self.is_unverified() {
-            // Who comes next must know that it has to wait.
+            // The next owner must know that it has to wait.
             return self.stopped(false);
         }
         if !self.startup.has_proposed() || self.update.is_broken() {
-            // Who has no lease says nothing, and there is nothing that it would have to wait for.
+            // Without a lease nothing is written, and the next owner has nothing to wait for.
             return match self.lapsed().is_empty() {
                 true => self.release_ownership(),
                 false => self.stopped(false),
@@ -506,7 +511,7 @@ impl Mirror {
     }
 }
 
-/// Whether a leg is being rebuilt by what `state` says.
+/// Whether a leg is being rebuilt by `state`.
 pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
     matches!(state.state(leg), Some(Recorded::Rebuilding(_)))
 }

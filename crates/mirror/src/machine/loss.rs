@@ -29,14 +29,14 @@ pub(super) struct Loss {
     /// The next flush fails for it.
     unreported: Option<Outcome>,
     /// The last leg in sync may have less than others that have left.
-    poorer: bool,
-    /// How often nobody could take an event.
+    pub poorer: bool,
+    /// Count of failed superblock updates.
     pub tries: u32,
 }
 
 impl Mirror {
-    /// A leg has given up writes that it had acknowledged and not flushed. Said before it is told
-    /// that a flush has failed for that.
+    /// A leg has given up acknowledged unflushed writes. Called before the failure of its flush is
+    /// reported.
     pub fn gives_up_writes(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
         self.legs[leg].gave_up = true;
@@ -59,13 +59,13 @@ impl Mirror {
 
     /// A flush has failed on the last leg in sync.
     pub(super) fn report_loss(&mut self, ticket: Ticket, outcome: Outcome) {
-        self.note_poorer();
+        self.loss.poorer = true;
         let gave_up = core::mem::take(&mut self.legs[ticket.leg].gave_up);
         if !gave_up && outcome == Outcome::PathError {
             return; // it could not be asked
         }
-        self.bad_again(ticket.leg);
-        // Who is being rebuilt may have what that one has not any more.
+        self.bad.unheal(ticket.leg);
+        // Legs that are being rebuilt may have data that this one has lost.
         for leg in self.legs.rebuilding().iter() {
             self.lose(leg, outcome);
         }
@@ -77,7 +77,7 @@ impl Mirror {
         }
     }
 
-    /// What a leg has done of changes that have not ended it does again: it may have lost that too.
+    /// Repeats a leg's parts of changes that have not ended: it may have lost those too.
     fn repeat_changes(&mut self, leg: u8) {
         for id in 0..self.config.ios as u32 {
             let Some(slot) = self.io_mut(id) else {
@@ -96,7 +96,7 @@ impl Mirror {
 
     /// How a flush of a user ends.
     pub(super) fn with_loss(&mut self, outcome: Outcome) -> Outcome {
-        // One that fails for another reason tells nothing of it: whoever asked may have gone.
+        // A flush that fails for another reason does not report the loss: its client may have gone.
         match self.loss.unreported {
             Some(loss) if outcome.is_done() => {
                 (self.loss.reported, self.loss.unreported) = (Some(loss), None);
@@ -104,11 +104,6 @@ impl Mirror {
             }
             _ => outcome,
         }
-    }
-
-    /// The last leg in sync may have lost something.
-    pub(super) fn note_poorer(&mut self) {
-        self.loss.poorer = true;
     }
 
     /// An event has happened.
@@ -122,7 +117,7 @@ impl Mirror {
         self.loss.poorer && others && self.regions(range).any(|it| self.log.is_dirty(it))
     }
 
-    /// All of a read is there: it ends, or is kept back.
+    /// Ends a read, or holds it.
     pub(super) fn finish_read(&mut self, id: u32, range: Range) {
         if !self.may_come_back(range) {
             return self.finish(id, Outcome::Done);
@@ -135,8 +130,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// What was read and kept back ends if it is durable by now who left, or could not be said
-    /// since.
+    /// Ends a held read once it is durable which legs left, or an update has failed since.
     pub(super) fn finish_held_read(&mut self, id: u32) {
         let Some(slot) = self.io(id) else {
             return;

@@ -24,15 +24,10 @@ use crate::bitmap::Bitmap;
 use crate::superblock::Lack;
 use block::Range;
 
-/// How long nothing more is said of spares that are read.
+/// Pause between two reports of spares that are read, ns.
 const SAID_NS: u64 = 1_000_000_000;
 
 impl Mirror {
-    /// All bitmaps were read: what they have set may not be flushed.
-    pub(super) fn begin_unflushed(&mut self) {
-        self.log.begin_unflushed();
-    }
-
     /// Notes a change of `region` for legs that don't get it.
     pub(super) fn note_missed(&mut self, region: u64) {
         self.log.note_unflushed(region);
@@ -64,20 +59,20 @@ impl Mirror {
         Some(missed)
     }
 
-    /// Whether what a leg lacks that returns and says `found` is known from its set. Else its own
-    /// bits are read, and it lacks the union.
-    pub(super) fn advance_missed(&mut self, leg: u8, found: &Superblock) {
+    /// Whether the regions that a returning leg with superblock `found` lacks are known from its
+    /// set. Else its own bits are read, and it lacks the union.
+    pub(super) fn check_missed(&mut self, leg: u8, found: &Superblock) {
         let run = self.ownership.owner().run;
         let it = &mut self.legs[leg];
-        // What is older than what it had acknowledged may have come late over it (T9), or the leg
-        // was put back; another owner may have given it writes.
+        // An older superblock than it had acknowledged may be a late write (T9), or the leg was put
+        // back; another owner may have given it writes.
         let ours = found.owner.is_some_and(|owner| owner.run == run);
         if !ours || found.sequence < it.committed.sequence {
             it.stale_mut().iter_mut().for_each(|it| it.missed = None);
         }
     }
 
-    /// What a leg is to be given that returns, from when it gets every write.
+    /// Returns the regions that a leg lacks when it gets every write again.
     pub(super) fn lacks_when_back(&mut self, leg: u8, lack: &Lack) -> Bitmap {
         let regions = self.log.dirty().regions();
         let known = self.legs[leg].stale_mut().map(|it| &mut it.missed);
@@ -115,20 +110,19 @@ impl Mirror {
         self.legs.rebuilding().iter().filter(has_all).collect()
     }
 
-    /// A leg gets every write again: what no other could read it may have.
-    pub(super) fn try_skipped_on(&mut self, leg: u8) {
-        let mut next = self.unreadable.next_paused(0);
+    /// Retries paused unreadable regions that a leg has which may be read from now on.
+    pub(super) fn retry_unreadable(&mut self, has: impl Fn(&Self, u64) -> bool) {
+        let mut next = self.unreadable.paused().next(0);
         while let Some(region) = next {
-            let rebuild = self.legs.rebuild(leg);
-            if rebuild.is_some_and(|it| !it.lacks(region)) {
+            if has(self, region) {
                 self.unreadable.retry(region);
             }
-            next = self.unreadable.next_paused(region + 1);
+            next = self.unreadable.paused().next(region + 1);
         }
     }
 
     /// A spare was read, since no leg in sync could be.
-    pub(super) fn is_rescued(&mut self, leg: u8, range: Range) {
+    pub(super) fn note_rescued(&mut self, leg: u8, range: Range) {
         self.legs[leg].rescued += 1;
         if self.now_ns >= self.rescue_reported_until_ns {
             self.rescue_reported_until_ns = self.now_ns.saturating_add(SAID_NS);
@@ -136,12 +130,7 @@ impl Mirror {
         }
     }
 
-    /// What was quiet when all legs were asked to flush is on all of them, for good.
-    pub(super) fn is_flushed(&mut self) {
-        self.log.settle_cold();
-    }
-
-    /// Whether that can be told at all: nothing may be executed late, and no region comes.
+    /// Whether a flush shows that: nothing may be executed late, and no region is added.
     pub(super) fn may_settle(&self) -> bool {
         !self.update.is_broken() && !self.is_unverified() && !self.is_growing()
     }

@@ -1,4 +1,4 @@
-//! What is given out next, of what may be: while a leg has no lease not all of it (T48).
+//! Order of outputs; without a lease, which of them may be polled (T48).
 use super::legs::{Legs, Ticket, Work};
 use super::{Mirror, Output, Request};
 use block::Outcome;
@@ -6,17 +6,17 @@ use block::Outcome;
 /// Steps that follow one another without anything to be done outside.
 const TURNS_MAX: usize = 8;
 
-/// What becomes of an output now.
+/// Disposition of an output.
 enum Fate {
     Go,
     Wait,
-    /// It is not given out; it is asked for anew when it may be.
+    /// It is dropped, and asked for again later.
     Back,
     End(Outcome),
 }
 
 impl Mirror {
-    /// Goes on as far as it can by itself.
+    /// Takes turns until nothing more can be done without outputs.
     pub(super) fn turns(&mut self, now_ns: u64) {
         for _ in 0..TURNS_MAX {
             if self.wake {
@@ -25,7 +25,7 @@ impl Mirror {
         }
     }
 
-    /// What is to be done next, of what may be.
+    /// Returns the next output that may be polled.
     pub(super) fn next_output(&mut self) -> Option<Output> {
         match self.ownership.leases.lapsed().is_empty() && !self.ownership.is_lost() {
             true => self.outputs.pop_front(),
@@ -106,7 +106,7 @@ impl Mirror {
         }
     }
 
-    /// What was never given out ends.
+    /// Ends an output that was never polled.
     fn end_ungiven(&mut self, output: Output, outcome: Outcome) {
         match output {
             Output::Done(io, _) => return self.outputs.push_back(Output::Done(io, outcome)),
@@ -125,13 +125,13 @@ impl Mirror {
         let nobody_asks = self.ownership.is_over();
         self.ended(ticket, self.now_ns);
         if !nobody_asks || ticket.io().is_some() {
-            self.ended_so(ticket, outcome);
+            self.apply_outcome(ticket, outcome);
         }
     }
 
-    /// Puts what a leg had when its lease ended, and can't execute any more, back among the
-    /// outputs: it waits for the lease like what came later. False: it is no such thing, and ends.
-    /// So does a flush whose failure tells of a loss (T13).
+    /// Queues a request again that a leg had when its lease lapsed, and that it can't execute any
+    /// more. Returns false if the request ends instead, as a flush does whose failure reports a
+    /// loss (T13).
     #[cold]
     pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
@@ -167,7 +167,7 @@ impl Mirror {
         waits
     }
 
-    /// The superblock of an event was not given to a leg, whose lease is over: it waits for that.
+    /// Withdraws a superblock for a leg without a lease: it waits for that.
     fn put_back(&mut self, output: &Output) {
         if let Output::Superblock(ticket, _) = *output {
             self.ended(ticket, self.now_ns);
@@ -175,7 +175,7 @@ impl Mirror {
         }
     }
 
-    /// The same of one that was taken back.
+    /// As [`Self::put_back`], of a superblock that the engine has withdrawn.
     fn write_again(&mut self, leg: u8) -> bool {
         let waits = self.update.waits_for(leg);
         if waits {
@@ -189,7 +189,7 @@ impl Mirror {
         self.ownership.leases.take_back_event(leg);
     }
 
-    /// Pages that were taken back.
+    /// Writes withdrawn pages again.
     fn pages_again(&mut self, first: u32, leg: u8) -> bool {
         let found = self.pages_on(leg).find(|it| it.first == first);
         let Some(pages) = found else {
@@ -200,7 +200,7 @@ impl Mirror {
         true
     }
 
-    /// A part of a user's I/O that was taken back; a read goes to any leg that may serve it.
+    /// Repeats a withdrawn part of a user's I/O; a read goes to any leg that may serve it.
     fn io_again(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
         let told = self.times_given_up();
         let slot = self.io_mut(id);

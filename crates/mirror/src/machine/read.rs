@@ -1,14 +1,13 @@
-//! Reads of users: which legs may serve one, and what becomes of it when one could not.
+//! Reads of users: which legs may serve one, and retries on others.
 //!
 //! # Contract
-//! A read goes to a leg that has all of it: one in sync or being rebuilt, and where none of these
-//! can be read one that waits (`spare`). One that fails it is counted, and where another had the
-//! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
-//! Where several could not read all of it for the medium's sake, or one could not and another that
-//! is not in sync has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
-//! read one of these, of a block. Who gave no answer in time, and was not waited for longer since
-//! another one had it too, is asked once more where those others have left meanwhile. It fails when
-//! no leg can read a piece.
+//! A read goes to a leg that has all of it: in sync or being rebuilt, and where none of these can
+//! be read, a stale one (`spare`). A failed read is counted, and where another leg had the data
+//! they are rewritten (T5). Data of a leg that has left meanwhile are read again from another.
+//! Where several legs had medium errors, or one had and a leg that is not in sync has a part, the
+//! range is read in pieces of [`PIECE`] bytes, at last of a block. A leg that did not answer in a
+//! short time, while another one had the data, is asked once more if those others have left. The
+//! read fails when no leg can read a piece.
 //!
 //! # Limits
 //! The pieces of a read go one after the other. Their failures are not counted again. While a leg
@@ -22,10 +21,10 @@ use crate::{Access, LegAttempt, LegDisposition, dispose_leg};
 use block::Outcome;
 use block::Range;
 
-/// What a read is cut into first.
+/// First size of pieces, bytes.
 const PIECE: u64 = 4096;
 
-/// All that is left.
+/// No pieces: all that is left.
 const WHOLE: u64 = 1 << 62;
 
 /// How long a leg is waited for that was asked for a read.
@@ -121,7 +120,7 @@ impl Mirror {
         anyone.without(self.bad_on(anyone, slot.piece))
     }
 
-    /// The same, whatever is bad on them.
+    /// As [`Self::readers_of`], with bad blocks or without.
     fn readers_of_any(&self, slot: &Slot) -> Legs {
         let Request::Read(_) = slot.request else {
             return Legs::default();
@@ -158,8 +157,8 @@ impl Mirror {
         let Some(slot) = self.io(id) else {
             return;
         };
-        // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
-        // was there before.
+        // A leg that has left may have lost acknowledged writes: another path to it returns older
+        // data.
         let stays = self.may_read(leg) || self.is_verified(leg);
         if !outcome.is_done() {
             self.spare_unread(leg, outcome);
@@ -169,7 +168,7 @@ impl Mirror {
                 self.repair(bad, slot.piece);
             }
             if self.is_last_resort(&slot, leg) {
-                self.is_rescued(leg, slot.piece);
+                self.note_rescued(leg, slot.piece);
             }
             return self.piece_read(id, range);
         }
@@ -196,7 +195,7 @@ impl Mirror {
                 if stays && !slot.is_cut() {
                     self.count_error(leg, outcome);
                 }
-                // Who was counted once too often has left.
+                // A leg with too many errors has left by now.
                 self.offer_read(id);
             }
             LegDisposition::Another { .. } if self.once_more(id) => self.offer_read(id),
@@ -205,7 +204,8 @@ impl Mirror {
         }
     }
 
-    /// Whether there is one again that may be asked: who was not waited for, as others were there.
+    /// Retries legs that were given up briefly because others were there. Returns whether there are
+    /// any.
     fn once_more(&mut self, id: u32) -> bool {
         let up = self.legs.in_sync();
         let Some(slot) = self.io_mut(id) else {
@@ -216,7 +216,7 @@ impl Mirror {
         !again.is_empty()
     }
 
-    /// Asks for one of those that may serve what of a read is to be read.
+    /// Offers the next piece of a read to the legs that may serve it.
     pub(super) fn offer_read(&mut self, id: u32) {
         self.phase(id, Phase::Choosing);
         let Some(mut slot) = self.io(id) else {
@@ -234,7 +234,7 @@ impl Mirror {
         }
     }
 
-    /// What of a read was to be read is there: the next piece, or its end.
+    /// A piece was read: the next one follows, or the read ends.
     fn piece_read(&mut self, id: u32, range: Range) {
         let Some(slot) = self.io_mut(id) else {
             return;
@@ -252,7 +252,7 @@ impl Mirror {
         self.offer_read(id);
     }
 
-    /// Cuts what none of the legs could read; false: there is nothing to be won.
+    /// Cuts a piece that no leg could read. Returns whether smaller ones may be read.
     fn cut(&mut self, id: u32, range: Range) -> bool {
         let block = self.block_bytes();
         let Some(slot) = self.io(id) else {
@@ -296,7 +296,7 @@ impl Mirror {
         1 << self.state.geometry.block_shift
     }
 
-    /// A read that `leg` failed, and another leg has.
+    /// Counts a failed read of a leg; with too many it leaves.
     pub(super) fn count_error(&mut self, leg: u8, outcome: Outcome) {
         let most = self.config.errors_max;
         if matches!(outcome, Outcome::Busy { .. }) {
@@ -311,8 +311,8 @@ impl Mirror {
 }
 
 impl Slot {
-    /// What is read next: from `start` to the next multiple of `bytes`, by whoever has not failed
-    /// for another reason than the medium.
+    /// Sets the next piece: from `start` to the next multiple of `bytes`. Legs that had a medium
+    /// error are asked again.
     fn take_piece(&mut self, start: u64, range: Range, bytes: u64) {
         let end = (start / bytes + 1).saturating_mul(bytes).min(range.end);
         self.piece = Range { start, end };

@@ -55,7 +55,7 @@ impl Mirror {
         if was >= bytes {
             return None; // its intents say it all
         }
-        let next = it.next(was >> shift);
+        let next = it.lacking().next(was >> shift);
         let to = next.map_or(bytes, |region| region << shift).min(bytes);
         let far = to.saturating_sub(was) >= self.config.position_bytes;
         (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
@@ -103,13 +103,8 @@ impl Mirror {
             ) {
                 return None;
             }
-            let mut region = it.next(it.cursor);
-            while let Some(at) = region
-                && (self.unreadable.is_paused(at) || self.is_copied_now(at))
-            {
-                region = it.next(at + 1);
-            }
-            region
+            let busy = |at: u64| self.unreadable.is_paused(at) || self.is_copied_now(at);
+            it.lacking().iter_from(it.cursor).find(|&at| !busy(at))
         });
         let next = nexts.min();
         if next.is_none() {
@@ -129,13 +124,8 @@ impl Mirror {
         let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
             return 0;
         };
-        let mut count = 0;
-        let mut next = self.unreadable.next_paused(0);
-        while let Some(region) = next {
-            count += u64::from(it.lacks(region));
-            next = self.unreadable.next_paused(region + 1);
-        }
-        count
+        let paused = self.unreadable.paused().iter();
+        paused.filter(|&region| it.lacks(region)).count() as u64
     }
 
     /// A region was copied to a leg, all of it.
@@ -147,7 +137,7 @@ impl Mirror {
     }
 
     /// Legs may have these bytes differently, although no crash was between.
-    pub(super) fn differ(&mut self, range: Range) {
+    pub(super) fn mark_diverged(&mut self, range: Range) {
         for region in self.regions(range) {
             if self.legs.in_sync().count() > 1 {
                 self.diverged.mark(region, self.now_ns);
@@ -162,7 +152,7 @@ impl Mirror {
                 }
             }
         }
-        self.copies_anew();
+        self.restart_copies();
         self.wake = true;
     }
 }

@@ -94,15 +94,9 @@ impl Diverged {
         }
     }
 
-    /// The first one from `region` on that was not copied.
-    pub fn next_uncopied(&self, region: u64) -> Option<u64> {
-        let mut next = self.regions.next(region);
-        while let Some(region) = next
-            && self.is_copied(region)
-        {
-            next = self.regions.next(region + 1);
-        }
-        next
+    /// Returns those that were not copied.
+    pub fn uncopied(&self) -> impl Iterator<Item = u64> {
+        self.regions.iter().filter(|it| !self.is_copied(*it))
     }
 
     /// Whether the region was copied, and waits for a flush.
@@ -169,7 +163,7 @@ impl Mirror {
     /// A leg alone differs from none, when it is durable that it is alone, nothing is being written
     /// to it any more, and it has flushed what was copied to it: else a reader would see that, and
     /// after a loss of its cache what was there before (T13).
-    pub(super) fn alone(&mut self) {
+    pub(super) fn resync_alone(&mut self) {
         if !self.is_alone() {
             return;
         }
@@ -208,20 +202,14 @@ impl Mirror {
             return;
         }
         self.copies.pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
-        for id in 0..self.config.ios as u32 {
-            let Some(slot) = self.io(id) else {
-                continue;
-            };
-            if let (Phase::Held, Request::Read(range)) = (slot.phase, slot.request)
-                && !self.may_be_read(range)
-            {
-                self.finish(id, outcome);
-            }
-        }
+        self.finish_where(outcome, |it, slot| match slot.request {
+            Request::Read(range) => slot.phase == Phase::Held && !it.may_be_read(range),
+            _ => false,
+        });
     }
 
     /// What is being made alike begins anew: another leg is in sync, or something was written.
-    pub(super) fn copies_anew(&mut self) {
+    pub(super) fn restart_copies(&mut self) {
         for job in self.copies.jobs.iter_mut().flatten() {
             job.anew = true;
         }

@@ -73,7 +73,7 @@ impl Mirror {
         if self.legs.writable().has(leg) {
             self.lose(leg, Outcome::PathError);
             if self.legs.in_sync().has(leg) {
-                self.note_poorer();
+                self.loss.poorer = true;
             }
             return;
         }
@@ -100,7 +100,7 @@ impl Mirror {
     }
 
     /// Whether a leg is on its way, so that others wait.
-    pub(super) fn returns(&self) -> bool {
+    pub(super) fn is_leg_returning(&self) -> bool {
         use LegState::*;
         self.legs.iter().any(|(_, leg)| match leg.state() {
             Inspecting(_) | ReadingBitmap(..) => true,
@@ -128,7 +128,7 @@ impl Mirror {
                 self.set_step(leg, Step::Event(lack));
             }
         }
-        if self.no_leg_may_return() {
+        if self.are_returns_blocked() {
             return;
         }
         let due = self.all_slots().find(|&leg| self.may_return(leg));
@@ -136,7 +136,7 @@ impl Mirror {
             && let Some(lack) = self.blank(leg)
         {
             self.change_leg(leg, Change::ReadBitmap(lack));
-            self.own_intents_read(leg);
+            self.begin_rebuild(leg);
         } else if let Some(leg) = due {
             self.close_spare(leg);
             self.change_leg(leg, Change::Inspect);
@@ -147,8 +147,11 @@ impl Mirror {
     }
 
     /// Whether all legs that are due wait for something else.
-    pub(super) fn no_leg_may_return(&self) -> bool {
-        self.returns() || self.is_stopping() || self.update.is_broken() || self.is_growing()
+    pub(super) fn are_returns_blocked(&self) -> bool {
+        self.is_leg_returning()
+            || self.is_stopping()
+            || self.update.is_broken()
+            || self.is_growing()
     }
 
     fn may_return(&self, leg: u8) -> bool {
@@ -189,14 +192,14 @@ impl Mirror {
             Ok(found) => *found,
             Err(error) => return self.turn_away(leg, Unfit::NoLeg(*error)),
         };
-        self.advance_put_back(leg, &found.superblock);
+        self.check_put_back(leg, &found.superblock);
         match self.lack_of(leg, &found) {
             Err(why) => self.turn_away(leg, why),
             Ok(_) if self.is_watched(leg, &found.superblock) => {}
             Ok(lack) => {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
-                self.advance_missed(leg, &found.superblock);
+                self.check_missed(leg, &found.superblock);
                 let it = &mut self.legs[leg];
                 it.committed = found.superblock;
                 it.copy = found.copy;
@@ -208,7 +211,7 @@ impl Mirror {
                 self.change_leg(leg, Change::ReadBitmap(lack));
                 // All of it is copied anyhow, or it got nothing that we don't know of.
                 match lack.position == 0 || known {
-                    true => self.own_intents_read(leg),
+                    true => self.begin_rebuild(leg),
                     false => self.read_pages(leg, 0),
                 }
             }
@@ -267,7 +270,7 @@ impl Mirror {
     }
 
     /// All is known that may differ on the leg: from now on it gets every write.
-    pub(super) fn own_intents_read(&mut self, leg: u8) {
+    pub(super) fn begin_rebuild(&mut self, leg: u8) {
         let LegState::ReadingBitmap(_, lack) = *self.legs[leg].state() else {
             return; // lost meanwhile
         };
@@ -287,7 +290,8 @@ impl Mirror {
         it.stale_mut().iter_mut().for_each(|it| it.cut_end = None);
         let rebuild = Rebuild::new(lack, lacking, save_at_ns);
         self.change_leg(leg, Change::Rebuild(rebuild));
-        self.try_skipped_on(leg);
+        let has = |it: &Self, region| it.legs.rebuild(leg).is_some_and(|it| !it.lacks(region));
+        self.retry_unreadable(has);
         self.begin_write_all();
     }
 
@@ -308,11 +312,9 @@ impl Mirror {
     /// A rebuilt leg is in sync, durably.
     pub(super) fn join(&mut self, leg: u8) {
         // Failures of other legs while that was committed.
-        let rebuild = self.legs.rebuild(leg);
-        let mut next = rebuild.and_then(|it| it.next(0));
-        while let (Some(region), Some(it)) = (next, rebuild) {
+        let rebuild = self.legs.rebuild(leg).into_iter();
+        for region in rebuild.flat_map(|it| it.lacking().iter()) {
             self.diverged.mark(region, self.now_ns);
-            next = it.next(region + 1);
         }
         self.change_leg(leg, Change::Join);
         let it = &mut self.legs[leg];
@@ -328,7 +330,7 @@ impl Mirror {
             }
         }
         self.bad_joined(leg);
-        self.copies_anew();
+        self.restart_copies();
         self.news(News::InSync(leg));
     }
 

@@ -88,7 +88,7 @@ impl Mirror {
     /// Whether a leg returns as soon as it has nothing under way: it gets no more reads, and those
     /// that it has count.
     fn is_closing(&self, leg: u8) -> bool {
-        !self.no_leg_may_return() && self.is_due(leg)
+        !self.are_returns_blocked() && self.is_due(leg)
     }
 
     /// Whether a leg that is about to return, or whose return has begun, lacks nothing of a range:
@@ -193,7 +193,7 @@ impl Mirror {
         // Its lease, of when it was in sync, is over; that is no matter any more.
         self.ownership.leases.forget_lapse(leg);
         if !was_verified {
-            self.try_skipped_of(leg);
+            self.retry_unreadable(|it, region| it.waiting_spares(it.bytes_of(region)).has(leg));
         }
         self.wake = true;
     }
@@ -211,18 +211,6 @@ impl Mirror {
     pub(super) fn spare_unread(&mut self, leg: u8, outcome: Outcome) {
         if self.legs.verified().has(leg) && outcome.is_path_error() {
             self.spare_failed(leg);
-        }
-    }
-
-    /// Forgets which regions no leg could read, of those that a leg has which may be read from now
-    /// on: they are tried again.
-    fn try_skipped_of(&mut self, leg: u8) {
-        let mut next = self.unreadable.next_paused(0);
-        while let Some(region) = next {
-            if self.waiting_spares(self.bytes_of(region)).has(leg) {
-                self.unreadable.retry(region);
-            }
-            next = self.unreadable.next_paused(region + 1);
         }
     }
 
@@ -285,7 +273,7 @@ impl Mirror {
                 slot.is_some_and(|slot| slot.request.reads().is_some())
             }
             Work::Copy(job) => {
-                let job = self.copies.jobs.get(usize::from(job)).copied().flatten();
+                let job = self.copies.job(job);
                 job.is_some_and(|job| job.is_read_by(leg))
             }
             _ => false,

@@ -1,4 +1,4 @@
-//! What a mirror is asked, what it says, and what it begins from.
+//! Requests, outputs, news, configuration and facts of a mirror.
 use super::super::assembly::Assembly;
 use super::super::copies::{Chosen, NoLeg};
 use super::super::ownership::Terms;
@@ -6,23 +6,23 @@ use super::{Legs, Speed, Ticket, Unfit};
 use block::Outcome;
 use block::Range;
 
-/// What a mirror is asked.
+/// A request to a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// From any leg that has it.
+    /// Read from any leg that has the range.
     Read(Range),
-    /// With FUA or without.
+    /// Write, with FUA or without.
     Write(Range, bool),
-    /// Zeroes.
+    /// Write zeroes.
     Zero(Range),
-    /// What is there is not needed any more.
+    /// Deallocate.
     Deallocate(Range),
-    /// All that was acknowledged.
+    /// Flush all acknowledged changes.
     Flush,
 }
 
 impl Request {
-    /// What it changes.
+    /// Returns the range that it changes.
     pub(super) fn changes(self) -> Option<Range> {
         match self {
             Self::Write(range, _) | Self::Zero(range) | Self::Deallocate(range) => Some(range),
@@ -30,7 +30,7 @@ impl Request {
         }
     }
 
-    /// What it reads.
+    /// Returns the range that it reads.
     pub(super) fn reads(self) -> Option<Range> {
         match self {
             Self::Read(range) => Some(range),
@@ -39,7 +39,7 @@ impl Request {
     }
 }
 
-/// Pages of the bitmap, one after the other.
+/// Consecutive pages of the bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
     /// The first one.
@@ -48,7 +48,7 @@ pub struct Pages {
     pub count: u32,
 }
 
-/// What is to be done.
+/// An output: work for the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A user's change or flush, on one leg.
@@ -72,14 +72,14 @@ pub enum Output {
     ReadPages(Ticket, Pages),
     /// Both: [`Mirror::handle_superblocks`](super::Mirror::handle_superblocks).
     ReadSuperblocks(Ticket),
-    /// The I/O has ended.
+    /// End of an I/O.
     Done(u32, Outcome),
-    /// For people, and for who looks after the legs.
+    /// News for the log, and for the engine.
     News(News),
 }
 
 impl Output {
-    /// Of what is to be done on one leg.
+    /// Returns the ticket of work on one leg.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match *self {
             Self::Leg(ticket, _)
@@ -96,69 +96,70 @@ impl Output {
     }
 }
 
-/// What has happened.
+/// News of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// The leg gets nothing any more; what it missed is acknowledged when that is durable.
+    /// The leg gets nothing any more; writes that it missed are acknowledged when that is durable.
     Left(u8, Outcome),
-    /// It is there again, and is being rebuilt.
+    /// It has returned, and is being rebuilt.
     Rebuilding(u8),
     /// It is in sync.
     InSync(u8),
-    /// It is one of the mirror's, and is going to be rebuilt.
+    /// It was added, and is going to be rebuilt.
     Added(u8),
-    /// It is none any more; its superblocks are to be overwritten.
+    /// It was removed; its superblocks are to be overwritten.
     Removed(u8),
     /// It is reachable, and can't return.
     Unfit(u8, Unfit),
-    /// What an unclean stop left different is alike.
+    /// All regions that had diverged were resynced.
     Resynced,
-    /// It has so many bytes.
+    /// The mirror has so many bytes.
     Grown(u64),
-    /// It stays as large as it is: a leg has left, or it stops.
+    /// The mirror keeps its size: a leg has left, or it stops.
     NotGrown,
-    /// Rewritten on this leg, which could not read it.
+    /// The range was rewritten on this leg, which could not read it.
     Repaired(u8, Range),
-    /// No leg in sync could read it; this leg, which is being rebuilt, did not lack it and was
-    /// read. Said once a second at most.
+    /// No leg in sync could read the range; this leg, which is being rebuilt and did not lack it,
+    /// was read. Reported once a second at most.
     Rescued(u8, Range),
-    /// The leg could not write it, which another one in sync has: that is recorded, and it stays.
+    /// The leg could not write the range, which another leg in sync has: the range is recorded as
+    /// bad, and the leg stays.
     Unwritable(u8, Range),
-    /// All that the leg could not write was written again.
+    /// All bad blocks of the leg were rewritten.
     Rewritten(u8),
-    /// The leg has left, and none in sync has this: the first such range.
+    /// The leg has left, and no leg in sync has this range: the first such one.
     NoCopy(u8, Range),
-    /// No leg in sync can read it; said of the first such range of a region.
+    /// No leg in sync can read the range: the first such one of a region.
     Lost(Range),
     /// The check has ended: [`Mirror::check_report`](super::Mirror::check_report).
     Checked,
-    /// Somebody else has the mirror ([`Mirror::foreign_owner`](super::Mirror::foreign_owner)): all
+    /// Another owner has the mirror ([`Mirror::foreign_owner`](super::Mirror::foreign_owner)): all
     /// I/O fails from now on.
     LostOwnership,
-    /// The last leg can't be told what is said: all changes fail until it can.
+    /// No superblock can be written to the last leg: all changes fail until one can.
     Broken,
-    /// It can again.
+    /// Superblocks can be written again.
     Restored,
-    /// What this leg has failed it may yet execute, and it is the last one in sync: changes wait
-    /// for that.
+    /// This leg, the last one in sync, may still execute requests that it failed: changes wait for
+    /// that.
     Unverified(u8),
-    /// The last leg in sync is, or was, smaller than the mirror needs: from this byte of the mirror
-    /// on it has lost all.
+    /// The last leg in sync is, or was, smaller than the mirror needs: it has lost everything from
+    /// this byte of the mirror on.
     Cut(u8, u64),
-    /// Its heartbeats have not ended for so long that another host may take the leg over: nothing
-    /// is given to it, and what it was given is to be taken back (T48).
+    /// Its lease has lapsed: another host may take the leg over. It gets nothing but heartbeats,
+    /// and its requests are to be withdrawn (T48).
     Lapsed(u8),
-    /// They end again, and the leg is still ours.
+    /// Its lease was renewed; the leg is still ours.
     Renewed(u8),
-    /// Something is to be changed for the first time: the lineage is to be recorded durably
+    /// A first change is due: the lineage is to be recorded durably
     /// ([`Mirror::handle_recorded`](super::Mirror::handle_recorded)), and nothing is written to a
     /// leg before.
     Begins,
-    /// All is on the legs, and nothing more comes; whether the stop is a clean one.
+    /// The mirror has stopped: whether cleanly. It is the last output.
     Stopped(bool),
 }
 
-/// What the mirror is to be like.
+/// Configuration of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// I/Os of users at a time.
@@ -167,7 +168,7 @@ pub struct Config {
     pub copies: u8,
     /// Bytes of a copy buffer: a multiple of 4096, 64 KiB at least.
     pub copy_bytes: u32,
-    /// How fast is copied in the background.
+    /// Speed of background copies.
     pub speed: Speed,
     /// Reads that a leg may fail before it leaves; halved every hour.
     pub errors_max: u32,
@@ -183,14 +184,14 @@ pub struct Config {
     pub bad_ranges: usize,
     /// See there.
     pub bad_bytes: u64,
-    /// How long a region is left alone before its intent is forgotten.
+    /// A region's dirty bit is cleared when it was not written for so long.
     pub clear_after_ns: u64,
     /// The host keeps a record of the last lineage: see [`News::Begins`].
     pub records: bool,
 }
 
 impl Config {
-    /// What is usual, for `ios` I/Os.
+    /// Returns the defaults, for `ios` I/Os.
     pub fn new(ios: usize) -> Self {
         Self {
             ios,
@@ -210,30 +211,30 @@ impl Config {
     }
 }
 
-/// What a mirror begins from.
+/// Input for the start of a mirror.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
-    /// What the legs come to.
+    /// Its assembly.
     pub assembly: &'a Assembly,
-    /// As they were given for that, in the same order.
+    /// The legs of the assembly, in its order.
     pub given: &'a [Result<Chosen, NoLeg>],
-    /// Of each of them, until when it may execute what it was given before, ns: who is behind does
-    /// not return sooner (T9). Those that are not there may not.
+    /// For each of them: until when it may execute earlier requests, ns. A stale leg does not
+    /// return sooner (T9). Legs that are not there may not.
     pub late_until_ns: &'a [u64],
     /// Drawn at random, not 0.
     pub lineage: u64,
-    /// On which terms it was acquired.
+    /// Terms of its acquisition.
     pub terms: Terms,
 }
 
-/// What legs in sync may have differently is being made alike.
+/// Progress of a resync of diverged legs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resync {
-    /// Since when, ns.
+    /// When it began, ns.
     pub since_ns: u64,
-    /// Regions that they may have had differently at one time since then, at most.
+    /// Regions that may have differed since then, at most.
     pub regions: u64,
-    /// Those that are not known to be alike yet.
+    /// Regions that are left.
     pub left: u64,
 }
 
@@ -244,14 +245,14 @@ impl LegFacts {
     }
 }
 
-/// What is known of a leg.
+/// Facts about a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegFacts {
-    /// It is in sync and there.
+    /// It is in sync.
     pub in_sync: bool,
     /// It is being rebuilt, and gets every write.
     pub rebuilding: bool,
-    /// It is on its way in, new or back, and gets no writes yet.
+    /// It returns or is being added, and gets no writes yet.
     pub returning: bool,
     /// It has left, and that is not durable yet on those that stay.
     pub leaving: bool,
@@ -259,26 +260,26 @@ pub struct LegFacts {
     pub lapsed: bool,
     /// Its file was cut short while it was the last one in sync: it stays, with what is left.
     pub cut_short: bool,
-    /// The same, where it is known from which byte of the mirror on all is lost, until a user
+    /// First lost byte of the mirror, where it is known, until a user
     /// [accepts](super::Mirror::accept_cut) that.
     pub cut_end: Option<u64>,
     /// A user has accepted that, and it is not on the leg yet.
     pub accepting: bool,
-    /// The event that it shows, and by which it was in sync as far as this run knows.
+    /// Event of its superblock.
     pub event: u64,
-    /// The same.
+    /// Event by which it was in sync, as far as this run knows.
     pub since_event: u64,
-    /// Regions that are still to be copied.
+    /// Regions that it lacks.
     pub lacks: u64,
-    /// Those of them that no leg could read: they are tried again after a while.
+    /// Regions that it lacks and no leg could read: they are tried again after a while.
     pub stuck: u64,
     /// Reads that it failed lately.
     pub errors: u32,
-    /// Ranges that it could not write, by the record: how many, their bytes, and the first.
+    /// Ranges that it could not write, by the record: count, bytes, and the first one.
     pub bad: (u32, u64, Option<Range>),
-    /// It could not write more than the record has room for, and was not in sync since.
+    /// It could not write more ranges than the record has room for, and was not in sync since.
     pub bad_full: bool,
-    /// What it could not write then.
+    /// The range that had no room.
     pub bad_more: Option<Range>,
     /// The first range that only this leg has
     /// ([`Mirror::last_copy_on`](super::Mirror::last_copy_on)).
@@ -287,6 +288,6 @@ pub struct LegFacts {
     pub repaired: u64,
     /// Times that it was read while it was being rebuilt, since no leg in sync could be.
     pub rescued: u64,
-    /// What it was given and has not ended.
+    /// Requests in flight.
     pub in_flight: u32,
 }

@@ -80,8 +80,8 @@ impl Unreadable {
         self.paused.is_set(region)
     }
 
-    /// The first paused region from this one on.
-    pub fn next_paused(&self, region: u64) -> Option<u64> {
-        self.paused.next(region)
+    /// All paused regions.
+    pub fn paused(&self) -> &Bitmap {
+        &self.paused
     }
 }

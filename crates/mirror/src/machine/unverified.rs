@@ -20,7 +20,7 @@ impl Mirror {
     }
 
     /// The leg has failed something, and stays: it is the last one in sync.
-    pub(super) fn stays(&mut self, leg: u8) {
+    pub(super) fn keep_last(&mut self, leg: u8) {
         let until_ns = self.legs[leg].late_until_ns;
         if until_ns <= self.now_ns.max(self.unverified_until_ns) {
             return;

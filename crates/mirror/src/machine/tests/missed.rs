@@ -395,7 +395,7 @@ fn a_copy_from_a_spare_in_doubt_is_done_later() {
         "{:?}",
         seen.news
     );
-    assert!(mirror.unreadable.next_paused(0).is_none() && mirror.copies.pause_ns > 9 * SECOND);
+    assert!(mirror.unreadable.paused().next(0).is_none() && mirror.copies.pause_ns > 9 * SECOND);
 }
 
 /// A leg that waits is lost, taken out or cut short while a copy is read from it: writes go on
@@ -531,13 +531,13 @@ fn t50_a_leg_that_says_less_than_before_lacks_the_union() {
     rest(&mut mirror, 7 * SECOND, 7 * SECOND + MS);
     let mut found = mirror.legs[2].committed;
     found.owner = Some(*mirror.ownership.owner());
-    mirror.advance_missed(2, &found);
+    mirror.check_missed(2, &found);
     assert!(mirror.legs[2].missed().is_some());
     let older = Superblock {
         sequence: found.sequence - 1,
         ..found
     };
-    mirror.advance_missed(2, &older);
+    mirror.check_missed(2, &older);
     assert!(!mirror.legs[2].missed().is_some());
 }
 

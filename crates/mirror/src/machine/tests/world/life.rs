@@ -125,13 +125,13 @@ impl World {
         }
         mirror.leg_lost(leg as u8, self.now_ns);
         self.poll(mirror);
-        if (0..self.disks.len()).all(|leg| self.has_left(mirror, leg)) {
+        if (0..self.disks.len()).all(|leg| self.finish_change(mirror, leg)) {
             self.drop_left_legs(mirror);
         }
     }
 
     /// Whether a leg does not hang, or gets nothing.
-    fn has_left(&self, mirror: &Mirror, leg: usize) -> bool {
+    fn finish_change(&self, mirror: &Mirror, leg: usize) -> bool {
         !self.disks[leg].hung || !mirror.may_read(leg as u8)
     }
 
@@ -158,7 +158,7 @@ impl World {
         }
         let waits = self.asked.values().any(changes);
         // One that is new may have begun to return.
-        let left = (0..self.disks.len()).all(|leg| self.has_left(mirror, leg));
+        let left = (0..self.disks.len()).all(|leg| self.finish_change(mirror, leg));
         self.claim(!waits || !left, "a change waits for a leg that has left");
         self.count("went on");
     }
