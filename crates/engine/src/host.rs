@@ -18,7 +18,7 @@
 //!   `outbox`: what it hands out
 //! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
 //! * `cache`: what a controller may have in its cache only
-//! * `volumes`: one volume, `path`: one path, on this core; `peers`: shared counts
+//! * `volumes`: one volume, `path`: one path, `connections`: its connections, on this core; `peers`: shared counts
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
 //!   it on core 0, `change_steps` on each core
@@ -43,6 +43,7 @@ mod abort;
 mod cache;
 mod change;
 mod change_steps;
+mod connections;
 mod counters;
 mod cut;
 mod damage;
@@ -100,13 +101,14 @@ use crate::machine::{Closed, ConnId, Memory, Output, Place, Send};
 use crate::scratch::Scratch;
 use alloc::vec::Vec;
 use block::IoLimits;
+use connections::Role;
 use hedge::Hedger;
 use io::VolumeIo;
 use io_table::IoTable;
 use multipath::Head;
 use outbox::Outbox;
 use outputs::Outputs;
-use path::{Link, Path, Role};
+use path::Path;
 use pending_change::ConfigChanges;
 use policy::PathIndex;
 use shutdown::Shutdown;
@@ -351,70 +353,36 @@ impl HostEngine {
     }
 
     pub(crate) fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
-        let (number, role) = path::of(conn);
-        let path = &mut self.paths[number];
-        // It may have been given up in the meantime.
-        if !matches!(path.link(role), Link::Opening { .. }) {
-            return;
+        let (number, role) = connections::of(conn);
+        let session = &mut self.paths[number].session;
+        if session.handle_connected(role, now_ns) {
+            self.out.touch(session, role);
         }
-        path.set_link(role, Link::Open);
-        match (role, &mut path.admin, &mut path.queue) {
-            (Role::Admin, Some(admin), _) => admin.handle_connected(now_ns),
-            (Role::Io, _, Some(queue)) => queue.handle_connected(now_ns),
-            _ => unreachable!("a connection is opened for a machine"),
-        }
-        self.out.touch(&mut self.paths[number], role);
     }
 
     pub(crate) fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        let (number, role) = path::of(conn);
-        let path = &mut self.paths[number];
-        if !path.is_open(role) {
-            return bytes.len(); // what comes after we gave up is of no interest
+        let (number, role) = connections::of(conn);
+        let session = &mut self.paths[number].session;
+        let taken = session.handle_bytes(role, bytes, now_ns);
+        if taken.is_some() {
+            self.out.touch(session, role);
         }
-        match (role, &mut path.admin, &mut path.queue) {
-            (Role::Io, _, Some(queue)) => {
-                let taken = queue.handle_bytes(bytes, now_ns);
-                self.out.touch(&mut self.paths[number], role);
-                taken
-            }
-            (Role::Admin, Some(admin), _) => {
-                let taken = admin.handle_bytes(bytes, now_ns);
-                self.out.touch(&mut self.paths[number], role);
-                taken
-            }
-            _ => unreachable!("an open connection has its machine"),
-        }
+        taken.unwrap_or(bytes.len())
     }
 
     pub(crate) fn placement(&mut self, conn: ConnId) -> Option<Place> {
-        let (number, role) = path::of(conn);
-        let path = &self.paths[number];
-        let queue = path
-            .queue
-            .as_ref()
-            .filter(|_| role == Role::Io && path.is_open(role))?;
-        let placement = queue.placement()?;
-        let span = self
-            .ios
-            .payload(placement.token, placement.offset, placement.len);
-        Some(Place {
-            span,
-            crc: placement.crc,
-        })
+        let (number, role) = connections::of(conn);
+        let it = self.paths[number].session.placement(role)?;
+        let span = self.ios.payload(it.token, it.offset, it.len);
+        Some(Place { span, crc: it.crc })
     }
 
     pub(crate) fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        let (number, role) = path::of(conn);
-        let path = &mut self.paths[number];
-        if !path.is_open(role) {
-            return; // as of other bytes
+        let (number, role) = connections::of(conn);
+        let session = &mut self.paths[number].session;
+        if session.handle_payload(role, len, crc, now_ns) {
+            self.out.touch(session, role);
         }
-        let (Role::Io, Some(queue)) = (role, &mut path.queue) else {
-            unreachable!("only an I/O queue has placed payload");
-        };
-        queue.handle_payload(len, crc, now_ns);
-        self.out.touch(&mut self.paths[number], role);
     }
 
     pub(crate) fn poll_transmit(
@@ -423,15 +391,8 @@ impl HostEngine {
         out: &mut Vec<u8>,
         now_ns: u64,
     ) -> Option<Option<Send>> {
-        let (number, role) = path::of(conn);
-        let path = &mut self.paths[number];
-        if !matches!(path.link(role), Link::Open | Link::Closing { .. }) {
-            return None;
-        }
-        let transmit = match role {
-            Role::Admin => path.admin.as_mut()?.poll_transmit(out, now_ns)?,
-            Role::Io => path.queue.as_mut()?.poll_transmit(out, now_ns)?,
-        };
+        let (number, role) = connections::of(conn);
+        let transmit = (self.paths[number].session).poll_transmit(role, out, now_ns)?;
         Some(transmit.payload.map(|payload| Send {
             span: self.ios.payload(payload.token, payload.offset, payload.len),
             digest: payload.digest,
@@ -440,18 +401,18 @@ impl HostEngine {
     }
 
     pub(crate) fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
-        let (number, role) = path::of(conn);
-        if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].queue) {
+        let (number, role) = connections::of(conn);
+        if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].session.queue) {
             queue.handle_sent(cookie);
             // This may come after the turn; what it ends must not wait for another event.
             if self.drain_queue(number, now_ns) {
-                self.out.touch(&mut self.paths[number], role);
+                self.out.touch(&mut self.paths[number].session, role);
             }
         }
     }
 
     pub(crate) fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
-        let (number, role) = path::of(conn);
+        let (number, role) = connections::of(conn);
         self.closed(number, role, why, now_ns);
     }
 
@@ -535,7 +496,7 @@ impl HostEngine {
         let paths = self.paths_there();
         let times = paths.flat_map(|it| {
             let expiry_ns = it.expiry_ns(&self.ios, &self.settings);
-            [it.path.timeout_ns(), expiry_ns]
+            [it.path.session.timeout_ns(), expiry_ns]
         });
         let first = times
             .chain([look_ns])
@@ -555,8 +516,8 @@ impl HostEngine {
     #[inline(never)]
     fn drain(&mut self, now_ns: u64) {
         while let Some(conn) = self.out.pop_touched() {
-            let (number, role) = path::of(conn);
-            self.paths[number].touched[role as usize] = false;
+            let (number, role) = connections::of(conn);
+            self.paths[number].session.touched[role as usize] = false;
             match role {
                 Role::Admin => self.drain_admin(number, now_ns),
                 Role::Io => {
@@ -564,12 +525,12 @@ impl HostEngine {
                 }
             }
             let path = &self.paths[number];
-            if path.is_open(role) {
+            if path.session.is_open(role) {
                 self.out.transmit(conn);
             }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || !path.is_live() {
-                let timeout_ns = path.timeout_ns();
+                let timeout_ns = path.session.timeout_ns();
                 timeout_ns
                     .into_iter()
                     .for_each(|at_ns| self.out.wake_by(at_ns));

@@ -20,9 +20,10 @@
 //! cores together: core 0 keeps the others until those are answered, within the same wait. A
 //! flush before a path
 //! leaves is not aborted.
+use super::connections::Role;
 use super::io_table::{IoState, IoTable, Kind};
 use super::outbox::Outbox;
-use super::path::{Path, Role};
+use super::path::Path;
 use super::report;
 use super::types::{HostConfig, PathKind, PathNews};
 use super::volumes::{PathContext, PathInVolume, Volume};
@@ -326,7 +327,12 @@ impl Path {
             return false; // so many late commands are no trouble of single ones
         }
         // What the controller was never told of can't be aborted, and says that nothing is sent.
-        let Some(cid) = self.queue.as_mut().and_then(|queue| queue.abort(token)) else {
+        let Some(cid) = self
+            .session
+            .queue
+            .as_mut()
+            .and_then(|queue| queue.abort(token))
+        else {
             return false; // the path is lost for it
         };
         let slot = on.ios.find(token).map(|index| on.ios.get(index));
@@ -353,11 +359,11 @@ impl Path {
 
     /// Core 0: sends an Abort; false: it can't.
     fn send_abort(&mut self, command: CommandId, on: &mut PathContext<'_>, now_ns: u64) -> bool {
-        let open = self.has_association() && self.is_open(Role::Admin);
-        let admin = self.admin.as_mut().filter(|_| open);
+        let open = self.session.state().has_association() && self.session.is_open(Role::Admin);
+        let admin = self.session.admin.as_mut().filter(|_| open);
         let CommandId { sqid, cid } = command;
         if admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns)) {
-            on.out.touch(self, Role::Admin);
+            on.out.touch(&mut self.session, Role::Admin);
             return true;
         }
         // The controller takes no more at a time, for all cores: the next answer makes room.
@@ -441,7 +447,7 @@ impl Path {
             // The controller is well, and what it answers is lost on the way.
             self.aborts.hasten(asked.token, soon_ns);
         }
-        if let Some(queue) = &mut self.queue {
+        if let Some(queue) = &mut self.session.queue {
             queue.abort_over(cid);
         }
         let is_under_way = asked.state == AbortState::Asked;
@@ -492,7 +498,7 @@ impl PathInVolume<'_> {
         }
         let others = self.others();
         let others = others.filter(|it| !it.is_live() && it.admin_state().returns());
-        let lost_ns = others.filter_map(|it| it.comeback.lost_ns).max();
+        let lost_ns = others.filter_map(|it| it.session.comeback.lost_ns).max();
         let back_ns = settings.connect_timeout_ns.saturating_add(ABORT_WAIT_NS);
         lost_ns.map_or(0, |at_ns| at_ns.saturating_add(back_ns))
     }

@@ -8,8 +8,9 @@
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::cache::FinalFlush;
 use super::change::{Order, What, is_device};
+use super::connections::{Role, SessionState};
 use super::outbox::Outbox;
-use super::path::{AdminState, Path, Role, SessionState};
+use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
 use super::types::{Doubt, HostConfig, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::volumes::PathInVolume;
@@ -29,13 +30,14 @@ pub(super) fn is_final_flush(token: u32) -> bool {
 impl Path {
     /// If it waits to be connected again, it doesn't before a user asks for it.
     fn bar(&mut self) {
-        if self.retry_ns().is_some() {
-            self.set_session(SessionState::Backoff { at_ns: u64::MAX });
+        if self.session.retry_ns().is_some() {
+            self.session
+                .enter(SessionState::Backoff { at_ns: u64::MAX });
         }
     }
 
     fn is_barred(&self) -> bool {
-        self.retry_ns() == Some(u64::MAX)
+        self.session.retry_ns() == Some(u64::MAX)
     }
 
     /// Sends a flush that belongs to no I/O; its end is noted here. A controller has the time of an
@@ -54,12 +56,12 @@ impl Path {
             return out.push(Output::Device(request));
         }
         let command = Command::flush(self.known.target.nsid, token);
-        let queue = self.queue.as_mut();
+        let queue = self.session.queue.as_mut();
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if given {
             let until_ns = now_ns.saturating_add(settings.io_timeout_ns);
             self.cache.set_final_flush(FinalFlush::Out { until_ns });
-            out.transmit(self.conn(Role::Io));
+            out.transmit(self.session.conn(Role::Io));
             out.wake_by(until_ns);
         } else {
             self.cache.set_final_flush(FinalFlush::Ended(false));
@@ -71,11 +73,11 @@ impl PathInVolume<'_> {
     /// Whether this core may forget it; core 0 not before all others have.
     fn is_forgettable(&self, core: u16) -> bool {
         let path = self.path;
-        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
+        let over = path.session.is_disconnected();
         let known = is_device(&path.kind)
-            || matches!(path.session(), SessionState::Closed)
+            || matches!(path.session.state(), SessionState::Closed)
             || core != 0
-            || path.retry_ns().is_some();
+            || path.session.retry_ns().is_some();
         let ended = !path.cache.is_flushing() && path.cache.abandoned_flushes.is_empty();
         let holds = self.volume.fence.first_held(path.index).is_some();
         over && known && ended && path.lane.is_empty() && !holds
@@ -200,15 +202,15 @@ impl HostEngine {
         if !path.is_over() {
             return; // its connections stand, or are being opened
         }
-        path.comeback.failures = 0;
-        path.comeback.lost_ns = Some(now_ns);
+        path.session.comeback.failures = 0;
+        path.session.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
             if path.lane.is_empty() && path.cache.abandoned_flushes.is_empty() && !path.letting_go {
-                path.set_session(SessionState::Idle);
+                path.session.enter(SessionState::Idle);
                 self.begin(number, now_ns);
             }
-        } else if path.retry_ns().is_some() {
-            path.set_session(SessionState::Backoff { at_ns: now_ns });
+        } else if path.session.retry_ns().is_some() {
+            path.session.enter(SessionState::Backoff { at_ns: now_ns });
             self.out.wake_by(now_ns);
         }
     }
@@ -316,7 +318,7 @@ impl HostEngine {
             ChangeStep::Drain if flushes => false,
             ChangeStep::Reach => path.is_live(),
             ChangeStep::Drain => !path.is_live() || path.lane.is_empty(),
-            ChangeStep::CloseQueue => path.is_over() && path.queue.is_none(),
+            ChangeStep::CloseQueue => path.is_over() && path.session.queue.is_none(),
             ChangeStep::Forget => self.at(number).is_forgettable(self.settings.core),
         };
         if !done {
@@ -333,12 +335,13 @@ impl HostEngine {
     /// Closes a drained path. This is not a path loss, so no event is reported.
     fn close_drained(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let before = path.set_session(SessionState::Closed);
-        path.comeback.end_report();
+        let before = path.session.leave();
         let (volume, index) = (path.volume, path.index);
         self.volumes[usize::from(volume)].stop_asking(&before, &mut self.out);
         self.head(number).lose(index);
-        self.paths[number].close(Role::Io, false, &self.settings, &mut self.out, now_ns);
+        self.paths[number]
+            .session
+            .close(Role::Io, false, &self.settings, &mut self.out, now_ns);
         self.reconsider(volume, now_ns);
     }
 

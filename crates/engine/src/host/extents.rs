@@ -9,8 +9,9 @@
 //!
 //! Core 0 has the admin connections; the other cores ask it to.
 use super::HostEngine;
+use super::connections::Role;
 use super::outbox::Outbox;
-use super::path::{Path, Role};
+use super::path::Path;
 use super::types::{HostEvent, PathNews};
 use super::volumes::Volume;
 use crate::machine::{DeviceExtent, LocalDevice};
@@ -58,12 +59,12 @@ impl Path {
         out: &mut Outbox,
         now_ns: u64,
     ) {
-        let open = self.is_live() && self.is_open(Role::Admin);
+        let open = self.is_live() && self.session.is_open(Role::Admin);
         let about = (self.known.target.nsid, slba, blocks);
-        let admin = self.admin.as_mut().filter(|_| open);
+        let admin = self.session.admin.as_mut().filter(|_| open);
         if admin.is_some_and(|admin| admin.ask_allocated(token, about, now_ns)) {
             self.questions.push(token);
-            return out.touch(self, Role::Admin);
+            return out.touch(&mut self.session, Role::Admin);
         }
         self.answer_extent(token, None, out);
     }

@@ -35,9 +35,10 @@
 //! it has heard, is not told there. Of an engine before, a controller that no path of the volume
 //! leads to is not asked.
 use super::change::is_device;
+use super::connections::SessionState;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
-use super::path::{AdminState, Path, SessionState};
+use super::path::{AdminState, Path};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
@@ -134,7 +135,7 @@ impl PathInVolume<'_> {
     /// Whether this core's queue is not open yet, while others of so many may use theirs, and have
     /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
     fn may_be_live_elsewhere(&self, cores: u16) -> bool {
-        let connects = matches!(self.path.session(), SessionState::Connecting);
+        let connects = matches!(self.path.session.state(), SessionState::Connecting);
         let joins = self.path.admin_state() == AdminState::Joining;
         connects && !joins && self.others_may_cache(cores)
     }

@@ -29,10 +29,11 @@ mod stats;
 pub use stats::HedgeStats;
 
 use super::HostEngine;
+use super::connections::Role;
 use super::counters::group;
 use super::io::VolumeIo;
 use super::io_table::{IoState, IoTable, Kind, Lane, carries};
-use super::path::{Path, Role};
+use super::path::Path;
 use super::types::{IoOp, PathKind};
 use super::volumes::{VACANT, Volume};
 use crate::limits::{BUFFER_MAX, HEDGES_MAX};
@@ -225,7 +226,7 @@ impl Inspection {
             };
             self.place += 1;
             let path = on.paths.get(number); // None: VACANT
-            if let Some(path) = path.filter(|it| it.queue.is_some() && it.is_live()) {
+            if let Some(path) = path.filter(|it| it.session.queue.is_some() && it.is_live()) {
                 self.walk = Some(Walk {
                     number,
                     next: path.lane.oldest_issued(),
@@ -506,7 +507,7 @@ impl Hedger {
             (pair.token, pair.no_room) = (token, false);
             on.volumes[volume].hedged.looked += 1;
         }
-        let queue = path.queue.as_ref();
+        let queue = path.session.queue.as_ref();
         if !queue.is_some_and(|queue| queue.awaits(token)) {
             return Err(u64::MAX);
         }
@@ -631,7 +632,7 @@ fn able_to_copy(index: u32, on: &Inspected<'_>) -> u64 {
     let able = volume.head.among(|limits| carries(limits, io));
     let has_room = |path: &&Path| {
         let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-        let room = path.queue.as_ref().is_some_and(|it| it.has_room());
+        let room = path.session.queue.as_ref().is_some_and(|it| it.has_room());
         tcp && room && path.is_live() && path.lane.waiting().is_none()
     };
     on.paths_of(volume)
@@ -686,7 +687,7 @@ impl VolumeIo<'_> {
         self.hedger.pair_up(self.ios, index, copy, home);
         self.volume.hedged.sent += 1;
         self.paths[number].counters.copies += 1;
-        self.out.touch(&mut self.paths[number], Role::Io);
+        self.out.touch(&mut self.paths[number].session, Role::Io);
     }
 
     /// One of two copies, which was on path `number`, has ended.
@@ -701,7 +702,7 @@ impl VolumeIo<'_> {
         let end = (self.hedger).end_copy(ios, scratch, self.volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
             // Its bytes are copied in the next turn.
-            self.out.touch(&mut self.paths[number], Role::Io);
+            self.out.touch(&mut self.paths[number].session, Role::Io);
         }
         end
     }

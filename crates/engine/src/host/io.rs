@@ -4,13 +4,14 @@
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
 use super::change_steps::{final_flush_ended, is_final_flush};
+use super::connections::{Role, SessionState};
 use super::counters::group;
 use super::fence::range;
 use super::hedge::Hedger;
 use super::io_table::{AttemptEnd, FlushProgress, IoTable, Kind, cut};
 use super::loss::{is_let_go, let_go_of};
 use super::outbox::Outbox;
-use super::path::{Path, Role, SessionState, Target};
+use super::path::{Path, Target};
 use super::probation::is_timed;
 use super::shutdown::Shutdown;
 use super::standstill::Standstills;
@@ -57,7 +58,7 @@ impl Path {
         let slot = ios.get_mut(index);
         slot.issued_ns = now_ns;
         out.timers.inspect_by(now_ns.saturating_add(patience_ns));
-        let Some(queue) = &mut self.queue else {
+        let Some(queue) = &mut self.session.queue else {
             if let Some(device) = self.kind.device() {
                 out.push(Output::Device(device::request(&slot.io, device, token)));
                 return Ok(true);
@@ -66,7 +67,7 @@ impl Path {
         };
         match queue.submit(&command(&slot.io, &self.known.target, token), now_ns) {
             Ok(()) => {
-                out.transmit(self.conn(Role::Io));
+                out.transmit(self.session.conn(Role::Io));
                 Ok(true)
             }
             Err(QueueFull::Full) => Ok(false),
@@ -80,7 +81,8 @@ impl Path {
     fn retire(&mut self, on: &mut PathContext<'_>, now_ns: u64) {
         on.volume.head.set_enabled(self.index, false);
         let abort = self.must_abort(Role::Io, on.volume);
-        self.close(Role::Io, abort, on.settings, on.out, now_ns);
+        self.session
+            .close(Role::Io, abort, on.settings, on.out, now_ns);
     }
 
     #[cold]
@@ -190,7 +192,7 @@ impl HostEngine {
         let ended = path.lane.is_empty() && path.cache.abandoned_flushes.is_empty();
         let returns = ended && !path.letting_go && path.admin_state().returns();
         if returns && self.at(number).recovers() {
-            self.paths[number].set_session(SessionState::Idle);
+            self.paths[number].session.enter(SessionState::Idle);
             self.live(number, now_ns);
         }
     }
@@ -397,7 +399,7 @@ impl VolumeIo<'_> {
         now_ns: u64,
     ) -> Option<Result<(), HostError>> {
         loop {
-            let event = self.paths[number].queue.as_mut()?.poll_event()?;
+            let event = self.paths[number].session.queue.as_mut()?.poll_event()?;
             *any = true;
             match event {
                 QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
@@ -427,7 +429,7 @@ impl VolumeIo<'_> {
     #[cold]
     fn failed(&mut self, number: usize, index: u32, status: Status, now_ns: u64) {
         let path = &self.paths[number];
-        let queue = path.queue.as_ref();
+        let queue = path.session.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
         if !answered {

@@ -4,10 +4,11 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
+use super::connections::{Link, Role, SessionState};
 use super::outbox::Outbox;
-use super::path::{AdminState, Link, Path, Role, SessionState};
+use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
-use super::types::{HostConfig, HostEvent, PathKind};
+use super::types::{HostEvent, PathKind};
 use super::volumes::Volume;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
@@ -16,33 +17,6 @@ use multipath::health::Why;
 use nvme::host::HostError;
 
 impl Path {
-    /// Closes a connection, if there is one; `abort`: without sending what is left.
-    pub(super) fn close(
-        &mut self,
-        role: Role,
-        abort: bool,
-        settings: &HostConfig,
-        out: &mut Outbox,
-        now_ns: u64,
-    ) {
-        let conn = self.conn(role);
-        let abort = match self.link(role) {
-            Link::Closed | Link::Aborting => return,
-            Link::Closing { .. } if !abort => return,
-            Link::Opening { .. } => true,
-            Link::Open | Link::Closing { .. } => abort,
-        };
-        if abort {
-            self.set_link(role, Link::Aborting);
-        } else {
-            let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
-            self.set_link(role, Link::Closing { until_ns });
-            out.transmit(conn);
-            out.wake_by(until_ns);
-        }
-        out.push(Output::Close { conn, abort });
-    }
-
     /// Its device is to end what it can be kept from doing. The path is used again when the device
     /// may be asked again, and has ended all.
     fn take_back_device(&mut self, out: &mut Outbox) {
@@ -95,16 +69,12 @@ impl HostEngine {
         let volume = usize::from(self.paths[number].volume);
         let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
         let path = &mut self.paths[number];
-        if path.is_over() {
+        let Some(before) = path.session.lose(longest_ns, now_ns) else {
             return; // it was lost before, for another reason, or closed in order
-        }
+        };
         let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
-        let before = path.set_session(SessionState::Lost);
         let was_live = matches!(before, SessionState::Live);
         let (volume, index) = (path.volume, path.index);
-        path.comeback.tried = true;
-        path.comeback.end_report();
-        path.comeback.died(was_live, longest_ns, now_ns);
         path.cache
             .note_lost(others && !covered && before.has_association());
         if path.admin_state().returns() && was_live {
@@ -131,7 +101,7 @@ impl HostEngine {
                 self.settings.core == 0 && self.paths[number].admin_state() == AdminState::Joining;
             let head = &self.volumes[usize::from(volume)].head;
             let known = self.paths[number].stays_out(head, why);
-            if self.paths[number].comeback.is_news(&line) && !answered && !known {
+            if self.paths[number].session.comeback.is_news(&line) && !answered && !known {
                 self.out.report(HostEvent::Failed(volume, line));
             }
         }
@@ -147,13 +117,12 @@ impl HostEngine {
         let is_closing = self.shutdown.is_closing();
         let (path, mut on) = self.path(number);
         let resets = path.reset(before.has_association(), is_closing, &mut on, now_ns);
-        for role in [Role::Admin, Role::Io] {
-            if role == Role::Admin && resets {
-                continue;
-            }
+        for role in Role::ALL {
+            let session = &mut self.paths[number].session;
             // A link that is being closed in order has a last word to say.
-            if !matches!(self.paths[number].link(role), Link::Closing { .. }) {
-                self.paths[number].close(role, true, &self.settings, &mut self.out, now_ns);
+            let is_closing = matches!(session.link(role), Some(Link::Closing { .. }));
+            if !is_closing && !(role == Role::Admin && resets) {
+                session.close(role, true, &self.settings, &mut self.out, now_ns);
             }
         }
         let it = &mut self.volumes[usize::from(volume)];
@@ -179,28 +148,27 @@ impl HostEngine {
     pub(super) fn closed(&mut self, number: usize, role: Role, why: Closed, now_ns: u64) {
         let ending = self.shutdown.is_closing();
         let path = &mut self.paths[number];
-        let link = path.link(role);
-        path.set_link(role, Link::Closed);
+        let link = path.session.end_connection(role);
         // Else we asked for it, and the reason is known.
         let surprise = matches!(link, Link::Open | Link::Opening { .. });
         if surprise && !ending {
             let opened = link == Link::Open;
-            let why = report::closed(path.session(), role, opened, why);
+            let why = report::closed(path.session.state(), role, opened, why);
             self.lose(number, Some(&why), now_ns);
         }
         match role {
             Role::Admin => {
-                self.paths[number].admin = None;
+                self.paths[number].session.admin = None;
                 let path = &self.paths[number];
                 let volume = &mut self.volumes[usize::from(path.volume)];
                 volume.set_resetting(path.index, None, &mut self.out);
             }
             Role::Io => {
-                if let Some(queue) = &mut self.paths[number].queue {
+                if let Some(queue) = &mut self.paths[number].session.queue {
                     queue.handle_closed(now_ns);
                 }
                 self.drain_queue(number, now_ns);
-                self.paths[number].queue = None;
+                self.paths[number].session.queue = None;
                 self.io_of(number).fail_waiting(number, now_ns);
             }
         }
@@ -213,16 +181,22 @@ impl HostEngine {
             return; // a place without a path has no time-outs
         }
         self.retry(number, now_ns);
-        for role in [Role::Admin, Role::Io] {
-            match self.paths[number].link(role) {
-                Link::Opening { until_ns } if until_ns <= now_ns => {
+        for role in Role::ALL {
+            match self.paths[number].session.link(role) {
+                Some(Link::Opening { until_ns }) if until_ns <= now_ns => {
                     let why = report::connect_timed_out(self.settings.connect_timeout_ns);
                     self.lose(number, Some(&why), now_ns);
                 }
-                Link::Closing { until_ns } if until_ns <= now_ns => {
-                    self.paths[number].close(role, true, &self.settings, &mut self.out, now_ns);
+                Some(Link::Closing { until_ns }) if until_ns <= now_ns => {
+                    self.paths[number].session.close(
+                        role,
+                        true,
+                        &self.settings,
+                        &mut self.out,
+                        now_ns,
+                    );
                 }
-                Link::Open => self.machine_timeout(number, role, now_ns),
+                Some(Link::Open) => self.machine_timeout(number, role, now_ns),
                 _ => {}
             }
         }
@@ -241,22 +215,14 @@ impl HostEngine {
     }
 
     fn machine_timeout(&mut self, number: usize, role: Role, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let conn = path.conn(role);
-        let due = |at_ns: Option<u64>| at_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let session = &mut self.paths[number].session;
+        if !session.handle_timeout(role, now_ns) {
+            return; // another path's time it is
+        }
+        let conn = session.conn(role);
         match role {
-            Role::Admin => {
-                let Some(admin) = path.admin.as_mut().filter(|it| due(it.poll_timeout())) else {
-                    return; // another path's time it is
-                };
-                admin.handle_timeout(now_ns);
-                self.drain_admin(number, now_ns);
-            }
+            Role::Admin => self.drain_admin(number, now_ns),
             Role::Io => {
-                let Some(queue) = path.queue.as_mut().filter(|it| due(it.poll_timeout())) else {
-                    return; // another path's time it is
-                };
-                queue.handle_timeout(now_ns);
                 self.drain_queue(number, now_ns);
             }
         }
@@ -268,9 +234,11 @@ impl HostEngine {
         let it = self.at(number);
         let abort = it.path.must_abort(role, it.volume);
         self.paths[number].count_damage_of(error, now_ns);
-        self.paths[number].close(role, abort, &self.settings, &mut self.out, now_ns);
+        self.paths[number]
+            .session
+            .close(role, abort, &self.settings, &mut self.out, now_ns);
         if !self.shutdown.is_closing() {
-            let why = report::machine(self.paths[number].session(), role, error);
+            let why = report::machine(self.paths[number].session.state(), role, error);
             self.lose(number, Some(&why), now_ns);
         }
     }

@@ -21,9 +21,10 @@
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
 //! [`Hints::past_gate`]: super::Hints::past_gate
+use super::connections::{Role, SessionState};
 use super::io::VolumeIo;
 use super::outbox::Outbox;
-use super::path::{Path, Role, SessionState};
+use super::path::Path;
 use super::session::namespace;
 use super::types::{Bar, HostEvent, Mark, PathFacts};
 use super::volumes::{LegRole, PathInVolume, Volume};
@@ -136,14 +137,14 @@ impl Volume {
     fn why_refused(&self, paths: &[Path]) -> Option<String> {
         let mut foreign = None;
         for path in self.paths(paths) {
-            let bar = path.unmarked().and_then(|it| it.bar.as_ref());
-            let used = path.has_association();
+            let bar = path.session.unmarked().and_then(|it| it.bar.as_ref());
+            let used = path.session.state().has_association();
             match bar {
                 Some(Bar::Unmarked(why)) => return Some(why.clone()),
                 Some(Bar::Foreign(why) | Bar::Refused(why)) => {
                     foreign.get_or_insert(why);
                 }
-                None if path.comeback.tried && !used => {}
+                None if path.session.comeback.tried && !used => {}
                 None => return None,
             }
         }
@@ -214,11 +215,11 @@ impl PathInVolume<'_> {
     /// isn't ready before all were tried anyway.
     fn awaits_turn(&self) -> bool {
         let undecided = |it: &Path| {
-            let early = !it.is_over() && !it.has_association();
-            let foreign = it.unmarked().is_some_and(Unmarked::is_foreign);
-            it.index < self.path.index && early && !it.comeback.tried && !foreign
+            let early = !it.is_over() && !it.session.state().has_association();
+            let foreign = it.session.unmarked().is_some_and(Unmarked::is_foreign);
+            it.index < self.path.index && early && !it.session.comeback.tried && !foreign
         };
-        let decides = self.volume.ready.is_none() && !self.path.comeback.tried;
+        let decides = self.volume.ready.is_none() && !self.path.session.comeback.tried;
         decides && self.volume.paths(self.paths).any(undecided)
     }
 }
@@ -263,7 +264,9 @@ impl HostEngine {
     /// is marked.
     pub(super) fn find_or_ask(&mut self, number: usize, mut it: Box<Unmarked>, now_ns: u64) {
         if self.at(number).awaits_turn() {
-            self.paths[number].set_session(SessionState::CheckingOthers(it));
+            self.paths[number]
+                .session
+                .enter(SessionState::CheckingOthers(it));
             return;
         }
         let Some((serial, bound_ns)) = self
@@ -288,7 +291,9 @@ impl HostEngine {
                 namespace: Box::new(it.namespace()),
             }));
         }
-        self.paths[number].set_session(SessionState::CheckingOthers(it));
+        self.paths[number]
+            .session
+            .enter(SessionState::CheckingOthers(it));
     }
 
     /// Core 0: a path of a volume was found, is lost, or is marked: those behind it may have their
@@ -297,8 +302,8 @@ impl HostEngine {
         for path in self.indexes(volume) {
             // What was put aside of a path is looked at again.
             if let Some(number) = self.number(volume, path)
-                && self.paths[number].is_open(Role::Admin)
-                && let Some(it) = self.paths[number].look_again()
+                && self.paths[number].session.is_open(Role::Admin)
+                && let Some(it) = self.paths[number].session.look_again()
             {
                 self.find_or_ask(number, it, now_ns);
             }
@@ -326,7 +331,7 @@ impl HostEngine {
                 continue; // a place without a path
             };
             let path = &mut self.paths[number];
-            let waits = path.unmarked_mut();
+            let waits = path.session.unmarked_mut();
             let asked = |it: &&mut Unmarked| it.asked && it.namespace().is_same(&mark.namespace);
             let Some(it) = waits.filter(asked) else {
                 continue; // it asked for another mark, or none

@@ -18,10 +18,11 @@
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.
+use super::connections::SessionState;
 use super::io::VolumeIo;
 use super::io_table::IoTable;
 use super::outbox::Outbox;
-use super::path::{AdminState, Path, SessionState};
+use super::path::{AdminState, Path};
 use super::types::{HostEvent, NO_PATH, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
@@ -185,7 +186,7 @@ impl Volume {
 impl PathInVolume<'_> {
     /// Core 0: when it is given up if it is not live before, ns.
     pub(super) fn gives_up_ns(&self) -> u64 {
-        let since_ns = self.path.comeback.lost_ns;
+        let since_ns = self.path.session.comeback.lost_ns;
         let since_ns = since_ns.filter(|_| self.volume.ready.is_some());
         let ctrl_loss_ns = self.volume.recovery.ctrl_loss_ns;
         since_ns.map_or(u64::MAX, |at_ns| at_ns.saturating_add(ctrl_loss_ns))
@@ -265,7 +266,8 @@ impl HostEngine {
     /// Core 0: a lost path was tried for long enough.
     pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        path.set_session(SessionState::Backoff { at_ns: u64::MAX });
+        path.session
+            .enter(SessionState::Backoff { at_ns: u64::MAX });
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);

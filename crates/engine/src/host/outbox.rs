@@ -1,6 +1,6 @@
 //! What the engine hands out: events for its owner, outputs and times for its reactor.
+use super::connections::{PathSession, Role};
 use super::outputs::Outputs;
-use super::path::{Path, Role};
 use super::timers::Timers;
 use super::types::{HostEvent, PathNews};
 use crate::machine::{ConnId, Output};
@@ -99,10 +99,10 @@ impl Outbox {
 
     /// The machine behind a connection was called: the next turn takes its events and lets it send.
     #[inline]
-    pub(super) fn touch(&mut self, path: &mut Path, role: Role) {
-        if !path.touched[role as usize] {
-            path.touched[role as usize] = true;
-            self.touched.push(path.conn(role));
+    pub(super) fn touch(&mut self, session: &mut PathSession, role: Role) {
+        if !session.touched[role as usize] {
+            session.touched[role as usize] = true;
+            self.touched.push(session.conn(role));
         }
     }
 

@@ -250,7 +250,7 @@ impl PendingChange {
     /// What a change of a path does next.
     pub(super) fn next_of_path(&mut self, view: &PathView<'_>, now_ns: u64) -> Next {
         let path = view.path;
-        let lost = path.is_lost();
+        let lost = path.session.state().is_lost();
         let late = self.is_late(now_ns);
         // The core that has its mirror knows whether it leaves before that is claimed.
         let asks = lost && !self.force && view.volume.leg == LegRole::Elsewhere;
@@ -279,9 +279,7 @@ impl PendingChange {
                 self.enter(ChangeStage::ShutDown);
                 Next::ShutDown
             }
-            ChangeStage::ShutDown if path.is_disconnected() && path.admin.is_none() => {
-                self.forget()
-            }
+            ChangeStage::ShutDown if path.session.is_disconnected() => self.forget(),
             ChangeStage::Forget if self.cores_left == 0 => Next::Freed,
             ChangeStage::Drain
             | ChangeStage::CloseQueues
@@ -297,7 +295,7 @@ impl PendingChange {
     /// A new path is to be in use.
     fn next_of_new(&mut self, path: &Path, late: bool) -> Next {
         if path.is_over() {
-            self.failure = Some(match path.comeback.line.as_str() {
+            self.failure = Some(match path.session.comeback.line.as_str() {
                 "" => format!("{}: not every core could open its queue", path.uri),
                 line => line.to_string(),
             });
@@ -320,7 +318,7 @@ impl PendingChange {
         let tried_ns = view.volume.recovery.ctrl_loss_ns;
         match late {
             _ if given_up => Next::End(Err(report::stays_lost(&view.volume.name, path, tried_ns))),
-            true => Next::End(Err(report::not_yet(&path.comeback.line, tried_ns))),
+            true => Next::End(Err(report::not_yet(&path.session.comeback.line, tried_ns))),
             false => Next::Wait,
         }
     }
@@ -417,11 +415,14 @@ impl VolumeView<'_> {
     /// Why a new volume can't be; `late`: not every core has it, and the time is over.
     fn why_not_open(&self, late: bool) -> Option<String> {
         if let Some(refused) = self.paths.iter().find(|path| path.refused) {
-            return Some(refused.comeback.line.clone());
+            return Some(refused.session.comeback.line.clone());
         }
-        let failed = |path: &&Path| path.comeback.tried && path.is_over();
+        let failed = |path: &&Path| path.session.comeback.tried && path.is_over();
         if self.paths.iter().all(failed) {
-            let lines = self.paths.iter().map(|path| path.comeback.line.as_str());
+            let lines = self
+                .paths
+                .iter()
+                .map(|path| path.session.comeback.line.as_str());
             let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
             return Some(if lines.is_empty() {
                 "none of its paths could be connected on every core".into()

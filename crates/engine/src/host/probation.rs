@@ -22,11 +22,12 @@
 //! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
+use super::connections::Role;
 use super::device_errors::compare_anew;
 use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::outbox::Outbox;
-use super::path::{AdminState, Path, Role};
+use super::path::{AdminState, Path};
 use super::types::{Io, IoOp, PathNews};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, hedge, report};
@@ -116,7 +117,7 @@ impl Path {
         let able = head.among(|limits| limits.deallocate && !limits.read_only);
         let facts = self.known.facts.as_ref();
         let fits = facts.is_some_and(|it| it.controller.in_capsule_max >= Command::HINT_LEN);
-        able >> self.index.0 & 1 == 1 && self.queue.is_some() && fits
+        able >> self.index.0 & 1 == 1 && self.session.queue.is_some() && fits
     }
 
     /// Takes a slot and memory for a probe; `None`: there is no room, or it may have none.
@@ -158,10 +159,10 @@ impl Path {
         memory.bytes_mut(ios.get(slot).io.span).fill(0);
         let command = Command::empty_hint(self.known.target.nsid, ios.token(slot));
         let room = self.lane.waiting().is_none();
-        let queue = self.queue.as_mut().filter(|_| room);
+        let queue = self.session.queue.as_mut().filter(|_| room);
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         if given {
-            out.transmit(self.conn(Role::Io));
+            out.transmit(self.session.conn(Role::Io));
             let it = ios.get_mut(slot);
             it.path = self.index;
             it.issued_ns = now_ns;

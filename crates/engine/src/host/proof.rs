@@ -20,9 +20,10 @@
 //! # Limits
 //! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
 //! it overwrites is lost, and nothing here can know.
+use super::connections::Role;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
-use super::path::{Path, Role};
+use super::path::Path;
 use super::types::{PathKind, PathNews};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, WriteFailover};
@@ -76,14 +77,18 @@ impl Path {
         let recovery = &on.volume.recovery;
         let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
         let tcp = matches!(self.kind, PathKind::NvmeTcp { .. });
-        let core_0 = on.settings.core == 0 && tcp && self.is_open(Role::Admin);
+        let core_0 = on.settings.core == 0 && tcp && self.session.is_open(Role::Admin);
         if !wanted || !had_queues || !core_0 || is_closing {
             return false;
         }
-        let until_ns = self.admin.as_mut().and_then(|admin| admin.reset(now_ns));
+        let until_ns = self
+            .session
+            .admin
+            .as_mut()
+            .and_then(|admin| admin.reset(now_ns));
         if until_ns.is_some() {
             on.volume.set_resetting(self.index, until_ns, on.out);
-            on.out.touch(self, Role::Admin);
+            on.out.touch(&mut self.session, Role::Admin);
         }
         until_ns.is_some()
     }
@@ -119,6 +124,8 @@ impl HostEngine {
         self.out.publish(PathNews::Reset { volume, path });
         self.io(volume).proved(number, now_ns);
         // Nothing that it could still say is of interest.
-        self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
+        self.paths[number]
+            .session
+            .close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
     }
 }

@@ -118,7 +118,7 @@ impl HostEngine {
     pub(super) fn flushes_for_core_0(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
         let leaves = path.admin_state() == AdminState::Removing && path.is_live();
-        let ended = leaves && path.lane.is_empty() && path.queue.is_some();
+        let ended = leaves && path.lane.is_empty() && path.session.queue.is_some();
         if !ended
             || self.settings.core == 0
             || self.at(number).queue_of(0, self.settings.cores).is_some()

@@ -8,42 +8,14 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
+use super::HostEngine;
 use super::abort::CommandId;
+use super::connections::{LossReport, Role, SessionState};
 use super::outbox::Outbox;
-use super::path::{Comeback, LossReport, Path, Role, SessionState};
+use super::path::Path;
 use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
 use super::volumes::{PathContext, Volume};
-use super::{HostEngine, report};
-use alloc::borrow::ToOwned;
 use policy::PathIndex;
-
-impl Comeback {
-    /// A path is lost, or could not be connected; `live`: it was in use.
-    pub(super) fn died(&mut self, live: bool, longest_ns: u64, now_ns: u64) {
-        if live && now_ns.saturating_sub(self.live_ns) >= longest_ns {
-            self.failures = 0;
-        }
-        self.lost_ns = self.lost_ns.or(Some(now_ns));
-    }
-
-    /// It is lost, closed, or live: what core 0 finds from now on is no news before it has heard
-    /// that our connections are over. That it still waits for it stays.
-    pub(super) fn end_report(&mut self) {
-        if self.report == LossReport::Given {
-            self.report = LossReport::None;
-        }
-    }
-
-    /// Why it is lost now; whether that is to be said. Where two reasons take turns each is said
-    /// once: attempts go on for as long as people need to mend things.
-    pub(super) fn is_news(&mut self, line: &str) -> bool {
-        if self.line == line {
-            return false;
-        }
-        let before = core::mem::replace(&mut self.line, line.to_owned());
-        core::mem::replace(&mut self.line_before, before) != line
-    }
-}
 
 impl Path {
     /// Tells the other cores that it was lost; `own`: this core saw it, and the path recovers;
@@ -60,7 +32,7 @@ impl Path {
             return; // each core sees by itself what becomes of a device
         }
         if settings.core == 0 {
-            self.comeback.others = settings.cores - 1;
+            self.session.comeback.others = settings.cores - 1;
             out.publish(PathNews::Lost {
                 volume,
                 path,
@@ -81,7 +53,7 @@ impl Path {
         let facts = self.known.facts.as_ref();
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         // Another core may be live, and ask, while our own queue is still being opened.
-        let used = self.has_association();
+        let used = self.session.state().has_association();
         if !used || !known || !on.volume.recovery.enabled {
             return; // nothing is read again of a path that is lost, or never will be
         }
@@ -90,13 +62,13 @@ impl Path {
             return; // it was asked for, and not answered yet
         }
         if on.settings.core == 0 {
-            if let Some(admin) = &mut self.admin {
+            if let Some(admin) = &mut self.session.admin {
                 match what {
                     Doubt::Ana => admin.request_ana(now_ns),
                     Doubt::Namespace => admin.request_namespaces(now_ns),
                 }
             }
-            on.out.touch(self, Role::Admin);
+            on.out.touch(&mut self.session, Role::Admin);
         } else {
             on.out.tell_core_0(PathNews::Doubt {
                 volume: self.volume,
@@ -127,7 +99,7 @@ impl Volume {
         is_closing: bool,
         out: &mut Outbox,
     ) {
-        let is_down = |path: &Path| path.comeback.tried && !path.is_live();
+        let is_down = |path: &Path| path.session.comeback.tried && !path.is_live();
         let none = self.paths(paths).all(is_down);
         if none && self.recovery.enabled && !is_closing && self.outage.report() {
             out.report(HostEvent::NoPath(self.number));
@@ -166,7 +138,7 @@ impl HostEngine {
             return; // the path has left on this core while the news was under way
         };
         let core_0 = self.settings.core == 0;
-        let comeback = &mut self.paths[number].comeback;
+        let comeback = &mut self.paths[number].session.comeback;
         match news {
             PathNews::Order(_) | PathNews::Done { .. } => {
                 unreachable!("an order is taken before")
@@ -222,7 +194,7 @@ impl HostEngine {
             }
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].cache.note_elsewhere(unflushed);
-                let comeback = &mut self.paths[number].comeback;
+                let comeback = &mut self.paths[number].session.comeback;
                 comeback.others = comeback.others.saturating_sub(1);
                 self.gone(number, now_ns);
             }
@@ -244,8 +216,11 @@ impl HostEngine {
         let recovery = self.volumes[usize::from(self.paths[number].volume)].recovery;
         let (core, cores) = (self.settings.core, self.settings.cores);
         let path = &mut self.paths[number];
-        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
-        if !path.is_over() || !over || path.address().is_none() || !recovery.enabled {
+        if !path.is_over()
+            || !path.session.is_disconnected()
+            || path.address().is_none()
+            || !recovery.enabled
+        {
             return;
         }
         let closed = |path: &mut Path| PathNews::Closed {
@@ -254,8 +229,8 @@ impl HostEngine {
             since_ns: now_ns,
             unflushed: path.cache.take_due_report() && path.has_unflushed(),
         };
-        let is_lost = matches!(path.session(), SessionState::Lost);
-        let comeback = &mut path.comeback;
+        let is_lost = matches!(path.session.state(), SessionState::Lost);
+        let comeback = &mut path.session.comeback;
         if core != 0 {
             if comeback.report == LossReport::Due {
                 comeback.report = LossReport::Given;
@@ -266,13 +241,7 @@ impl HostEngine {
         if comeback.others > 0 || !is_lost {
             return; // other cores have connections, or it was reported, or it leaves
         }
-        let wait_ns = recovery
-            .reconnect_min_ns
-            .checked_shl(comeback.failures.min(32))
-            .unwrap_or(u64::MAX)
-            .min(recovery.reconnect_max_ns);
-        let failures = comeback.failures;
-        comeback.failures = comeback.failures.saturating_add(1);
+        let (failures, next_ns) = comeback.fail(&recovery, now_ns);
         let returns = path.admin_state().returns();
         let (volume, path, address) = (path.volume, path.index, path.address());
         if let Some(address) = address.filter(|_| returns) {
@@ -286,12 +255,12 @@ impl HostEngine {
             }));
         }
         let at_ns = match returns {
-            true => now_ns
-                .saturating_add(wait_ns)
-                .min(self.at(number).gives_up_ns().max(now_ns)),
+            true => next_ns.min(self.at(number).gives_up_ns().max(now_ns)),
             false => u64::MAX,
         };
-        self.paths[number].set_session(SessionState::Backoff { at_ns });
+        self.paths[number]
+            .session
+            .enter(SessionState::Backoff { at_ns });
         self.out.wake_by(at_ns);
         if cores > 1 {
             let closed = closed(&mut self.paths[number]);
@@ -312,10 +281,10 @@ impl HostEngine {
     ) -> Option<ReconnectWait> {
         let number = self.number(volume, path)?;
         let path = &self.paths[number];
-        let at_ns = path.retry_ns()?;
+        let at_ns = path.session.retry_ns()?;
         Some(ReconnectWait {
             left_ns: at_ns.saturating_sub(now_ns),
-            failures: path.comeback.failures.saturating_sub(1),
+            failures: path.session.comeback.failures.saturating_sub(1),
             in_doubt: path.was_seen() && self.at(number).is_in_doubt(),
         })
     }
@@ -330,40 +299,19 @@ impl HostEngine {
     /// Core 0: the wait of a lost path may be over.
     pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
-        if path.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
+        if path.session.retry_ns().is_none_or(|at_ns| at_ns > now_ns) {
             return; // it is not lost, or its time has not come
         }
         if self.shutdown.is_closing() {
             // No connection is opened any more.
-            self.paths[number].set_session(SessionState::Backoff { at_ns: u64::MAX });
+            self.paths[number]
+                .session
+                .enter(SessionState::Backoff { at_ns: u64::MAX });
         } else if self.at(number).gives_up_ns() <= now_ns {
             self.give_up_path(number, now_ns);
         } else {
             self.paths[number].learn(&self.settings, &mut self.out, now_ns);
         }
-    }
-
-    /// A path is live: says so if it was lost, and gives it what waits.
-    pub(super) fn path_up(&mut self, number: usize, now_ns: u64) {
-        let core = self.settings.core;
-        let path = &mut self.paths[number];
-        let (volume, comeback) = (path.volume, &mut path.comeback);
-        comeback.tried = true;
-        comeback.end_report();
-        comeback.live_ns = now_ns;
-        comeback.lost_ns = None;
-        let it = &mut self.volumes[usize::from(volume)];
-        it.outage.note_live_path();
-        let comeback = &mut self.paths[number].comeback;
-        comeback.line_before.clear();
-        let was_reported = !core::mem::take(&mut comeback.line).is_empty();
-        if was_reported && !self.paths[number].probing.stays_out {
-            let line = report::line(&it.name, &self.paths[number], core, "live again");
-            self.out.report(HostEvent::Returned(volume, line));
-        }
-        let mut io = self.io(volume);
-        io.release(now_ns);
-        io.release_flushes(now_ns);
     }
 
     /// What waits in a volume, and why.

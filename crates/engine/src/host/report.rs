@@ -1,6 +1,7 @@
 //! One line for people: what, which path, why, what to do.
+use super::connections::{Role, SessionState};
 use super::damage::Direction;
-use super::path::{Path, Role, SessionState};
+use super::path::Path;
 use super::types::{PathKind, PathState};
 use crate::limits::NAMESPACES_LISTED_MAX;
 use crate::machine::Closed;
@@ -172,7 +173,7 @@ pub(super) fn stays_lost(volume: &str, path: &Path, tried_ns: u64) -> String {
 
 /// What the last line about a lost path says behind its name; empty: there was none.
 pub(super) fn last_reported(path: &Path) -> &str {
-    let last = path.comeback.line.split_once(path.uri.as_str());
+    let last = path.session.comeback.line.split_once(path.uri.as_str());
     last.map_or("", |(_, why)| why.trim_start_matches(": "))
 }
 

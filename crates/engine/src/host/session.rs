@@ -5,17 +5,17 @@
 //! (`queues`). The other cores check what they are told as core 0 did, in the same order, so they
 //! come to the same result.
 use super::abort::CommandId;
+use super::connections::{LossReport, Role, SessionState};
 use super::device_errors::compare_anew;
 use super::io_table::whole_max;
 use super::mark::Unmarked;
 use super::outbox::Outbox;
-use super::path::{Link, LossReport, Path, Role, SessionState, Target};
+use super::path::{Path, Target};
 use super::recovery::WriteFailover;
 use super::types::{HostConfig, HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, Ready, device, report};
 use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
-use crate::machine::Output;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use block::IoLimits;
@@ -39,7 +39,7 @@ impl Path {
     /// Why the namespace that is asked for can't be used; or, where none was and none can be used,
     /// the first one of those with small numbers.
     fn refusal(&self, nsid: Option<u32>, listed: &[NamespaceInfo]) -> Option<String> {
-        let admin = self.admin.as_ref()?;
+        let admin = self.session.admin.as_ref()?;
         let refused = match nsid {
             Some(nsid) => admin.refused(nsid),
             None if listed.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
@@ -51,12 +51,15 @@ impl Path {
     /// Core 0: opens its admin connection, to learn what it is.
     pub(super) fn learn(&mut self, settings: &HostConfig, out: &mut Outbox, now_ns: u64) {
         let PathKind::NvmeTcp {
-            subsystem, nsid, ..
+            address,
+            subsystem,
+            nsid,
+            ..
         } = &self.kind
         else {
             unreachable!("a device has no admin connection");
         };
-        self.admin = Some(Box::new(Admin::new(AdminConfig {
+        let machine = Admin::new(AdminConfig {
             host: settings.identity.clone(),
             subsystem: subsystem.clone(),
             digests: settings.digests,
@@ -64,15 +67,24 @@ impl Path {
             io_queues: settings.cores,
             timeout_ns: settings.connect_timeout_ns,
             nsid: *nsid,
-        })));
-        self.set_session(SessionState::Identifying);
-        self.shutting_down = false;
-        self.open(Role::Admin, settings, out, now_ns);
+        });
+        (self.session).identify(machine, *address, settings, out, now_ns);
     }
 
-    /// Makes the machine of this core's I/O queue, which has this number; `None`: it has none.
-    fn begin_queue(&mut self, qid: Option<u16>, settings: &HostConfig) {
-        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&self.known.facts, &self.kind)
+    /// Opens this core's I/O queue, which has this number; `None`: it has none.
+    fn open_queue(
+        &mut self,
+        qid: Option<u16>,
+        settings: &HostConfig,
+        out: &mut Outbox,
+        now_ns: u64,
+    ) {
+        let (
+            Some(facts),
+            PathKind::NvmeTcp {
+                address, subsystem, ..
+            },
+        ) = (&self.known.facts, &self.kind)
         else {
             unreachable!("a queue is opened on a path of which the controller is known");
         };
@@ -81,8 +93,13 @@ impl Path {
         let entries = (settings.io_max + 1)
             .min(controller.entries_max.into())
             .max(2);
-        let queue = |qid| {
-            Box::new(IoQueue::new(IoQueueConfig {
+        self.known.qid = qid.unwrap_or(0);
+        self.session.enter(SessionState::Connecting);
+        self.aborts.clear();
+        self.abort_queue.clear();
+        self.paused_ns = 0;
+        if let Some(qid) = qid {
+            let machine = IoQueue::new(IoQueueConfig {
                 host: settings.identity.clone(),
                 subsystem: subsystem.clone(),
                 cntlid: controller.cntlid,
@@ -92,26 +109,9 @@ impl Path {
                 disable_sq_flow_control: true,
                 in_capsule_max: controller.in_capsule_max,
                 timeout_ns: settings.connect_timeout_ns,
-            }))
-        };
-        self.queue = qid.map(queue);
-        self.known.qid = qid.unwrap_or(0);
-        self.set_session(SessionState::Connecting);
-        self.aborts.clear();
-        self.abort_queue.clear();
-        self.paused_ns = 0;
-    }
-
-    /// Opens a connection for its machine.
-    fn open(&mut self, role: Role, settings: &HostConfig, out: &mut Outbox, now_ns: u64) {
-        let Some(address) = self.address() else {
-            unreachable!("a device has no connections");
-        };
-        let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
-        self.set_link(role, Link::Opening { until_ns });
-        out.wake_by(until_ns);
-        let conn = self.conn(role);
-        out.push(Output::Open { conn, address });
+            });
+            (self.session).connect(machine, *address, settings, out, now_ns);
+        }
     }
 
     /// Says once that its controller's keep-alive granularity makes writes wait for minutes or
@@ -139,7 +139,7 @@ impl Volume {
     /// `paths`: of the engine.
     pub(super) fn settle(&mut self, paths: &[Path], out: &mut Outbox) {
         self.refresh(out);
-        let settled = self.paths(paths).all(|path| path.comeback.tried);
+        let settled = self.paths(paths).all(|path| path.session.comeback.tried);
         let any = self.paths(paths).any(Path::is_live);
         let (Some(size), Some(limits)) = (self.head.size(), self.head.limits()) else {
             return; // no path was admitted yet
@@ -257,6 +257,7 @@ impl HostEngine {
     pub(super) fn drain_admin(&mut self, number: usize, now_ns: u64) {
         loop {
             let event = self.paths[number]
+                .session
                 .admin
                 .as_mut()
                 .and_then(|admin| admin.poll_event());
@@ -295,7 +296,7 @@ impl HostEngine {
     /// Takes what the I/O queue of a path has to tell; whether that was anything.
     #[inline]
     pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) -> bool {
-        if self.paths[number].queue.is_none() {
+        if self.paths[number].session.queue.is_none() {
             return false; // it is a device's, or its connection is over
         }
         let mut any = false;
@@ -305,7 +306,7 @@ impl HostEngine {
                 Err(error) => self.gave_up(number, Role::Io, error, now_ns),
             }
         }
-        if any && let Some(admin) = &mut self.paths[number].admin {
+        if any && let Some(admin) = &mut self.paths[number].session.admin {
             admin.note_traffic(now_ns);
         }
         any
@@ -320,7 +321,7 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let path = &self.paths[number];
-        if !path.session().is_identifying() {
+        if !path.session.state().is_identifying() {
             return; // it was lost, or leaves, since the controller answered
         }
         let PathKind::NvmeTcp { nsid, .. } = path.kind else {
@@ -328,7 +329,11 @@ impl HostEngine {
         };
         let (volume, index) = (path.volume, path.index);
         let cores = self.settings.cores;
-        let unasked = path.admin.as_ref().map_or(0, |admin| admin.unasked());
+        let unasked = path
+            .session
+            .admin
+            .as_ref()
+            .map_or(0, |admin| admin.unasked());
         let picked = match report::pick(nsid, namespaces, unasked) {
             // One that is there but can't be used says why.
             Err(why) => Err(self.paths[number].refusal(nsid, namespaces).unwrap_or(why)),
@@ -344,7 +349,7 @@ impl HostEngine {
                 let (path, mut on) = self.path(number);
                 path.warn_of_long_hold(&controller, &mut on);
                 path.warn_of_few_queues(controller.io_queues, &mut on);
-                if let Some(admin) = &mut path.admin {
+                if let Some(admin) = &mut path.session.admin {
                     admin.want(namespace.nsid);
                 }
                 let facts = PathFacts {
@@ -361,7 +366,7 @@ impl HostEngine {
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
     fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
-        if let Some(mut it) = self.paths[number].look_again() {
+        if let Some(mut it) = self.paths[number].session.look_again() {
             let nsid = it.facts.namespace.nsid;
             let found = namespaces.iter().find(|it| it.nsid == nsid);
             return match found {
@@ -374,7 +379,9 @@ impl HostEngine {
                 }
                 None => {
                     // Back into its state, which reports that the mark is asked for no more.
-                    self.paths[number].set_session(SessionState::CheckingOthers(it));
+                    self.paths[number]
+                        .session
+                        .enter(SessionState::CheckingOthers(it));
                     self.lose(number, Some(&report::namespace_gone(nsid)), now_ns);
                 }
             };
@@ -405,12 +412,12 @@ impl HostEngine {
             return; // core 0's news crossed with the end of the path on this core
         };
         let path = &self.paths[number];
-        if path.is_over() && path.comeback.report != LossReport::Given {
+        if path.is_over() && path.session.comeback.report != LossReport::Given {
             return; // it was found before it was lost
         }
         let namespace = &facts.namespace;
         let shown = shown(&facts.controller, namespace);
-        let first = !path.has_association();
+        let first = !path.session.state().has_association();
         let agrees = if first {
             self.admit(number, shown, now_ns)
         } else {
@@ -498,12 +505,11 @@ impl HostEngine {
             .at(number)
             .queue_of(self.settings.core, self.settings.cores);
         let path = &mut self.paths[number];
-        path.begin_queue(qid, &self.settings);
+        path.open_queue(qid, &self.settings, &mut self.out, now_ns);
         let (volume, index) = (usize::from(path.volume), path.index);
         self.volumes[volume].fence.begin_association(index);
-        match qid {
-            Some(_) => path.open(Role::Io, &self.settings, &mut self.out, now_ns),
-            None => self.live_without_queue(number, now_ns),
+        if qid.is_none() {
+            self.live_without_queue(number, now_ns);
         }
     }
 
@@ -512,7 +518,7 @@ impl HostEngine {
         if self.paths[number].is_over() {
             return; // its queue became ready in the turn in which it was lost
         }
-        self.paths[number].set_session(SessionState::Live);
+        let was_reported = self.paths[number].session.begin_use(now_ns);
         self.paths[number].cache.note_live();
         let index = self.paths[number].index;
         let has_queue = self.paths[number].has_queue();
@@ -524,14 +530,25 @@ impl HostEngine {
             None
         };
         self.paths[number].probing.stays_out &= sick.is_some();
-        self.paths[number].comeback.tried = true;
         let path = &self.paths[number];
         let it = &mut self.volumes[usize::from(path.volume)];
         it.report_opened(path, &mut self.out);
         self.ios.forget_failures(path.volume, index);
         compare_anew(it, &mut self.paths, now_ns);
         it.settle(&self.paths, &mut self.out);
-        self.path_up(number, now_ns);
+        it.outage.note_live_path();
+        if was_reported && !self.paths[number].probing.stays_out {
+            let line = report::line(
+                &it.name,
+                &self.paths[number],
+                self.settings.core,
+                "live again",
+            );
+            self.out.report(HostEvent::Returned(it.number, line));
+        }
+        let mut io = self.io_of(number);
+        io.release(now_ns);
+        io.release_flushes(now_ns);
         if let Some(why) = sick {
             self.io_of(number).on_probation(number, why, now_ns);
         }
@@ -553,10 +570,10 @@ impl HostEngine {
                 self.io(volume).move_waiting(number, now_ns);
             }
             let path = &mut self.paths[number];
-            if let Some(admin) = &mut path.admin {
+            if let Some(admin) = &mut path.session.admin {
                 path.known.is_read_again = true;
                 admin.request_namespaces(now_ns);
-                self.out.touch(&mut self.paths[number], Role::Admin);
+                self.out.touch(&mut self.paths[number].session, Role::Admin);
             }
         }
     }

@@ -4,7 +4,8 @@
 //! Whatever happens, the caller that asked for a change is answered once.
 use super::HostEngine;
 use super::change::What;
-use super::path::{Link, Role};
+use super::connections::Role;
+
 use super::pending_change::{Next, PathView, PendingChange, VolumeView};
 use super::types::HostEvent;
 use alloc::string::String;
@@ -102,19 +103,15 @@ impl HostEngine {
 
     /// Shuts down the controller of a path whose queues are closed on all cores.
     fn shut_down(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        let conn = path.conn(Role::Admin);
-        match (path.link(Role::Admin), &mut path.admin) {
-            (Link::Open, Some(admin)) => {
-                path.shutting_down = true;
-                admin.shutdown(now_ns);
-                self.out.transmit(conn);
-                self.drain_admin(number, now_ns);
-                let timeout_ns = self.paths[number].timeout_ns();
-                self.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
-            }
-            _ => self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns),
+        let session = &mut self.paths[number].session;
+        if !session.is_open(Role::Admin) {
+            return session.close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
         }
+        session.shut_down(now_ns);
+        self.out.transmit(session.conn(Role::Admin));
+        self.drain_admin(number, now_ns);
+        let timeout_ns = self.paths[number].session.timeout_ns();
+        self.out.wake_by(timeout_ns.unwrap_or(u64::MAX));
     }
 
     /// Answers the change by which a path that is disconnected, or lost, leaves, and has all cores

@@ -9,9 +9,10 @@
 //! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::cache::FinalFlush;
+use super::connections::{Link, Role};
 use super::fence::range;
 use super::io_table::{Kind, Slot};
-use super::path::{Link, Path, Role, SessionState};
+use super::path::Path;
 use super::shutdown::Stage;
 use super::types::HostEvent;
 use super::volumes::PathContext;
@@ -110,7 +111,7 @@ impl HostEngine {
             self.stop_path(number, abort, now_ns);
         }
         let flushes = |path: &Path| path.cache.is_flushing() && !abort;
-        let over = |path: &Path| path.is_disconnected() && !flushes(path);
+        let over = |path: &Path| path.session.is_disconnected() && !flushes(path);
         if gone || (self.paths.iter().all(over) && self.ios.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
             self.report_unflushed();
@@ -143,7 +144,13 @@ impl HostEngine {
             }
             self.io_of(number).fail_waiting(number, now_ns);
             if !self.paths[number].lane.is_empty() {
-                self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
+                self.paths[number].session.close(
+                    Role::Io,
+                    true,
+                    &self.settings,
+                    &mut self.out,
+                    now_ns,
+                );
             }
         }
     }
@@ -182,45 +189,41 @@ impl HostEngine {
             return;
         }
         if abort {
-            path.close(Role::Io, true, on.settings, on.out, now_ns);
-            path.close(Role::Admin, true, on.settings, on.out, now_ns);
+            path.session
+                .close(Role::Io, true, on.settings, on.out, now_ns);
+            path.session
+                .close(Role::Admin, true, on.settings, on.out, now_ns);
             return;
         }
         if !path.lane.is_empty() {
             // Nobody waits for what is left: copies of reads that ended.
-            if self.ios.active() == 0 {
-                self.paths[number].close(Role::Io, true, &self.settings, &mut self.out, now_ns);
+            if on.ios.active() == 0 {
+                path.session
+                    .close(Role::Io, true, on.settings, on.out, now_ns);
             }
             return;
         }
-        if resetting && path.admin.is_some() {
-            return self.paths[number].close(
-                Role::Admin,
-                true,
-                &self.settings,
-                &mut self.out,
-                now_ns,
-            );
+        if resetting && path.session.admin.is_some() {
+            return path
+                .session
+                .close(Role::Admin, true, on.settings, on.out, now_ns);
         }
-        match (path.session(), path.link(Role::Admin)) {
-            (_, Link::Closed) => {
-                self.paths[number].close(Role::Io, false, &self.settings, &mut self.out, now_ns)
-            }
+        let is_early = path.session.state().is_identifying();
+        match path.session.link(Role::Admin) {
+            None => path
+                .session
+                .close(Role::Io, false, on.settings, on.out, now_ns),
             // Nothing to shut down before the controller is ready.
-            (_, Link::Opening { .. })
-            | (SessionState::Identifying | SessionState::CheckingOthers(_), _) => {
-                self.paths[number].close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
+            Some(link) if is_early || matches!(link, Link::Opening { .. }) => {
+                path.session
+                    .close(Role::Admin, true, on.settings, on.out, now_ns);
             }
-            (_, Link::Open) if !path.shutting_down => {
-                path.shutting_down = true;
-                let conn = path.conn(Role::Admin);
-                if let Some(admin) = &mut path.admin {
-                    admin.shutdown(now_ns);
-                }
-                self.out.transmit(conn);
+            Some(_) if path.session.shut_down(now_ns) => {
+                on.out.transmit(path.session.conn(Role::Admin));
                 self.drain_admin(number, now_ns);
             }
-            _ => {}
+            // It is under way.
+            Some(_) => {}
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::super::Recovery;
-use super::super::path::SessionState;
+use super::super::connections::SessionState;
 use super::super::types::{PathConfig, VolumeConfig};
 use super::ChangeStage::*;
 use super::*;
@@ -68,20 +68,20 @@ fn path() -> Path {
         numbers: PathConfig::ANY_NUMBER,
     };
     let mut path = Path::new(3, 0, PathIndex(0), config);
-    path.set_session(SessionState::Identifying);
+    path.session.enter(SessionState::Identifying);
     path
 }
 
 fn live() -> Path {
     let mut path = path();
-    path.set_session(SessionState::Connecting);
-    path.set_session(SessionState::Live);
+    path.session.enter(SessionState::Connecting);
+    path.session.enter(SessionState::Live);
     path
 }
 
 fn lost() -> Path {
     let mut path = live();
-    path.set_session(SessionState::Lost);
+    path.session.enter(SessionState::Lost);
     path
 }
 
@@ -125,7 +125,7 @@ fn leaving_path_goes_through_all_stages() {
     it.ordered(2, 1);
     assert_eq!(next(&mut it, &path, true, 0), Next::Wait);
     it.wait_for_no_core();
-    path.set_session(SessionState::Closed);
+    path.session.enter(SessionState::Closed);
     assert_eq!(next(&mut it, &path, true, 0), Next::ShutDown);
     assert_eq!(next(&mut it, &path, true, 0), Next::Forget(Ok(())));
     it.ordered(3, 1);
@@ -145,7 +145,7 @@ fn leaving_path_flushes_for_any_core_while_live() {
     assert_eq!(next(&mut it, &live(), false, 0), Next::CloseQueues(true));
     let mut it = change(Leave, 0);
     let mut back = path();
-    back.set_session(SessionState::Connecting);
+    back.session.enter(SessionState::Connecting);
     assert_eq!(next(&mut it, &back, true, 0), Next::CloseQueues(false));
 }
 
@@ -270,8 +270,8 @@ fn drain_and_return_end_with_their_path() {
 fn new_volume_that_fails_is_emptied() {
     let (tried, lost) = (live(), {
         let mut path = lost();
-        path.comeback.tried = true;
-        path.comeback.line = "refused".into();
+        path.session.comeback.tried = true;
+        path.session.comeback.line = "refused".into();
         path
     });
     let next = |it: &mut PendingChange, paths: &[&Path], is_changing, now_ns| {
