@@ -11,8 +11,8 @@
 use engine::Core;
 use engine::export::{ExportControl, ExportCounters, ExportEvent};
 use engine::host::{
-    Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathCounters,
-    PathHealth, PathKind, PathNews, PathState, ReconnectWait, Sample, VolumeInfo, Wanted,
+    Changed, Disconnected, HedgeStats, HoldStats, HostControl, HostEvent, Mark, PathKind, PathNews,
+    PathReport, PathState, ReconnectWait, Sample, VolumeInfo, Wanted,
 };
 use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
@@ -23,7 +23,7 @@ use mirror::Id;
 use multipath::Namespace;
 use nbd::server::CloseReason;
 use paths::board::Board;
-use policy::{Group, PathIndex, PathStats};
+use policy::PathIndex;
 use runtime::{Handle, Outbox, ReactorConfig, RuntimeError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,27 +127,6 @@ pub struct CoreReport {
     pub hosts: BTreeMap<u16, u32>,
     /// Those that are on this core, by number.
     pub mirrors: BTreeMap<u16, MirrorReport>,
-}
-
-/// How a path is doing on one core.
-#[derive(Debug)]
-pub struct PathReport {
-    /// State.
-    pub state: PathState,
-    /// Counters.
-    pub counters: PathCounters,
-    /// The selector's, by group.
-    pub groups: [PathStats; 3],
-    /// What core 0 learnt of it.
-    pub facts: Option<engine::host::PathFacts>,
-    /// Whether it is on probation, and how its probes went.
-    pub health: PathHealth,
-    /// Why it takes no I/O, if it doesn't.
-    pub hindrance: Option<String>,
-    /// I/Os that it answered with errors of what is behind it, of late: repeated, and failed.
-    pub device_errors: [u32; 2],
-    /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
-    pub oldest_ns: [Option<u64>; 2],
 }
 
 /// See the module.
@@ -359,21 +338,12 @@ impl RunMachine {
 
     fn report(&self, now_ns: u64) -> CoreReport {
         let host = self.engine.host();
-        let path = |volume: u16, path: PathIndex| PathReport {
-            state: host.path_state(volume, path),
-            counters: host.counters(volume, path),
-            groups: Group::ALL.map(|group| host.policy_stats(volume, path, group)),
-            facts: host.path_facts(volume, path).cloned(),
-            health: host.path_health(volume, path),
-            hindrance: host.path_hindrance(volume, path),
-            device_errors: host.recent_device_errors(volume, path, now_ns),
-            oldest_ns: host.oldest_in_flight(volume, path),
-        };
         // By index, those that left included.
         let volumes = (0..host.volumes()).map(|volume| {
             let count = host.paths(volume).map(|path| path.0 + 1).max();
             let paths = (0..count.unwrap_or(0)).map(PathIndex);
-            paths.map(|index| path(volume, index)).collect()
+            let of = |index| host.path_report(volume, index, now_ns);
+            paths.map(of).collect()
         });
         let holds = 0..host.volumes();
         CoreReport {
@@ -426,9 +396,8 @@ impl Around for RunMachine {
                 let _ = to.try_send(self.report(now_ns));
             }
             RunControl::Standing(volume, path, to) => {
-                let host = self.engine.host();
-                let wait = host.reconnect_wait(volume, path, now_ns);
-                let _ = to.try_send((host.path_state(volume, path), wait));
+                let it = self.engine.host().path_report(volume, path, now_ns);
+                let _ = to.try_send((it.state, it.wait));
             }
             RunControl::Explain(volume, asker) => self.asked(volume, asker, now_ns),
         }

@@ -85,7 +85,7 @@ mod volumes;
 mod wait;
 
 pub use change::{Change, Changed, Order, What};
-pub use counters::PathCounters;
+pub use counters::{PathCounters, PathReport};
 pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub(crate) use extents::Witness;
 pub use hedge::HedgeStats;
@@ -188,7 +188,7 @@ impl HostEngine {
             standstills: Standstills::default(),
             scratch: Scratch::new(config.scratch),
             out: Outbox::new(
-                (config.core, config.cores),
+                &config,
                 Outputs::new(room * 2, requests),
                 paths.len() * 2 + volumes.len(),
                 room * 2,
@@ -221,14 +221,6 @@ impl HostEngine {
     /// in the engine's own buffers.
     pub fn scratch_free(&self) -> u64 {
         self.scratch.free_bytes()
-    }
-
-    /// What core 0 learnt of a path, once it did.
-    pub fn path_facts(&self, volume: u16, path: PathIndex) -> Option<&PathFacts> {
-        self.paths[self.number(volume, path)?]
-            .known
-            .facts
-            .as_deref()
     }
 
     /// What one command can do on every path of a volume (T34), once it is ready. Larger I/O is cut

@@ -98,8 +98,11 @@ impl FarMachine {
             };
             match event {
                 HostEvent::Ready(volume, info) => {
-                    let facts = self.engine.host().path_facts(volume, PathIndex(0));
-                    let storage = facts.map(Storage::of_namespace).unwrap_or_default();
+                    let facts = (self.engine.host())
+                        .path_report(volume, PathIndex(0), 0)
+                        .facts;
+                    let storage = facts.as_ref().map(Storage::of_namespace);
+                    let storage = storage.unwrap_or_default();
                     self.tell(Event::Ready(info, storage));
                 }
                 HostEvent::Failed(_, why) => self.tell(Event::Failed(why)),

@@ -341,7 +341,7 @@ impl HostEngine {
         self.head(number).lose(index);
         self.paths[number]
             .session
-            .close(Role::Io, false, &self.settings, &mut self.out, now_ns);
+            .close(Role::Io, false, &mut self.out, now_ns);
         self.reconsider(volume, now_ns);
     }
 

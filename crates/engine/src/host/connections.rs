@@ -11,7 +11,6 @@
 use super::mark::Unmarked;
 use super::outbox::Outbox;
 use super::recovery::Recovery;
-use super::types::HostConfig;
 use crate::machine::{ConnId, Output};
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -319,22 +318,14 @@ impl PathSession {
     }
 
     /// Core 0: opens its admin connection, to learn what the controller is.
-    pub(super) fn identify(
-        &mut self,
-        machine: Admin,
-        address: u32,
-        settings: &HostConfig,
-        out: &mut Outbox,
-        now_ns: u64,
-    ) {
+    pub(super) fn identify(&mut self, machine: Admin, address: u32, out: &mut Outbox, now_ns: u64) {
         self.enter(SessionState::Identifying);
         self.is_shutting_down = false;
-        let role = Role::Admin;
-        let (machine, link) = (
-            Box::new(machine),
-            self.ask(role, address, settings, out, now_ns),
-        );
-        self.admin = Some(Connection { link, machine });
+        let link = self.ask(Role::Admin, address, out, now_ns);
+        self.admin = Some(Connection {
+            link,
+            machine: Box::new(machine),
+        });
     }
 
     /// Opens the connection of this core's I/O queue.
@@ -342,44 +333,27 @@ impl PathSession {
         &mut self,
         machine: IoQueue,
         address: u32,
-        settings: &HostConfig,
         out: &mut Outbox,
         now_ns: u64,
     ) {
-        let role = Role::Io;
-        let (machine, link) = (
-            Box::new(machine),
-            self.ask(role, address, settings, out, now_ns),
-        );
-        self.queue = Some(Connection { link, machine });
+        let link = self.ask(Role::Io, address, out, now_ns);
+        self.queue = Some(Connection {
+            link,
+            machine: Box::new(machine),
+        });
     }
 
     /// Asks for a connection.
-    fn ask(
-        &self,
-        role: Role,
-        address: u32,
-        settings: &HostConfig,
-        out: &mut Outbox,
-        now_ns: u64,
-    ) -> Link {
+    fn ask(&self, role: Role, address: u32, out: &mut Outbox, now_ns: u64) -> Link {
         assert!(self.link(role).is_none(), "{role:?}: a second connection");
-        let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
-        out.wake_by(until_ns);
+        let until_ns = out.connect_by(now_ns);
         let conn = self.conn(role);
         out.push(Output::Open { conn, address });
         Link::Opening { until_ns }
     }
 
     /// Closes a connection, if there is one; `abort`: without sending what is left.
-    pub(super) fn close(
-        &mut self,
-        role: Role,
-        abort: bool,
-        settings: &HostConfig,
-        out: &mut Outbox,
-        now_ns: u64,
-    ) {
+    pub(super) fn close(&mut self, role: Role, abort: bool, out: &mut Outbox, now_ns: u64) {
         let conn = self.conn(role);
         let abort = match self.link(role) {
             None | Some(Link::Aborting) => return,
@@ -390,10 +364,9 @@ impl PathSession {
         if abort {
             self.set_link(role, Link::Aborting);
         } else {
-            let until_ns = now_ns.saturating_add(settings.connect_timeout_ns);
+            let until_ns = out.connect_by(now_ns);
             self.set_link(role, Link::Closing { until_ns });
             out.transmit(conn);
-            out.wake_by(until_ns);
         }
         out.push(Output::Close { conn, abort });
     }

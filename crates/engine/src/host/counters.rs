@@ -1,8 +1,9 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
-use super::io_table::{AttemptEnd, Slot};
+use super::io_table::{AttemptEnd, IoTable, Slot};
 use super::path::Path;
-use super::types::{IoOp, PathState};
+use super::probation::PathHealth;
+use super::types::{IoOp, PathFacts, PathState, ReconnectWait};
 use super::volumes::{LegRole, PathInVolume};
 use super::{HostEngine, WriteFailover, report};
 use alloc::string::String;
@@ -97,7 +98,67 @@ impl PathInVolume<'_> {
     }
 }
 
+/// How a path is doing on one core: all that is shown of it.
+#[derive(Debug)]
+pub struct PathReport {
+    /// State.
+    pub state: PathState,
+    /// Counters.
+    pub counters: PathCounters,
+    /// The selector's (row A9), by group.
+    pub groups: [PathStats; 3],
+    /// What core 0 learnt of it.
+    pub facts: Option<PathFacts>,
+    /// Whether it is on probation, and how its probes went.
+    pub health: PathHealth,
+    /// Why it takes no I/O, if it doesn't.
+    pub hindrance: Option<String>,
+    /// I/Os that it answered with errors of what is behind it, of late: repeated, and failed. Not
+    /// of legs of mirrors, which judge those themselves.
+    pub device_errors: [u32; 2],
+    /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
+    pub oldest_ns: [Option<u64>; 2],
+    /// Core 0: how long it still waits to be connected again, if it was lost.
+    pub wait: Option<ReconnectWait>,
+}
+
+impl Path {
+    /// When the oldest I/O in flight was submitted, and the oldest change of data, ns.
+    fn oldest_ns(&self, ios: &IoTable) -> [Option<u64>; 2] {
+        let all = || ios.of(&self.lane);
+        let is_change = |slot: &&Slot| !matches!(slot.io.op, IoOp::Read | IoOp::Flush);
+        [
+            all().map(|slot| slot.started_ns).min(),
+            all().filter(is_change).map(|slot| slot.started_ns).min(),
+        ]
+    }
+}
+
 impl HostEngine {
+    /// How a path is doing on this core at `now_ns`. Of one that has left, the policy's statistics
+    /// are those of its index; a volume that is not there has none.
+    pub fn path_report(&self, volume: u16, index: PathIndex, now_ns: u64) -> PathReport {
+        let number = self.number(volume, index);
+        let path = number.map(|number| &self.paths[number]);
+        let head = self.volumes.get(usize::from(volume)).map(|it| &it.head);
+        let stats = |group| head.map_or_else(PathStats::default, |it| it.stats(index, group));
+        let health = head.filter(|_| path.is_some()).map(|it| PathHealth {
+            probation: it.probation(index),
+            tally: it.tally(index),
+        });
+        PathReport {
+            state: self.path_state(volume, index),
+            counters: self.counters(volume, index),
+            groups: Group::ALL.map(stats),
+            facts: path.and_then(|it| it.known.facts.as_deref().cloned()),
+            health: health.unwrap_or_default(),
+            hindrance: self.path_hindrance(volume, index),
+            device_errors: path.map_or([0; 2], |it| it.errors.device.recent(now_ns)),
+            oldest_ns: path.map_or([None; 2], |it| it.oldest_ns(&self.ios)),
+            wait: number.and_then(|number| self.at(number).reconnect_wait(now_ns)),
+        }
+    }
+
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
         let Some(number) = self.number(volume, path) else {
@@ -175,12 +236,6 @@ impl HostEngine {
         self.settings.io_max as usize
     }
 
-    /// The selector's statistics (row A9).
-    pub fn policy_stats(&self, volume: u16, path: PathIndex, group: Group) -> PathStats {
-        let volume = self.volumes.get(usize::from(volume));
-        volume.map_or_else(PathStats::default, |volume| volume.head.stats(path, group))
-    }
-
     /// How a path is doing on this core; removed, if there is none.
     pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
         let number = self.number(volume, path);
@@ -206,20 +261,6 @@ impl HostEngine {
             in_flight,
             ..self.paths[number].counters
         }
-    }
-
-    /// When the oldest I/O that is in flight on a path was submitted, ns, and the oldest change of
-    /// data among them. Looks at them all: for who shows it.
-    pub fn oldest_in_flight(&self, volume: u16, path: PathIndex) -> [Option<u64>; 2] {
-        let Some(number) = self.number(volume, path) else {
-            return [None; 2];
-        };
-        let all = || self.ios.of(&self.paths[number].lane);
-        let is_change = |slot: &&Slot| !matches!(slot.io.op, IoOp::Read | IoOp::Flush);
-        [
-            all().map(|slot| slot.started_ns).min(),
-            all().filter(is_change).map(|slot| slot.started_ns).min(),
-        ]
     }
 
     /// Relative throughput of a path, for `service-time`.
@@ -259,7 +300,6 @@ pub(super) fn group(op: IoOp) -> Group {
 
 #[cfg(test)]
 mod tests {
-    use super::super::io_table::IoTable;
     use super::super::types::{Hints, Io};
     use super::*;
 

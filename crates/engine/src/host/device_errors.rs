@@ -12,7 +12,6 @@
 //! # Limits
 //! A path is compared with those that ended I/O on this core: of paths that a policy does not use
 //! nothing is known.
-use super::HostEngine;
 use super::io::VolumeIo;
 use super::io_table::AttemptEnd;
 use super::path::Path;
@@ -23,7 +22,6 @@ use crate::limits::{
 };
 use crate::seldom::Seldom;
 use multipath::Outcome;
-use policy::PathIndex;
 
 /// Device errors of one path on this core. Arrays: what was repeated, and what failed for good.
 #[derive(Debug)]
@@ -64,7 +62,7 @@ impl DeviceErrors {
     }
 
     /// In the last period or two.
-    fn recent(&self, now_ns: u64) -> [u32; 2] {
+    pub(super) fn recent(&self, now_ns: u64) -> [u32; 2] {
         match now_ns.saturating_sub(self.period_ns) / DEVICE_ERRORS_RECENT_NS {
             0 => core::array::from_fn(|at| self.recent[at].saturating_add(self.before[at])),
             1 => self.recent,
@@ -178,17 +176,6 @@ impl VolumeIo<'_> {
             compare_anew(self.volume, self.paths, now_ns);
             self.on_probation(number, why, now_ns);
         }
-    }
-}
-
-impl HostEngine {
-    /// I/Os that a path answered on this core with errors of what is behind it, of late: that were
-    /// repeated, and that failed. Not of legs of mirrors, which judge those themselves.
-    pub fn recent_device_errors(&self, volume: u16, path: PathIndex, now_ns: u64) -> [u32; 2] {
-        let number = self.number(volume, path);
-        number.map_or([0; 2], |number| {
-            self.paths[number].errors.device.recent(now_ns)
-        })
     }
 }
 

@@ -81,8 +81,7 @@ impl Path {
     fn retire(&mut self, on: &mut PathContext<'_>, now_ns: u64) {
         on.volume.head.set_enabled(self.index, false);
         let abort = self.must_abort(Role::Io, on.volume);
-        self.session
-            .close(Role::Io, abort, on.settings, on.out, now_ns);
+        self.session.close(Role::Io, abort, on.out, now_ns);
     }
 
     #[cold]

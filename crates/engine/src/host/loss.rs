@@ -122,7 +122,7 @@ impl HostEngine {
             // A link that is being closed in order has a last word to say.
             let is_closing = matches!(session.link(role), Some(Link::Closing { .. }));
             if !is_closing && !(role == Role::Admin && resets) {
-                session.close(role, true, &self.settings, &mut self.out, now_ns);
+                session.close(role, true, &mut self.out, now_ns);
             }
         }
         let it = &mut self.volumes[usize::from(volume)];
@@ -188,13 +188,9 @@ impl HostEngine {
                     self.lose(number, Some(&why), now_ns);
                 }
                 Some(Link::Closing { until_ns }) if until_ns <= now_ns => {
-                    self.paths[number].session.close(
-                        role,
-                        true,
-                        &self.settings,
-                        &mut self.out,
-                        now_ns,
-                    );
+                    self.paths[number]
+                        .session
+                        .close(role, true, &mut self.out, now_ns);
                 }
                 Some(Link::Open) => self.machine_timeout(number, role, now_ns),
                 _ => {}
@@ -236,7 +232,7 @@ impl HostEngine {
         self.paths[number].count_damage_of(error, now_ns);
         self.paths[number]
             .session
-            .close(role, abort, &self.settings, &mut self.out, now_ns);
+            .close(role, abort, &mut self.out, now_ns);
         if !self.shutdown.is_closing() {
             let why = report::machine(self.paths[number].session.state(), role, error);
             self.lose(number, Some(&why), now_ns);

@@ -2,7 +2,7 @@
 use super::connections::{PathSession, Role};
 use super::outputs::Outputs;
 use super::timers::Timers;
-use super::types::{HostEvent, PathNews};
+use super::types::{HostConfig, HostEvent, PathNews};
 use crate::machine::{ConnId, Output};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 pub(super) struct Outbox {
     core: u16,
     cores: u16,
+    connect_timeout_ns: u64,
     pub(super) outputs: Outputs,
     pub(super) timers: Timers,
     /// All but the ends of I/Os.
@@ -20,17 +21,17 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Of `core`, one of `cores`; with room for so many `events` and `connections` before it takes
-    /// more memory.
+    /// With room for so many `events` and `connections` before it takes more memory.
     pub(super) fn new(
-        (core, cores): (u16, u16),
+        config: &HostConfig,
         outputs: Outputs,
         events: usize,
         connections: usize,
     ) -> Self {
         Self {
-            core,
-            cores,
+            core: config.core,
+            cores: config.cores,
+            connect_timeout_ns: config.connect_timeout_ns,
             outputs,
             timers: Timers::new(),
             events: VecDeque::with_capacity(events),
@@ -95,6 +96,13 @@ impl Outbox {
     #[inline]
     pub(super) fn wake_by(&mut self, at_ns: u64) {
         self.timers.wake_by(at_ns);
+    }
+
+    /// A connection is asked for, or closed in order. Returns when it is given up, ns.
+    pub(super) fn connect_by(&mut self, now_ns: u64) -> u64 {
+        let until_ns = now_ns.saturating_add(self.connect_timeout_ns);
+        self.wake_by(until_ns);
+        until_ns
     }
 
     /// The machine behind a connection was called: the next turn takes its events and lets it send.

@@ -441,18 +441,6 @@ impl VolumeIo<'_> {
 }
 
 impl HostEngine {
-    /// How well a path is on this core.
-    pub fn path_health(&self, volume: u16, path: policy::PathIndex) -> PathHealth {
-        let number = self.number(volume, path);
-        number.map_or_else(PathHealth::default, |_| {
-            let head = &self.volumes[usize::from(volume)].head;
-            PathHealth {
-                probation: head.probation(path),
-                tally: head.tally(path),
-            }
-        })
-    }
-
     /// Probes all paths without I/O whose time it is or will be soon, if it is that of any.
     fn probe_idle(&mut self, now_ns: u64) {
         let is_stopping = self.shutdown.has_begun();

@@ -126,6 +126,6 @@ impl HostEngine {
         // Nothing that it could still say is of interest.
         self.paths[number]
             .session
-            .close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
+            .close(Role::Admin, true, &mut self.out, now_ns);
     }
 }

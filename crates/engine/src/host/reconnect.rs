@@ -14,8 +14,7 @@ use super::connections::{LossReport, Role, SessionState};
 use super::outbox::Outbox;
 use super::path::Path;
 use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
-use super::volumes::{PathContext, Volume};
-use policy::PathIndex;
+use super::volumes::{PathContext, PathInVolume, Volume};
 
 impl Path {
     /// Tells the other cores that it was lost; `own`: this core saw it, and the path recovers;
@@ -104,6 +103,18 @@ impl Volume {
         if none && self.recovery.enabled && !is_closing && self.outage.report() {
             out.report(HostEvent::NoPath(self.number));
         }
+    }
+}
+
+impl PathInVolume<'_> {
+    /// Core 0: how long it still waits before it is connected again; `None`: it does not wait.
+    pub(super) fn reconnect_wait(&self, now_ns: u64) -> Option<ReconnectWait> {
+        let at_ns = self.path.session.retry_ns()?;
+        Some(ReconnectWait {
+            left_ns: at_ns.saturating_sub(now_ns),
+            failures: self.path.session.comeback.failures.saturating_sub(1),
+            in_doubt: self.path.was_seen() && self.is_in_doubt(),
+        })
     }
 }
 
@@ -269,24 +280,6 @@ impl HostEngine {
         self.reports_complete(number, now_ns);
         let (path, mut on) = self.path(number);
         path.begin_bound(now_ns, &mut on);
-    }
-
-    /// Core 0: how long a lost path still waits before it is connected again; `None`: it does not
-    /// wait.
-    pub fn reconnect_wait(
-        &self,
-        volume: u16,
-        path: PathIndex,
-        now_ns: u64,
-    ) -> Option<ReconnectWait> {
-        let number = self.number(volume, path)?;
-        let path = &self.paths[number];
-        let at_ns = path.session.retry_ns()?;
-        Some(ReconnectWait {
-            left_ns: at_ns.saturating_sub(now_ns),
-            failures: path.session.comeback.failures.saturating_sub(1),
-            in_doubt: path.was_seen() && self.at(number).is_in_doubt(),
-        })
     }
 
     /// It is known of a lost path whether any core had unflushed writes there.

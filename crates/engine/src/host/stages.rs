@@ -105,7 +105,7 @@ impl HostEngine {
     fn shut_down(&mut self, number: usize, now_ns: u64) {
         let session = &mut self.paths[number].session;
         if !session.is_open(Role::Admin) {
-            return session.close(Role::Admin, true, &self.settings, &mut self.out, now_ns);
+            return session.close(Role::Admin, true, &mut self.out, now_ns);
         }
         session.shut_down(now_ns);
         self.out.transmit(session.conn(Role::Admin));

@@ -94,9 +94,7 @@ impl HostEngine {
     }
 
     fn enter(&mut self, stage: Stage, now_ns: u64) {
-        let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-        self.shutdown.enter(stage, until_ns);
-        self.out.wake_by(until_ns);
+        self.shutdown.enter(stage, self.out.connect_by(now_ns));
     }
 
     /// Queues are closed, controllers shut down; what takes too long is aborted.
@@ -144,13 +142,9 @@ impl HostEngine {
             }
             self.io_of(number).fail_waiting(number, now_ns);
             if !self.paths[number].lane.is_empty() {
-                self.paths[number].session.close(
-                    Role::Io,
-                    true,
-                    &self.settings,
-                    &mut self.out,
-                    now_ns,
-                );
+                self.paths[number]
+                    .session
+                    .close(Role::Io, true, &mut self.out, now_ns);
             }
         }
     }
@@ -189,34 +183,26 @@ impl HostEngine {
             return;
         }
         if abort {
-            path.session
-                .close(Role::Io, true, on.settings, on.out, now_ns);
-            path.session
-                .close(Role::Admin, true, on.settings, on.out, now_ns);
+            path.session.close(Role::Io, true, on.out, now_ns);
+            path.session.close(Role::Admin, true, on.out, now_ns);
             return;
         }
         if !path.lane.is_empty() {
             // Nobody waits for what is left: copies of reads that ended.
             if on.ios.active() == 0 {
-                path.session
-                    .close(Role::Io, true, on.settings, on.out, now_ns);
+                path.session.close(Role::Io, true, on.out, now_ns);
             }
             return;
         }
         if resetting && path.session.admin.is_some() {
-            return path
-                .session
-                .close(Role::Admin, true, on.settings, on.out, now_ns);
+            return path.session.close(Role::Admin, true, on.out, now_ns);
         }
         let is_early = path.session.state().is_identifying();
         match path.session.link(Role::Admin) {
-            None => path
-                .session
-                .close(Role::Io, false, on.settings, on.out, now_ns),
+            None => path.session.close(Role::Io, false, on.out, now_ns),
             // Nothing to shut down before the controller is ready.
             Some(link) if is_early || matches!(link, Link::Opening { .. }) => {
-                path.session
-                    .close(Role::Admin, true, on.settings, on.out, now_ns);
+                path.session.close(Role::Admin, true, on.out, now_ns);
             }
             Some(_) if path.session.shut_down(now_ns) => {
                 on.out.transmit(path.session.conn(Role::Admin));

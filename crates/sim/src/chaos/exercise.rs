@@ -203,13 +203,13 @@ impl Course<'_> {
             let engine = engine.host();
             let paths = |volume| engine.paths(volume).map(move |path| (volume, path));
             for (volume, path) in self.rig.volumes().flat_map(paths) {
-                let of = |group| engine.policy_stats(volume, path, group).selections;
+                let groups = engine.path_report(volume, path, 0).groups;
                 all.push(Used {
                     host,
                     core,
                     volume,
                     path,
-                    ios: [of(Group::Read), of(Group::Write)],
+                    ios: [Group::Read, Group::Write].map(|it| groups[it as usize].selections),
                 });
             }
         }

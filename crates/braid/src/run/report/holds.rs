@@ -2,8 +2,8 @@
 use super::Report;
 use crate::run::notes;
 use crate::run::volumes::Running;
-use cores::{CoreReport, PathReport};
-use engine::host::{HoldReason, HoldStats, WriteFailover};
+use cores::CoreReport;
+use engine::host::{HoldReason, HoldStats, PathReport, WriteFailover};
 use serde_json::{Value, json};
 
 impl Report<'_> {

@@ -355,8 +355,7 @@ fn a11_a_resize_forgets_what_was_learnt() {
     let samples = |rig: &Rig| {
         let host = rig.host.borrow();
         let of = |path| {
-            host.policy_stats(0, PathIndex(path), policy::Group::Read)
-                .samples
+            host.path_report(0, PathIndex(path), 0).groups[policy::Group::Read as usize].samples
         };
         of(0) + of(1)
     };
@@ -385,7 +384,8 @@ fn a13_a_node_weighs_its_paths_together() {
     let weights = |rig: &Rig| {
         let host = rig.host.borrow();
         [0, 1].map(|path| {
-            let stats = host.policy_stats(0, PathIndex(path), policy::Group::Read);
+            let stats =
+                host.path_report(0, PathIndex(path), 0).groups[policy::Group::Read as usize];
             stats.weight
         })
     };

@@ -57,7 +57,7 @@ fn t17_damage_on_each_transfer_is_four_in_a_row() {
         rig.poll();
         let host = rig.host.clone();
         let host = host.borrow();
-        let probation = host.path_health(0, P0).probation;
+        let probation = host.path_report(0, P0, 0).health.probation;
         assert_eq!(probation.map(|it| it.why), Some(Why::Errors));
         let counters = host.counters(0, P0);
         assert!(counters.damaged_ns > 0);

@@ -22,7 +22,7 @@ fn t38_a_path_that_was_cut_is_live_again_and_its_statistics_are_new() {
     rig.load(&mut load, SECOND);
     let samples = |rig: &Rig| {
         let host = rig.host.borrow();
-        let of = |group| host.policy_stats(0, P0, group).samples;
+        let of = |group| host.path_report(0, P0, 0).groups[group as usize].samples;
         of(Group::Read) + of(Group::Write)
     };
     assert_ne!(samples(&rig), 0);

@@ -218,7 +218,7 @@ fn t13_lost_path_is_in_doubt_until_a_flush_failed() {
     assert_eq!(said(&rig)[..2], [(0, 0, true), (0, 1, true)]);
     let waits = |rig: &Rig, path| {
         let host = rig.host.borrow();
-        let wait = host.reconnect_wait(0, PathIndex(path), 0);
+        let wait = host.path_report(0, PathIndex(path), 0).wait;
         wait.map(|it| (it.failures > 0, it.in_doubt))
     };
     assert_eq!(waits(&rig, 0), Some((true, true)));

@@ -39,7 +39,7 @@ fn rig_with_kato(paths: u32, policy: Policy, kato_ms: u32) -> Rig {
 }
 
 fn health(rig: &Rig, path: PathIndex) -> PathHealth {
-    rig.host.borrow().path_health(0, path)
+    rig.host.borrow().path_report(0, path, 0).health
 }
 
 fn why(rig: &Rig, path: PathIndex) -> Option<Why> {
@@ -217,7 +217,7 @@ fn t37_a_silent_path_gets_nothing_new_and_what_waits_for_it_moves() {
     // Its first probe is as stuck as they are.
     let host = rig.host.clone();
     until_live(&mut rig, 20 * SECOND);
-    assert!(host.borrow().path_health(0, P0).tally.probes_bad >= 1);
+    assert!(host.borrow().path_report(0, P0, 0).health.tally.probes_bad >= 1);
     assert!(rig.world.now_ns - start_ns > 5 * SECOND);
     assert_eq!(rig.done.iter().filter(|it| it.path == P0).count(), 8);
     clean(&mut rig);
@@ -428,7 +428,13 @@ fn wait_for_a_write_of_another_path_is_no_cost() {
         "path 1's was held"
     );
     let host = rig.host.clone();
-    let is_out = move || host.borrow().path_health(0, P0).probation.is_some();
+    let is_out = move || {
+        host.borrow()
+            .path_report(0, P0, 0)
+            .health
+            .probation
+            .is_some()
+    };
     assert!(rig.run(20 * SECOND, |_, _| is_out()));
     assert_eq!(why(&rig, P0), Some(Why::Flaps));
     let least_ns = least_ns(&rig);
@@ -655,7 +661,7 @@ fn what_one_core_finds_out_the_idle_ones_hear_once() {
         };
         let on_probation = |fleet: &Fleet| {
             let hosts = fleet.hosts.iter();
-            let health = hosts.map(|host| host.borrow().path_health(0, P0));
+            let health = hosts.map(|host| host.borrow().path_report(0, P0, 0).health);
             health.filter(|it| it.probation.is_some()).count()
         };
         fleet.run(SECOND, |_| false);
@@ -667,7 +673,7 @@ fn what_one_core_finds_out_the_idle_ones_hear_once() {
         assert!(fleet.run(50 * MS, |it| on_probation(it) == 3), "{finder}");
         fleet.run(5 * SECOND, |_| false);
         for (core, host) in fleet.hosts.iter().enumerate() {
-            let tally = host.borrow().path_health(0, P0).tally;
+            let tally = host.borrow().path_report(0, P0, 0).health.tally;
             assert_eq!(tally.times, 1, "{finder}, {core}");
             assert!(tally.probes_bad > 0, "each core has its own queue");
         }
@@ -675,7 +681,7 @@ fn what_one_core_finds_out_the_idle_ones_hear_once() {
         tell(&fleet, 0);
         assert!(fleet.run(60 * SECOND, |it| on_probation(it) == 0));
         for host in &fleet.hosts {
-            let health = host.borrow().path_health(0, P1);
+            let health = host.borrow().path_report(0, P1, 0).health;
             assert_eq!(health, PathHealth::default());
         }
     }

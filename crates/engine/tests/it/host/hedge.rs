@@ -120,7 +120,7 @@ fn t43_a_loser_that_is_taken_back_counts_for_the_health_of_its_path_once() {
         let once = (counters.errors, counters.timed_out);
         assert_eq!(once, (counters.aborted, counters.aborted));
         // Four in a row are too many.
-        let on_probation = host.path_health(0, P0).probation.is_some();
+        let on_probation = host.path_report(0, P0, 0).health.probation.is_some();
         assert_eq!(on_probation, counters.aborted == 4);
         if on_probation {
             return;

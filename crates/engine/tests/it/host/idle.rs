@@ -132,7 +132,12 @@ fn stall_of_all_idle_paths_blames_none() {
         rig.poll();
         assert_eq!(returned(&rig.events), 0, "{policy}: {:?}", rig.events);
         for path in 0..4 {
-            let tally = rig.host.borrow().path_health(0, PathIndex(path)).tally;
+            let tally = rig
+                .host
+                .borrow()
+                .path_report(0, PathIndex(path), 0)
+                .health
+                .tally;
             assert_eq!(tally.times, 0, "{policy} {path}");
         }
         at_rest(&rig, 4);
@@ -201,7 +206,12 @@ fn t12_slow_first_block_renews_no_path_again_and_again() {
     rig.poll();
     assert!(returned(&rig.events) <= 4, "{:?}", rig.events);
     for path in 0..4 {
-        let tally = rig.host.borrow().path_health(0, PathIndex(path)).tally;
+        let tally = rig
+            .host
+            .borrow()
+            .path_report(0, PathIndex(path), 0)
+            .health
+            .tally;
         assert_eq!(tally.times, 0, "{path}");
     }
 }
@@ -220,7 +230,7 @@ fn path_probed_alone_is_judged_by_others_probes() {
             rig.world.mute_queue(HOST, 0);
         }
         rig.world.pass(2 * SECOND);
-        let times = |path| rig.host.borrow().path_health(0, path).tally.times;
+        let times = |path| rig.host.borrow().path_report(0, path, 0).health.tally.times;
         assert_eq!(times(P0), u32::from(!all), "{all}");
         assert_eq!(times(P1), 0, "{all}");
         rig.world.pass(8 * SECOND);
@@ -241,7 +251,7 @@ fn only_path_that_rests_is_renewed_without_blame() {
         assert_eq!(returned(&rig.events), times, "{:?}", rig.events);
         rig.world.pass(11 * SECOND); // a probe is answered
     }
-    let tally = rig.host.borrow().path_health(0, P0).tally;
+    let tally = rig.host.borrow().path_report(0, P0, 0).health.tally;
     assert_eq!(tally.times, 0);
 }
 
@@ -296,7 +306,7 @@ fn renewals_on_another_core_are_no_losses() {
             fleet.run(8 * SECOND, |_| false);
         }
         for (core, host) in fleet.hosts.iter().enumerate() {
-            let times = host.borrow().path_health(0, P0).tally.times;
+            let times = host.borrow().path_report(0, P0, 0).health.tally.times;
             assert_eq!(times == 0, renewal, "core {core}: {times}");
         }
     }
@@ -433,11 +443,11 @@ fn device_errors_are_counted_and_said() {
         let errors = rig.host.borrow().counters(0, P0).device_errors;
         assert!(errors > 10, "{status}: {errors}");
         // What may pass is compared: the other path has none of it. What is about the data is not.
-        let times = rig.host.borrow().path_health(0, P0).tally.times;
+        let times = rig.host.borrow().path_report(0, P0, 0).health.tally.times;
         assert_eq!(times > 0, status == Status::INTERNAL_ERROR, "{status}");
         let now_ns = rig.world.now_ns;
         let host = rig.host.borrow();
-        let late = |path, later_ns| host.recent_device_errors(0, path, now_ns + later_ns);
+        let late = |path, later_ns| host.path_report(0, path, now_ns + later_ns).device_errors;
         let [repeated, failed] = late(P0, 0);
         assert!(u64::from(repeated + failed) == errors && (failed == 0) == (times > 0));
         assert_eq!([late(P1, 0), late(P0, 121 * SECOND)], [[0; 2]; 2]);
@@ -471,6 +481,10 @@ fn passing_errors_of_all_paths_blame_none() {
     for path in [P0, P1] {
         let host = rig.host.borrow();
         assert!(host.counters(0, path).device_errors > 100);
-        assert_eq!(host.path_health(0, path).tally.times, 0, "{path:?}");
+        assert_eq!(
+            host.path_report(0, path, 0).health.tally.times,
+            0,
+            "{path:?}"
+        );
     }
 }

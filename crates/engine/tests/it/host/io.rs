@@ -182,11 +182,8 @@ fn a06_the_slower_path_gets_less_under_weighted_latency() {
     rig.ready();
     let mut load = Load::new(8000, 16, BLOCK);
     rig.load(&mut load, 20 * SECOND);
-    let stats = |path| {
-        rig.host
-            .borrow()
-            .policy_stats(0, PathIndex(path), Group::Read)
-    };
+    let stats =
+        |path| rig.host.borrow().path_report(0, PathIndex(path), 0).groups[Group::Read as usize];
     let (fast, slow) = (stats(0), stats(1));
     assert!(fast.samples > 1000 && slow.samples > 300);
     // Weights 3 : 1, up to the wire's part of the latency and rounding.

@@ -56,7 +56,7 @@ fn t41_a_path_that_is_removed_under_load_drains_and_its_place_is_anothers() {
             fleet.events[0]
         );
         assert_eq!(fleet.add(2), made(P0));
-        let stats = fleet.hosts[0].borrow().policy_stats(0, P0, Group::Read);
+        let stats = fleet.hosts[0].borrow().path_report(0, P0, 0).groups[Group::Read as usize];
         assert!(stats.selections < 50, "T38: {stats:?}");
         fleet.finish();
         assert_ne!(fleet.ios(P0), 0);

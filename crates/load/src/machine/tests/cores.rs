@@ -39,7 +39,7 @@ fn turn(board: &Board, core: u16, engine: &mut Core, now_ns: u64) {
 /// Weights of both paths, and what the core itself measured of them.
 fn weights(engine: &Core) -> [(u32, u64); 2] {
     [0, 1].map(|path| {
-        let stats = engine.host().policy_stats(0, PathIndex(path), Group::Read);
+        let stats = engine.host().path_report(0, PathIndex(path), 0).groups[Group::Read as usize];
         (stats.weight, stats.smoothed_ns)
     })
 }
