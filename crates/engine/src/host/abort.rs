@@ -25,7 +25,7 @@ use super::io_table::{IoState, IoTable, Kind};
 use super::outbox::Outbox;
 use super::path::Path;
 use super::report;
-use super::types::{HostConfig, PathKind, PathNews};
+use super::types::{HostConfig, PathEvent, PathKind};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use crate::limits::{
     ABORT_ANSWERED_WAIT_NS, ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS, IDLE_PROBE_WAIT_NS,
@@ -248,11 +248,7 @@ impl Path {
     pub(super) fn pause(&mut self, until_ns: u64, out: &mut Outbox) {
         self.paused_ns = until_ns;
         if out.core() == 0 {
-            out.publish(PathNews::Paused {
-                volume: self.volume,
-                path: self.index,
-                until_ns,
-            });
+            out.publish(self.news(PathEvent::Paused(until_ns)));
         }
     }
 
@@ -327,12 +323,8 @@ impl Path {
             return false; // so many late commands are no trouble of single ones
         }
         // What the controller was never told of can't be aborted, and says that nothing is sent.
-        let Some(cid) = self
-            .session
-            .queue
-            .as_mut()
-            .and_then(|queue| queue.abort(token))
-        else {
+        let queue = self.session.queue.as_mut();
+        let Some(cid) = queue.and_then(|queue| queue.abort(token)) else {
             return false; // the path is lost for it
         };
         let slot = on.ios.find(token).map(|index| on.ios.get(index));
@@ -347,13 +339,8 @@ impl Path {
             }
             return self.send_abort(command, on, now_ns);
         }
-        on.out.tell_core_0(PathNews::Abort {
-            volume: self.volume,
-            path: self.index,
-            sqid,
-            cid,
-            probe,
-        });
+        on.out
+            .tell_core_0(self.news(PathEvent::Abort { sqid, cid, probe }));
         true
     }
 
@@ -418,13 +405,8 @@ impl Path {
         if sqid == self.known.qid {
             return self.abort_ended(cid, aborted, on, now_ns) || has_room;
         }
-        on.out.publish(PathNews::Aborted {
-            volume: self.volume,
-            path: self.index,
-            sqid,
-            cid,
-            aborted,
-        });
+        on.out
+            .publish(self.news(PathEvent::Aborted { sqid, cid, aborted }));
         has_room
     }
 

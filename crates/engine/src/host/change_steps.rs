@@ -12,7 +12,7 @@ use super::connections::{Role, SessionState};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
 use super::pending_change::{ChangeStep, Changing};
-use super::types::{Doubt, HostConfig, HostEvent, PathConfig, PathNews, VolumeConfig};
+use super::types::{Doubt, HostConfig, HostEvent, PathConfig, VolumeConfig};
 use super::volumes::PathInVolume;
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
@@ -390,16 +390,6 @@ impl HostEngine {
         self.io(volume).release_flushes(now_ns);
         let it = &mut self.volumes[usize::from(volume)];
         it.report_all_paths_down(&self.paths, self.shutdown.is_closing(), &mut self.out);
-    }
-
-    /// News of orders; anything else comes back.
-    pub(super) fn ordered(&mut self, news: PathNews, now_ns: u64) -> Option<PathNews> {
-        match news {
-            PathNews::Order(order) => self.obey(*order, now_ns),
-            PathNews::Done { serial, unflushed } => self.changes.step_done(serial, unflushed),
-            other => return Some(other),
-        }
-        None
     }
 }
 

@@ -12,7 +12,7 @@ use super::HostEngine;
 use super::connections::Role;
 use super::outbox::Outbox;
 use super::path::Path;
-use super::types::{HostEvent, PathNews};
+use super::types::{HostEvent, PathEvent};
 use super::volumes::Volume;
 use crate::machine::{DeviceExtent, LocalDevice};
 use policy::PathIndex;
@@ -96,12 +96,7 @@ impl Path {
         if Token::parse(token).core == out.core() {
             return self.extent_answered(token, found, out);
         }
-        out.publish(PathNews::Extent {
-            volume: self.volume,
-            path: self.index,
-            token,
-            found,
-        });
+        out.publish(self.news(PathEvent::Extent { token, found }));
     }
 
     /// The answer to a question, perhaps of this core: blocks, and whether they are allocated.
@@ -175,14 +170,11 @@ impl HostEngine {
         if self.settings.core == 0 {
             return path.ask_controller(token, (slba, blocks), &mut self.out, now_ns);
         }
-        let (volume, path) = (path.volume, path.index);
-        let news = PathNews::AskExtent {
-            volume,
-            path,
+        let what = PathEvent::AskExtent {
             token,
             slba,
             blocks,
         };
-        self.out.tell_core_0(news);
+        self.out.tell_core_0(path.news(what));
     }
 }

@@ -39,7 +39,7 @@ use super::connections::SessionState;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::{HostEvent, PathKind, PathNews};
+use super::types::{HostEvent, PathEvent, PathKind};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -76,20 +76,13 @@ impl Path {
     /// cores.
     fn report_flush(&self, out: &mut Outbox) {
         if self.address().is_some() {
-            out.tell_cores(PathNews::Flushed {
-                volume: self.volume,
-                path: self.index,
-            });
+            out.tell_cores(self.news(PathEvent::Flushed));
         }
     }
 
     /// A core has seen a flush of it fail that nobody waits for.
     fn report_failed_flush(&self, core: u16, out: &mut Outbox) {
-        out.tell_cores(PathNews::FlushFailed {
-            volume: self.volume,
-            path: self.index,
-            core,
-        });
+        out.tell_cores(self.news(PathEvent::FlushFailed(core)));
     }
 }
 

@@ -23,7 +23,7 @@ use super::io::VolumeIo;
 use super::io_table::IoTable;
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::{HostEvent, NO_PATH, PathNews};
+use super::types::{HostEvent, NO_PATH, PathEvent};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, report};
 use multipath::Outcome;
@@ -268,15 +268,12 @@ impl HostEngine {
         let path = &mut self.paths[number];
         path.session
             .enter(SessionState::Backoff { at_ns: u64::MAX });
-        let (volume, index) = (path.volume, path.index);
+        let volume = path.volume;
         let it = &self.volumes[usize::from(volume)];
         let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
         let line = report::line(&it.name, path, 0, &why);
         self.out.report(HostEvent::Failed(volume, line));
-        self.out.publish(PathNews::GivenUp {
-            volume,
-            path: index,
-        });
+        self.out.publish(path.news(PathEvent::GivenUp));
         self.io(volume).given_up(number, now_ns);
     }
 }

@@ -6,7 +6,7 @@ use super::counters::PathCounters;
 use super::device_errors::DeviceErrors;
 use super::io_table::Lane;
 use super::recovery::Recovery;
-use super::types::{Io, IoOp, PathConfig, PathFacts, PathKind, PathState};
+use super::types::{Io, IoOp, PathConfig, PathEvent, PathFacts, PathKind, PathNews, PathState};
 use crate::machine::LocalDevice;
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
@@ -249,6 +249,11 @@ impl Path {
         let from = self.admin_state;
         assert!(from.leads_to(to), "{}: {from:?} → {to:?}", self.uri);
         self.admin_state = to;
+    }
+
+    /// What the other cores are told of it.
+    pub(super) fn news(&self, what: PathEvent) -> PathNews {
+        PathNews::Of(self.volume, self.index, what)
     }
 
     pub(super) fn is_vacant(&self) -> bool {

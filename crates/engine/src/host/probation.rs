@@ -28,7 +28,7 @@ use super::io::VolumeIo;
 use super::io_table::{AttemptEnd, EMPTY, IoTable, Kind, Slot};
 use super::outbox::Outbox;
 use super::path::{AdminState, Path};
-use super::types::{Io, IoOp, PathNews};
+use super::types::{Io, IoOp, PathEvent};
 use super::volumes::{PathInVolume, Volume};
 use super::{HostEngine, hedge, report};
 use crate::machine::{Memory, Span};
@@ -275,10 +275,9 @@ impl VolumeIo<'_> {
         if !path.probing.stays_out {
             on.warn(path, report::on_probation(path, why));
         }
-        let (volume, index) = (path.volume, path.index);
+        let index = path.index;
         if path.address().is_some() {
-            let path = index;
-            self.out.tell_cores(PathNews::Sick { volume, path, why });
+            on.out.tell_cores(path.news(PathEvent::Sick(why)));
         }
         self.out.wake_by(now_ns);
         if self.volume.head.sits_out(index) {
@@ -325,8 +324,8 @@ impl VolumeIo<'_> {
     /// Another core has put a path on probation.
     pub(super) fn sick_elsewhere(&mut self, number: usize, why: Why, now_ns: u64) {
         let path = &self.paths[number];
-        let (volume, index, live) = (path.volume, path.index, path.is_live());
-        if !live {
+        let index = path.index;
+        if !path.is_live() {
             return;
         }
         if !self.paths[number].has_queue() {
@@ -336,8 +335,7 @@ impl VolumeIo<'_> {
         match self.volume.head.adopt_verdict(index, why, now_ns) {
             Some(why) => self.on_probation(number, why, now_ns),
             None if self.settings.core == 0 => {
-                let path = index;
-                let news = PathNews::Sick { volume, path, why };
+                let news = self.paths[number].news(PathEvent::Sick(why));
                 self.out.publish(news);
             }
             None => {}

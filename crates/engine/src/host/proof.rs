@@ -24,7 +24,7 @@ use super::connections::Role;
 use super::io::VolumeIo;
 use super::outbox::Outbox;
 use super::path::Path;
-use super::types::{PathKind, PathNews};
+use super::types::{PathEvent, PathKind, PathNews};
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, WriteFailover};
 use policy::PathIndex;
@@ -55,11 +55,8 @@ impl Volume {
         out: &mut Outbox,
     ) {
         if self.fence.set_resetting(path, until_ns) {
-            out.publish(PathNews::Resetting {
-                volume: self.number,
-                path,
-                until_ns,
-            });
+            let what = PathEvent::Resetting(until_ns);
+            out.publish(PathNews::Of(self.number, path, what));
         }
     }
 }
@@ -120,9 +117,8 @@ impl HostEngine {
     /// Core 0: the controller of a path has been reset.
     pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
-        let (volume, path) = (path.volume, path.index);
-        self.out.publish(PathNews::Reset { volume, path });
-        self.io(volume).proved(number, now_ns);
+        self.out.publish(path.news(PathEvent::Reset));
+        self.io_of(number).proved(number, now_ns);
         // Nothing that it could still say is of interest.
         self.paths[number]
             .session

@@ -12,7 +12,7 @@
 //! An engine that does not recover paths measures: there fewer queues than cores are refused.
 use super::cache::FinalFlush;
 use super::path::{AdminState, Path};
-use super::types::PathNews;
+use super::types::PathEvent;
 use super::volumes::{PathContext, PathInVolume, Volume};
 use super::{HostEngine, report};
 use alloc::string::String;
@@ -44,11 +44,7 @@ impl Path {
         if on.settings.core != 0 {
             return;
         }
-        on.out.publish(PathNews::Sick {
-            volume: self.volume,
-            path: self.index,
-            why,
-        });
+        on.out.publish(self.news(PathEvent::Sick(why)));
         on.warn(self, report::on_probation(self, why));
     }
 

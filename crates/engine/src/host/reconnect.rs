@@ -13,7 +13,9 @@ use super::abort::CommandId;
 use super::connections::{LossReport, Role, SessionState};
 use super::outbox::Outbox;
 use super::path::Path;
-use super::types::{Disconnected, Doubt, HostConfig, HostEvent, PathNews, ReconnectWait};
+use super::types::{
+    Disconnected, Doubt, HostConfig, HostEvent, PathEvent, PathNews, ReconnectWait,
+};
 use super::volumes::{PathContext, PathInVolume, Volume};
 
 impl Path {
@@ -26,23 +28,14 @@ impl Path {
         settings: &HostConfig,
         out: &mut Outbox,
     ) {
-        let (volume, path) = (self.volume, self.index);
         if self.address().is_none() {
             return; // each core sees by itself what becomes of a device
         }
         if settings.core == 0 {
             self.session.comeback.others = settings.cores - 1;
-            out.publish(PathNews::Lost {
-                volume,
-                path,
-                renewal,
-            });
+            out.publish(self.news(PathEvent::Lost { renewal }));
         } else if own {
-            out.tell_core_0(PathNews::Broken {
-                volume,
-                path,
-                renewal,
-            });
+            out.tell_core_0(self.news(PathEvent::Broken { renewal }));
         }
     }
 
@@ -69,11 +62,7 @@ impl Path {
             }
             on.out.touch(&mut self.session, Role::Admin);
         } else {
-            on.out.tell_core_0(PathNews::Doubt {
-                volume: self.volume,
-                path: self.index,
-                what,
-            });
+            on.out.tell_core_0(self.news(PathEvent::Doubt(what)));
         }
     }
 
@@ -119,105 +108,84 @@ impl PathInVolume<'_> {
 }
 
 impl HostEngine {
-    /// News of a path, from another core.
+    /// News from another core.
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
-        let Some(news) = self.ordered(news, now_ns) else {
-            return; // it was an order
-        };
-        let (volume, path) = match &news {
-            PathNews::Order(_) | PathNews::Done { .. } => {
-                unreachable!("an order is taken before")
-            }
-            PathNews::Found(facts) => (facts.volume, facts.path),
-            PathNews::Lost { volume, path, .. }
-            | PathNews::Broken { volume, path, .. }
-            | PathNews::Doubt { volume, path, .. }
-            | PathNews::Reset { volume, path }
-            | PathNews::Sick { volume, path, .. }
-            | PathNews::GivenUp { volume, path }
-            | PathNews::Abort { volume, path, .. }
-            | PathNews::Aborted { volume, path, .. }
-            | PathNews::AskExtent { volume, path, .. }
-            | PathNews::Extent { volume, path, .. }
-            | PathNews::Resetting { volume, path, .. }
-            | PathNews::Paused { volume, path, .. }
-            | PathNews::Flushed { volume, path }
-            | PathNews::FlushFailed { volume, path, .. }
-            | PathNews::Closed { volume, path, .. } => (*volume, *path),
-        };
-        let Some(number) = self.number(volume, path) else {
-            return; // the path has left on this core while the news was under way
-        };
-        let core_0 = self.settings.core == 0;
-        let comeback = &mut self.paths[number].session.comeback;
         match news {
-            PathNews::Order(_) | PathNews::Done { .. } => {
-                unreachable!("an order is taken before")
-            }
+            PathNews::Order(order) => self.obey(*order, now_ns),
+            PathNews::Done { serial, unflushed } => self.changes.step_done(serial, unflushed),
             PathNews::Found(facts) => self.found(facts, now_ns),
-            PathNews::Lost { renewal, .. } => {
-                comeback.report = LossReport::Due;
+            PathNews::Of(volume, path, event) => {
+                // Else the path has left on this core while the news was under way.
+                if let Some(number) = self.number(volume, path) {
+                    self.handle_path_event(number, event, now_ns);
+                }
+            }
+        }
+    }
+
+    /// What another core says of a path.
+    fn handle_path_event(&mut self, number: usize, event: PathEvent, now_ns: u64) {
+        match event {
+            PathEvent::Lost { renewal } => {
+                self.paths[number].session.comeback.report = LossReport::Due;
                 self.lose_for(number, None, renewal, now_ns);
                 self.gone(number, now_ns);
             }
-            PathNews::Broken { renewal, .. } => self.lose_for(number, None, renewal, now_ns),
-            PathNews::Doubt { what, .. } => {
+            PathEvent::Broken { renewal } => self.lose_for(number, None, renewal, now_ns),
+            PathEvent::Doubt(what) => {
                 let (path, mut on) = self.path(number);
                 path.doubt(what, &mut on, now_ns);
             }
-            PathNews::Sick { why, .. } => self.io(volume).sick_elsewhere(number, why, now_ns),
-            PathNews::Reset { .. } => self.io(volume).proved(number, now_ns),
-            PathNews::Abort {
-                sqid, cid, probe, ..
-            } => {
+            PathEvent::Sick(why) => self.io_of(number).sick_elsewhere(number, why, now_ns),
+            PathEvent::Reset => self.io_of(number).proved(number, now_ns),
+            PathEvent::Abort { sqid, cid, probe } => {
                 let (path, mut on) = self.path(number);
                 let command = CommandId { sqid, cid };
                 if path.abort_asked(command, probe, &mut on, now_ns) {
-                    self.io(volume).refill(number, now_ns);
+                    self.io_of(number).refill(number, now_ns);
                 }
             }
-            PathNews::Aborted {
-                sqid, cid, aborted, ..
-            } => {
+            PathEvent::Aborted { sqid, cid, aborted } => {
                 let (path, mut on) = self.path(number);
                 if sqid == path.known.qid && path.abort_ended(cid, aborted, &mut on, now_ns) {
-                    self.io(volume).refill(number, now_ns);
+                    self.io_of(number).refill(number, now_ns);
                 }
             }
-            PathNews::AskExtent {
+            PathEvent::AskExtent {
                 token,
                 slba,
                 blocks,
-                ..
             } => self.paths[number].ask_controller(token, (slba, blocks), &mut self.out, now_ns),
-            PathNews::Extent { token, found, .. } => {
-                self.paths[number].extent_answered(token, found, &mut self.out)
+            PathEvent::Extent { token, found } => {
+                self.paths[number].extent_answered(token, found, &mut self.out);
             }
-            PathNews::GivenUp { .. } => self.io(volume).given_up(number, now_ns),
-            PathNews::Paused { until_ns, .. } => self.paths[number].pause(until_ns, &mut self.out),
-            PathNews::Flushed { .. } => self.io(volume).flushed_elsewhere(number, now_ns),
-            PathNews::FlushFailed { core, .. } => {
-                self.io(volume).flush_failed_elsewhere(number, core, now_ns)
+            PathEvent::GivenUp => self.io_of(number).given_up(number, now_ns),
+            PathEvent::Paused(until_ns) => self.paths[number].pause(until_ns, &mut self.out),
+            PathEvent::Flushed => self.io_of(number).flushed_elsewhere(number, now_ns),
+            PathEvent::FlushFailed(core) => {
+                self.io_of(number)
+                    .flush_failed_elsewhere(number, core, now_ns);
             }
-            PathNews::Resetting { until_ns, .. } => {
-                let fence = &mut self.volumes[usize::from(volume)].fence;
-                fence.set_resetting(path, until_ns);
+            PathEvent::Resetting(until_ns) => {
+                let (path, on) = self.path(number);
+                on.volume.fence.set_resetting(path.index, until_ns);
             }
-            PathNews::Closed { unflushed, .. } if core_0 => {
-                self.paths[number].cache.note_elsewhere(unflushed);
-                let comeback = &mut self.paths[number].session.comeback;
-                comeback.others = comeback.others.saturating_sub(1);
-                self.gone(number, now_ns);
-            }
-            PathNews::Closed {
+            PathEvent::Closed {
                 since_ns,
                 unflushed,
-                ..
             } => {
-                self.paths[number].cache.note_elsewhere(unflushed);
-                self.reports_complete(number, now_ns);
                 let (path, mut on) = self.path(number);
+                path.cache.note_elsewhere(unflushed);
+                if on.settings.core == 0 {
+                    let others = &mut path.session.comeback.others;
+                    *others = others.saturating_sub(1);
+                    return self.gone(number, now_ns);
+                }
+                let was_awaited = path.cache.end_reports();
                 path.begin_bound(since_ns, &mut on);
+                if was_awaited {
+                    self.io_of(number).release_flushes(now_ns);
+                }
             }
         }
     }
@@ -234,11 +202,12 @@ impl HostEngine {
         {
             return;
         }
-        let closed = |path: &mut Path| PathNews::Closed {
-            volume: path.volume,
-            path: path.index,
-            since_ns: now_ns,
-            unflushed: path.cache.take_due_report() && path.has_unflushed(),
+        let closed = |path: &mut Path| {
+            let unflushed = path.cache.take_due_report() && path.has_unflushed();
+            path.news(PathEvent::Closed {
+                since_ns: now_ns,
+                unflushed,
+            })
         };
         let is_lost = matches!(path.session.state(), SessionState::Lost);
         let comeback = &mut path.session.comeback;

@@ -479,61 +479,46 @@ pub enum Doubt {
     Namespace,
 }
 
-/// What cores tell each other of a path.
+/// What cores tell each other.
 #[derive(Clone, Debug)]
 pub enum PathNews {
-    /// It is there, or its facts have changed.
+    /// A path is there, or its facts have changed.
     Found(Box<PathFacts>),
+    /// Something else happened to a path of a volume.
+    Of(u16, PathIndex, PathEvent),
+    /// From core 0: a change of paths or volumes.
+    Order(Box<Order>),
+    /// To core 0: the sender has done what it was ordered.
+    Done {
+        /// The order's.
+        serial: u32,
+        /// Whether the path has acknowledged writes that were not flushed (T13).
+        unflushed: bool,
+    },
+}
+
+/// What cores tell each other of a path.
+#[derive(Clone, Debug)]
+pub enum PathEvent {
     /// Its association is over.
     Lost {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// It was at rest, and is only connected anew: it is not to blame.
         renewal: bool,
     },
     /// To core 0: the queue of one core has failed.
     Broken {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// It was at rest, and is only connected anew: it is not to blame.
+        /// As of `Lost`.
         renewal: bool,
     },
-    /// To core 0: what is known of the path is in doubt (T26).
-    Doubt {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// What of it.
-        what: Doubt,
-    },
+    /// To core 0: this of what is known of the path is in doubt (T26).
+    Doubt(Doubt),
     /// To core 0: the sender has put it on probation. From core 0: some core has.
-    Sick {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// Why.
-        why: multipath::health::Why,
-    },
+    Sick(multipath::health::Why),
     /// From core 0, after `Lost`: its controller was reset, and executes nothing of what it had. So
     /// what is held because of it is released at once (T9).
-    Reset {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-    },
+    Reset,
     /// To core 0: a command of the sender's queue is to be aborted (T12).
     Abort {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// Queue.
         sqid: u16,
         /// The command's identifier there.
@@ -543,10 +528,6 @@ pub enum PathNews {
     },
     /// From core 0: what became of that, for the core of the queue.
     Aborted {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// Queue.
         sqid: u16,
         /// The command's identifier there.
@@ -557,10 +538,6 @@ pub enum PathNews {
     /// To core 0: its controller is to be asked how far the blocks from `slba` on are of one kind,
     /// allocated or not.
     AskExtent {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// Names the core and its question.
         token: u64,
         /// First block.
@@ -570,74 +547,27 @@ pub enum PathNews {
     },
     /// From core 0: the answer, for the core that the token names.
     Extent {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// As asked.
         token: u64,
         /// Blocks, and whether they are allocated; `None`: it did not say.
         found: Option<(u32, bool)>,
     },
     /// From core 0, after `Closed`: it was lost for too long, and is not tried any more.
-    GivenUp {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-    },
-    /// From core 0, after `Lost`: its controller is being reset, until then; or no longer.
-    Resetting {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// When core 0 gives that up, ns.
-        until_ns: Option<u64>,
-    },
+    GivenUp,
+    /// From core 0, after `Lost`: its controller is being reset, until core 0 gives that up, ns; or
+    /// no longer.
+    Resetting(Option<u64>),
     /// From core 0: its controller answers nothing until then, ns, and that is no failure (T30).
-    Paused {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// When its time-outs begin to count again.
-        until_ns: u64,
-    },
+    Paused(u64),
     /// To core 0, and from it: a core has flushed what an engine before this one may have left in
     /// its controller's cache (T13).
-    Flushed {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-    },
-    /// To core 0, and from it: a flush has failed that a core's device had when it was given up
+    Flushed,
+    /// To core 0, and from it: a flush has failed that this core's device had when it was given up
     /// (T13).
-    FlushFailed {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
-        /// Whose it was.
-        core: u16,
-    },
-    /// From core 0: a change of paths or volumes.
-    Order(Box<Order>),
-    /// To core 0: the sender has done what it was ordered.
-    Done {
-        /// The order's.
-        serial: u32,
-        /// Whether the path has acknowledged writes that were not flushed (T13).
-        unflushed: bool,
-    },
+    FlushFailed(u16),
     /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
     /// since `since_ns`; from then on the bound of held writes counts (T9).
     Closed {
-        /// Volume index.
-        volume: u16,
-        /// Path.
-        path: PathIndex,
         /// When.
         since_ns: u64,
         /// Whether it had acknowledged writes that were not flushed (T13).

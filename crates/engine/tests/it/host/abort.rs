@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use engine::host::{
-    Hints, HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathNews, PathState,
+    Hints, HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathEvent, PathNews,
+    PathState,
 };
 use engine::target::{Faults, Probability, TargetControl};
 use multipath::Outcome;
@@ -346,12 +347,8 @@ fn a_stop_does_not_wait_for_what_hangs() {
 fn pause(rig: &mut Rig, for_ns: u64) {
     let until_ns = rig.world.now_ns + for_ns;
     for path in [P0, P1] {
-        let volume = 0;
-        rig.control(HostControl::Path(PathNews::Paused {
-            volume,
-            path,
-            until_ns,
-        }));
+        let news = PathNews::Of(0, path, PathEvent::Paused(until_ns));
+        rig.control(HostControl::Path(news));
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::common::*;
 use engine::host::{
-    HoldReason, HostControl, HostEvent, Io, IoDone, PathKind, PathNews, PathState, Peers, Recovery,
+    HoldReason, HostControl, HostEvent, Io, IoDone, PathEvent, PathKind, PathNews, PathState,
+    Peers, Recovery,
 };
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
@@ -181,15 +182,9 @@ fn a_path_lost_on_core_0_is_lost_everywhere_and_reported_once() {
     let lost = |it: &Cores| it.other.borrow().path_state(0, PathIndex(0)) == PathState::Failed;
     assert!(cores.run(SECOND, lost));
     let news = published(&cores.rig.events);
-    let said = news.iter().filter(|news| {
-        matches!(
-            news,
-            PathNews::Lost {
-                path: PathIndex(0),
-                ..
-            }
-        )
-    });
+    let said = news
+        .iter()
+        .filter(|news| matches!(news, PathNews::Of(_, PathIndex(0), PathEvent::Lost { .. })));
     assert_eq!(said.count(), 1);
     assert_eq!(cores.rig.failures().len(), 1);
     cores.submit_other(&read(0, 0));

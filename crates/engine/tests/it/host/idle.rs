@@ -2,7 +2,7 @@
 //! paths that lose only what is large.
 
 use crate::common::*;
-use engine::host::{HostControl, HostEvent, PathNews, PathState};
+use engine::host::{HostControl, HostEvent, PathEvent, PathNews, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use engine::{Machine, Span};
 use multipath::Outcome;
@@ -279,7 +279,7 @@ fn renewal_on_one_core_is_told_as_such() {
         let is = |event: &HostEvent| {
             matches!(
                 event,
-                HostEvent::Publish(PathNews::Lost { renewal: true, .. })
+                HostEvent::Publish(PathNews::Of(.., PathEvent::Lost { renewal: true }))
             )
         };
         fleet.events[0].iter().any(is)
@@ -293,11 +293,7 @@ fn renewals_on_another_core_are_no_losses() {
     for renewal in [true, false] {
         let mut fleet = resting_fleet();
         for _ in 0..3 {
-            let news = PathNews::Broken {
-                volume: 0,
-                path: P0,
-                renewal,
-            };
+            let news = PathNews::Of(0, P0, PathEvent::Broken { renewal });
             let now_ns = fleet.world.now_ns;
             fleet.hosts[0]
                 .borrow_mut()

@@ -3,8 +3,8 @@
 //! changes when it says that nobody executes them any more.
 use crate::common::{HostCore, NoMemory, host_config};
 use engine::host::{
-    HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathNews,
-    PathState, Recovery, VolumeConfig,
+    HostConfig, HostControl, HostEvent, Io, IoDone, IoOp, PathConfig, PathEvent, PathKind,
+    PathNews, PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{LocalDevice, Machine, Span};
@@ -117,8 +117,8 @@ impl Rig {
             while let Some(event) = self.host.poll_event() {
                 match event {
                     HostEvent::Done(done) => self.done.push((self.now_ns, done)),
-                    HostEvent::Publish(PathNews::FlushFailed { core, .. })
-                    | HostEvent::Report(PathNews::FlushFailed { core, .. }) => {
+                    HostEvent::Publish(PathNews::Of(.., PathEvent::FlushFailed(core)))
+                    | HostEvent::Report(PathNews::Of(.., PathEvent::FlushFailed(core))) => {
                         self.told.push(core);
                     }
                     _ => {}
@@ -334,11 +334,7 @@ fn t13_a_flush_that_failed_late_is_told_on_every_core() {
             rig.may_be_asked();
             assert_eq!(rig.end(is_flush, FAILED), 1);
         }
-        let news = PathNews::FlushFailed {
-            volume: 0,
-            path: PathIndex(1),
-            core: from,
-        };
+        let news = PathNews::Of(0, PathIndex(1), PathEvent::FlushFailed(from));
         rig.host.handle_control(HostControl::Path(news), rig.now_ns);
         rig.settle();
         // Of core 0's own nobody tells it, and it tells all what any core says.
