@@ -1,4 +1,4 @@
-//! The map of intents: one bit per region that may differ between legs.
+//! The write-intent bitmap: one bit per region that may differ between legs.
 //!
 //! # Contract
 //! A page is 512 bytes, which no disk tears, with a checksum and its place. A bit is on the legs
@@ -32,12 +32,12 @@ pub fn pages(regions: u64) -> usize {
     regions.div_ceil(PAGE_REGIONS) as usize
 }
 
-/// Why a page says nothing.
+/// Why a page is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageError {
     /// Not 512 bytes, but so many.
     Length(usize),
-    /// Nobody wrote one here.
+    /// No page was written here.
     Missing,
     /// Its checksum and that of its bytes.
     Checksum(u32, u32),
@@ -194,7 +194,7 @@ impl Bitmap {
         self.words.fill(0);
     }
 
-    /// Sets all of page `index`: nobody knows what it said.
+    /// Sets all of page `index`: its bits are not known.
     pub fn suspect(&mut self, index: usize) {
         let first = index as u64 * PAGE_REGIONS;
         for region in first..first.saturating_add(PAGE_REGIONS).min(self.regions) {

@@ -9,14 +9,14 @@ use super::Crc32c;
 use super::superblock::{ParseError, Superblock};
 use core::fmt;
 
-/// What the superblocks of a leg come to.
+/// The valid superblock of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The one that holds.
     pub superblock: Superblock,
     /// Which of the two it is.
     pub copy: u8,
-    /// What is said of the other: its sequence, or why it says nothing.
+    /// The other copy: its sequence, or why it is invalid.
     pub other: Result<u64, ParseError>,
 }
 
@@ -50,13 +50,13 @@ pub enum NoLeg {
     Newer(ParseError),
     /// Something was here, and neither says anything: why, of each.
     Damaged([ParseError; 2]),
-    /// Neither can be read: nothing is known of what they say.
+    /// Neither can be read.
     Unreadable,
     /// Both are whole, and are of different legs or mirrors.
     Disagree,
     /// It has been cut off: for its mirror it needs so many bytes.
     Cut(u64),
-    /// It was away for so long that nothing can be said of what it has.
+    /// It was away for so long that its data can't be compared.
     TooOld,
     /// It is not among its mirror's legs any more.
     Removed,
@@ -137,7 +137,7 @@ pub fn choose(copies: [Result<Superblock, ParseError>; 2]) -> Result<Chosen, NoL
     }
 }
 
-/// What the bytes of a leg's two copies come to; `None`: that one can't be read.
+/// Chooses between the two copies of a leg; `None`: that one can't be read.
 ///
 /// # Errors
 /// [`NoLeg`]; all of them.

@@ -1,9 +1,9 @@
-//! The events in a mirror's life, each a change of its superblock.
+//! Events: the changes of a mirror's superblock.
 //!
 //! # Contract
-//! Each function returns the superblock after an event, with the next event number and sequence.
-//! An event has happened when it is durable on every leg that is in sync in it; only then may the
-//! next one begin, and only then may anything that depends on it go on: `SuperblockUpdate`
+//! Each function returns the superblock after an event, with the next event number and sequence. An
+//! event is committed when it is durable on every leg that is in sync in it; only then may the next
+//! one begin, and only then may anything that depends on it go on: `SuperblockUpdate`
 //! (`machine/commit.rs`) has the order. `None`: the event is impossible, and nothing changes; above
 //! all the last leg in sync never leaves (T45).
 use super::bad::BadBlocks;
@@ -13,22 +13,22 @@ use super::superblock::{Features, Lack, LegEntry, LegState, Owner, Superblock};
 use super::{Id, Label, Name, Properties};
 use crate::limits::LEGS_MAX;
 
-/// What a new mirror is to be.
+/// Input for a new mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct New {
     /// The mirror.
     pub mirror: Id,
-    /// Of its first writer: drawn at random, not 0.
+    /// Lineage of its first writer: drawn at random, not 0.
     pub lineage: u64,
-    /// What people call it.
+    /// Its name.
     pub name: Name,
-    /// What it is set to.
+    /// Its properties.
     pub properties: Properties,
-    /// What it is like.
+    /// Its geometry.
     pub geometry: Geometry,
     /// When, seconds of Unix time.
     pub created_s: u64,
-    /// How often its owner says that it lives, ms.
+    /// Heartbeat interval of its owner, ms.
     pub beat_interval_ms: u32,
 }
 
@@ -44,7 +44,8 @@ pub struct NewLeg {
 }
 
 impl Superblock {
-    /// What the first leg of a new mirror says, at event 1; `None`: no legs or too many.
+    /// Returns the superblock of the first leg of a new mirror, at event 1; `None`: no legs or too
+    /// many.
     pub fn new(new: &New, legs: &[NewLeg], place: Place) -> Option<Self> {
         let mut entries = [None; LEGS_MAX];
         let room = entries.get_mut(..legs.len())?;
@@ -91,7 +92,7 @@ impl Superblock {
         })
     }
 
-    /// The same, as the leg `slot` says it, where the mirror lies at `place`.
+    /// Returns the superblock for the leg `slot`, where the mirror lies at `place`.
     #[must_use]
     pub fn on(&self, slot: u8, place: Place) -> Self {
         Self {
@@ -102,7 +103,7 @@ impl Superblock {
         }
     }
 
-    /// A writing that changes nothing but who has it, and since when: no event.
+    /// Changes the owner alone: no event.
     #[must_use]
     pub fn owned(&self, owner: Option<Owner>) -> Self {
         Self {
@@ -131,8 +132,8 @@ impl Superblock {
         }
     }
 
-    /// The first event of whoever assembled it, before anything else changes: `lineage` was drawn
-    /// at random and is not 0.
+    /// The first event after an assembly, before anything else changes: `lineage` was drawn at
+    /// random and is not 0.
     #[must_use]
     pub fn begun(&self, lineage: u64) -> Self {
         let mut next = self.next();
@@ -144,7 +145,7 @@ impl Superblock {
         next
     }
 
-    /// Stopped in order: legs in sync are alike, all is flushed; nobody has it any more.
+    /// A clean stop: legs in sync have the same data, all is flushed; there is no owner.
     #[must_use]
     pub fn stopped(&self) -> Self {
         Self {
@@ -153,7 +154,7 @@ impl Superblock {
         }
     }
 
-    /// The mirror is set to `properties`.
+    /// Sets the properties.
     #[must_use]
     pub fn set_to(&self, properties: Properties) -> Self {
         Self {
@@ -162,7 +163,7 @@ impl Superblock {
         }
     }
 
-    /// The mirror is called `name`.
+    /// Renames the mirror.
     #[must_use]
     pub fn renamed(&self, name: Name) -> Self {
         Self {
@@ -171,7 +172,7 @@ impl Superblock {
         }
     }
 
-    /// The mirror has so many bytes from now on.
+    /// Sets a larger size.
     pub fn grown_to(&self, bytes: u64) -> Option<Self> {
         let mut next = self.next();
         next.geometry.bytes = bytes;
@@ -193,7 +194,7 @@ impl Superblock {
         self.changed(slot, LegState::Stale(lack))
     }
 
-    /// The leg `slot`, which has left, has nothing of what it had.
+    /// None of the data of the stale leg `slot` count.
     pub fn emptied(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {
             LegState::Stale(lack) => {
@@ -204,7 +205,7 @@ impl Superblock {
         }
     }
 
-    /// The leg `slot` is there again: it gets every write from now on.
+    /// The leg `slot` is rebuilt: it gets every write from now on.
     pub fn rebuilding(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {
             LegState::Stale(lack) => self.changed(slot, LegState::Rebuilding(lack)),
@@ -212,8 +213,8 @@ impl Superblock {
         }
     }
 
-    /// Of the leg `slot`, which has `seen` for certain, all below `position` has been copied, and
-    /// flushed. As it was before that it lacks more.
+    /// All below `position` was copied to the leg `slot`, and flushed; of its events it has `seen`
+    /// for certain. In its state before that it lacks more.
     pub fn rebuilt_to(&self, slot: u8, position: u64, seen: u64) -> Option<Self> {
         match self.state(slot)? {
             LegState::Rebuilding(lack)
@@ -241,7 +242,7 @@ impl Superblock {
         }
     }
 
-    /// The leg `id` is one of the mirror's from now on, in the free slot `slot`, and has nothing.
+    /// Adds the leg `id` in the free slot `slot`, without data.
     pub fn added(&self, slot: u8, id: Id, label: Label) -> Option<Self> {
         let known = self.entries().any(|(_, entry)| entry.id == id);
         let mut next = self.next();
@@ -261,7 +262,7 @@ impl Superblock {
         Some(next)
     }
 
-    /// The leg `slot` is none of the mirror's any more.
+    /// Removes the leg `slot`.
     pub fn removed(&self, slot: u8) -> Option<Self> {
         let mut next = self.next();
         next.legs.get_mut(usize::from(slot))?.take()?;
@@ -269,8 +270,7 @@ impl Superblock {
         next.in_sync().next().is_some().then_some(next)
     }
 
-    /// Whether a bit of the bitmap must stay set because some leg, which is away or being rebuilt,
-    /// lacks what it stands for.
+    /// Whether dirty bits must stay set, because some leg lacks their regions.
     pub fn keeps_intents(&self) -> bool {
         let lacks = |state| !matches!(state, LegState::InSync);
         self.entries().any(|(_, entry)| lacks(entry.state))

@@ -42,7 +42,7 @@ pub enum Standing {
 }
 
 impl History {
-    /// Of a mirror that was just made.
+    /// History of a new mirror.
     pub fn new(first: Lineage) -> Self {
         let mut lineages = [Lineage::default(); LINEAGES_MAX];
         lineages[0] = first;

@@ -34,7 +34,7 @@ pub(super) const UNIT: u64 = 4096;
 /// Sizes of blocks, as powers of two.
 const BLOCK_SHIFTS: core::ops::RangeInclusive<u8> = 9..=12;
 
-/// What a mirror is like.
+/// Geometry of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Its size.

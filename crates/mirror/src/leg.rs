@@ -1,53 +1,52 @@
-//! What a mirror does when a leg has ended its part of an I/O: decided from the outcome, from what
-//! was asked of the leg, and from whether another leg has the data.
+//! Disposition of an I/O that a leg has ended: by its outcome, its kind, and whether another leg
+//! has the data.
 //!
-//! A leg is a copy, not a route: what it can't give, another copy may have (T2), whatever it said
-//! of trying again (T3). The paths of one leg are its own head's matter
+//! A leg is a copy, not a path: another copy may have data that this one can't return (T2),
+//! whatever it advised about a retry (T3). The paths of one leg belong to its own head
 //! (`multipath::dispose`); its outcome comes here when that has ended.
 //!
 //! # Contract
-//! Pure. A read goes to another copy for every failure that is the leg's and not the request's; it
-//! is repaired only where the leg says that its copy is bad. A leg whose medium refused a change
-//! stays, without these blocks. One that missed a change otherwise or can't say that it kept one is
-//! out of step, so it leaves, and the change is acknowledged when that is
-//! durable (T14); the last copy never leaves (T45). A reservation is another host's word to stop:
-//! no copy is read past it (T35), and no leg pays for it.
+//! Pure. A read goes to another copy for every failure of the leg; it is repaired only after a
+//! medium error. A leg with a medium error in a change stays, without these blocks. A leg that
+//! missed a change otherwise, or failed a flush, leaves, and the change is acknowledged when that
+//! is durable (T14); the last copy never leaves (T45). A reservation of another host stops the I/O:
+//! no other copy is read (T35), and no leg leaves.
 //!
 //! # Limits
-//! Every answer but [`LegDisposition::Complete`] takes a leg out of the choice for this I/O, so
-//! there are at most as many as legs (T4).
+//! Every disposition but [`LegDisposition::Complete`] takes a leg out of the choice for this I/O,
+//! so there are at most as many as legs (T4).
 use block::Outcome;
 
-/// What was asked of a leg.
+/// Kind of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To give data.
+    /// Read.
     Read,
-    /// To change data: write, zero, deallocate.
+    /// Write, write zeroes, deallocate.
     Change,
-    /// To keep what it was given.
+    /// Flush.
     Flush,
 }
 
 /// A leg's part of an I/O that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegAttempt {
-    /// What was asked of it.
+    /// Its kind.
     pub access: Access,
-    /// Another leg has these data and was not asked yet (read), or does the same and has not failed
+    /// Another leg has these data and was not tried yet (read), or does the same and has not failed
     /// (change, flush).
     pub another: bool,
 }
 
-/// What the mirror does.
+/// Disposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegDisposition {
     /// This part has ended with its outcome; without another leg, so has the I/O.
     Complete,
     /// Another leg is read.
     Another {
-        /// What it has is written over what this one could not give, unless a newer write touched
-        /// the range (T5).
+        /// The data of the other leg are written to this one, unless a newer write touched the
+        /// range (T5).
         repair: bool,
     },
     /// The blocks are recorded as bad on this leg, which stays; without room for that it leaves.
@@ -56,7 +55,7 @@ pub enum LegDisposition {
     Retire,
 }
 
-/// What a mirror does after `outcome` of one leg.
+/// Returns the disposition after `outcome` of one leg.
 pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
     let stops = match outcome {
         Outcome::Done | Outcome::Stopped | Outcome::Reservation => true,

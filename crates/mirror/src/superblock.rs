@@ -91,45 +91,45 @@ const KNOWN: u64 = CUT | BAD_BLOCKS;
 /// from other fields, and are not shown here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Who doesn't know them may go on.
+    /// A version that doesn't know them may go on.
     pub compatible: u64,
-    /// Who doesn't know them may only read.
+    /// A version that doesn't know them may only read.
     pub read_only: u64,
     /// Who doesn't know them may do nothing. Bits that say that a part of the block is in use are
     /// not here: they are set when it is.
     pub incompatible: u64,
 }
 
-/// Who has assembled a mirror.
+/// Owner of a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Drawn at random when it started.
     pub run: Id,
     /// Its host.
     pub host: Id,
-    /// What people call it.
+    /// Its name for users.
     pub label: Label,
     /// Since when, seconds of Unix time by its clock.
     pub since_s: u64,
-    /// When it last said that it lives, by its clock. Others go by whether the sequence rises.
+    /// When it wrote its last heartbeat, by its clock. Others watch whether the sequence rises.
     pub beat_s: u64,
     /// From its lease's end on, what it gave its legs may be executed for so long (T9), ms; 0: it
     /// did not say.
     pub bound_ms: u32,
 }
 
-/// What the mirror knows of one of its legs.
+/// Entry of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegEntry {
     /// The leg.
     pub id: Id,
-    /// What it is to the mirror.
+    /// Its state.
     pub state: LegState,
-    /// How it was last reached, for people.
+    /// Label by which it was last reached, for users.
     pub label: Label,
 }
 
-/// What a leg is to its mirror.
+/// State of a leg in a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegState {
     /// It has every acknowledged write.
@@ -140,7 +140,7 @@ pub enum LegState {
     Rebuilding(Lack),
 }
 
-/// What a leg lacks: everything from `position` on, and below it what the bitmap says.
+/// Data that a leg lacks: everything from `position` on, and below it the dirty regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lack {
     /// Byte of the mirror; its size: only the bitmap counts.
@@ -151,32 +151,32 @@ pub struct Lack {
     pub seen_lineage: u64,
 }
 
-/// What one leg says.
+/// Superblock of one leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Abilities that it needs.
     pub features: Features,
     /// Rises with every writing, heartbeats included; the higher of a leg's two copies holds.
     pub sequence: u64,
-    /// Rises with every change of what is said of the mirror.
+    /// Rises with every change of the mirror.
     pub event: u64,
     /// Which events came before.
     pub history: History,
-    /// It was stopped in order: in-sync legs are alike, and all was flushed.
+    /// It was stopped cleanly: legs in sync have the same data, and all was flushed.
     pub clean: bool,
     /// The mirror.
     pub mirror: Id,
     /// The leg's number: its entry in `legs`.
     pub slot: u8,
-    /// What the mirror is like.
+    /// Its geometry.
     pub geometry: Geometry,
     /// Where it lies on this leg.
     pub place: Place,
     /// When it was made, seconds of Unix time.
     pub created_s: u64,
-    /// What people call the mirror.
+    /// Its name.
     pub name: Name,
-    /// What it is set to.
+    /// Its properties.
     pub properties: Properties,
     /// Who has it.
     pub owner: Option<Owner>,
@@ -205,7 +205,7 @@ pub struct Superblock {
 pub enum ParseError {
     /// Not 4096 bytes, but so many.
     Length(usize),
-    /// There is no magic: nobody wrote one here.
+    /// There is no magic: no superblock was written here.
     Missing,
     /// Its checksum and that of its bytes.
     Checksum(u32, u32),
@@ -336,7 +336,7 @@ impl Superblock {
         block
     }
 
-    /// What `bytes` say that were read where copy `copy` lies.
+    /// Parses `bytes`, which were read where copy `copy` lies.
     ///
     /// # Errors
     /// [`ParseError`]; all of them.
@@ -377,7 +377,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// What holds between fields.
+    /// Checks fields against one another.
     fn check(&self, leg: Id) -> Result<(), ParseError> {
         let mirror_bytes = self.geometry.bytes;
         let claim = |holds: bool, name| match holds {

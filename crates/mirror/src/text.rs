@@ -15,7 +15,7 @@ pub struct Text<const N: usize> {
     bytes: [u8; N],
 }
 
-/// What people call a mirror.
+/// Name of a mirror.
 pub type Name = Text<62>;
 /// How a leg was last reached, or whose an owner is.
 pub type Label = Text<MAX_BYTES>;

@@ -1,32 +1,32 @@
-//! What the last leg in sync has lost, once a user accepts it: how the other legs get it.
+//! A user accepts the loss of the last leg in sync: how the other legs get its data.
 //!
 //! # Contract
-//! What the leg shows behind its cut counts from then on. Each other leg may have something else
-//! there, so these regions are marked as missed by the legs that get no writes, and as still to be
-//! copied to those that are being rebuilt. The bitmap on the leg has them before its superblock
-//! says that it is cut no more. The bitmap is written once before that, as it is: a leg that can't
-//! be written, or loses more meanwhile, ends the acceptance, and nothing was marked for it.
+//! The leg's data behind its cut count from then on. Each other leg may have something else there,
+//! so these regions are marked as missed by stale legs, and as lacking on those that are being
+//! rebuilt. The bitmap on the leg has them before its superblock drops the cut. The bitmap is
+//! written once before that, as it is: a leg that can't be written, or loses more meanwhile, ends
+//! the acceptance, and nothing was marked for it.
 use super::leg::{Change, Cut};
 use super::{Mirror, commit::RETRY_NS};
 use block::Range;
 
-/// How far it is that a user has accepted what a leg lost.
+/// Progress of the acceptance of a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Acceptance {
-    /// Nobody has.
+    /// No user has accepted it.
     #[default]
     None,
-    /// A user has; nothing was done for that yet.
+    /// A user has accepted it; nothing was done yet.
     Asked,
     /// The bitmap is written as it is.
     Trying,
     /// The regions are marked; the bitmap is written with them.
     Marking,
-    /// The bitmap has them: the next superblock of the leg says that it is not cut.
+    /// The bitmap has them: the next superblock of the leg has no cut.
     Marked,
 }
 
-/// What acceptances have in common.
+/// State of all acceptances.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Accepting {
     /// A page of the bitmap could not be written since one began to be.
@@ -36,9 +36,9 @@ pub(super) struct Accepting {
 }
 
 impl Mirror {
-    /// The user takes what the last leg in sync shows by now for what is there, where it was cut;
-    /// false: there is nothing to accept. Until that is on the leg, I/O there goes on to fail. It
-    /// is over without effect if the leg loses more before that.
+    /// A user accepts the data behind the cut of the last leg in sync. Until that is on the leg,
+    /// I/O there goes on to fail. It is over without effect if the leg loses more before. Returns
+    /// false if there is nothing to accept.
     pub fn accept_cut(&mut self, leg: u8, now_ns: u64) -> bool {
         self.at(now_ns);
         let last = self.last_cut().filter(|it| it.0 == leg && !self.read_only);
@@ -63,7 +63,7 @@ impl Mirror {
         self.legs.change(leg, Change::Truncate(cut));
     }
 
-    /// Takes the acceptance of what the last leg has lost a step further.
+    /// Advances the acceptance of the last leg's loss.
     pub(super) fn advance_acceptance(&mut self) {
         let Some((leg, cut)) = self.last_cut() else {
             return;

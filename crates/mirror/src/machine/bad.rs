@@ -1,22 +1,22 @@
-//! Blocks that a leg in sync could not write: recorded on the legs, and the leg stays.
+//! Blocks that a leg in sync could not write: they are recorded on the legs, and the leg stays.
 //!
 //! # Contract
-//! A change that a leg failed for the medium's sake, and another leg in sync has done, is recorded
-//! as bad on that leg; it is acknowledged when the record is durable, and another leg in sync still
-//! has it. No read goes there, nor does a copy or a check read there. Each later change is tried on
-//! the leg as on all others. Blocks that it has then done are read there again at once; the record
-//! is cleared when the leg has flushed them. A flush, or a change with FUA, ends after that.
+//! A change that one leg failed by a medium error, and another leg in sync has done, is recorded as
+//! bad on the first; it is acknowledged when the record is durable, and another leg in sync still
+//! has it. Bad blocks are read by no read, copy or check. Later changes are tried on the leg as on
+//! all others. Blocks that it has written then are read there again at once; the record is cleared
+//! when the leg has flushed them. A flush, or a change with FUA, ends after that.
 //!
-//! Where all legs in sync fail a change, none is recorded: it ends with the error, and its regions
-//! are made alike. A leg that leaves while all that stay have bad blocks which it has is recorded
-//! as their last copy, until they are written: a rebuild leaves them on that leg as they are. Other
-//! legs that are being rebuilt get them recorded as bad.
+//! Where all legs in sync fail a change, none is recorded: it fails, and its regions are resynced.
+//! Where a leg leaves that has blocks which are bad on all that stay, they are recorded as its last
+//! copy until they are written: a rebuild keeps them on that leg. On other legs that are being
+//! rebuilt they are recorded as bad.
 //!
 //! # Limits
 //! [`Config::bad_ranges`](super::Config::bad_ranges) and
-//! [`Config::bad_bytes`](super::Config::bad_bytes) of one leg, and [`RANGES_MAX`] of all legs. A
-//! leg that would need more leaves. What a leg fails and may still execute is not recorded: it
-//! leaves (T9).
+//! [`Config::bad_bytes`](super::Config::bad_bytes) of one leg, and [`RANGES_MAX`] of all legs; a
+//! leg that would need more leaves. So does a leg that may still execute a write that it failed
+//! (T9).
 use super::copy::{Job, PIECE_MIN};
 use super::io::{Phase, Slot};
 use super::leg::Leg;
@@ -35,30 +35,30 @@ const RANGES_MAX: usize = BAD_MAX - 8;
 /// How long the next flush waits after one that the last leg in sync has failed.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// The record, and what the legs say of it.
+/// The record, and how far it is on the legs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bad {
-    /// The record that is to be said.
+    /// The record that the next generation has.
     kept: BadBlocks,
-    /// The same without blocks that were written since, and are not flushed yet.
+    /// The record without blocks that were rewritten since, and are not flushed yet.
     now: BadBlocks,
     /// `now` when the flush under way began, and blocks that were recorded since.
     flushed: BadBlocks,
     flush: Option<Round>,
     /// Losses that the last leg in sync had reported when that began.
     losses_before: u32,
-    /// What was bad when all legs in sync had flushed since: what they have there, those on which
-    /// it is not bad, is durable. And `now` when the flush under way began.
+    /// Blocks that were bad when all legs in sync had flushed: their data on legs where they are
+    /// not bad are durable. And `now` when the flush under way began.
     settled: BadBlocks,
     settling: BadBlocks,
-    /// What was recorded of legs in sync, and no such flush was over since: the change that failed
-    /// is not acknowledged. And those of them when the flush under way began.
+    /// Blocks recorded since the last such flush: the change that failed is not acknowledged. And
+    /// those when the flush under way began.
     fresh: BadBlocks,
     refreshing: BadBlocks,
     /// No flush begins before that.
     pause_ns: u64,
-    /// Changes that have rewritten such blocks, so far; when that flush began; as the record says
-    /// that is to be said, that is being said, and that is durable.
+    /// Count of changes that have rewritten bad blocks: so far; when the flush under way began; as
+    /// in the record of the next generation, of the one under way, and of the committed one.
     heals: u64,
     flushing: u64,
     cleared: u64,
@@ -66,7 +66,7 @@ pub(super) struct Bad {
     committed: u64,
 }
 
-/// What became of a range that a leg could not write.
+/// Result of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
     Kept,
@@ -125,7 +125,7 @@ impl Mirror {
         self.bad.now.touches(leg, Unwritten, first, end)
     }
 
-    /// Those of `legs` that have bad blocks in a range.
+    /// Returns the legs that have bad blocks in a range.
     pub(super) fn bad_on(&self, legs: Legs, range: Range) -> Legs {
         if self.bad.now.is_empty() {
             return Legs::default();
@@ -133,8 +133,8 @@ impl Mirror {
         legs.iter().filter(|leg| self.is_bad(*leg, range)).collect()
     }
 
-    /// Cuts a range so that one of `legs` has all of it, as much as can be, and says which have.
-    /// Where none has its first block: as much of it as is bad on all of them.
+    /// Cuts a range so that one of `legs` has all of it, as much as possible. Returns it and the
+    /// legs that have it. Where none has its first block: as much of it as is bad on all of them.
     pub(super) fn fitted(&self, range: Range, legs: Legs) -> (Range, Legs) {
         if self.bad.now.is_empty() || has(Bug::BadRead) {
             return (range, legs);
@@ -154,7 +154,7 @@ impl Mirror {
         (piece, good.without(self.bad_on(good, piece)))
     }
 
-    /// The same, cut wherever a leg's bad blocks begin or end.
+    /// Cuts a range where bad blocks of a leg begin or end.
     pub(super) fn cut_at_edges(&self, range: Range, kind: BadKind, legs: Legs) -> Range {
         let mut end = range.end;
         let record = match kind {
@@ -169,7 +169,8 @@ impl Mirror {
         Range { end, ..range }
     }
 
-    /// Records a range as bad on a leg; what that needs is said by the next event.
+    /// Records a range as bad on a leg, if another leg in sync has it. The next generation has the
+    /// record.
     pub(super) fn record(&mut self, leg: u8, range: Range) -> Recorded {
         let others = self.legs.in_sync().without(Legs::one(leg));
         if self.bad_on(others, range) == others {
@@ -178,7 +179,7 @@ impl Mirror {
         self.record_missing(leg, range)
     }
 
-    /// The same, whoever else has it.
+    /// Records a range as bad on a leg, whether or not another leg has it.
     fn record_missing(&mut self, leg: u8, range: Range) -> Recorded {
         let (first, end) = self.touched(range);
         let known = self.bad.now.covers(leg, Unwritten, first, end);
@@ -202,7 +203,7 @@ impl Mirror {
         (self.bad.kept, self.bad.now) = (kept, now);
         // What the flush under way covers it does not.
         self.bad.flushed = with(&self.bad.flushed).unwrap_or(now);
-        // Of a range that becomes longer nothing more is said.
+        // A range that becomes longer is not reported again.
         if !known && ranges > before {
             self.news(News::Unwritable(leg, range));
         }
@@ -237,7 +238,8 @@ impl Mirror {
         Recorded::Full
     }
 
-    /// A leg has done a change; false: what was bad there can't be told any more.
+    /// Clears rewritten blocks of a leg. Returns false without room for the rest of a range that is
+    /// split.
     fn heal(&mut self, leg: u8, range: Range) -> bool {
         let shift = self.block_shift();
         let (first, end) = (range.start.div_ceil(1 << shift), range.end >> shift);
@@ -265,8 +267,8 @@ impl Mirror {
         media.iter().filter(over).collect()
     }
 
-    /// All legs have ended a change: which of them need not leave. `None`: all in sync failed it
-    /// for the medium's sake, and all stay.
+    /// Decides which legs need not leave that failed a change. `None`: all legs in sync failed it
+    /// by medium errors, and all stay.
     pub(super) fn change_done(&mut self, id: u32, range: Range, round: Round) -> Option<Round> {
         let mut round = round;
         for leg in round.done.both(self.legs.writable()).iter() {
@@ -288,14 +290,14 @@ impl Mirror {
             if self.record(leg, range) == Recorded::Kept {
                 round.failed.remove(leg);
                 bad.add(leg);
-                // Which of the blocks it is, smaller writes tell.
+                // Smaller writes find which of the blocks it is.
                 if range.end - range.start > PIECE_MIN {
                     self.repair(leg, range);
                 }
             }
         }
         let all = self.bad_on(self.legs.writable(), range);
-        // What is bad on a leg is durable on the others before it is acknowledged.
+        // The others have flushed blocks that are bad on a leg before the change is acknowledged.
         self.bad.heals += u64::from(!all.is_empty());
         let heals = self.bad.heals;
         if let Some(slot) = self.io_mut(id) {
@@ -317,7 +319,7 @@ impl Mirror {
         covers(&self.committed) && covers(&self.state)
     }
 
-    /// Those of `legs` whose record of a change is durable.
+    /// Returns the legs whose record of a change is durable.
     pub(super) fn recorded_on(&self, legs: Legs, request: Request) -> Legs {
         let Some(range) = request.changes().filter(|_| !legs.is_empty()) else {
             return Legs::default();
@@ -326,9 +328,8 @@ impl Mirror {
         legs.iter().filter(recorded).collect()
     }
 
-    /// Whether an I/O has to wait for what the legs say of bad blocks: a flush until those are
-    /// cleared that were rewritten before it, a change until no leg is said to have the last copy
-    /// of what it has changed.
+    /// Whether an I/O waits for the record: a flush until rewritten blocks are cleared, a change
+    /// until no record has a last copy of its blocks.
     pub(super) fn waits_for_record(&self, slot: &Slot) -> bool {
         let (request, heals) = (slot.request, slot.heals);
         if slot.flushes && heals > self.bad.cleared {
@@ -359,7 +360,7 @@ impl Mirror {
         self.bad.heals
     }
 
-    /// A range was changed: no leg that has left has its last copy.
+    /// Forgets last copies of a changed range.
     fn forget_last_copies(&mut self, range: Range) {
         if !self.bad.kept.iter().any(|it| it.kind == LastCopy) {
             return;
@@ -401,13 +402,13 @@ impl Mirror {
         self.bad.flush = Some(self.flush_all(self.legs.writable(), Work::Heal));
     }
 
-    /// Whether that flush waits for a leg, and no loss was told of since it began.
+    /// Whether the flush under way waits for a leg, and no loss was reported since it began.
     pub(super) fn heal_waits_for(&self, leg: u8) -> bool {
         let waits = self.bad.flush.is_some_and(|it| it.waits.has(leg));
         waits && self.bad.losses_before == self.times_given_up()
     }
 
-    /// When it does so, if it waits for a time.
+    /// Returns when the next such flush begins, if it waits for a time.
     pub(super) fn heals_at(&self) -> u64 {
         match self.bad.pause_ns {
             at_ns if at_ns > self.now_ns && self.bad.heals > self.bad.cleared => at_ns,
@@ -415,14 +416,13 @@ impl Mirror {
         }
     }
 
-    /// The last flush has ended on these legs, and nothing is under way: what they have rewritten
-    /// is bad no more.
+    /// The last flush of a stop has ended on these legs: rewritten blocks are bad no more.
     pub(super) fn all_flushed(&mut self, legs: Legs) {
         self.bad.flushed = self.bad.now;
         legs.iter().for_each(|leg| self.clear_flushed(leg));
     }
 
-    /// Whether the record is other than what was said last.
+    /// Whether the record differs from the committed one.
     fn is_record_due(&self) -> bool {
         self.record_of(&self.committed, &self.committed) != self.committed.bad
     }
@@ -506,7 +506,7 @@ impl Mirror {
         true
     }
 
-    /// What a leg has rewritten and flushed is bad no more.
+    /// Clears blocks that a leg has rewritten and flushed.
     fn clear_flushed(&mut self, leg: u8) {
         let mut kept = Some(
             self.bad
@@ -521,7 +521,8 @@ impl Mirror {
         self.bad.kept = kept.unwrap_or(self.bad.kept);
     }
 
-    /// The record of an event: of legs that are the mirror's, and with what legs have that leave.
+    /// Returns the record of a generation: of its legs, and with the last copies on legs that
+    /// leave.
     pub(super) fn record_of(&self, now: &Superblock, next: &Superblock) -> BadBlocks {
         let in_sync: Legs = next.in_sync().collect();
         let is_leg = |slot: u8| next.legs[usize::from(slot)].is_some();
@@ -541,7 +542,8 @@ impl Mirror {
         record
     }
 
-    /// The same at the start: of legs that were in sync, are not there, and are left out.
+    /// Begins with the record of the assembly, and the last copies on legs that were in sync, are
+    /// not there, and are left out.
     pub(super) fn begin_with_bad(&mut self, there: Legs) {
         let in_sync: Legs = self.state.in_sync().collect();
         let before: Legs = self.startup.newest.in_sync().collect();
@@ -556,7 +558,7 @@ impl Mirror {
         self.bad.kept = record;
     }
 
-    /// With what only `leg` has, of what is bad on all legs in sync.
+    /// Adds the blocks that only `leg` has, of those that are bad on all legs in sync.
     fn with_last_copies(&self, record: BadBlocks, leg: u8, in_sync: Legs) -> BadBlocks {
         let mut with = record;
         for range in self.without_copy(in_sync, true).iter() {
@@ -572,7 +574,7 @@ impl Mirror {
         with
     }
 
-    /// What is bad on a leg; of that what is settled besides.
+    /// Returns the blocks that are bad on a leg; settled: and were when all had flushed.
     fn bad_ranges(&self, leg: u8, settled: bool) -> BadBlocks {
         let all = self.bad.now.of_one(leg, Unwritten);
         match settled {
@@ -626,7 +628,7 @@ impl Mirror {
         (of().count() as u32, bytes, of().next())
     }
 
-    /// A leg has left: what it has rewritten and not flushed counts for nothing.
+    /// A leg has left: blocks that it has rewritten and not flushed are bad again.
     pub(super) fn bad_without(&mut self, leg: u8) {
         if self.bad.kept.is_empty() {
             return;
@@ -642,7 +644,7 @@ impl Mirror {
     /// it; without room to know them it can't return.
     pub(super) fn bad_returns(&mut self, leg: u8, whole: bool) -> bool {
         if whole {
-            // Whatever it has counts for nothing.
+            // None of its data count.
             self.bad.kept = self
                 .bad
                 .kept
@@ -687,7 +689,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Legs are none of the mirror's any more.
+    /// Drops a removed leg from all records.
     pub(super) fn bad_removed(&mut self, leg: u8) {
         self.bad.kept = self.bad.kept.retained(|it| it.slot != leg);
         self.bad.now = self.bad.now.retained(|it| it.slot != leg);
@@ -698,13 +700,13 @@ impl Mirror {
         self.bad.refreshing = self.bad.refreshing.retained(|it| it.slot != leg);
     }
 
-    /// An event is about to be said, with this record.
+    /// A generation with this record is proposed.
     pub(super) fn propose_record(&mut self) {
         self.bad.kept = self.state.bad;
         self.bad.update = self.bad.cleared;
     }
 
-    /// It has happened.
+    /// That generation was committed.
     pub(super) fn record_committed(&mut self) {
         self.bad.committed = self.bad.update;
     }
@@ -748,7 +750,7 @@ impl Mirror {
         false
     }
 
-    /// Of legs that have the last copy of some blocks the others have it no more.
+    /// Forgets last copies of these blocks on all legs but one.
     fn keep_only(&mut self, leg: u8, first: u64, end: u64) {
         for other in self.all_slots().filter(|other| *other != leg) {
             self.forget_last_copy(other, first, end);
@@ -764,7 +766,7 @@ impl Mirror {
             let reaches = self.position(leg).is_some_and(|it| it >= job.piece.end);
             let keeps = reaches && self.bad.kept.covers(leg, LastCopy, first, end);
             if keeps {
-                // What another one has may be of a change that failed: one of them counts.
+                // Another leg may have a change that failed: one of them counts.
                 self.keep_only(leg, first, end);
             } else if self.record_missing(leg, job.piece) == Recorded::Full {
                 self.lose(leg, Outcome::MediaError);

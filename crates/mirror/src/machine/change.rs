@@ -1,10 +1,10 @@
 //! Legs that are added to a mirror while it runs, and legs that are removed.
 //!
 //! # Contract
-//! Either is an event. A leg that is added is stale and has nothing; it is rebuilt at once, and its
-//! superblocks are written for the first time when it is said to be. One that is removed gets
-//! nothing any more, as one that left, and nobody waits for it; its superblocks are the caller's to
-//! overwrite, and until then it is refused wherever it is given.
+//! Each is a generation. An added leg is stale and has no data; it is rebuilt at once, and its
+//! superblocks are written for the first time when it is being rebuilt. A removed leg gets nothing
+//! any more, as one that left; the caller overwrites its superblocks, and until then it is refused
+//! wherever it is given.
 use super::leg::{Change, Leg, LegState, Stale};
 use super::legs::Legs;
 use super::{Mirror, News, Output};
@@ -81,7 +81,7 @@ impl Mirror {
             let none = entry(&self.state).is_none() && entry(&self.committed).is_none();
             let quiet = self.legs.get(*slot).is_none_or(|leg| leg.in_flight == 0);
             let changes = self.changes.adding.with(self.changes.removing);
-            // Else that would be taken for news of the new leg.
+            // Else that would look like news of the new leg.
             let removed = Output::News(News::Removed(*slot));
             let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
             none && quiet && !taken
@@ -104,7 +104,7 @@ impl Mirror {
         Ok(slot)
     }
 
-    /// The leg is none of the mirror's any more, when [`News::Removed`] says so.
+    /// Removes a leg; [`News::Removed`] reports when that is durable.
     ///
     /// # Errors
     /// [`ChangeError::Known`], [`ChangeError::Last`], [`ChangeError::Refused`].
@@ -130,8 +130,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Legs whose addition, and legs whose removal, was ordered and has not happened: it does not
-    /// stand on the legs yet.
+    /// Returns legs whose addition, and legs whose removal, is ordered and not committed.
     pub fn changing_legs(&self) -> (Legs, Legs) {
         (self.changes.adding, self.changes.removing)
     }
@@ -171,7 +170,7 @@ impl Mirror {
         }
     }
 
-    /// An event has happened: who was added or removed in it.
+    /// A generation was committed: reports legs that it added and removed.
     pub(super) fn commit_leg_changes(&mut self) {
         let said: Legs = self.state.entries().map(|it| it.0).collect();
         for leg in self.changes.removing.without(said).iter() {
@@ -189,7 +188,7 @@ impl Mirror {
         }
     }
 
-    /// What a leg lacks on which nothing was written yet.
+    /// Returns what a leg lacks to which nothing was written yet.
     pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
         self.legs[leg].fresh()?;
         match self.state.state(leg)? {

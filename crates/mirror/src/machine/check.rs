@@ -1,11 +1,10 @@
-//! All copies compared with one another, and repaired if asked.
+//! Compares all legs in sync, and repairs them if asked.
 //!
 //! # Contract
-//! Piece by piece under a lock, so that what differs is no write under way. What counts is what the
-//! leg in sync with the lowest number has: there is nothing by which one could know who is right.
-//! With `repair` the others get that. Who knows better names the leg that counts: when that one
-//! leaves, the repair ends. Where only one is in sync (any more) there is nothing to compare, and
-//! a check ends.
+//! Each piece is compared under a lock, so that no write is under way there. The in-sync leg with
+//! the lowest slot is the reference; without checksums no copy can be shown to be the right one.
+//! With `repair` the others get its data. A user may name the reference: when that leg leaves, the
+//! repair ends. Where only one leg is in sync there is nothing to compare, and a check ends.
 //!
 //! # Limits
 //! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
@@ -18,7 +17,7 @@ use block::Range;
 /// Ranges that a report names.
 pub const DIFFERENCES_MAX: usize = 8;
 
-/// What a check has found.
+/// Findings of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Bytes of the mirror that were compared.
@@ -39,7 +38,7 @@ pub struct CheckReport {
     pub alone: bool,
     /// Legs in sync left or came while it compared: not all of what they have was compared.
     pub changed: bool,
-    /// It waits, as it was told to.
+    /// A user has paused it.
     pub paused: bool,
     /// The leg whose data the others get, where one was named.
     pub from: Option<u8>,
@@ -56,7 +55,7 @@ pub(super) struct Check {
     legs: Option<Legs>,
     /// Legs that have other data in the piece of a job, by job.
     differ: [Legs; 16],
-    /// What a job has given up, by job.
+    /// Rests of jobs, by job.
     again: [Option<Range>; 16],
     report: CheckReport,
 }
@@ -102,7 +101,7 @@ impl Mirror {
         from.map(Legs::one).unwrap_or_default()
     }
 
-    /// A leg has left: where it was the one that counts, nobody else takes its place.
+    /// A leg has left: a repair from it ends.
     pub(super) fn check_without(&mut self, leg: u8) {
         if let Some(check) = &mut self.check {
             check.report.changed |= check.legs.is_some_and(|legs| legs.has(leg));
@@ -112,7 +111,7 @@ impl Mirror {
         }
     }
 
-    /// The check waits, or goes on.
+    /// Pauses the check, or lets it go on.
     pub fn pause_check(&mut self, paused: bool, now_ns: u64) {
         self.at(now_ns);
         if let Some(check) = &mut self.check {
@@ -121,13 +120,13 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// The check ends as it is.
+    /// Ends the check.
     pub fn end_check(&mut self, now_ns: u64) {
         self.at(now_ns);
         self.finish_check();
     }
 
-    /// What the check has found so far, or what the last one found.
+    /// Returns the findings so far, or those of the last check.
     pub fn check_report(&self) -> CheckReport {
         self.check.map_or(self.report, |check| CheckReport {
             paused: check.paused,
@@ -152,8 +151,8 @@ impl Mirror {
         }
     }
 
-    /// What the job of this number compares next: first what the one before it has given up, so
-    /// that nothing comes in its place.
+    /// Returns the next range for a job: first the rest of the one before it, so that nothing else
+    /// comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
         let (regions, up) = (self.committed.geometry.regions(), self.legs.in_sync());
         let check = self.check.as_mut().filter(|check| !check.paused)?;
@@ -182,7 +181,7 @@ impl Mirror {
         Some(self.bytes_of(region))
     }
 
-    /// What a job has given up is compared by another one.
+    /// Leaves the rest of a job to another one.
     pub(super) fn check_again(&mut self, job: u8, range: Range) {
         let number = usize::from(job);
         if let Some(check) = self.check.as_mut().filter(|_| range.start < range.end) {
@@ -235,19 +234,19 @@ impl Mirror {
         }
     }
 
-    /// A leg was compared with what was read.
+    /// A leg was compared with the piece that was read.
     pub(super) fn compared(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
         let number = usize::from(job);
         if self.is_late(job, leg) {
             return;
         }
-        // What a write that was refused left different is made alike anyhow.
+        // A region that a refused write left diverged is resynced anyhow.
         let Some(it) = self.copies.jobs[number] else {
             return;
         };
         let (mut piece, up) = (self.regions(it.piece), self.legs.in_sync());
         let known = piece.any(|region| self.diverged.has(region));
-        // Who has left may differ, and is rebuilt.
+        // Legs that have left may differ, and are rebuilt.
         let gone = !up.has(leg) || !up.has(it.source);
         let mut bad = false;
         if let Some(check) = &mut self.check {

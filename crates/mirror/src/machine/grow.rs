@@ -1,12 +1,12 @@
-//! A mirror whose legs have become larger becomes larger too, while it runs.
+//! Growth of a mirror whose legs have become larger, while it runs.
 //!
 //! # Contract
-//! All legs are in sync and have room: for the data, and for the bits of their regions between the
-//! bitmap and the data. First the bits of the new regions are set, durably on all legs; then an
-//! event says the new size. So whoever is interrupted has the old size, or the new one with all of
-//! the new part marked as what legs may have differently, which is made alike before it is read.
-//! No leg returns, none is added, and no intent is forgotten, between the two. An event that was
-//! begun is not taken back: some leg may have it.
+//! All legs are in sync and have room: for the data, and for the dirty bits of new regions between
+//! the bitmap and the data. First the bits of the new regions are set, durably on all legs; then a
+//! generation has the new size. An interrupted growth leaves the old size, or the new one with all
+//! of the new part marked as diverged, which is resynced before it is read. No leg returns, none is
+//! added, and no dirty bit is cleared, between the two. A proposed generation is not taken back:
+//! some leg may have it.
 use super::legs::Legs;
 use super::planted::{Bug, has};
 use super::{Mirror, News};
@@ -58,7 +58,7 @@ impl fmt::Display for GrowError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Growth {
     bytes: u64,
-    /// Of the legs, by slot.
+    /// Bytes of each leg, by slot.
     sizes: [u64; LEGS_MAX],
     step: Step,
 }
@@ -69,7 +69,7 @@ enum Step {
     Wait,
     /// The bits are being written.
     Bits,
-    /// The size is to be said.
+    /// The generation with the new size is to be committed.
     Event,
 }
 
@@ -132,8 +132,8 @@ impl Mirror {
         Ok(bytes)
     }
 
-    /// Takes a growth back, which [`News::NotGrown`] says; false: there is none, or the size is
-    /// being written to the legs, and some may have it.
+    /// Takes a growth back; [`News::NotGrown`] follows. Returns false if there is none, or its size
+    /// is being written to the legs: some may have it.
     pub fn take_back_growth(&mut self, now_ns: u64) -> bool {
         self.at(now_ns);
         let growth = self.changes.growth;
@@ -144,7 +144,7 @@ impl Mirror {
         may
     }
 
-    /// Whether bits of regions that are not said yet are on their way.
+    /// Whether bits of regions beyond the committed size are under way.
     pub(super) fn is_growing(&self) -> bool {
         self.changes.growth.is_some_and(|it| it.step != Step::Wait)
     }
@@ -186,7 +186,7 @@ impl Mirror {
     fn end_growth(&mut self, news: News) {
         self.changes.growth = None;
         self.wake = true;
-        // Bits of regions that there are not mean nothing, and nobody may find them.
+        // Bits beyond the size mean nothing, and must not be found later.
         let regions = self.committed.geometry.regions();
         self.resize_maps(regions);
         self.news(news);
@@ -202,8 +202,8 @@ impl Mirror {
         self.unreadable.resize(regions);
     }
 
-    /// Regions of a mirror of so many bytes that are not of what is said now, and the one that ends
-    /// there.
+    /// Returns the regions of a mirror of so many bytes beyond the committed size, and the one that
+    /// ends there.
     fn new_regions(&self, bytes: u64) -> core::ops::Range<u64> {
         let now = self.committed.geometry;
         let first = now.bytes >> now.region_shift;
@@ -212,7 +212,7 @@ impl Mirror {
 
     /// Bits for a mirror of so many bytes: those of new regions are set, and go to all legs.
     fn make_room(&mut self, growth: &Growth) {
-        // Nothing is being said: else that would put the old sizes back.
+        // No update is under way: it would put the old sizes back.
         for slot in self.legs.in_sync().iter() {
             self.legs[slot].committed.place.leg_bytes = growth.sizes[usize::from(slot)];
         }
@@ -224,13 +224,13 @@ impl Mirror {
         self.begin_write_all_at(first);
     }
 
-    /// The size that is to be said.
+    /// Returns the size of the next generation, if it changes.
     pub(super) fn grown_size(&self) -> Option<u64> {
         let growth = self.changes.growth.filter(|it| it.step == Step::Event);
         growth.map(|it| it.bytes)
     }
 
-    /// An event has happened, before which the mirror had so many bytes.
+    /// A generation was committed, before which the mirror had so many bytes.
     pub(super) fn note_grown(&mut self, before: u64) {
         let bytes = self.state.geometry.bytes;
         if bytes == before {

@@ -103,8 +103,8 @@ impl Mirror {
         self.wipe_before_ns()
     }
 
-    /// The same for wiping a leg that was removed: within the lease of any leg. Later it may be
-    /// another owner's leg.
+    /// Returns the time before which the wipe of a removed leg has to start, ns: within the lease
+    /// of any leg. Later it may be another owner's leg.
     pub fn wipe_before_ns(&self) -> u64 {
         let leases = &self.ownership.leases;
         if !leases.is_shared() {
@@ -290,8 +290,8 @@ impl Mirror {
         }
     }
 
-    /// A heartbeat has ended well on a leg: one that began then, and whose record began to be
-    /// written then.
+    /// Renews the lease of a leg: a heartbeat that began then, and whose record was written since
+    /// then, has ended well.
     fn renew(&mut self, leg: u8, began_ns: u64, written_ns: u64) {
         let (in_sync, ours) = (self.legs.in_sync(), self.ours());
         let times = (began_ns, written_ns);

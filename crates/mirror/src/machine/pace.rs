@@ -1,13 +1,12 @@
-//! How fast is copied in the background: not slower than a floor, not faster than a ceiling, and
-//! less while users' I/O is slower than it is without copying.
+//! Pace of background copies: not slower than a floor, not faster than a ceiling, and slower while
+//! users' I/O takes longer than its base latency.
 //!
 //! # Contract
 //! [`Pace::allows`] before a copy begins, [`Pace::spend`] when it does: bytes are earned at the
-//! rate of now, and a copy may begin when nothing is owed. The rate is set anew every
-//! [`PERIOD_NS`]: where users waited more than [`PATIENCE`] times what they wait without copying it
-//! is halved, else it grows. What they wait without copying is measured in every
-//! [`QUIET`]th period, in which none begins, unless nobody else does I/O; and in the next one, as
-//! long as copies are under way that had begun before.
+//! current rate, and a copy may begin when none are owed. The rate is set every [`PERIOD_NS`]:
+//! where users waited more than [`PATIENCE`] times the base latency it is halved, else it grows.
+//! The base latency is measured in every [`QUIET`]th period, in which no copy begins, unless users
+//! do no I/O; and in the next one, as long as earlier copies are under way.
 //!
 //! # Limits
 //! The mean over all I/Os counts, so where their sizes change much it is wrong for a while.
@@ -54,9 +53,9 @@ pub(super) struct Pace {
     /// Users' I/Os of this period.
     served: u64,
     waited_ns: u64,
-    /// What users wait without copying.
+    /// Base latency: users' wait without copies.
     calm_ns: Option<u64>,
-    /// That is not known, and somebody waits.
+    /// The base latency is not known, and a user's I/O waits.
     unknown: bool,
     /// A copy began in this period, or was under way.
     busy: bool,
@@ -140,7 +139,7 @@ impl Pace {
         // What had begun before is felt too: it is quiet once that is over, if it ends soon.
         let again = self.is_quiet() && self.busy && self.longer < LONGER_MAX;
         match (mean_ns, self.calm_ns) {
-            // Nobody else is there.
+            // No user does I/O.
             (None, _) => self.rate = self.rate.saturating_mul(2),
             (Some(_), _) if again => {}
             (Some(mean_ns), calm_ns) if !self.busy => {

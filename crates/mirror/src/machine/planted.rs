@@ -9,28 +9,28 @@ pub(crate) use plant::has;
 #[cfg(test)]
 pub(crate) use plant::plant;
 
-/// What can be wrong.
+/// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// A write is acknowledged before it is durable that a leg missed it (T14).
     AckBeforeStale,
-    /// What could not be read is rewritten without a lock (T5).
+    /// A repair takes no lock (T5).
     MendWithoutLock,
-    /// Intents are forgotten although a leg is away that lacks them.
+    /// Dirty bits are cleared although a stale leg lacks their regions.
     IntentsForgotten,
     /// Only one leg is flushed (T13).
     FlushOnOne,
     /// An event has the number of the one before it.
     SameEvent,
-    /// What is copied to a leg that is being rebuilt is not locked (T46).
+    /// A rebuild takes no lock (T46).
     RebuildUnlocked,
     /// A leg returns while what it was given may still be executed (T9).
     BackBeforeFence,
     /// Overlapping writes go as they come (T46).
     Overtaking,
-    /// Data before their intent.
+    /// Data are written before their dirty bits.
     DataBeforeIntent,
-    /// What an unclean stop left different is read as it is.
+    /// Diverged regions are read before a resync.
     UnalikeRead,
     /// A leg that is being rebuilt serves what it lacks.
     LackingRead,
@@ -38,9 +38,9 @@ pub(crate) enum Bug {
     JoinedUnflushed,
     /// A position is saved without a flush before it.
     PositionUnflushed,
-    /// A larger size is said before the bits of its new regions are on the legs.
+    /// A larger size is committed before the bits of its new regions are on the legs.
     GrownBeforeBits,
-    /// What legs had behind the old end is read as it is.
+    /// New regions are read before a resync.
     GrownUnlike,
     /// Nothing is held for what an owner has left that was there before (T9).
     ChangeBeforeBound,
@@ -50,7 +50,7 @@ pub(crate) enum Bug {
     NoLease,
     /// A leg is read where it has bad blocks.
     BadRead,
-    /// A leg without the newest event is a source of what is made alike (T51).
+    /// A leg with an older generation is a source of a resync (T51).
     LaggingSource,
     /// A leg that leaves does not lack what it has not flushed (T13).
     LeftWithoutUnflushed,
@@ -58,7 +58,7 @@ pub(crate) enum Bug {
     SpareLacks,
     /// A leg that waits to return is read where it lacks what was changed since it left.
     WaitingLacks,
-    /// A leg that was smaller for a moment lacks no more than the bitmap says (T50).
+    /// A leg that was smaller for a moment lacks no more than its bitmap has (T50).
     ShrunkUnlike,
     /// Where the last leg in sync was cut is not heeded by the next start (T50).
     CutForgotten,
@@ -76,10 +76,10 @@ pub(crate) fn has(bug: Bug) -> bool {
     canary::CAN && elsewhere(bug).is_some_and(canary::has)
 }
 
-/// Its name where worlds of chaos plant it. Hardly any leg there loses its power while all of it is
-/// copied and a position has just been saved; none of them grows; what an owner leaves is over
-/// there, or seen by nobody, before the next one changes anything; and few have a last leg that
-/// executes something late.
+/// Its name in fault scenarios. Hardly any leg there loses its power while all of it is copied and
+/// a position has just been saved; none of them grows; late writes of an owner end, or are not
+/// seen, before the next owner changes anything; and few have a last leg that executes something
+/// late.
 #[cfg(not(test))]
 const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
     Some(match bug {

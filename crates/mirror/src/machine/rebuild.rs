@@ -1,10 +1,10 @@
-//! A leg that is being rebuilt: what it lacks, how far it is, and when it has everything.
+//! Legs that are being rebuilt: the regions that they lack, their positions, and when they join.
 //!
 //! # Contract
-//! A leg lacks the regions that it missed while it was away (`missed`), and all from its position
-//! on. What was copied is not relied on before that leg has flushed it: its position
-//! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
-//! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
+//! A leg lacks the regions that it missed (`missed`), and all from its position on. Copied data
+//! count once the leg has flushed them: its position is committed, and it joins, by a generation
+//! behind a flush. Regions that no leg can read stay lacking, so the leg does not join: it would
+//! return other data than the lost ones.
 use super::leg::Step;
 use super::legs::{Round, Work};
 use super::planted::{Bug, has};
@@ -92,7 +92,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// The next region to be copied, and to whom.
+    /// Returns the next region to be copied.
     pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
         let legs = self.legs.rebuilding();
         let nexts = legs.iter().filter_map(|leg| {
@@ -108,7 +108,7 @@ impl Mirror {
         });
         let next = nexts.min();
         if next.is_none() {
-            // What was passed over is looked at again.
+            // Regions that were passed over are tried again.
             for leg in legs.iter() {
                 if let Some(it) = self.legs.rebuild_mut(leg) {
                     it.cursor = 0;
@@ -118,7 +118,7 @@ impl Mirror {
         next
     }
 
-    /// How many regions a leg lacks that nobody can give it now.
+    /// Returns how many regions a leg lacks that no leg can give it now.
     pub(super) fn stuck(&self, leg: u8) -> u64 {
         let it = self.legs.rebuild(leg);
         let Some(it) = it.filter(|_| self.unreadable.retries_at() < u64::MAX) else {
@@ -136,7 +136,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Legs may have these bytes differently, although no crash was between.
+    /// Legs may differ in these bytes, although no crash was between.
     pub(super) fn mark_diverged(&mut self, range: Range) {
         for region in self.regions(range) {
             if self.legs.in_sync().count() > 1 {

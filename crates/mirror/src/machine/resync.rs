@@ -1,9 +1,9 @@
-//! Regions that legs in sync may have differently: when they are alike again.
+//! Diverged regions, in which legs in sync may differ: when they are resynced.
 //!
 //! # Contract
-//! A region is alike when it was copied to all legs in sync and they have flushed it: a copy that a
-//! leg loses with its cache would leave what was there before (T13). A leg alone has nobody to be
-//! like, and flushes what was copied to it all the same. Reads of such regions wait until then.
+//! A region is resynced when it was copied to all legs in sync and they have flushed it: a copy
+//! lost with a cache would leave older data (T13). A single leg in sync differs from none, but
+//! flushes the copies that it got. Reads of such regions wait until then.
 use super::copy::{Job, Kind};
 use super::io::Phase;
 use super::legs::{Round, Work};
@@ -13,16 +13,16 @@ use crate::bitmap::Bitmap;
 use alloc::vec::Vec;
 use block::Outcome;
 
-/// Regions that are flushed together before they count as alike.
+/// Regions that are flushed together.
 const FLUSH_BATCH: usize = 64;
 
-/// Regions that legs in sync may have differently, and how far these are copied.
+/// Diverged regions, and the progress of their copies.
 #[derive(Debug)]
 pub(super) struct Diverged {
     regions: Bitmap,
-    /// How many these are.
+    /// How many there are.
     count: u64,
-    /// Those copied, and those being flushed.
+    /// Copied regions, and those that are being flushed.
     copied: Vec<u64>,
     flushing: Vec<u64>,
     flush: Option<Round>,
@@ -30,7 +30,7 @@ pub(super) struct Diverged {
     unflushed: bool,
     /// How often that flush has failed on end.
     tries: u8,
-    /// Since when there are some, ns, and how many there were at most.
+    /// When they began, ns, and how many there were at most.
     begun: Option<(u64, u64)>,
 }
 
@@ -130,7 +130,7 @@ impl Diverged {
         self.flush.is_some()
     }
 
-    /// What was flushed is alike.
+    /// Flushed regions are resynced.
     fn settle(&mut self) {
         self.tries = 0;
         for region in core::mem::take(&mut self.flushing) {
@@ -138,7 +138,7 @@ impl Diverged {
         }
     }
 
-    /// All regions are alike.
+    /// All regions are resynced.
     fn clear(&mut self) {
         self.regions.clear_all();
         self.count = 0;
@@ -149,7 +149,7 @@ impl Diverged {
 }
 
 impl Mirror {
-    /// How far legs in sync are with being made alike, while they may differ.
+    /// Returns the progress of a resync.
     pub fn resync(&self) -> Option<Resync> {
         let (since_ns, regions) = self.diverged.begun?;
         let left = self.diverged.count;
@@ -193,8 +193,8 @@ impl Mirror {
         self.diverged.flush = Some(self.flush_all(self.legs.in_sync(), Work::Resync));
     }
 
-    /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and
-    /// the next one ends well; else reads that wait for that fail, and it is tried again later.
+    /// The last leg in sync can't flush its copies. One failed flush may report a loss, and the
+    /// next one end well; else reads that wait for it fail, and it is tried again later.
     fn alone_unflushed(&mut self, outcome: Outcome) {
         self.diverged.unflushed = true;
         self.diverged.tries = self.diverged.tries.saturating_add(1);
@@ -208,7 +208,7 @@ impl Mirror {
         });
     }
 
-    /// What is being made alike begins anew: another leg is in sync, or something was written.
+    /// Restarts the resync: another leg is in sync, or something was written.
     pub(super) fn restart_copies(&mut self) {
         for job in self.copies.jobs.iter_mut().flatten() {
             job.anew = true;
@@ -218,7 +218,7 @@ impl Mirror {
         }
     }
 
-    /// Flushes what was copied, if that is enough or somebody waits.
+    /// Flushes copied regions, if there are enough or a read waits.
     pub(super) fn advance_resync_flush(&mut self) {
         if self.diverged.copied.is_empty()
             || self.diverged.flush.is_some()

@@ -1,11 +1,12 @@
-//! Legs that return: when, whether they may, and what they must be given before they are rebuilt.
+//! Legs that return: when, whether they may, and the steps before their rebuild.
 //!
 //! # Contract
-//! One after the other. A leg returns when nothing that it was given is under way and its fence has
-//! passed (T9), and all know that it is stale. Its superblocks are read anew, and it must have come
-//! before what is said now. Where this engine does not know what it got (`missed`), its own intents
-//! are read, since it may have done writes that nobody acknowledged. Then it gets every write, and
-//! all pages of the bitmap; then an event says that it is being rebuilt.
+//! One at a time. A leg returns when nothing that it was given is under way and its fence has
+//! passed (T9), and a committed generation has it stale. Its superblocks are read anew, and its
+//! state must be an earlier one of this mirror. Where this engine does not know what it missed
+//! (`missed`), its own bitmap is read, since it may have executed writes that were not
+//! acknowledged. Then it gets every write, and all pages of the bitmap; then a generation has it as
+//! being rebuilt.
 use super::leg::{Change, Leg, LegState, Rebuild, Step};
 use super::legs::Work;
 use super::lifecycle::is_rebuilding;
@@ -25,11 +26,11 @@ use block::Outcome;
 pub enum Unfit {
     /// It could not be read.
     Failed(Outcome),
-    /// It says nothing.
+    /// It has no valid superblock.
     NoLeg(NoLeg),
     /// It is another leg, or of another mirror.
     Other,
-    /// It was written since it left, or can't be told from such a leg.
+    /// It was written since it left, or may have been.
     Parted,
     /// It is too small.
     Small,
@@ -52,7 +53,7 @@ impl Mirror {
             return;
         }
         if self.legs.get(leg).is_none() {
-            // It was not there at the start: its superblocks are read first.
+            // It was not there at the start.
             self.ownership.leases.forget(leg);
             let superblock = self.state.on(leg, self.state.place);
             let state = LegState::Missing(Box::default());
@@ -165,7 +166,7 @@ impl Mirror {
             return false;
         };
         let fenced = self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
-        // One that is about to be removed, and was while its adding was being said, stays away.
+        // A leg that is about to be removed, ordered while its addition was committed, stays away.
         let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
         fenced && ours && !self.required.has(leg) && self.update.is_idle()
     }
@@ -183,7 +184,7 @@ impl Mirror {
         }
     }
 
-    /// What a leg says that returns.
+    /// Handles the superblock of a leg that returns.
     pub(super) fn returned(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
         if !matches!(self.legs[leg].state(), LegState::Inspecting(_)) {
             return; // lost meanwhile
@@ -209,7 +210,7 @@ impl Mirror {
                 let known = it.missed().is_some();
                 self.ownership.leases.found(leg);
                 self.change_leg(leg, Change::ReadBitmap(lack));
-                // All of it is copied anyhow, or it got nothing that we don't know of.
+                // All of it is copied anyhow, or everything that it got is known.
                 match lack.position == 0 || known {
                     true => self.begin_rebuild(leg),
                     false => self.read_pages(leg, 0),
@@ -231,7 +232,7 @@ impl Mirror {
         true
     }
 
-    /// What a leg lacks that says `found`.
+    /// Returns what a leg with superblock `found` lacks.
     pub(super) fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
         let id = |slot: u8| self.state.legs.get(usize::from(slot)).copied().flatten();
         let same = id(leg).map(|it| it.id) == found.superblock.leg().map(|it| it.id);
@@ -269,7 +270,7 @@ impl Mirror {
         }
     }
 
-    /// All is known that may differ on the leg: from now on it gets every write.
+    /// The regions that may differ on the leg are known: from now on it gets every write.
     pub(super) fn begin_rebuild(&mut self, leg: u8) {
         let LegState::ReadingBitmap(_, lack) = *self.legs[leg].state() else {
             return; // lost meanwhile
@@ -295,7 +296,7 @@ impl Mirror {
         self.begin_write_all();
     }
 
-    /// An event says that it is being rebuilt, or how far it is.
+    /// A generation was committed in which it is being rebuilt, or with its position.
     pub(super) fn has_rebuilt_some(&mut self, leg: u8) {
         match self.legs.rebuild(leg).map(|it| it.step) {
             Some(Step::Event(_)) if is_rebuilding(&self.state, leg) => {
@@ -334,7 +335,7 @@ impl Mirror {
         self.news(News::InSync(leg));
     }
 
-    /// A leg leaves, or is not coming after all.
+    /// A leg leaves, or does not return.
     pub(super) fn forget_rebuild(&mut self, leg: u8) {
         if self.legs.get(leg).is_some() {
             self.close_spare(leg);
@@ -342,7 +343,7 @@ impl Mirror {
         }
     }
 
-    /// Up to where a leg was said to have been copied.
+    /// Returns the committed position of a rebuild.
     pub(super) fn position(&self, leg: u8) -> Option<u64> {
         match self.state.state(leg)? {
             Recorded::Rebuilding(lack) => Some(lack.position),

@@ -1,20 +1,17 @@
-//! Legs that get no writes and are read all the same, where no other leg can be: legs that wait for
-//! their fence, for their turn or after a failed return, and legs that a user has taken out.
+//! Spares: stale legs that are read where no other leg can be.
 //!
 //! # Contract
-//! Such a leg is read in regions that were not changed since it left (`missed`): all that it was
-//! given and may yet execute (T9) is of regions that it lacks. First its superblocks are read, when
-//! nothing that it was given is under way, and then once in each heartbeat interval. It must be the
-//! leg that it was, say that it is ours, and show no older record than it has acknowledged (T50);
-//! and its history must lead to ours. Where other hosts reach it that holds for a lease from when
-//! it was read: whoever takes it over lets its own record stand for longer before it changes
-//! anything (T48). A leg that may return gets no more reads, so that it has nothing under way soon;
-//! what it was asked for before counts.
+//! A spare is read in regions that were not changed since it left (`missed`): earlier writes that
+//! it may still execute (T9) are of regions that it lacks. First its superblocks are read, when
+//! none of its I/O is under way, and then once in each heartbeat interval. It must be the same leg,
+//! have our owner record, and show no older superblock than it has acknowledged (T50); its history
+//! must lead to ours. Where other hosts reach it, that holds for a lease: a new owner waits for
+//! longer before it changes anything (T48). A leg that may return gets no more reads; earlier ones
+//! count.
 //!
 //! # Limits
 //! A leg that left before this engine started, or before all bitmaps were read, has no set. While
-//! the last leg in sync was cut short or sanitized no spare is read: a user decides whose data
-//! count.
+//! the last leg in sync has lost data no spare is read: a user decides whose data count.
 use super::leg::{Leg, LegState};
 use super::legs::{Legs, Ticket, Work};
 use super::planted::{Bug, has};
@@ -25,7 +22,7 @@ use crate::superblock::LegState as Recorded;
 use block::Outcome;
 use block::Range;
 
-/// When a leg is looked at again that could not be read, or is not what it was.
+/// Pause before a leg is read again that could not be read, or was refused, ns.
 const AGAIN_NS: u64 = 10_000_000_000;
 
 /// Whether a leg may be read that gets no writes.
@@ -153,12 +150,12 @@ impl Mirror {
             Spare::Verified(of) if of.asked_ns.is_none() => Some(of.again_ns),
             _ => None,
         });
-        // What is due by now waits for something else.
+        // Reads that are due by now wait for something else.
         let later = times.filter(|&at_ns| at_ns > self.now_ns);
         later.min().unwrap_or(u64::MAX)
     }
 
-    /// What the superblocks of a leg say that may be a spare.
+    /// Handles the superblocks of a leg that may be a spare.
     pub(super) fn spare_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
         let asked_ns = match self.legs[leg].spare() {
             Spare::Asked(asked_ns) => asked_ns,
@@ -224,14 +221,14 @@ impl Mirror {
         is_read && self.may_be_verified(leg)
     }
 
-    /// Legs that get no writes, have all of a range, and may be read.
+    /// Returns stale legs that have all of a range, and may be read.
     pub(super) fn waiting_spares(&self, range: Range) -> Legs {
         let legs = self.verified_spares(range);
         legs.iter().filter(|&leg| !self.is_closing(leg)).collect()
     }
 
-    /// The same, and those that are about to return: they are not asked any more, and what they
-    /// were asked for counts.
+    /// As [`Self::waiting_spares`], and legs that are about to return: they get no more reads, and
+    /// those that they have count.
     pub(super) fn verified_spares(&self, range: Range) -> Legs {
         let is_cut = |leg: u8| self.legs[leg].cut().is_some();
         if self.legs.verified().is_empty() || self.legs.in_sync().iter().any(is_cut) {
@@ -263,8 +260,8 @@ impl Mirror {
         has_all && range.end <= said && self.may_be_verified(leg) && !self.is_bad(leg, range)
     }
 
-    /// Whether what a ticket is for is of no use any more, since its leg has left: a read of a
-    /// spare is.
+    /// Whether the work of a ticket is needed no more, since its leg has left; a read of a spare is
+    /// needed.
     pub fn is_needless(&self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
         let reads = match ticket.work {

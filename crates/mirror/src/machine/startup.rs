@@ -17,7 +17,7 @@ use alloc::boxed::Box;
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartState {
-    /// The legs whose bitmaps are being read.
+    /// Legs whose bitmaps are being read.
     ReadingBitmaps(Legs),
     Unchanged,
     WritingNewest,
@@ -37,7 +37,7 @@ pub(super) enum StartState {
 #[derive(Debug)]
 pub(super) struct Startup {
     state: StartState,
-    /// Something is to be written; a mirror that nobody changes stays as it was found.
+    /// Something is to be written; an unchanged mirror stays as it was found.
     pub needs_write: bool,
     /// The owner before did not stop it cleanly.
     pub is_unclean: bool,

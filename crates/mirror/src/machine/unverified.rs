@@ -1,18 +1,17 @@
-//! Failed writes that the last leg in sync may yet execute.
+//! Failed writes that the last leg in sync may still execute.
 //!
 //! # Contract
-//! A leg that fails something leaves, and returns when that can't be executed any more (T9). The
-//! last one in sync stays. Where its volume has not waited for that before it said that the thing
-//! failed, the mirror does: until then nothing is changed on it but its owner's record. Changes
-//! wait, so that nothing comes over a newer one; so do copies, which would have what was there
-//! before; and events, of which an old one would come over a new one. Reads go on: what was
-//! answered with an error may be found, or not, until it is over.
+//! A leg that fails a request leaves, and returns when it can't execute the request any more (T9).
+//! The last one in sync stays. Where its volume has not waited for that itself, the mirror does:
+//! until then it writes nothing to the leg but owner records. Changes wait, for the late write may
+//! overwrite them; so do copies, which would read older data, and generations, of which an old one
+//! may overwrite a new one. Reads go on: a write that was answered with an error may be found, or
+//! not, until then.
 use super::planted::{Bug, has};
 use super::{Mirror, News};
 
 impl Mirror {
-    /// What the leg was given, and has failed, may be executed until then. Said before it is told
-    /// that it has failed.
+    /// The leg may execute failed requests until then. Called before their failure is reported.
     pub fn may_be_late(&mut self, leg: u8, until_ns: u64, now_ns: u64) {
         self.at(now_ns);
         let it = &mut self.legs[leg];
@@ -32,7 +31,7 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Whether what the last leg has failed may yet be executed.
+    /// Whether the last leg may still execute failed writes.
     pub(super) fn is_unverified(&self) -> bool {
         self.now_ns < self.unverified_until_ns && !has(Bug::ChangeInDoubt)
     }
@@ -44,7 +43,7 @@ impl Mirror {
         }
         self.unverified_until_ns = 0;
         self.write_late();
-        // Else what waits for the event that is said again now goes by what becomes of that.
+        // Else I/O that waits for the repeated update depends on its result.
         if !self.update.is_broken() {
             self.resume_waiting();
         }
