@@ -19,8 +19,8 @@
 //! [`Core::submit`].
 //!
 //! A core [without front ends](Core::without_front_ends) hands the events of the devices to the
-//! program without a detour, whose cookies are its own there. What its I/O comes to at once, the
-//! program finds when it asks for events after [`Core::submit`].
+//! program without a detour, and takes its cookies as they are. The program finds the ends of I/O
+//! that ends at once when it asks for events after [`Core::submit`].
 //!
 //! The end: [`ExportControl::Stop`] ends clients and hosts first, then stops the devices, which say
 //! [`Output::Stop`].

@@ -4,13 +4,13 @@
 //! # Contract
 //! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
 //! and users' flushes beyond the window wait here, in order of arrival (T46); heartbeats,
-//! superblocks, pages of the bitmap and the mirror's own flushes pass it. What of the window was not
-//! used for a time, in which the leg may have become slow, is taken back, down to what a leg has
-//! first. While it is used up it is doubled each time that the leg keeps up, and grows by a quarter
-//! after the leg once did not: then it shrinks to what was completed in a measured interval in
-//! which the leg was never idle. A leg that answers nothing for half a heartbeat interval,
-//! heartbeats included, gets everything at once, so that time-outs and failover are those of the
-//! host.
+//! superblocks, pages of the bitmap and the mirror's own flushes pass it. A window that was not used
+//! up for a time, in which the leg may have become slow, shrinks to the part that was used, but not
+//! below that of an idle leg. While it is used up it is doubled each time that the leg keeps up,
+//! and grows by a quarter after the leg once did not: then it shrinks to what was completed in a
+//! measured interval in which the leg was never idle. A leg that answers nothing for half a
+//! heartbeat interval, heartbeats included, gets everything at once, so that time-outs and
+//! failover are those of the host.
 //!
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
@@ -142,8 +142,8 @@ impl Depth {
         })
     }
 
-    /// Takes back what of the window was not used for a time: of the leg as it is now only the rest
-    /// is known, however busy it was with that.
+    /// Takes back the part of the window that was not used for a time: only the rest shows how the
+    /// leg is now, however busy that kept it.
     fn take_back_unused(&mut self, interval_ns: u64, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.used_ns);
         if passed_ns < span_ns(interval_ns) / 2 {
@@ -202,8 +202,8 @@ impl Depth {
         }
     }
 
-    /// The window is used up from now on: where the leg kept up with less, the next round trip shows
-    /// whether it does with all of it.
+    /// Begins to measure anew when the window is used up: where the leg kept up with less, the next
+    /// round trip shows whether it does with all of it.
     fn measure_anew(&mut self, interval_ns: u64, now_ns: u64) {
         let kept_up = self.measure.is_some_and(|it| {
             let passed_ns = now_ns.saturating_sub(it.since_ns);
