@@ -5,12 +5,12 @@
 //! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
 //! and users' flushes beyond the window wait here, in order of arrival (T46); heartbeats,
 //! superblocks, pages of the bitmap and the mirror's own flushes pass it. A window that was not
-//! used up for a time, in which the leg may have become slow, shrinks to the part that was used, but
-//! not below that of an idle leg. While it is used up it is doubled each time that the leg keeps up,
-//! and grows by a quarter after the leg once did not: then it shrinks to what was completed in a
-//! measured interval in which the leg was never idle. A leg that answers nothing for half a
-//! heartbeat interval, heartbeats included, gets everything at once, so that time-outs and failover
-//! are those of the host.
+//! used up for a time, in which the leg may have become slow, shrinks to the part that was used,
+//! but not below that of an idle leg. While it is used up it is doubled each time that the leg
+//! keeps up, and grows by a quarter after the leg once did not: then it shrinks to what was
+//! completed in a measured interval in which the leg was never idle. A leg that answers nothing
+//! for half a heartbeat interval, heartbeats included, gets everything at once, so that time-outs
+//! and failover are those of the host.
 //!
 //! # Limits
 //! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
