@@ -59,7 +59,7 @@ pub(super) struct Bad {
     pause_ns: u64,
     /// Count of changes that have rewritten bad blocks: so far; when the flush under way began; as
     /// in the record of the next generation, of the one under way, and of the committed one.
-    heals: u64,
+    pub heals: u64,
     flushing: u64,
     cleared: u64,
     update: u64,
@@ -312,20 +312,16 @@ impl Mirror {
         Some(round)
     }
 
-    /// Whether a leg's record of a range is durable, and no event under way takes it back.
-    fn is_recorded(&self, leg: u8, range: Range) -> bool {
-        let (first, end) = self.touched(range);
-        let covers = |it: &Superblock| it.bad.covers(leg, Unwritten, first, end);
-        covers(&self.committed) && covers(&self.state)
-    }
-
     /// Returns the legs whose record of a change is durable.
     pub(super) fn recorded_on(&self, legs: Legs, request: Request) -> Legs {
         let Some(range) = request.changes().filter(|_| !legs.is_empty()) else {
             return Legs::default();
         };
-        let recorded = |leg: &u8| self.is_recorded(*leg, range);
-        legs.iter().filter(recorded).collect()
+        let (first, end) = self.touched(range);
+        let covers = |it: &Superblock, leg| it.bad.covers(leg, Unwritten, first, end);
+        // No generation under way takes it back.
+        let is_recorded = |leg: &u8| covers(&self.committed, *leg) && covers(&self.state, *leg);
+        legs.iter().filter(is_recorded).collect()
     }
 
     /// Whether an I/O waits for the record: a flush until rewritten blocks are cleared, a change
@@ -337,12 +333,9 @@ impl Mirror {
         }
         let flushes = matches!(request, Request::Flush | Request::Write(_, true));
         let changes = request.changes();
-        flushes && self.waits_for_heals(heals)
+        let is_due = || heals > self.bad.cleared || self.is_record_due();
+        flushes && heals > self.bad.committed && is_due()
             || changes.is_some_and(|range| self.is_last_copy_reported(range))
-    }
-
-    fn waits_for_heals(&self, heals: u64) -> bool {
-        heals > self.bad.committed && (heals > self.bad.cleared || self.is_record_due())
     }
 
     fn is_last_copy_reported(&self, range: Range) -> bool {
@@ -353,11 +346,6 @@ impl Mirror {
         let (first, end) = self.touched(range);
         let of = |it: &BadRange| it.kind == LastCopy && it.first < end && first < it.end();
         happened.iter().any(of) || state.iter().any(of)
-    }
-
-    /// Changes that have rewritten bad blocks so far.
-    pub(super) fn heals(&self) -> u64 {
-        self.bad.heals
     }
 
     /// Forgets last copies of a changed range.

@@ -198,21 +198,16 @@ impl Mirror {
         }
     }
 
-    pub(super) fn check_unreadable(&mut self, _: Range) {
-        if let Some(check) = &mut self.check {
-            check.report.unreadable += 1;
-        }
-    }
-
     /// No leg in sync can read the piece. A repair has it rewritten on all of them where a leg that
     /// is being rebuilt has it.
-    pub(super) fn repair_unreadable(&mut self, piece: Range) {
-        let repairs = self.check.is_some_and(|check| check.repair);
-        if repairs && !self.spares(piece, Legs::default()).is_empty() {
-            self.legs
-                .in_sync()
-                .iter()
-                .for_each(|leg| self.repair(leg, piece));
+    pub(super) fn check_unreadable(&mut self, piece: Range) {
+        let Some(check) = &mut self.check else {
+            return; // it has ended meanwhile
+        };
+        check.report.unreadable += 1;
+        if check.repair && !self.spares(piece, Legs::default()).is_empty() {
+            let in_sync = self.legs.in_sync();
+            in_sync.iter().for_each(|leg| self.repair(leg, piece));
         }
     }
 

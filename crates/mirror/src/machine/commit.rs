@@ -275,7 +275,9 @@ impl Mirror {
     /// Gives out superblocks that are due, where no heartbeat is in their way.
     pub(super) fn write_due_legs(&mut self) {
         for leg in self.update.due().iter() {
-            if !self.legs.writable().has(leg) || !self.may_write_event(leg) {
+            if !self.legs.writable().has(leg)
+                || self.ownership.leases.blocks_event(leg, self.legs.in_sync())
+            {
                 continue;
             }
             self.update.take_due(leg);
@@ -386,7 +388,7 @@ impl Mirror {
             self.has_rebuilt_some(leg);
         }
         self.cut_committed();
-        self.settle_loss();
+        self.loss.poorer &= !self.required.without(self.legs.in_sync()).is_empty();
         self.commit_leg_changes();
         self.note_grown(bytes);
         if matches!(self.startup.state(), StartState::FirstGeneration { .. }) {

@@ -481,7 +481,6 @@ impl Mirror {
             self.expect_job(number).lossy = true;
             if kind == Kind::Check {
                 self.check_unreadable(piece);
-                self.repair_unreadable(piece);
             } else {
                 let reads_spares = matches!(kind, Kind::Rebuild(_) | Kind::Repair(_));
                 self.note_unreadable(piece, reads_spares && self.returns_with(piece, job.tried));

@@ -321,12 +321,6 @@ impl Mirror {
         copy
     }
 
-    /// Whether the superblock of an event need not wait on a leg: for a heartbeat, or a lease.
-    pub(super) fn may_write_event(&self, leg: u8) -> bool {
-        let leases = &self.ownership.leases;
-        !leases.blocks_event(leg, self.legs.in_sync())
-    }
-
     /// The superblock of an event has ended on a leg, which is a heartbeat too.
     pub(super) fn end_event(&mut self, leg: u8, outcome: Outcome) {
         let leases = &mut self.ownership.leases;

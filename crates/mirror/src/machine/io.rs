@@ -265,7 +265,7 @@ impl Mirror {
         let Some(round) = kept else {
             return self.all_failed(id, round);
         };
-        let heals = self.heals();
+        let heals = self.bad.heals;
         if let (Some(slot), Request::Flush) = (self.io_mut(id), slot.request) {
             slot.heals = heals;
         }

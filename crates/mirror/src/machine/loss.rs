@@ -106,11 +106,6 @@ impl Mirror {
         }
     }
 
-    /// An event has happened.
-    pub(super) fn settle_loss(&mut self) {
-        self.loss.poorer &= !self.required.without(self.legs.in_sync()).is_empty();
-    }
-
     /// Whether others than those in sync now may be in sync at the next start, and have more there.
     fn may_come_back(&self, range: Range) -> bool {
         let others = !self.required.without(self.legs.in_sync()).is_empty() && !self.read_only;

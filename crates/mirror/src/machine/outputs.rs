@@ -147,7 +147,10 @@ impl Mirror {
         match ticket.work {
             Work::Io(id) => self.io_again(id, leg, gave_up),
             Work::Pages(first) => self.pages_again(first, leg),
-            Work::Update => self.write_again(leg),
+            Work::Update if self.update.waits_for(leg) => {
+                self.put_due(leg);
+                true
+            }
             Work::Heal if !gave_up && self.heal_waits_for(leg) => {
                 let ticket = self.ticket(leg, Work::Heal);
                 self.outputs.push_back(Output::Flush(ticket));
@@ -173,15 +176,6 @@ impl Mirror {
             self.ended(ticket, self.now_ns);
             self.put_due(ticket.leg);
         }
-    }
-
-    /// As [`Self::put_back`], of a superblock that the engine has withdrawn.
-    fn write_again(&mut self, leg: u8) -> bool {
-        let waits = self.update.waits_for(leg);
-        if waits {
-            self.put_due(leg);
-        }
-        waits
     }
 
     fn put_due(&mut self, leg: u8) {
