@@ -4,8 +4,9 @@
 //! Decides, from what the reactor hands in, which path serves an I/O and what became of it: the
 //! back end of all multipath volumes of a [`Core`](crate::Core), which alone drives it.
 //!
-//! * `session`: a path is connected, learnt, checked, opened
-//! * `io`: the life of one I/O; `io_table`: those in flight, and their states
+//! * `connections`: those of one path, and where its association stands; `session`: it is learnt,
+//!   checked, opened
+//! * `io`: the life of one I/O, over its volume; `io_table`: those in flight, and their states
 //! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
 //!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
@@ -18,7 +19,7 @@
 //!   `outbox`: what it hands out
 //! * `flush`: to every controller with unflushed writes; `losses`: which flushes fail, and why
 //! * `cache`: what a controller may have in its cache only
-//! * `volumes`: one volume, `path`: one path, `connections`: its connections, on this core; `peers`: shared counts
+//! * `volumes`: one volume, `path`: one path, on this core; `peers`: shared counts
 //! * `extents`: which bytes are holes
 //! * `change`: paths and volumes come and go; `pending_change` decides what is next, `stages` does
 //!   it on core 0, `change_steps` on each core
@@ -384,7 +385,8 @@ impl HostEngine {
         now_ns: u64,
     ) -> Option<Option<Send>> {
         let (number, role) = connections::of(conn);
-        let transmit = (self.paths[number].session).poll_transmit(role, out, now_ns)?;
+        let session = &mut self.paths[number].session;
+        let transmit = session.poll_transmit(role, out, now_ns)?;
         Some(transmit.payload.map(|payload| Send {
             span: self.ios.payload(payload.token, payload.offset, payload.len),
             digest: payload.digest,

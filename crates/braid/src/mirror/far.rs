@@ -98,10 +98,8 @@ impl FarMachine {
             };
             match event {
                 HostEvent::Ready(volume, info) => {
-                    let facts = (self.engine.host())
-                        .path_report(volume, PathIndex(0), 0)
-                        .facts;
-                    let storage = facts.as_ref().map(Storage::of_namespace);
+                    let path = self.engine.host().path_report(volume, PathIndex(0), 0);
+                    let storage = path.facts.as_ref().map(Storage::of_namespace);
                     let storage = storage.unwrap_or_default();
                     self.tell(Event::Ready(info, storage));
                 }

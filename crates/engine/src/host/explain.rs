@@ -374,7 +374,8 @@ impl VolumeIo<'_> {
     /// Places an I/O that was just submitted to a volume that is asked about, or holds others.
     #[cold]
     pub(super) fn place_oddly(&mut self, index: u32, now_ns: u64) {
-        match (self.volume).choose(self.ios, self.paths, index, u64::MAX, now_ns) {
+        let it = &mut *self.volume;
+        match it.choose(self.ios, self.paths, index, u64::MAX, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }

@@ -675,7 +675,8 @@ impl VolumeIo<'_> {
             for buffer in buffers {
                 self.scratch.give_back(buffer);
             }
-            (self.volume.head).dropped(other, group(IoOp::Read), now_ns, ticket);
+            let head = &mut self.volume.head;
+            head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
         let lane = &mut self.paths[number].lane;
@@ -699,7 +700,8 @@ impl VolumeIo<'_> {
         now_ns: u64,
     ) -> CopyEnd {
         let (ios, scratch) = (&mut *self.ios, &mut *self.scratch);
-        let end = (self.hedger).end_copy(ios, scratch, self.volume, index, outcome, now_ns);
+        let (hedger, volume) = (&mut *self.hedger, &mut *self.volume);
+        let end = hedger.end_copy(ios, scratch, volume, index, outcome, now_ns);
         if end == CopyEnd::Done {
             // Its bytes are copied in the next turn.
             self.out.touch(&mut self.paths[number].session, Role::Io);

@@ -289,8 +289,11 @@ impl VolumeIo<'_> {
             self.split(index, now_ns);
         } else if self.volume.fence.is_open() && self.volume.explain.is_none() {
             self.place(index, io, hints.on, now_ns);
-        } else if !(self.volume).waits_at_fence(self.ios, index, hints.for_change) {
-            self.place_oddly(index, now_ns);
+        } else {
+            let it = &mut *self.volume;
+            if !it.waits_at_fence(self.ios, index, hints.for_change) {
+                self.place_oddly(index, now_ns);
+            }
         }
         Ok(())
     }
@@ -346,7 +349,8 @@ impl VolumeIo<'_> {
 
     /// A new attempt begins.
     fn renew(&mut self, index: u32, now_ns: u64) {
-        (self.volume).note_cost(self.ios, self.standstills, index, now_ns);
+        let it = &mut *self.volume;
+        it.note_cost(self.ios, self.standstills, index, now_ns);
         let slot = self.ios.get_mut(index);
         slot.placed_ns = now_ns;
         slot.history.attempt = AttemptEnd::Answered;

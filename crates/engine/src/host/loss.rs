@@ -109,7 +109,7 @@ impl HostEngine {
         self.paths[number].report_loss(own, renewal, &self.settings, &mut self.out);
         let mut io = self.io(volume);
         io.fail_waiting(number, now_ns);
-        (io.volume).fence_in_flight(io.ios, &io.paths[number]);
+        io.volume.fence_in_flight(io.ios, &io.paths[number]);
         io.abandon_flushes(number, now_ns);
         if was_live {
             self.paths[number].take_back_device(&mut self.out);

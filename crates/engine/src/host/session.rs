@@ -68,7 +68,7 @@ impl Path {
             timeout_ns: settings.connect_timeout_ns,
             nsid: *nsid,
         });
-        (self.session).identify(machine, *address, out, now_ns);
+        self.session.identify(machine, *address, out, now_ns);
     }
 
     /// Opens this core's I/O queue, which has this number; `None`: it has none.
@@ -110,7 +110,7 @@ impl Path {
                 in_capsule_max: controller.in_capsule_max,
                 timeout_ns: settings.connect_timeout_ns,
             });
-            (self.session).connect(machine, *address, out, now_ns);
+            self.session.connect(machine, *address, out, now_ns);
         }
     }
 

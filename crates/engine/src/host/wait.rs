@@ -295,7 +295,7 @@ impl VolumeIo<'_> {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
-        (self.volume).explain_end(self.ios, index, outcome, now_ns);
+        self.volume.explain_end(self.ios, index, outcome, now_ns);
         if outcome.is_path_error() && self.paths[number].is_live() {
             self.paths[number]
                 .probing
@@ -375,8 +375,9 @@ impl VolumeIo<'_> {
 
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
-        (self.volume).note_cost(self.ios, self.standstills, index, now_ns);
-        self.volume.forget_explained(self.ios.token(index));
+        let it = &mut *self.volume;
+        it.note_cost(self.ios, self.standstills, index, now_ns);
+        it.forget_explained(self.ios.token(index));
         let slot = self.ios.get(index);
         let place = slot.fence;
         if slot.kind != Kind::Whole || slot.recut {
@@ -503,7 +504,7 @@ impl VolumeIo<'_> {
             next = self.ios.next(index);
             if self.ios.get(index).state().is_due(now_ns) {
                 self.ios.exclude_wait(index, now_ns);
-                (self.volume.fence).release(self.ios, path, index, now_ns);
+                self.volume.fence.release(self.ios, path, index, now_ns);
                 self.dispose(number, index, Outcome::PathError, now_ns);
             }
         }
