@@ -507,7 +507,6 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
                 old.name
             );
         }
-        refuse_legs(old, new)?;
         let fixed = live::fixed(old, new);
         if !fixed.is_empty() {
             bail!(
@@ -516,6 +515,7 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
                 fixed.join(", ")
             );
         }
+        refuse_legs(old, new)?;
     }
     let mut same = new.clone();
     same.volumes.clone_from(&old.volumes);

@@ -189,7 +189,11 @@ impl Service {
         self.state().left_out.insert(number, opened.left_out);
         match self.begin(number, Anew { config, infos })? {
             MirrorState::Running => Ok(()),
-            MirrorState::Refused(why) | MirrorState::Failed(why) => Err(why),
+            MirrorState::Refused(why) | MirrorState::Failed(why) => {
+                // The caller names it as well.
+                let named = format!("{}: ", of.name);
+                Err(why.strip_prefix(&named).unwrap_or(&why).to_owned())
+            }
             MirrorState::Gathering | MirrorState::Stopped => Err(format!(
                 "it has not started within {} s: the engine's log says which legs it waits for",
                 WAIT.as_secs()

@@ -1,6 +1,6 @@
 //! Mirrors that come and go, and change, with the configuration of an engine that runs.
 use super::place::{Place, end, said, verify};
-use crate::serve::process::wait_until;
+use crate::serve::process::{Process, begun, wait_until};
 use serde_json::Value;
 
 impl Place {
@@ -13,6 +13,15 @@ impl Place {
         let volume = mirror.map_or("", |_| volume);
         let text = format!("{keys}cores = 2\n{other}{volume}");
         std::fs::write(self.path("b.toml"), text).unwrap();
+    }
+
+    /// An engine without the mirror.
+    fn started(&self) -> Process {
+        self.file_of(None);
+        let mut engine = begun(self.0.path());
+        let ready = engine.says("w0: ready").is_some();
+        assert!(ready, "{}", engine.seen);
+        engine
     }
 
     fn reloaded(&self, mirror: Option<&str>) -> String {
@@ -75,8 +84,7 @@ fn mirror_comes_and_goes_by_reload() {
     let Some(place) = Place::new() else {
         return;
     };
-    place.file_of(None);
-    let engine = place.start();
+    let engine = place.started();
     for round in 0..3 {
         place.file_of(Some(""));
         let plan = place.told(&["reload", "--dry-run"])["plan"].clone();
@@ -130,8 +138,7 @@ fn mirror_that_does_not_start_refuses_the_reload() {
     let Some(place) = Place::new() else {
         return;
     };
-    place.file_of(None);
-    let engine = place.start();
+    let engine = place.started();
     let away = |leg: &str| std::fs::rename(place.path(leg), place.path("away")).unwrap();
     let back = |leg: &str| std::fs::rename(place.path("away"), place.path(leg)).unwrap();
     // Never run: that the other leg has no more isn't known.
@@ -182,7 +189,7 @@ fn keys_of_a_mirror_change_by_reload_or_are_refused_by_name() {
     let plan = place.told(&["reload", "--dry-run"])["plan"].clone();
     let lines: Vec<_> = plan.as_array().unwrap().iter().collect();
     let all = [
-        "v0: set assemble_wait 3.00 s, rebuild_ceiling 1.0 MiB/s",
+        "v0: set assemble_wait 3.00 s, rebuild_ceiling 1 MiB/s",
         "v0/a: set retries 9",
         "v0/b: set retries 9",
     ];
