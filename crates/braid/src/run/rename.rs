@@ -186,7 +186,7 @@ mod tests {
 
     const POOL: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-    fn config(names: &Names) -> Config {
+    fn config(names: &[Option<usize>]) -> Config {
         let volume = |(number, name): (usize, &Option<usize>)| {
             let name = POOL[(*name)?];
             let uri = format!("file:/srv/{number}");
@@ -198,7 +198,7 @@ mod tests {
         parsed(&all.collect::<String>())
     }
 
-    fn renames(before: &Names, after: &Names) -> anyhow::Result<Renames> {
+    fn renames(before: &[Option<usize>], after: &[Option<usize>]) -> anyhow::Result<Renames> {
         let before = config(before);
         let all = before.volumes.iter().cloned();
         let all = all.map(|of| Running::new(DesiredVolume::of_file(of, None)));
@@ -231,7 +231,7 @@ mod tests {
                 .collect();
             let from: Vec<usize> = both.iter().map(|it| it.0).collect();
             let to: Vec<usize> = both.iter().map(|it| it.1).collect();
-            let taken = |all: &Names, name: usize| all.contains(&Some(name));
+            let taken = |all: &[Option<usize>], name: usize| all.contains(&Some(name));
             let is_left = to.iter().any(|it| taken(&before, *it) && !from.contains(it));
             let is_new = from.iter().any(|it| taken(&after, *it) && !to.contains(it));
             match renames(&before, &after) {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn names_are_swapped_at_once() {
-        let it = renames(&vec![Some(0), Some(1)], &vec![Some(1), Some(0)]).unwrap();
+        let it = renames(&[Some(0), Some(1)], &[Some(1), Some(0)]).unwrap();
         let mut map = BTreeMap::from([("a".to_owned(), 0), ("b".to_owned(), 1)]);
         it.apply_to_keys(&mut map);
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
         it.back().apply_to_keys(&mut map);
         assert_eq!((it.now("a"), map["a"]), ("b", 0));
         // What stood under a name that was free is no volume's.
-        let it = renames(&vec![Some(0)], &vec![Some(2)]).unwrap();
+        let it = renames(&[Some(0)], &[Some(2)]).unwrap();
         map.insert("c".to_owned(), 2);
         it.apply_to_keys(&mut map);
         assert_eq!(
