@@ -1,6 +1,6 @@
 # The kernel as host of exports of `braid run`: a volume over two paths and a mirror, namespaces of
 # one subsystem. File systems, discard, verified load, a path and then all paths lost, a new size, a
-# second engine under one NQN, and a stop of ours.
+# second engine under one NQN, namespaces that come and go by reload, and a stop of ours.
 # vm: --cpus 4
 . ./lib.sh
 . ./host.sh
@@ -106,6 +106,35 @@ check disconnect_second nvme disconnect -d "$(controller 4440)"
 kill "$second"
 wait "$second"
 same second_ends_well $? 0
+
+# A reload takes the mirror's namespace out, and opens a volume as another one; one more takes that
+# back. The kernel scans by itself.
+cp /tmp/braid.toml /tmp/first.toml
+head -n $(($(wc -l </tmp/first.toml) - 4)) /tmp/first.toml >/tmp/braid.toml
+cat >>/tmp/braid.toml <<EOF
+[[volume]]
+name = "v1"
+[[volume.path]]
+uri = "mem:16MiB"
+[[volume.export]]
+nvme = "127.0.0.1:4430"
+nqn = "$exported"
+nsid = 9
+EOF
+before=$(dd if="$mirror" bs=1M count=8 iflag=direct 2>/dev/null | md5sum)
+check reload braid reload --socket $control
+is_gone() { ! disk "$1"; }
+reaches namespace_gone 60 is_gone 7
+reaches namespace_came 60 disk 9
+check write_to_new dd if=/tmp/random of="/dev/$(disk 9)" bs=64k oflag=direct
+check read_from_new sh -c "dd if=/dev/$(disk 9) bs=64k iflag=direct count=128 2>/dev/null | cmp - /tmp/random"
+check write_beside dd if=/tmp/random of="$volume" bs=64k oflag=direct
+cp /tmp/first.toml /tmp/braid.toml
+refused reload_with_a_host braid reload --socket $control
+check reload_by_force braid reload --force --socket $control
+reaches new_is_gone 60 is_gone 9
+reaches namespace_back 60 disk 7
+same same_data "$(dd if="/dev/$(disk 7)" bs=1M count=8 iflag=direct 2>/dev/null | md5sum)" "$before"
 
 same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
 check disconnect nvme disconnect -n "$exported"

@@ -56,6 +56,8 @@ pub struct Cores {
     homes: Homes,
     /// See [`Senders::free_mirror`].
     mirrors_max: usize,
+    /// See [`Config::nvme_places`].
+    nvme_places: usize,
     /// Where the paths lead.
     pub known: Vec<Known>,
     /// Volumes that begin without some of their paths.
@@ -71,6 +73,8 @@ pub struct Senders {
     homes: Homes,
     /// Mirrors that each core has memory for.
     mirrors_max: usize,
+    /// Places of each core for subsystems, as reserved at the start.
+    pub nvme_places: usize,
 }
 
 /// See [`Config::homes`]; volumes that were opened later included.
@@ -142,6 +146,7 @@ impl Cores {
             handles,
             homes: Arc::new(Mutex::new(config.homes.clone())),
             mirrors_max: mirrors.room(),
+            nvme_places: config.nvme_places(),
             known: resources.known,
             absent,
             storages,
@@ -154,6 +159,7 @@ impl Cores {
             all: self.handles.iter().map(Handle::sender).collect(),
             homes: Arc::clone(&self.homes),
             mirrors_max: self.mirrors_max,
+            nvme_places: self.nvme_places,
         }
     }
 

@@ -371,6 +371,7 @@ impl Service {
     /// Usage: why not.
     pub fn place_subsystems(&self, state: &State, new: &mut Config) -> anyhow::Result<()> {
         check(new)?;
+        let numbers = state.volumes.numbered(new);
         let mut needed: Vec<usize> = vec![0; usize::from(new.cores.max(1))];
         for core in state.subsystems.iter().map(|it| it.core) {
             needed[usize::from(core)] += 1;
@@ -388,7 +389,7 @@ impl Service {
             let names = it.namespaces.iter().map(|it| &it.volume);
             for name in names {
                 let mut volumes = new.volumes.iter_mut();
-                let opens = state.volumes.number(name).is_err();
+                let opens = numbers.iter().all(|(_, it)| it.name != *name);
                 if let Some(volume) =
                     volumes.find(|it| it.name == *name && !it.is_mirror() && opens)
                 {
@@ -396,7 +397,7 @@ impl Service {
                 }
             }
         }
-        let places = state.configured.nvme_places();
+        let places = self.senders.nvme_places;
         if let Some(core) = needed.iter().position(|it| *it > places) {
             return Err(Usage::error(format!(
                 "core {core} has room for {places} subsystems of NVMe/TCP exports, those that end \
@@ -412,11 +413,13 @@ impl Service {
     fn core_for(&self, state: &State, new: &Config, of: &Subsystem) -> anyhow::Result<u16> {
         let serving = state.subsystems.iter().find(|it| is_same(&it.config, of));
         let mut core = serving.map(|it| (it.core, of.nqn.clone()));
+        let numbers = state.volumes.numbered(new);
         for it in &of.namespaces {
-            let Ok(number) = state.volumes.number(&it.volume) else {
+            let number = numbers.iter().find(|(_, of)| of.name == it.volume);
+            let Some((number, _)) = number else {
                 continue;
             };
-            let own = self.senders.core_of(number) as u16;
+            let own = self.senders.core_of(*number) as u16;
             match &core {
                 None => core = Some((own, it.volume.clone())),
                 Some((core, with)) if *core != own => {

@@ -295,6 +295,8 @@ impl<'a> Reload<'a> {
         state.ensure_open()?;
         // Anew: legs of other mirrors may have come and gone by verb meanwhile.
         name_legs(&mut self.new, &state.configured, &state)?;
+        // Anew: mirrors have their numbers, and so their cores, now.
+        service.place_subsystems(&state, &mut self.new)?;
         let numbers = state.volumes.numbered(&self.new);
         let number = |state: &State, name: &str| {
             let new = numbers.iter().find(|(_, of)| of.name == name);

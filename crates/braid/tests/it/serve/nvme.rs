@@ -2,7 +2,8 @@
 use crate::serve::no_io_uring;
 use crate::serve::places::leave;
 use crate::serve::process::{Client, Process, wait_until};
-use std::net::TcpStream;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -128,18 +129,220 @@ fn volumes_are_namespaces_of_another_engines_volumes() {
     assert!(b.ended().success(), "{}", b.seen);
 }
 
+/// State of a volume of an engine.
+fn state(directory: &Path, name: &str, volume: usize) -> String {
+    let stat = json(directory, name, &["stat"]);
+    let state = &stat["volumes"][volume]["state"];
+    state.as_str().unwrap_or_default().to_owned()
+}
+
+/// Reads another file; what is said.
+fn reload(a: &mut Process, directory: &Path, text: &str, expected: &str) -> String {
+    let path = directory.join("a.toml");
+    std::fs::write(&path, format!("drain_timeout = \"5s\"\n{text}")).unwrap();
+    a.signal(rustix::process::Signal::HUP);
+    a.notes(expected)
+}
+
+/// A port that nothing listens on.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Two engines, of which the second is the host of the first one's volumes.
+fn two_engines(directory: &Path) -> Option<(Process, [String; 2], Process)> {
+    let (a, uris) = offering(directory)?;
+    let names = ["b0", "b1"];
+    let volumes = names.iter().zip(&uris);
+    let volumes = volumes.map(|(name, uri)| {
+        let keys = "reconnect_delay = \"200ms\"\n[[volume.path]]";
+        volume(name, uri, &[nbd(directory, name)]).replacen("[[volume.path]]", keys, 1)
+    });
+    let mut b = start(directory, "b", &volumes.collect::<String>());
+    assert!(b.says("b1: nbd").is_some(), "{}", b.seen);
+    Some((a, uris, b))
+}
+
 #[test]
-fn reload_refuses_changes_of_nvme_exports_by_name() {
+fn namespaces_come_and_go_by_reload_under_hosts() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    let Some((mut a, _)) = offering(directory) else {
+    let Some((mut a, _, mut b)) = two_engines(directory) else {
         return;
     };
-    let path = directory.join("a.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("nsid = 7", "nsid = 8")).unwrap();
-    a.signal(rustix::process::Signal::HUP);
-    a.notes("exports over NVMe/TCP can't come, go or change by a reload yet");
+    let text = std::fs::read_to_string(directory.join("a.toml")).unwrap();
+    let (text, second) = text.split_at(text.find("[[volume]]\nname = \"a1\"").unwrap());
+    let file = second.split("[[volume.export]]").next().unwrap();
+    let client = |name: &str| Client::open_named(&directory.join(format!("{name}.sock")), name);
+    let (mut first, mut other) = (client("b0"), client("b1"));
+    assert_eq!((first.write_fua(0, 1), other.write_fua(0, 2)), (0, 0));
+    let said = reload(&mut a, directory, &format!("{text}{file}"), "reloaded");
+    let removed = format!("a1: remove namespace 7 of {NQN}");
+    assert!(said.contains(&removed), "{said}");
+    wait_until(|| (state(directory, "b", 1) == "down").then_some(()));
+    assert_eq!(
+        (first.write_fua(4096, 3), first.read(0)),
+        (0, vec![1; 4096])
+    );
+    // A write waits, and ends once the namespace is there again.
+    let waits = std::thread::spawn(move || (other.write_fua(4096, 4), other));
+    let export = format!("[[volume.export]]\nnvme = \"127.0.0.1:0\"\nnqn = \"{NQN}\"\nnsid = ");
+    // Beside it, a volume that comes with the same reload, on the subsystem's core.
+    let third = volume("a2", "mem:8MiB", &[]);
+    let all = format!("{text}{file}{export}7\n{third}{export}9\n");
+    let said = reload(&mut a, directory, &all, "reloaded");
+    assert!(
+        said.contains(&format!("a2: add namespace 9 of {NQN}")),
+        "{said}"
+    );
+    let (written, mut other) = waits.join().unwrap();
+    assert_eq!((written, other.read(0)), (0, vec![2; 4096]));
+    let stat = json(directory, "a", &["stat"]);
+    let uri = stat["volumes"][2]["exports"][0]["uri"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(uri.ends_with("nsid=9"), "{uri}");
+    let mut c = start(directory, "c", &volume("c0", &uri, &[nbd(directory, "c0")]));
+    assert!(c.says("c0: ready, 8 MiB").is_some(), "{}", c.seen);
+    // Of the volumes of one subsystem each has its own clients.
+    let said = reload(
+        &mut a,
+        directory,
+        &format!("{text}{file}{export}7\n"),
+        "nothing was changed",
+    );
+    assert!(
+        said.contains("volume a2") && said.contains("connected: 1"),
+        "{said}"
+    );
+    c.signal(rustix::process::Signal::TERM);
+    assert!(c.ended().success(), "{}", c.seen);
+    let said = reload(
+        &mut a,
+        directory,
+        &format!("{text}{file}{export}7\n"),
+        "reloaded",
+    );
+    assert!(said.contains("removed volume a2"), "{said}");
+    assert_eq!(
+        (first.read(4096), other.write_fua(0, 5)),
+        (vec![3; 4096], 0)
+    );
+    for engine in [&mut b, &mut a] {
+        engine.signal(rustix::process::Signal::TERM);
+        assert!(engine.ended().success(), "{}", engine.seen);
+    }
+}
+
+#[test]
+fn subsystem_moves_by_reload_and_its_address_goes_to_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (old, new) = (free_port(), free_port());
+    let export = |port: u16, name: &str| {
+        format!("nvme = \"127.0.0.1:{port}\"\nnqn = \"nqn.2026-01.org.example:{name}\"")
+    };
+    let uri = |port: u16, name: &str| {
+        format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:{name}")
+    };
+    let text = |exports: &[String]| volume("a0", "mem:64MiB", exports);
+    let mut a = start(directory, "a", &text(&[export(old, "s")]));
+    if a.says("a0: nvme-tcp://").is_none() {
+        a.notes("io_uring");
+        no_io_uring::skip(&a.seen);
+        return;
+    }
+    // Paths to what is there, and to what is to come.
+    let paths = [(old, "s"), (new, "s"), (old, "t")];
+    let paths = paths.map(|(port, name)| {
+        let uri = uri(port, name);
+        format!("[[volume.path]]\nuri = \"{uri}\"\n")
+    });
+    let host = |name: &str, paths: &str| {
+        let socket = nbd(directory, name);
+        format!(
+            "[[volume]]\nname = \"{name}\"\nreconnect_delay = \"200ms\"\n{paths}\
+             [[volume.export]]\n{socket}\n"
+        )
+    };
+    let hosts = [host("b0", &paths[..2].concat()), host("b1", &paths[2])];
+    let mut b = start(directory, "b", &hosts.concat());
+    assert!(b.says("b1: nbd").is_some(), "{}", b.seen);
+    let mut client = Client::open_named(&directory.join("b0.sock"), "b0");
+    assert_eq!(client.write_fua(0, 1), 0);
+    // Another address beside it, then the old one goes to another subsystem, with another volume.
+    reload(
+        &mut a,
+        directory,
+        &text(&[export(old, "s"), export(new, "s")]),
+        "reloaded",
+    );
+    assert_eq!(client.write_fua(4096, 2), 0);
+    let other = volume("a1", "mem:1MiB", &[export(old, "t")]);
+    let all = text(&[export(new, "s")]) + &other;
+    let moved = reload(&mut a, directory, &all, "reloaded");
+    let words = format!("export nvme 127.0.0.1:{old} goes from nqn.2026-01.org.example:s to");
+    assert!(moved.contains(&words), "{moved}");
+    assert_eq!(
+        (client.write_fua(8192, 3), client.read(0)),
+        (0, vec![1; 4096])
+    );
+    assert!(b.says("b1: ready, 1 MiB").is_some(), "{}", b.seen);
+    // One address that can't be had keeps all as it was.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let all = text(&[export(port, "s")]) + &other;
+    let said = reload(&mut a, directory, &all, "nothing was changed");
+    assert!(
+        said.contains(&format!("cannot listen on 127.0.0.1:{port}")),
+        "{said}"
+    );
+    assert_eq!(client.read(8192), vec![3; 4096]);
+    // The whole subsystem goes, and the host's I/O waits for it.
+    reload(&mut a, directory, &(text(&[]) + &other), "reloaded");
+    wait_until(|| (state(directory, "b", 0) == "down").then_some(()));
+    let waits = std::thread::spawn(move || client.read(4096));
+    let back = text(&[export(new, "s")]) + &other;
+    reload(&mut a, directory, &back, "reloaded");
+    assert_eq!(waits.join().unwrap(), vec![2; 4096]);
+}
+
+#[test]
+fn early_hosts_are_refused_where_the_file_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let (port, behind) = (free_port(), free_port());
+    let path = format!("nvme-tcp://127.0.0.1:{behind}/{NQN}");
+    let export = format!("nvme = \"127.0.0.1:{port}\"\nnqn = \"nqn.2026-01.org.example:e\"");
+    let text = volume("a0", &path, &[export]);
+    let text = text.replacen(
+        "[[volume.path]]",
+        "before_up = \"refuse\"\n[[volume.path]]",
+        1,
+    );
+    let keys = "reconnect_delay = \"200ms\"\n[[volume.path]]";
+    let mut a = start(directory, "a", &text.replacen("[[volume.path]]", keys, 1));
+    if a.says("a0: nvme-tcp://").is_none() {
+        a.notes("io_uring");
+        no_io_uring::skip(&a.seen);
+        return;
+    }
+    let mut host = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    assert!(matches!(host.read(&mut [0]), Ok(0) | Err(_)));
+    let line = a.notes("a connection is refused");
+    let why = "a0: not up yet, and before_up = \"refuse\"";
+    assert!(
+        line.contains(why) && line.contains("NVMe/TCP export"),
+        "{line}"
+    );
+    let served = format!("nvme = \"127.0.0.1:{behind}\"\nnqn = \"{NQN}\"");
+    let _below = start(directory, "c", &volume("c0", "mem:4MiB", &[served]));
+    assert!(a.says("a0: ready").is_some(), "{}", a.seen);
+    let uri = format!("nvme-tcp://127.0.0.1:{port}/nqn.2026-01.org.example:e");
+    let mut b = start(directory, "b", &volume("b0", &uri, &[]));
+    assert!(b.says("b0: ready, 4 MiB").is_some(), "{}", b.seen);
 }
 
 #[test]
