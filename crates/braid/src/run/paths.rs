@@ -23,7 +23,6 @@ use super::locks::Alone;
 use super::mirrors;
 use super::pending::WAIT_NS_MAX;
 use super::plan;
-use super::reconcile::Reconciler;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::control::rpc::ControlError;
@@ -114,11 +113,7 @@ impl Service {
         let path = PathSpec { admin, ..path };
         let set = plan::Change::SetAdmin(params.volume.clone(), path, before);
         // Also where it is to be so already: it may not be yet.
-        let made = Reconciler::of_verb(self).carry_out(&[set], params.force);
-        let waits = made.map_err(ControlError::refused)?;
-        if !waits.is_empty() {
-            return Err(ControlError::refused(waits.join("; ")));
-        }
+        self.make(set, params.force)?;
         Ok(self.told(volume, index, params, admin.done()))
     }
 

@@ -44,8 +44,6 @@ pub struct Changes {
     /// Held while a volume of a leg is opened: of one volume at most the engine has not said yet
     /// which number it has.
     opening: Mutex<()>,
-    /// Held by a reload.
-    reload: Mutex<()>,
     /// Held while volumes are renamed, and while something is kept of one by its name.
     names: Mutex<()>,
     outstanding: Mutex<Outstanding>,
@@ -123,11 +121,6 @@ impl Changes {
     /// Waits until no other verb opens a leg; until the result is dropped, none does.
     pub fn opening(&self) -> MutexGuard<'_, ()> {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no other reload is under way; until the result is dropped, none begins.
-    pub fn reload(&self) -> MutexGuard<'_, ()> {
-        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn outstanding(&self) -> MutexGuard<'_, Outstanding> {

@@ -14,6 +14,7 @@ use super::live;
 use super::nvme_exports::NvmeChange;
 use super::paths::uris;
 use super::volumes::Running;
+use engine::mirror::LegReport;
 use policy::{Knobs, Policy};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,6 +54,19 @@ pub struct ActualVolume {
     pub exports: Vec<Export>,
 }
 
+/// What a verb does with a leg of a mirror.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LegVerb {
+    /// It is taken out until it is restored.
+    Fail,
+    /// It returns.
+    Restore,
+    /// Another one gets its place, and is rebuilt.
+    Replace(DesiredVolume),
+    /// It is none any more; no volume leads to it.
+    Forget,
+}
+
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
@@ -68,6 +82,8 @@ pub enum Change {
     SetAdmin(String, PathSpec, AdminState),
     /// A leg joins a mirror, and is rebuilt.
     AddLeg(String, DesiredVolume),
+    /// A leg that a verb means.
+    Leg(String, Box<LegReport>, LegVerb),
     /// A path that the engine has leaves a volume.
     RemovePath(String, PathSpec),
     /// A leg of a mirror is none any more.
@@ -107,6 +123,7 @@ impl Change {
                 | Self::SetExport(..)
                 | Self::SetAdmin(..)
                 | Self::AddLeg(..)
+                | Self::Leg(..)
                 | Self::RemovePath(..)
                 | Self::RemoveLeg(..)
         )
@@ -121,6 +138,7 @@ impl Change {
             | Self::SetExport(volume, ..)
             | Self::SetAdmin(volume, ..)
             | Self::AddLeg(volume, _)
+            | Self::Leg(volume, ..)
             | Self::RemovePath(volume, _)
             | Self::RemoveLeg(volume, _)
             | Self::ForgetPath(volume, _)
@@ -153,7 +171,7 @@ impl Change {
         }
     }
 
-    /// The change that takes it back; `None`: it can't fail.
+    /// The change that takes it back; `None`: it can't fail, or is the only one of its verb.
     pub fn undo(&self) -> Option<Self> {
         Some(match self.clone() {
             Self::OpenVolume(volume) => Self::CloseVolume(volume),
@@ -169,6 +187,8 @@ impl Change {
                 Self::SetAdmin(volume, path, after)
             }
             Self::AddLeg(mirror, leg) => Self::RemoveLeg(mirror, leg),
+            Self::Leg(mirror, leg, LegVerb::Fail) => Self::Leg(mirror, leg, LegVerb::Restore),
+            Self::Leg(mirror, leg, LegVerb::Restore) => Self::Leg(mirror, leg, LegVerb::Fail),
             Self::RemovePath(volume, path) => Self::AddPath(volume, path),
             Self::RemoveLeg(mirror, leg) => Self::AddLeg(mirror, leg),
             Self::Nvme(volume, change) => Self::Nvme(volume, change.undo()?),
@@ -196,6 +216,15 @@ impl fmt::Display for Change {
             }
             Self::AddLeg(mirror, leg) => write!(f, "{mirror}: add leg {}", leg_words(leg)),
             Self::RemoveLeg(mirror, leg) => write!(f, "{mirror}: remove leg {}", leg_words(leg)),
+            Self::Leg(mirror, leg, verb) => {
+                let verb = match verb {
+                    LegVerb::Fail => "fail",
+                    LegVerb::Restore => "restore",
+                    LegVerb::Replace(_) => "replace",
+                    LegVerb::Forget => "remove",
+                };
+                write!(f, "{mirror}: {verb} leg {}", leg.name)
+            }
             Self::MoveExport(from, to, export) => {
                 write!(f, "{to}: take export {} from {from}", export.nbd)
             }

@@ -11,7 +11,7 @@ use super::desired::{Desired, DesiredVolume, PathSpec};
 use super::entries::AdminState;
 use super::exports;
 use super::nvme_exports::{HostPort, NvmeChange};
-use super::plan::{ActualVolume, Change, Presence, plan};
+use super::plan::{ActualVolume, Change, LegVerb, Presence, plan};
 use super::reload;
 use super::service::{Service, State};
 use crate::control::rpc::ControlError;
@@ -31,6 +31,10 @@ pub struct Reconciler<'a> {
     host_ports: Vec<HostPort>,
     /// Steps that were done, to be taken back; of a path that has left, what it had.
     done: Vec<(Change, Option<Seat>)>,
+}
+
+fn of_leg(made: Result<(), ControlError>) -> Result<(), String> {
+    made.map_err(|error| error.to_string())
 }
 
 /// Number and place of a path that comes back.
@@ -173,14 +177,21 @@ impl<'a> Reconciler<'a> {
             }
             Change::AddLeg(name, leg) => {
                 let number = self.number(name)?;
-                let taken = service.take_leg(number, &leg.of, force);
-                taken.map_err(|error| error.to_string())?;
+                of_leg(service.make_leg(number, &leg.of, force, None))?;
                 self.set_admin_of(leg)?;
+            }
+            Change::Leg(name, leg, verb) => {
+                let number = self.number(name)?;
+                of_leg(match verb {
+                    LegVerb::Fail => service.fail_leg(number, leg),
+                    LegVerb::Restore => service.restore_leg(number, leg),
+                    LegVerb::Replace(by) => service.make_leg(number, &by.of, force, Some(leg)),
+                    LegVerb::Forget => service.unmake_leg(number, leg),
+                })?;
             }
             Change::RemoveLeg(name, leg) => {
                 let (number, leg) = (self.number(name)?, self.number(&leg.of.name)?);
-                let gone = service.drop_leg(number, leg);
-                gone.map_err(|error| error.to_string())?;
+                of_leg(service.drop_leg(number, leg))?;
             }
             Change::AddExport(name, export) => {
                 let bound = export.nbd.bind(&export.access());
@@ -274,6 +285,18 @@ impl<'a> Reconciler<'a> {
 }
 
 impl Service {
+    /// Carries out the one change of a verb, which has its volumes to itself.
+    ///
+    /// # Errors
+    /// Why nothing of it is, or it is not so yet.
+    pub fn make(&self, change: Change, force: bool) -> Result<(), ControlError> {
+        let waits = Reconciler::of_verb(self).carry_out(&[change], force);
+        match waits.map(|waits| waits.join("; ")) {
+            Ok(waits) if waits.is_empty() => Ok(()),
+            Ok(why) | Err(why) => Err(ControlError::refused(why)),
+        }
+    }
+
     /// Makes a volume what a verb says, which has it to itself: `edit` changes its paths.
     ///
     /// # Errors

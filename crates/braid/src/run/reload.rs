@@ -50,7 +50,8 @@ struct Reload<'a> {
 /// Why nothing was.
 pub fn reload(service: &Service, force: bool, by: &Caller<'_>) -> anyhow::Result<String> {
     let new = Config::read(&service.file)?;
-    let _only = service.changes.reload();
+    // No volume has this name: one reload at a time.
+    let _only = service.changes.alone_with_all(&[String::new()], by)?;
     let (mut reload, _alone) = Reload::alone(service, &new, by)?;
     let sources = service.find_sources(&reload.new)?;
     let gone = reload.gone();

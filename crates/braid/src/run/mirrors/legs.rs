@@ -23,8 +23,10 @@ use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Access, Leg, LegFile, draw_id};
 use crate::mirror::same::Storage;
 use crate::run::config::{Config, Export, LegKeys, PathKeys, Volume, leg_name};
+use crate::run::desired::DesiredVolume;
 use crate::run::limited::Limit;
 use crate::run::locks::Alone;
+use crate::run::plan::{Change, LegVerb};
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind, names};
 use anyhow::{anyhow, bail};
@@ -55,7 +57,7 @@ impl Service {
         volume: u16,
         uri: &str,
         force: bool,
-        replaces: Option<&LegReport>,
+        replaces: Option<LegReport>,
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let mut alone = self.alone_with_mirror(volume, by)?;
@@ -65,7 +67,14 @@ impl Service {
         let of = self.new_leg(volume, uri);
         // It may have to go again: nothing else is done with it before it is a leg.
         alone.add(&of.name);
-        self.make_leg(volume, &of, force, replaces)
+        let name = self.name(volume);
+        let answer = json!({"volume": name, "leg": leg_config(&of, 0).name});
+        let leg = DesiredVolume::of_file(of, None);
+        let change = match replaces {
+            None => Change::AddLeg(name, leg),
+            Some(old) => Change::Leg(name, Box::new(old), LegVerb::Replace(leg)),
+        };
+        self.make(change, force).map(|()| answer)
     }
 
     /// The same of a leg by its volume. No other verb has this mirror or its legs.
@@ -78,8 +87,9 @@ impl Service {
         of: &Volume,
         force: bool,
         replaces: Option<&LegReport>,
-    ) -> Result<Value, ControlError> {
+    ) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
+        self.may_write(volume, &report)?;
         let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
         let superblock = report
             .superblock
@@ -137,7 +147,7 @@ impl Service {
         of: &Volume,
         mirror: &Superblock,
         replaces: Option<u8>,
-    ) -> Result<Value, ControlError> {
+    ) -> Result<(), ControlError> {
         let (number, info) = self.open_leg_of(of).map_err(ControlError::refused)?;
         let least = mirror.place.data_offset + mirror.geometry.bytes;
         let unfit = create::refuse_small(info.bytes, least).err();
@@ -158,7 +168,7 @@ impl Service {
             None => self.is_taken(volume, number),
         };
         if taken {
-            return Ok(json!({"volume": self.name(volume), "leg": leg_config(of, number).name}));
+            return Ok(());
         }
         let Some(why) = why else {
             let undo = "braid mirror remove takes it out again";
@@ -281,14 +291,40 @@ impl Service {
         by: &Caller<'_>,
     ) -> Result<Value, ControlError> {
         let _alone = self.alone_with_mirror(volume, by)?;
-        self.unmake_leg(volume, leg)
+        let name = self.name(volume);
+        if leg.slot.is_some() {
+            is_still(&self.mirror_report(volume)?, leg)?;
+        }
+        let leads_to = {
+            let state = self.state();
+            let number = leg.volume.filter(|_| leg.slot.is_some());
+            let of = number.and_then(|number| state.volumes.get(number));
+            of.map(DesiredVolume::new)
+        };
+        let change = match leads_to {
+            Some(of) => Change::RemoveLeg(name.clone(), of),
+            None => Change::Leg(name.clone(), Box::new(leg.clone()), LegVerb::Forget),
+        };
+        self.make(change, false)?;
+        let carries = self.carries_superblock(volume, leg)?;
+        Ok(json!({"volume": name, "leg": leg.name, "carries_superblock": carries}))
+    }
+
+    /// Whether a leg that was removed still says that it is one.
+    fn carries_superblock(&self, volume: u16, leg: &LegReport) -> Result<bool, ControlError> {
+        let after = self.mirror_report(volume)?;
+        let is_unwiped = leg
+            .slot
+            .is_some_and(|slot| after.unwiped >> (slot & 15) & 1 == 1);
+        let is_replaced = places_of(&after, leg).any(|it| it.slot.is_some());
+        Ok(!is_replaced && still_says(leg, is_unwiped))
     }
 
     /// The same. No other verb has this mirror or its legs.
     ///
     /// # Errors
     /// As above.
-    pub fn unmake_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, ControlError> {
+    pub fn unmake_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         let report = self.mirror_report(volume)?;
         if report.superblock.is_none() {
             let why = "it does not run: start it first";
@@ -319,13 +355,8 @@ impl Service {
             }
         }
         let after = self.mirror_report(volume)?;
-        let named = || places_of(&after, leg);
-        let still_says = match named().any(|it| it.slot.is_some()) {
-            true => false, // another leg has its place
-            false => still_says(leg, after.unwiped >> (slot & 15) & 1 == 1),
-        };
         // What is in its place, and was none, is not looked at any more either.
-        for it in named().filter(|it| orders::is_another(it)) {
+        for it in places_of(&after, leg).filter(|it| orders::is_another(it)) {
             self.forget_place(volume, it)?;
         }
         self.tidy_legs(volume)?;
@@ -335,12 +366,7 @@ impl Service {
         if let Some(at) = left_out_place(left_out, leg) {
             left_out.remove(at);
         }
-        drop(state);
-        Ok(json!({
-            "volume": self.name(volume),
-            "leg": leg.name,
-            "carries_superblock": still_says,
-        }))
+        Ok(())
     }
 
     /// Volumes of legs that are none any more are closed.
@@ -633,7 +659,7 @@ impl Service {
 ///
 /// # Errors
 /// It is another one's by now, or nobody's.
-fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, ControlError> {
+pub(super) fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, ControlError> {
     let same = |it: &&LegReport| it.slot == leg.slot && it.id == leg.id;
     let slot = report.legs.iter().find(same).and_then(|it| it.slot);
     slot.ok_or_else(|| {
@@ -718,19 +744,9 @@ impl Service {
         let leg = report.legs.iter().find(|it| it.volume == Some(number));
         match leg {
             Some(leg) if orders::is_another(leg) => self.forget_place(volume, leg),
-            Some(leg) => self.unmake_leg(volume, leg).map(drop),
+            Some(leg) => self.unmake_leg(volume, leg),
             None => Err(ControlError::refused("it has left meanwhile")),
         }
-    }
-
-    /// A leg of the file comes.
-    ///
-    /// # Errors
-    /// Why it doesn't.
-    pub fn take_leg(&self, volume: u16, of: &Volume, force: bool) -> Result<(), ControlError> {
-        let report = self.mirror_report(volume)?;
-        self.may_write(volume, &report)?;
-        self.make_leg(volume, of, force, None).map(drop)
     }
 }
 

@@ -11,12 +11,13 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is meant by its name or number as `stat`
 //! shows them, or by its URI.
-use super::legs::left_out_place;
+use super::legs::{is_still, left_out_place};
 use super::terms;
 use crate::control::rpc::ControlError;
 use crate::control::server::Caller;
 use crate::run::call::{EngineCall as Call, MirrorParams};
 use crate::run::config::leg_name;
+use crate::run::plan::{Change, LegVerb};
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::mirror::{
@@ -121,31 +122,23 @@ impl Service {
         if writes(call) {
             self.may_write(volume, &report)?;
         }
+        if let Some(why) = nothing_to_do(&report, call, params) {
+            return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
+        }
         if let Some(done) = self.change_mirror(volume, call, params, by) {
             return done;
         }
         let runs = report.superblock.is_some();
-        if let Some(why) = nothing_to_do(&report, call, params) {
-            return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
-        }
         if runs && matches!(call, Call::MirrorCheck(_) | Call::MirrorRepair(_)) {
             terms::may_check(&params.volume, &report)?;
         }
         let mut source = None;
         let order = match call {
-            Call::MirrorRestore(_) => match self.restored(volume, &report, params, by)? {
-                Some(slot) => MirrorOrder::Return(slot),
-                // It says itself which one it is when it is there.
-                None => return Ok(terms::answer(call, params)),
-            },
             Call::MirrorAssemble(_) => {
                 self.start(volume, &report, params, by)?;
                 return Ok(terms::answer(call, params));
             }
-            _ if !runs => {
-                let why = format!("{} does not run: braid stat says why", params.volume);
-                return Err(ControlError::refused(why));
-            }
+            _ if !runs => return Err(does_not_run(&params.volume)),
             Call::MirrorCheck(_) => MirrorOrder::Check(false),
             Call::MirrorRepair(_) if params.leg.is_some() => repair_from(leg(&report, params)?)?,
             Call::MirrorRepair(_) => {
@@ -157,28 +150,44 @@ impl Service {
             Call::MirrorPause(_) => MirrorOrder::PauseCheck(true),
             Call::MirrorResume(_) => MirrorOrder::PauseCheck(false),
             Call::MirrorEnd(_) => MirrorOrder::EndCheck,
-            Call::MirrorFail(_) => MirrorOrder::Fail(may_fail(&report, leg(&report, params)?)?),
             other => unreachable!("{other:?} is no order"),
         };
-        let out = match order {
-            MirrorOrder::Fail(slot) => Some(slot),
-            _ => None,
-        };
-        if let Some(slot) = out {
-            self.has_room(volume, &report, |it| set_admin_offline(it, slot, true))?;
-        }
         self.senders.order(volume, order);
         let mut answer = terms::answer(call, params);
         if let Some(source) = source {
             answer["source"] = source.into();
-            return Ok(answer);
-        }
-        match (call, out) {
-            (_, Some(slot)) => self.wait_out(volume, slot)?,
-            (Call::MirrorRestore(_), None) => self.wait_kept(volume)?,
-            _ => {}
         }
         Ok(answer)
+    }
+
+    /// A leg is taken out until it is restored.
+    ///
+    /// # Errors
+    /// It is the last one in sync, or the legs can't be told.
+    pub fn fail_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
+        let report = self.mirror_report(volume)?;
+        if report.superblock.is_none() {
+            return Err(does_not_run(&self.name(volume)));
+        }
+        let slot = may_fail(&report, leg)?;
+        is_still(&report, leg)?;
+        self.has_room(volume, &report, |it| set_admin_offline(it, slot, true))?;
+        self.senders.order(volume, MirrorOrder::Fail(slot));
+        self.wait_out(volume, slot)
+    }
+
+    /// A leg returns.
+    ///
+    /// # Errors
+    /// It can't be opened, is not to be used, or the legs can't be told.
+    pub fn restore_leg(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
+        let report = self.mirror_report(volume)?;
+        // One without a slot says itself which one it is when it is there.
+        let Some(slot) = self.restored(volume, &report, leg)? else {
+            return Ok(());
+        };
+        self.senders.order(volume, MirrorOrder::Return(slot));
+        self.wait_kept(volume)
     }
 
     /// A mirror starts that could not start by itself, or was stopped.
@@ -252,16 +261,14 @@ impl Service {
         &self,
         volume: u16,
         report: &MirrorReport,
-        params: &MirrorParams,
-        by: &Caller<'_>,
+        it: &LegReport,
     ) -> Result<Option<u8>, ControlError> {
-        let it = leg(report, params)?;
         if let Some(why) = it.why.as_ref().filter(|_| it.is_cut_and_last()) {
             let last = "it is the last leg in sync, and nothing can be restored to it";
             return Err(ControlError::refused(format!("{}: {last}: {why}", it.name)));
         }
         self.may_return(volume, report, it)?;
-        self.open_again(volume, it, by)?;
+        self.open_again(volume, it)?;
         self.is_the_same(it)?;
         self.is_long_enough(report, it)?;
         Ok(it.slot)
@@ -282,8 +289,7 @@ impl Service {
             return Err(ControlError::refused(why));
         }
         if !runs && leg.status != LegStatus::Missing {
-            let why = format!("{name} does not run: braid stat says why");
-            return Err(ControlError::refused(why));
+            return Err(does_not_run(&name));
         }
         if leg.volume.is_some() {
             return Ok(());
@@ -352,7 +358,17 @@ impl Service {
             Call::MirrorReplace(_) => found().and_then(|leg| {
                 let new = params.by.as_deref().unwrap_or_default();
                 leg.slot.ok_or_else(|| is_none(&leg))?;
-                self.add_leg(volume, new, params.force, Some(&leg), by)
+                self.add_leg(volume, new, params.force, Some(leg), by)
+            }),
+            Call::MirrorFail(_) | Call::MirrorRestore(_) => found().and_then(|leg| {
+                let verb = match call {
+                    Call::MirrorFail(_) => LegVerb::Fail,
+                    _ => LegVerb::Restore,
+                };
+                let _alone = self.alone_with_mirror(volume, by)?;
+                let change = Change::Leg(params.volume.clone(), Box::new(leg), verb);
+                let made = self.make(change, false);
+                made.map(|()| terms::answer(call, params))
             }),
             Call::MirrorGrow(_) => self.grow_mirror(volume, by),
             Call::MirrorStop(_) => self.stop_mirror(volume, params.force, by),
@@ -447,16 +463,11 @@ impl Service {
     ///
     /// # Errors
     /// It can't be opened, or is none.
-    fn open_again(
-        &self,
-        volume: u16,
-        leg: &LegReport,
-        by: &Caller<'_>,
-    ) -> Result<(), ControlError> {
+    fn open_again(&self, volume: u16, leg: &LegReport) -> Result<(), ControlError> {
         if is_another(leg) {
             return Err(is_none(leg));
         }
-        self.open_missing(volume, leg, by)?;
+        self.open_missing(leg)?;
         let known = |it: &LegReport| {
             let same = it.volume == leg.volume && it.volume.is_some();
             same && (it.slot.is_some() && it.status != LegStatus::Missing || is_another(it))
@@ -531,16 +542,10 @@ impl Service {
         Ok(())
     }
 
-    fn open_missing(
-        &self,
-        mirror: u16,
-        leg: &LegReport,
-        by: &Caller<'_>,
-    ) -> Result<(), ControlError> {
+    fn open_missing(&self, leg: &LegReport) -> Result<(), ControlError> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
-        let _alone = self.alone_with_mirror(mirror, by)?;
         if !self.state().volumes.has(volume) {
             let why = "it was removed or replaced meanwhile";
             return Err(ControlError::refused(format!("{}: {why}", leg.name)));
@@ -548,6 +553,10 @@ impl Service {
         let made = self.open_absent(volume, OPENING_MAX);
         made.map_err(|why| ControlError::refused(format!("{}: {why}", leg.name)))
     }
+}
+
+fn does_not_run(name: &str) -> ControlError {
+    ControlError::refused(format!("{name} does not run: braid stat says why"))
 }
 
 /// Whether it is not asked of a mirror that can only be read.
