@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const BYTES: u64 = 1 << 20;
 const TARGET: &str = "cqt = \"2s\"";
-const ENGINE: &str = "io_timeout = \"20s\"\nconnect_timeout = \"1s\"";
+const ENGINE: &str = "keep_alive_tmo = \"500ms\"\nio_timeout = \"20s\"\nconnect_timeout = \"1s\"";
 /// 2 × keep-alive + CQT, and what a busy machine takes.
 const AFTER_BOUND: Duration = Duration::from_millis(3000 + 1500);
 /// Where the machine is so busy that the old copy comes first, nothing can be seen.
@@ -42,7 +42,7 @@ enum Kind {
     /// Thawed after it.
     FrozenLong,
     /// The network resets its connections; thawed soon after, it finds the old copy in its
-    /// socket.
+    /// socket, and the reset behind it.
     FrozenReset,
     /// Not the target: the engine.
     EngineKilled,
@@ -71,15 +71,6 @@ impl Kind {
         }
     }
 
-    /// The engine's Keep Alive Timeout. A target that is thawed after it executes nothing: where
-    /// the old copy has to come late, it is longer than a busy machine takes until then.
-    fn keep_alive(self) -> &'static str {
-        match self {
-            Self::FrozenReset => "5s",
-            _ => "500ms",
-        }
-    }
-
     fn freezes(self) -> bool {
         matches!(
             self,
@@ -94,6 +85,10 @@ impl Kind {
             // Host and target count the same time from the same keep-alive.
             Self::FrozenShort | Self::FrozenLong => {
                 Some("kept: thawed, the target knew that its keep-alive had passed")
+            }
+            // It may have read the old copy before it stood still, and then executes it.
+            Self::FrozenReset => {
+                Some("kept: thawed, the target drops what it had not read before the reset")
             }
             _ => None,
         }
@@ -128,7 +123,6 @@ pub fn run(common: &Common) -> Result<()> {
     kinds.push(Kind::EngineKilled);
     let columns = [
         "kind",
-        "keep_alive_tmo",
         "write_failover",
         "acknowledged_after_s",
         "held_s",
@@ -147,7 +141,6 @@ pub fn run(common: &Common) -> Result<()> {
             let held = outcome.failover["held_ns_max"].as_f64().unwrap_or(0.0) / 1e9;
             table.row(vec![
                 kind.name().into(),
-                kind.keep_alive().into(),
                 mode.into(),
                 json!(outcome.acknowledged.as_secs_f64()),
                 if held > 0.0 { json!(held) } else { Value::Null },
@@ -210,16 +203,19 @@ fn tried(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Result<Ou
 fn experiment(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Result<Outcome> {
     let mut stage = Stage::targets(&common.program, "late", 2, namespaces, (BYTES, TARGET))?;
     let volume = format!("policy = \"numa\"\nwrite_failover = \"{mode}\"");
-    let engine = format!("keep_alive_tmo = \"{}\"\n{ENGINE}", kind.keep_alive());
     let keys = Keys {
-        engine: &engine,
+        engine: ENGINE,
         volume: &volume,
     };
     let distance = |way: usize| format!("?distance={}", way + 1);
     stage.run(keys, distance)?;
     let frozen = kind.freezes();
     if frozen {
-        stage.targets[0].freeze()?;
+        let target = &stage.targets[0];
+        target.freeze()?;
+        stop::wait("the target stands still", WHOLE, || {
+            Ok(target.is_stopped()?.then_some(()))
+        })?;
     } else {
         if kind == Kind::ResetIo {
             used(&stage)?;
