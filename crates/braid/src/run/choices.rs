@@ -94,10 +94,6 @@ impl Kept for Choice {
         let uris = uris.filter_map(|uri| uri.parse().ok());
         uris.for_each(|uri: PathUri| of.add_path(&uri));
     }
-
-    fn merged(self, _other: Self) -> Self {
-        self
-    }
 }
 
 impl Choice {

@@ -74,10 +74,6 @@ impl Kept for Shown {
             });
         }
     }
-
-    fn merged(self, _other: Self) -> Self {
-        self
-    }
 }
 
 impl From<&Namespace> for Shown {

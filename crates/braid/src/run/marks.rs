@@ -429,8 +429,7 @@ impl Marks {
             }
         }
         self.map.insert(volume.name.clone(), mark);
-        self.records.learn(volume);
-        self.write_of(&volume.name)
+        self.write_of(volume)
     }
 
     /// The paths of a volume are others now: its mark, if there is one, names these.
@@ -443,8 +442,7 @@ impl Marks {
             Some(mark) if !same(&mark.paths, &now) => mark.paths = now,
             _ => return Ok(()),
         }
-        self.records.learn(volume);
-        self.write_of(&volume.name)
+        self.write_of(volume)
     }
 
     /// A path of a volume has left with writes that were not flushed, and nobody was told; or a
@@ -466,10 +464,9 @@ impl Marks {
                     loss: true,
                 };
                 self.map.insert(volume.name.clone(), mark);
-                self.records.learn(volume);
             }
         }
-        self.write_of(&volume.name)
+        self.write_of(volume)
     }
 
     /// Changes of data in a volume did not end: its mark stays as it is.
@@ -562,37 +559,35 @@ impl Marks {
 
     /// Writes what has changed. A volume whose file can't be written holds up no other one.
     fn write(&mut self) -> anyhow::Result<()> {
-        match self.may_write(self.map.is_empty() && self.records.is_empty())? {
-            true => self.records.keep_all(&self.map),
-            false => Ok(()),
+        let is_nothing = self.map.is_empty() && self.records.is_empty();
+        match is_nothing || !self.may_write()? {
+            true => Ok(()),
+            false => self.records.keep_all(&self.map),
         }
     }
 
     /// Writes the mark of one volume, if it has changed.
-    fn write_of(&mut self, name: &str) -> anyhow::Result<()> {
-        let mark = self.map.get(name);
-        match self.may_write(mark.is_none() && !self.records.has(name))? {
-            true => self.records.set(name, mark),
-            false => Ok(()),
+    fn write_of(&mut self, volume: &Volume) -> anyhow::Result<()> {
+        self.records.learn(volume);
+        match self.map.get(&volume.name) {
+            Some(mark) if self.may_write()? => self.records.keep(&volume.name, mark),
+            _ => Ok(()),
         }
     }
 
-    /// Whether there is anything to be written: not if that is nothing, or the next engine's.
+    /// Whether files are written: they may be the next engine's by now.
     ///
     /// # Errors
-    /// The files may be another engine's.
-    fn may_write(&self, is_nothing: bool) -> anyhow::Result<bool> {
-        if self.closed || is_nothing {
-            return Ok(false);
-        }
-        if !self.owned {
+    /// They may be another engine's.
+    fn may_write(&self) -> anyhow::Result<bool> {
+        if !self.closed && !self.owned {
             anyhow::bail!(
                 "this engine is not recorded in its state directory, so files in {} may be another \
                  one's",
                 self.records.directory().display()
             );
         }
-        Ok(true)
+        Ok(!self.closed)
     }
 }
 

@@ -41,7 +41,10 @@ pub trait Kept: Clone + PartialEq + Serialize + DeserializeOwned {
     fn tell(&self, of: &mut Identity);
 
     /// What two records of one volume say together.
-    fn merged(self, other: Self) -> Self;
+    #[must_use]
+    fn merged(self, _other: Self) -> Self {
+        self
+    }
 }
 
 /// What a volume is.
@@ -309,20 +312,12 @@ impl<T: Kept> Records<T> {
     /// A file can't be written or removed; then it is as before.
     pub fn keep_all(&mut self, all: &BTreeMap<String, T>) -> anyhow::Result<()> {
         let names: BTreeSet<String> = all.keys().chain(self.own.keys()).cloned().collect();
-        let kept = names.iter().map(|name| self.set(name, all.get(name)));
+        let kept = names.iter().map(|name| match all.get(name) {
+            Some(holds) => self.keep(name, holds),
+            None => self.remove(name),
+        });
         let kept: Vec<anyhow::Result<()>> = kept.collect();
         kept.into_iter().collect()
-    }
-
-    /// Keeps this of a volume or nothing, durably.
-    ///
-    /// # Errors
-    /// The file can't be written or removed; then it is as before.
-    pub fn set(&mut self, volume: &str, holds: Option<&T>) -> anyhow::Result<()> {
-        match holds {
-            Some(holds) => self.keep(volume, holds),
-            None => self.remove(volume),
-        }
     }
 
     /// Keeps this of a volume, durably.

@@ -117,10 +117,9 @@ impl MirrorRecords {
     /// What there is of a mirror; one that is not trusted is logged.
     fn evidence(&self, mirror: Id) -> Evidence {
         let path = self.path(mirror);
-        match read(&path) {
+        match read(&path, mirror) {
             Ok(None) => Evidence::None,
-            Ok(Some(record)) if record.mirror == mirror => Evidence::Record(record),
-            Ok(Some(_)) => Evidence::Untrusted,
+            Ok(Some(record)) => Evidence::Record(record),
             Err(why) => {
                 log::say(format!(
                     "{}: this record of a mirror does not count: {why:#}",
@@ -157,13 +156,9 @@ impl MirrorRecords {
     /// power.
     fn left(&self, record: &Record) -> Left {
         let path = self.path(record.mirror);
-        let is_durable = match state::sync_directory(&path) {
-            Ok(()) => true,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
-        match read(&path) {
-            _ if !is_durable => Left::Misleading,
-            Ok(Some(old)) if old.mirror != record.mirror => Left::None,
+        let lost = state::sync_directory(&path).err();
+        match read(&path, record.mirror) {
+            _ if lost.is_some_and(|it| it.kind() != io::ErrorKind::NotFound) => Left::Misleading,
             Ok(Some(old)) if old.lineage != record.lineage => Left::Misleading,
             Ok(Some(old)) if old.run == record.run => Left::Enough,
             Err(error) if error.is::<io::Error>() => Left::Misleading,
@@ -183,14 +178,17 @@ enum Left {
     Misleading,
 }
 
-/// What a file holds; `None`: there is none.
+/// What a file holds of a mirror; `None`: there is none.
 ///
 /// # Errors
-/// It can't be read now ([`io::Error`]); it is damaged, or a copy.
-fn read(path: &Path) -> anyhow::Result<Option<Record>> {
+/// It can't be read now ([`io::Error`]); it is damaged, a copy, or of another mirror.
+fn read(path: &Path, mirror: Id) -> anyhow::Result<Option<Record>> {
     let Some(kept) = state::read::<Kept>(path)? else {
         return Ok(None);
     };
+    if kept.mirror.0 != mirror {
+        bail!("it is of another mirror");
+    }
     record(kept, &Inode::of(&path.metadata()?)).map(Some)
 }
 
@@ -379,7 +377,7 @@ mod tests {
         let records = MirrorRecords::new(directory.path());
         let path = records.path(RECORD.mirror);
         std::fs::create_dir(&path).unwrap(); // its read fails
-        assert!(read(&path).unwrap_err().is::<io::Error>());
+        assert!(read(&path, RECORD.mirror).unwrap_err().is::<io::Error>());
         assert_eq!(records.left(&RECORD), Left::Misleading);
         assert_eq!(records.evidence(RECORD.mirror), Evidence::Untrusted);
         std::fs::remove_dir(&path).unwrap();
@@ -402,7 +400,11 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         records.directory = file.join("state"); // one that can't be written: below a file
         assert_eq!(records.left(&RECORD), Left::Misleading);
-        assert_eq!(read(&path).unwrap(), Some(RECORD), "it is there");
+        assert_eq!(
+            read(&path, RECORD.mirror).unwrap(),
+            Some(RECORD),
+            "it is there"
+        );
     }
 
     /// Its inode's number may be another file's by now.
@@ -457,7 +459,7 @@ mod tests {
         let numbered = |event| Record { event, ..RECORD };
         if let Some(place) = std::env::var_os(CHILD) {
             let records = MirrorRecords::new(Path::new(&place));
-            let first = read(&records.path(RECORD.mirror)).unwrap();
+            let first = read(&records.path(RECORD.mirror), RECORD.mirror).unwrap();
             let first = first.map_or(0, |it| it.event);
             (first + 1..).for_each(|event| records.keep(&numbered(event)).unwrap());
         }
@@ -478,7 +480,8 @@ mod tests {
                 .spawn()
                 .unwrap();
             // A reader sees whole records only, meanwhile too.
-            while read(&records.path(RECORD.mirror)).is_ok_and(|it| it.unwrap().event < before + 3)
+            while read(&records.path(RECORD.mirror), RECORD.mirror)
+                .is_ok_and(|it| it.unwrap().event < before + 3)
             {
                 std::thread::yield_now();
             }
