@@ -172,6 +172,7 @@ fn namespaces_come_and_go_by_reload_under_hosts() {
         return;
     };
     let text = std::fs::read_to_string(directory.join("a.toml")).unwrap();
+    let (_, text) = text.split_once('\n').unwrap();
     let (text, second) = text.split_at(text.find("[[volume]]\nname = \"a1\"").unwrap());
     let file = second.split("[[volume.export]]").next().unwrap();
     let client = |name: &str| Client::open_named(&directory.join(format!("{name}.sock")), name);
