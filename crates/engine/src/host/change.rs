@@ -136,6 +136,9 @@ impl PathInVolume<'_> {
     }
 }
 
+/// A change that has begun, or why it can't.
+type Begun = Result<PendingChange, String>;
+
 impl HostEngine {
     /// Core 0: a change is asked for; `wait_ns` bounds how long it may take.
     pub(super) fn change(&mut self, ticket: u64, change: Change, wait_ns: u64, now_ns: u64) {
@@ -172,12 +175,7 @@ impl HostEngine {
         }
     }
 
-    fn add_path(
-        &mut self,
-        volume: u16,
-        config: PathConfig,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn add_path(&mut self, volume: u16, config: PathConfig, now_ns: u64) -> Begun {
         let it = self.running(volume)?;
         // Other cores may not have forgotten yet what was there.
         let is_free =
@@ -202,13 +200,7 @@ impl HostEngine {
         ))
     }
 
-    fn remove_path(
-        &mut self,
-        volume: u16,
-        path: PathIndex,
-        force: bool,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn remove_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
         let number = self.idle_path(volume, path)?;
         self.at(number).spare_last(force)?;
         if let Some(why) = self.at(number).loses_by_leaving().filter(|_| !force) {
@@ -221,13 +213,7 @@ impl HostEngine {
         Ok(change)
     }
 
-    fn fail_path(
-        &mut self,
-        volume: u16,
-        path: PathIndex,
-        force: bool,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn fail_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
         self.running(volume)?;
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
         self.at(number).spare_last(force)?;
@@ -237,23 +223,12 @@ impl HostEngine {
         Ok(change)
     }
 
-    fn restore_path(
-        &mut self,
-        volume: u16,
-        path: PathIndex,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn restore_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Begun {
         self.idle_path(volume, path)?;
         Ok(self.begin_change(volume, path, ChangeStage::Return, What::Restore, now_ns))
     }
 
-    fn drain_path(
-        &mut self,
-        volume: u16,
-        path: PathIndex,
-        force: bool,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn drain_path(&mut self, volume: u16, path: PathIndex, force: bool, now_ns: u64) -> Begun {
         let number = self.idle_path(volume, path)?;
         if matches!(
             self.paths[number].admin_state(),
@@ -266,7 +241,7 @@ impl HostEngine {
         Ok(self.begin_change(volume, path, ChangeStage::Drain, What::Drain, now_ns))
     }
 
-    fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<PendingChange, String> {
+    fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Begun {
         let there = self.volumes.iter().filter(|it| !it.is_vacant());
         if there.count() >= VOLUMES_MAX {
             return Err(format!(
@@ -293,12 +268,7 @@ impl HostEngine {
         ))
     }
 
-    fn remove_volume(
-        &mut self,
-        volume: u16,
-        until_ns: u64,
-        now_ns: u64,
-    ) -> Result<PendingChange, String> {
+    fn remove_volume(&mut self, volume: u16, until_ns: u64, now_ns: u64) -> Begun {
         self.running(volume)?;
         let mut changes = self.changes.pending().iter();
         if changes.any(|change| change.volume == volume && change.stage().is_of_volume()) {

@@ -66,63 +66,56 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let others = self.at(number).others_may_cache(self.settings.cores);
-        let volume = usize::from(self.paths[number].volume);
-        let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
-        let path = &mut self.paths[number];
+        let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
+        let is_closing = self.shutdown.is_closing();
+        let (path, on) = self.path(number);
+        let longest_ns = on.volume.recovery.reconnect_max_ns;
         let Some(before) = path.session.lose(longest_ns, now_ns) else {
             return; // it was lost before, for another reason, or closed in order
         };
-        let covered = self.changes.step(Changing::Path(number)) == Some(ChangeStep::CloseQueue);
-        let was_live = matches!(before, SessionState::Live);
         let (volume, index) = (path.volume, path.index);
-        path.cache
-            .note_lost(others && !covered && before.has_association());
+        let was_live = matches!(before, SessionState::Live);
+        let had_queues = before.has_association();
+        path.cache.note_lost(others && !covered && had_queues);
+        let head = &mut on.volume.head;
         if path.admin_state().returns() && was_live {
-            let path = &mut self.paths[number];
-            path.suspect(&self.ios);
-            if renewal && path.probing.probe.is_some() {
-                path.probing.renewals = path.probing.renewals.saturating_add(1);
-            }
+            path.suspect(on.ios);
             if renewal {
-                self.head(number).renewed(index, now_ns);
+                let is_probed = u8::from(path.probing.probe.is_some());
+                path.probing.renewals = path.probing.renewals.saturating_add(is_probed);
+                head.renewed(index, now_ns);
             } else {
-                self.head(number).broke(index, now_ns);
+                head.broke(index, now_ns);
             }
         }
-        self.head(number).lose(index);
-        let it = &self.volumes[usize::from(volume)];
-        it.stop_asking(&before, &mut self.out);
-        self.paths[number].drop_questions(&mut self.out);
-        if let Some(why) = why.filter(|_| !self.shutdown.is_closing()) {
-            let name = &self.volumes[usize::from(volume)].name;
-            let line = report::line(name, &self.paths[number], self.settings.core, why);
-            // Who adds a path is answered with the line.
-            let answered =
-                self.settings.core == 0 && self.paths[number].admin_state() == AdminState::Joining;
-            let head = &self.volumes[usize::from(volume)].head;
-            let known = self.paths[number].stays_out(head, why);
-            if self.paths[number].session.comeback.is_news(&line) && !answered && !known {
-                self.out.report(HostEvent::Failed(volume, line));
+        head.lose(index);
+        on.volume.stop_asking(&before, on.out);
+        path.drop_questions(on.out);
+        if let Some(why) = why.filter(|_| !is_closing) {
+            let line = on.line(path, why);
+            // The caller that adds a path is answered with the line.
+            let answered = on.settings.core == 0 && path.admin_state() == AdminState::Joining;
+            let known = path.stays_out(&on.volume.head, why);
+            if path.session.comeback.is_news(&line) && !answered && !known {
+                on.out.report(HostEvent::Failed(volume, line));
             }
         }
-        let own = why.is_some() && self.at(number).recovers();
-        self.paths[number].report_loss(own, renewal, &self.settings, &mut self.out);
+        let own = why.is_some() && on.volume.recovery.enabled;
+        path.report_loss(own, renewal, on.settings, on.out);
         let mut io = self.io(volume);
         io.fail_waiting(number, now_ns);
         io.volume.fence_in_flight(io.ios, &io.paths[number]);
         io.abandon_flushes(number, now_ns);
+        let (path, mut on) = io.path(number);
         if was_live {
-            self.paths[number].take_back_device(&mut self.out);
+            path.take_back_device(on.out);
         }
-        let is_closing = self.shutdown.is_closing();
-        let (path, mut on) = self.path(number);
-        let resets = path.reset(before.has_association(), is_closing, &mut on, now_ns);
+        let resets = path.reset(had_queues, is_closing, &mut on, now_ns);
         for role in Role::ALL {
-            let session = &mut self.paths[number].session;
             // A link that is being closed in order has a last word to say.
-            let is_closing = matches!(session.link(role), Some(Link::Closing { .. }));
-            if !is_closing && !(role == Role::Admin && resets) {
-                session.close(role, true, &mut self.out, now_ns);
+            let has_more = matches!(path.session.link(role), Some(Link::Closing { .. }));
+            if !has_more && !(role == Role::Admin && resets) {
+                path.session.close(role, true, on.out, now_ns);
             }
         }
         let it = &mut self.volumes[usize::from(volume)];

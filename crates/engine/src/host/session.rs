@@ -515,44 +515,35 @@ impl HostEngine {
 
     /// A path can take I/O.
     pub(super) fn live(&mut self, number: usize, now_ns: u64) {
-        if self.paths[number].is_over() {
+        let (path, on) = self.path(number);
+        if path.is_over() {
             return; // its queue became ready in the turn in which it was lost
         }
-        let was_reported = self.paths[number].session.begin_use(now_ns);
-        self.paths[number].cache.note_live();
-        let index = self.paths[number].index;
-        let has_queue = self.paths[number].has_queue();
-        self.head(number).set_enabled(index, has_queue);
+        let was_reported = path.session.begin_use(now_ns);
+        path.cache.note_live();
+        let (index, has_queue) = (path.index, path.has_queue());
+        let head = &mut on.volume.head;
+        head.set_enabled(index, has_queue);
         // A core that does not use it does not judge it.
-        let sick = if has_queue {
-            self.head(number).returned(index, now_ns)
-        } else {
-            None
-        };
-        self.paths[number].probing.stays_out &= sick.is_some();
-        let path = &self.paths[number];
-        let it = &mut self.volumes[usize::from(path.volume)];
-        it.report_opened(path, &mut self.out);
-        self.ios.forget_failures(path.volume, index);
-        compare_anew(it, &mut self.paths, now_ns);
-        it.settle(&self.paths, &mut self.out);
-        it.outage.note_live_path();
-        if was_reported && !self.paths[number].probing.stays_out {
-            let line = report::line(
-                &it.name,
-                &self.paths[number],
-                self.settings.core,
-                "live again",
-            );
-            self.out.report(HostEvent::Returned(it.number, line));
-        }
+        let sick = has_queue.then(|| head.returned(index, now_ns)).flatten();
+        path.probing.stays_out &= sick.is_some();
+        on.volume.report_opened(path, on.out);
+        on.ios.forget_failures(path.volume, index);
         let mut io = self.io_of(number);
+        compare_anew(io.volume, io.paths, now_ns);
+        io.volume.settle(io.paths, io.out);
+        io.volume.outage.note_live_path();
+        let (path, on) = io.path(number);
+        if was_reported && !path.probing.stays_out {
+            let line = on.line(path, "live again");
+            on.out.report(HostEvent::Returned(path.volume, line));
+        }
         io.release(now_ns);
         io.release_flushes(now_ns);
         if let Some(why) = sick {
-            self.io_of(number).on_probation(number, why, now_ns);
+            io.on_probation(number, why, now_ns);
         }
-        self.out.wake_by(now_ns); // a probe will be due
+        io.out.wake_by(now_ns); // a probe will be due
     }
 
     /// Paths that may show something else by now (T33) give back what their queues have no room

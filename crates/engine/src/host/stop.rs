@@ -160,15 +160,15 @@ impl HostEngine {
             }
         }
         for number in 0..self.paths.len() {
-            let path = &self.paths[number];
-            if path.is_vacant() || !self.at(number).recovers() || !self.at(number).is_doubtful() {
+            if self.paths[number].is_vacant() {
                 continue;
             }
-            let volume = path.volume;
-            let it = &self.volumes[usize::from(volume)];
-            let why = report::left_unflushed(path);
-            let line = report::line(&it.name, path, self.settings.core, why);
-            self.out.report(HostEvent::Unflushed(volume, line));
+            let it = self.at(number);
+            if it.recovers() && it.is_doubtful() {
+                let (path, on) = self.path(number);
+                let line = on.line(path, report::left_unflushed(path));
+                on.out.report(HostEvent::Unflushed(path.volume, line));
+            }
         }
     }
 
