@@ -114,7 +114,8 @@ impl HostEngine {
         for role in Role::ALL {
             // A link that is being closed in order has a last word to say.
             let has_more = matches!(path.session.link(role), Some(Link::Closing { .. }));
-            if !has_more && !(role == Role::Admin && resets) {
+            let is_kept = role == Role::Admin && resets;
+            if !has_more && !is_kept {
                 path.session.close(role, true, on.out, now_ns);
             }
         }
