@@ -1,9 +1,9 @@
-//! The write-intent bitmap: one bit per region that may differ between legs.
+//! Write-intent bitmap: one bit per region that may differ between legs.
 //!
 //! # Contract
 //! A page is 512 bytes, which no disk tears, with a checksum and its place. A bit is on the legs
-//! before the data it stands for, so a page that can't be read says that all of its regions may
-//! differ ([`Bitmap::suspect`]), and of several legs' maps the union holds ([`Bitmap::merge`]).
+//! before its data, so all regions of a page that can't be read may differ ([`Bitmap::suspect`]),
+//! and the union of several legs' bitmaps holds ([`Bitmap::merge`]).
 //!
 //! # Limits
 //! [`REGIONS_MAX`](crate::limits::REGIONS_MAX) regions; memory is an eighth of a byte for each.
@@ -222,8 +222,8 @@ impl Bitmap {
         page
     }
 
-    /// Sets what `bytes`, read where page `index` lies, say is set. Bits behind the last region
-    /// mean nothing.
+    /// Sets the bits of `bytes`, which were read where page `index` lies. Bits behind the last
+    /// region are ignored.
     ///
     /// # Errors
     /// [`PageError`]; all of them. Then nothing has changed; the caller [suspects](Self::suspect)

@@ -1,10 +1,10 @@
 //! The two superblocks of a leg: which of them holds, and which is written next.
 //!
 //! # Contract
-//! An update writes the copy that does *not* hold, makes it durable (then it has happened), and
-//! then the other one. So at any moment one of them is whole, whatever becomes of the power; and at
-//! rest both say the same, so that damage to one costs nothing. A block that nobody has torn and
-//! that a newer braid wrote is never passed over for an older one beside it.
+//! An update writes the copy that does *not* hold, makes it durable (then it is committed), and
+//! then the other one. So one of them is valid at any loss of power, and both are the same at rest,
+//! so that damage to one costs nothing. An intact block of a newer version is never passed over for
+//! an older one beside it.
 use super::Crc32c;
 use super::superblock::{ParseError, Superblock};
 use core::fmt;
@@ -21,8 +21,8 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// The same, if the leg, which has `leg_bytes`, still has all of it. It is as large as it is,
-    /// whatever it said: its mirror may have grown since.
+    /// Returns it, if the leg, which has `leg_bytes`, has all of it. Its size may differ from the
+    /// superblock's: its mirror may have grown since.
     ///
     /// # Errors
     /// [`NoLeg::Cut`].
@@ -48,7 +48,7 @@ pub enum NoLeg {
     Missing,
     /// A newer braid wrote one.
     Newer(ParseError),
-    /// Something was here, and neither says anything: why, of each.
+    /// Both are invalid: why, of each.
     Damaged([ParseError; 2]),
     /// Neither can be read.
     Unreadable,

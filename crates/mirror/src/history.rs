@@ -1,17 +1,14 @@
-//! Which states of a mirror came after which: the line of its writers.
+//! Order of a mirror's states: the line of its writers.
 //!
 //! # Contract
-//! Whoever assembles a mirror and then changes anything begins a *lineage*: a number drawn at
-//! random, and the number of the first event that is its. All events of a lineage are one writer's,
-//! so a leg's state is known by its last event and that event's lineage: it came before another
-//! state if that one's history has the lineage, and has it up to that event at least. If neither of
-//! two came before the other, both were written since they parted.
+//! An engine that assembles a mirror and then changes anything begins a *lineage*: a number drawn
+//! at random, and the number of its first event. All events of a lineage have one writer, so a
+//! leg's state is known by its last event and that event's lineage: it came before another state if
+//! that one's history has the lineage, and has it up to that event at least. If neither of two came
+//! before the other, both were written since they diverged.
 //!
 //! # Limits
-//! [`LINEAGES_MAX`]: of what is older it can't be said ([`Standing::TooOld`]).
-//!
-//! # Origin
-//! The test is that of a replicated log (a term has one leader, an index is an event).
+//! [`LINEAGES_MAX`]: older states can't be compared ([`Standing::TooOld`]).
 use crate::limits::LINEAGES_MAX;
 
 /// The events of one writer.

@@ -24,8 +24,8 @@ pub const MIRROR_BYTES_MIN: u64 = 1 << 20;
 /// Sizes of regions, as powers of two: 64 KiB to 1 TiB.
 pub const REGION_SHIFTS: core::ops::RangeInclusive<u8> = 16..=40;
 
-/// Unless told otherwise a region is the smallest power of two from 1 MiB on that makes no more of
-/// them: small enough that a crash costs little to make good, large enough that a stream rarely
+/// A region is the smallest power of two from 1 MiB on that makes no more of them, unless the user
+/// sets one: small enough that a crash costs little to repair, large enough that a stream rarely
 /// enters a new one (each costs a write to the bitmap before its data).
 const REGIONS_USUAL: u64 = 1 << 20;
 const REGION_SHIFT_USUAL: u8 = 20;
@@ -124,8 +124,8 @@ impl fmt::Display for PlanError {
     }
 }
 
-/// What a mirror over `legs` is like, and where it lies on each of them. `region_shift`: as the
-/// user wishes.
+/// Returns the geometry of a mirror over `legs`, and its offset on each of them. `region_shift`: as
+/// the user sets it.
 ///
 /// # Errors
 /// [`PlanError`]; all of them.

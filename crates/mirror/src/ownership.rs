@@ -285,7 +285,7 @@ fn is_edge(before: &State, next: &State) -> bool {
     match (before, next) {
         (Assembling, Acquiring(_) | Refused { .. }) => true,
         (Refused { .. }, Assembling) => true,
-        // What the legs say by then may make no mirror any more.
+        // The legs, read again, may make no mirror any more.
         (Acquiring(_), Refused { .. } | Owned | ReadOnly) => true,
         (Owned, Releasing | Abandoned | Released | Lost(_)) => true,
         (ReadOnly, Released) => true,

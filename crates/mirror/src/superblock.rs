@@ -1,14 +1,15 @@
-//! A superblock: what one leg says of itself and of its mirror, in 4096 bytes.
+//! Superblock: the description of one leg and its mirror, in 4096 bytes.
 //!
 //! # Contract
-//! [`Superblock::parse`] is total: any bytes give a superblock that means something, or the reason
-//! why not; what it gives comes out of [`Superblock::encode`] again. The checksum comes before
-//! everything but the magic, so whatever else is said of a block is said of what somebody wrote.
-//! A block of newer software is known as such ([`ParseError::is_newer`]) and is never taken apart.
+//! [`Superblock::parse`] is total: any bytes give a valid superblock, or the reason why not;
+//! [`Superblock::encode`] returns the bytes again. The checksum is verified before everything but
+//! the magic, so other errors are of bytes that were written so. A block of newer software is known
+//! as such ([`ParseError::is_newer`]) and is never overwritten.
 //!
 //! # Limits
-//! [`LEGS_MAX`] legs; texts as their types say. A bit of `features.compatible` that this version
-//! doesn't know is dropped when the block is written again, since what belongs to it is too.
+//! [`LEGS_MAX`] legs; texts up to the limits of their types. A bit of `features.compatible` that
+//! this version doesn't know is dropped when the block is written again, with the data of that
+//! feature.
 use super::bad::{BAD_ENTRY_BYTES, BAD_MAX, BadBlocks};
 use super::history::{History, Lineage};
 use super::layout::{COPIES_AT, Geometry, Place};
@@ -95,8 +96,8 @@ pub struct Features {
     pub compatible: u64,
     /// A version that doesn't know them may only read.
     pub read_only: u64,
-    /// Who doesn't know them may do nothing. Bits that say that a part of the block is in use are
-    /// not here: they are set when it is.
+    /// A version that doesn't know them may do nothing. Bits of parts of the block in use are not
+    /// here: they are set when the part is.
     pub incompatible: u64,
 }
 
@@ -113,8 +114,8 @@ pub struct Owner {
     pub since_s: u64,
     /// When it wrote its last heartbeat, by its clock. Others watch whether the sequence rises.
     pub beat_s: u64,
-    /// From its lease's end on, what it gave its legs may be executed for so long (T9), ms; 0: it
-    /// did not say.
+    /// After the end of its lease, its legs may execute earlier requests for so long (T9), ms; 0:
+    /// not known.
     pub bound_ms: u32,
 }
 
@@ -190,8 +191,8 @@ pub struct Superblock {
     /// Both copies of each other leg in sync had this `mark` or a higher one when this was written;
     /// 0: not known.
     pub confirmed: u64,
-    /// The `sequence` of the last writing that was not an owner's record of a mirror that is being
-    /// claimed: what tells an older copy of a leg, whoever claims it. 0: not known.
+    /// The `sequence` of the last write that was not the owner record of an acquisition: it shows
+    /// an older copy of a leg to every owner. 0: not known.
     pub mark: u64,
     /// While it was the last leg in sync it was smaller than the mirror needs: from this byte of
     /// the mirror on what it has is lost, however large it is by now. 0: it was not.
@@ -209,7 +210,7 @@ pub enum ParseError {
     Missing,
     /// Its checksum and that of its bytes.
     Checksum(u32, u32),
-    /// Of a format that this version doesn't read.
+    /// Its version is not supported.
     Version(u32),
     /// It needs abilities that this version doesn't have: the bits.
     Incompatible(u64),

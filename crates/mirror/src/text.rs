@@ -208,8 +208,8 @@ impl<const N: usize> fmt::Debug for Text<N> {
     }
 }
 
-/// What a mirror is set to (row B6): `key=value`, one per line, in the words of users. Keys that
-/// this version doesn't know stay as they are.
+/// Properties of a mirror (row B6): `key=value`, one per line. Keys that this version doesn't know
+/// stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties(Text<510>);
 

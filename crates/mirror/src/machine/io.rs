@@ -352,7 +352,7 @@ impl Mirror {
 
     /// Gives up a place; changes that waited for it go on.
     ///
-    /// What goes may end at once, and release others: the outermost call names these as well, so
+    /// These may end at once, and release others: the outermost call starts these as well, so
     /// the depth of the stack does not depend on how many wait.
     pub(super) fn release(&mut self, place: Place) {
         self.order.withdraw(place);

@@ -91,9 +91,8 @@ impl Mirror {
         }
     }
 
-    /// Legs that all have to call a range a hole before it may be called one: those in sync, any of
-    /// which may serve a read. None where it is not certain that all of it can be read, or that it
-    /// is alike on them.
+    /// Returns the legs that all have to report a range as a hole before it is one: those in sync,
+    /// any of which may serve a read. None where a part may be unreadable or diverged.
     pub fn hole_witnesses(&self, range: Range) -> Legs {
         let is_certain = self.may_be_read(range)
             && !self.ownership.is_lost()

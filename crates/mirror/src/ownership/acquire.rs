@@ -284,7 +284,7 @@ impl Acquire {
         }
     }
 
-    /// What the legs say, as far as it is known.
+    /// Returns the superblocks of the legs, as far as they are known.
     pub fn given(&self) -> &[Result<Chosen, NoLeg>] {
         &self.given
     }

@@ -1,22 +1,22 @@
-//! Before the mirror is ours: which superblocks are read when, and when a start is decided.
+//! Before the mirror is acquired: which superblocks are read when, and when a start is decided.
 //!
 //! # Contract
-//! All legs are waited for that could be missing, until the assemble wait is over, counted from the
-//! first turn: by what those that are there say of the missing ones, it may be another one
-//! ([`Ownership::set_wait`]). The user can force an earlier decision. A leg that was asked is
-//! waited for until the assemble wait is over, counted from its own read. After a refusal the legs
-//! that were known are read again before the next decision, which is due when the pause is over,
-//! when a leg comes or goes, or when the user asks for it.
+//! All legs that could be missing are waited for until the assemble wait is over, counted from the
+//! first turn; another wait may be set by the superblocks that were read ([`Ownership::set_wait`]).
+//! The user can force an earlier decision. A leg that is being read is waited for until the
+//! assemble wait is over, counted from its own read. After a refusal all known legs are read again
+//! before the next decision, which is due when the pause is over, when a leg comes or goes, or when
+//! the user asks for it.
 use super::{Ownership, State};
 
-/// How much is known of a leg.
+/// Knowledge of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// Nothing.
     No,
-    /// What its superblocks say.
+    /// Its superblocks were read.
     Yes,
-    /// What they said before a start was refused.
+    /// They were read before a start was refused.
     Outdated,
 }
 

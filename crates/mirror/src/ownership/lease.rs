@@ -79,7 +79,7 @@ struct Leg {
     contender: Option<Contender>,
 }
 
-/// What became of a lease that a heartbeat was to renew.
+/// Result of a heartbeat for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// No other host reaches the legs.
@@ -135,7 +135,7 @@ impl Default for Leases {
 }
 
 impl Leases {
-    /// Of legs that were just acquired on these terms, of which these are in sync.
+    /// Begins the leases of legs that were acquired on these terms, of which these are in sync.
     pub fn begin(&mut self, terms: Terms, interval_ns: u64, in_sync: Legs, now_ns: u64) {
         self.is_shared = terms.written_ns.is_some();
         self.interval_ns = interval_ns;
