@@ -74,12 +74,11 @@ impl Service {
     /// # Errors
     /// There is no such volume.
     pub fn diff(&self, params: &DiffParams) -> Result<Value, ControlError> {
-        let engine = self.registry().id().to_owned();
         let file = Config::read(&self.file).ok(); // one that can't be has no other names
         let choices = self.choices();
         let state = self.state();
         let (volumes, configured) = (&state.volumes, &state.configured);
-        let renames = file.map(|new| Renames::new(volumes, configured, &new, &engine));
+        let renames = file.map(|new| Renames::new(volumes, configured, &new));
         let renames = renames.and_then(Result::ok).unwrap_or_default();
         if let Some(name) = &params.volume {
             state.volumes.number(name)?;

@@ -109,10 +109,9 @@ impl<'a> Reload<'a> {
             let paths = cores.first()?.volumes.get(usize::from(number))?;
             Some(paths.get(usize::from(index))?.state)
         };
-        let engine = service.registry().id().to_owned();
         let choices = service.choices();
         let state = service.state();
-        let renames = Renames::new(&state.volumes, &state.configured, &new, &engine)?;
+        let renames = Renames::new(&state.volumes, &state.configured, &new)?;
         renames.back().apply_to(&mut new);
         refuse_fixed(&state.configured, &new)?;
         name_legs(&mut new, &state.configured, &state)?;

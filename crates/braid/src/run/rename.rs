@@ -26,19 +26,16 @@ impl Renames {
     ///
     /// # Errors
     /// A name is another volume's, which is no renamed one; or the volume is a mirror.
-    pub fn new(
-        volumes: &Volumes,
-        configured: &Config,
-        new: &Config,
-        engine: &str,
-    ) -> anyhow::Result<Self> {
+    pub fn new(volumes: &Volumes, configured: &Config, new: &Config) -> anyhow::Result<Self> {
+        // All are of one engine, whichever.
+        let identity = |of: &Volume| Identity::of(of, "");
         let is_one = |it: &&Volume| it.leg_of.is_none();
         let running = || volumes.iter().map(|(_, it)| it);
         let running = || running().filter(|it| is_one(&&it.of));
         let leads = |it: &Running| {
-            let mut all = Identity::of(&it.of, engine);
+            let mut all = identity(&it.of);
             if let Some(file) = configured.volume(&it.of.name) {
-                all.add_all(&Identity::of(file, engine));
+                all.add_all(&identity(file));
             }
             all
         };
@@ -48,7 +45,7 @@ impl Renames {
                 let is = |pin: Option<_>, shown| pin == Some(shown);
                 is(of.uuid.map(|it| it.0), shown.uuid) || is(of.nguid.map(|it| it.0), shown.nguid)
             });
-            is_shown || leads(it).is(&Identity::of(of, engine))
+            is_shown || leads(it).is(&identity(of))
         };
         let stays = |it: &Running| new.volume(&it.of.name).is_some_and(|of| same(it, of));
         let mut names = BTreeMap::new();
@@ -162,11 +159,11 @@ impl Service {
     /// What is kept of volumes has their names after. Not to be asked for while the state is held,
     /// nor while the keeper may ask by a name: see [`Changes::names`](super::paths::Changes::names).
     pub fn rename_records(&self, names: &Renames) {
-        for written in [
-            self.marks().rename(names),
-            self.known().rename(names),
-            self.registry().rename(names),
-        ] {
+        // One after the other: elsewhere the registry is locked before the others.
+        let marks = self.marks().rename(names);
+        let known = self.known().rename(names);
+        let registry = self.registry().rename(names);
+        for written in [marks, known, registry] {
             if let Err(error) = written {
                 log::say(format!("a record has the name of before yet: {error:#}"));
             }
@@ -202,7 +199,7 @@ mod tests {
         let before = config(before);
         let all = before.volumes.iter().cloned();
         let all = all.map(|of| Running::new(DesiredVolume::of_file(of, None)));
-        Renames::new(&all.collect(), &before, &config(after), "a")
+        Renames::new(&all.collect(), &before, &config(after))
     }
 
     /// At least one volume is there: a configuration has one.
