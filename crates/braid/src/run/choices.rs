@@ -268,12 +268,13 @@ impl Choices {
     pub fn keep(&mut self, file: &Volume, now: &DesiredVolume) -> anyhow::Result<()> {
         let name = &file.name;
         let choice = Choice::of(file, now, self.map.get(name));
-        let choice = (!choice.is_empty()).then_some(choice);
-        self.records.set(name, choice.as_ref())?;
-        match choice {
-            Some(choice) => self.map.insert(name.clone(), choice),
-            None => self.map.remove(name),
-        };
+        if choice.is_empty() {
+            self.records.remove(name)?;
+            self.map.remove(name);
+        } else {
+            self.records.keep(name, &choice)?;
+            self.map.insert(name.clone(), choice);
+        }
         Ok(())
     }
 
