@@ -77,17 +77,14 @@ impl Kept {
              nothing can exceed (0: not known), rule.\n",
         );
         for (name, (hash, bound)) in &self.0 {
-            let Bound {
-                value,
-                by,
-                static_p99_ns,
-                after_step,
-                limit,
-            } = bound;
-            let line = format!(
-                "{name}\t{hash:016x}\t{value}\t{static_p99_ns}\t{after_step}\t{limit}\t{by}\n"
-            );
-            text.push_str(&line);
+            let numbers = [
+                bound.value,
+                bound.static_p99_ns,
+                bound.after_step,
+                bound.limit,
+            ];
+            let numbers = numbers.map(|it| it.to_string()).join("\t");
+            text.push_str(&format!("{name}\t{hash:016x}\t{numbers}\t{}\n", bound.by));
         }
         text
     }
@@ -151,10 +148,9 @@ pub fn search(scenario: &Scenario, seed: u64) -> anyhow::Result<Bound> {
             split = Some((worth, tally.quantile_ns(990)));
         }
         if best.as_ref().is_none_or(|(old, ..)| worth > *old) {
-            let shown = if bound::is_open(plan) {
-                tally.mean_ns()
-            } else {
-                tally.bytes_per_s()
+            let shown = match bound::is_open(plan) {
+                true => tally.mean_ns(),
+                false => tally.bytes_per_s(),
             };
             best = Some((worth, shown, rule));
         }
@@ -171,16 +167,11 @@ pub fn search(scenario: &Scenario, seed: u64) -> anyhow::Result<Bound> {
 
 /// A rule in words.
 fn words(rule: &Rule) -> String {
-    let list = |of: &[u32]| {
-        let parts: Vec<String> = of
-            .iter()
-            .map(|part| match part {
-                &u32::MAX => "rest".to_owned(),
-                part => part.to_string(),
-            })
-            .collect();
-        parts.join(":")
+    let word = |part: &u32| match part {
+        &u32::MAX => "rest".to_owned(),
+        part => part.to_string(),
     };
+    let list = |of: &[u32]| of.iter().map(word).collect::<Vec<_>>().join(":");
     match rule {
         Rule::Split(share) => format!("split {}", list(share)),
         Rule::Window { share, bytes: true } => format!("window {} bytes", list(share)),
@@ -219,7 +210,10 @@ mod tests {
                 continue;
             }
             limits += 1;
-            let begun: u64 = plan.jobs.iter().map(bound::in_flight_bytes).sum();
+            let in_flight = |job: &sim::JobPlan| {
+                (job.count * job.depth) as u64 * bound::mean_bytes([job].into_iter())
+            };
+            let begun: u64 = plan.jobs.iter().map(in_flight).sum();
             let carried = limit as f64 * plan.run_ns as f64 / 1e9;
             let most = limit as f64 * (1.01 + begun as f64 / carried);
             assert!(

@@ -75,16 +75,17 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         plan.devices.push(device_plan(random));
     }
     let busy = random.up_to(5) == 0;
+    let cpus = 1 << random.up_to(4);
+    let [busy_run_ns, busy_stall_ns] = match busy {
+        true => [500_000, between(random, 500_000, 3_000_000)],
+        false => [0; 2],
+    };
     plan.hosts.push(HostPlan {
-        cpus: 1 << random.up_to(4),
+        cpus,
         nodes: 1,
         io_ns: 0,
-        busy_run_ns: if busy { 500_000 } else { 0 },
-        busy_stall_ns: if busy {
-            between(random, 500_000, 3_000_000)
-        } else {
-            0
-        },
+        busy_run_ns,
+        busy_stall_ns,
     });
     plan.jobs.push(job(random, &plan));
     Scenario {
@@ -118,10 +119,9 @@ fn path(random: &mut Random, device: usize) -> PathPlan {
         delay_ns,
         jitter_ns: delay_ns / 20,
         large_from: if sized { 32_768 } else { 0 },
-        large_ns: if sized {
-            between(random, 200_000, 5_000_000)
-        } else {
-            0
+        large_ns: match sized {
+            true => between(random, 200_000, 5_000_000),
+            false => 0,
         },
         small_ns: 0,
         tail_per_million: if tailed { 10_000 } else { 0 },

@@ -5,6 +5,7 @@ use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use sim::limits::SERIES_NS;
 use sim::{Plan, Tally, Way, bound};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terminal::limits::THREADS_MAX;
@@ -64,6 +65,14 @@ impl Row {
     pub fn is_open(&self) -> bool {
         bound::is_open(&self.scenario.plan)
     }
+
+    /// Its unit, as shown and in JSON, and how much of what is measured that is.
+    pub fn unit(&self) -> ([&'static str; 2], f64) {
+        match self.is_open() {
+            true => (["µs", "us"], 1e3),
+            false => (["MB/s"; 2], 1e6),
+        }
+    }
 }
 
 /// Throughput after the step at `step_ns`, of the last half of the time until the next event, or
@@ -103,19 +112,6 @@ fn adapted_ms(plan: &Plan, tally: &Tally, step_ns: u64, possible: u64) -> Option
     Some(first as u64 * SERIES_NS / 1_000_000)
 }
 
-/// One piece of work.
-enum Task {
-    Bound(usize),
-    Cell(usize, usize),
-}
-
-/// Results that are ready before their row is complete.
-#[derive(Clone, Default)]
-struct Half {
-    bound: Option<Bound>,
-    tallies: Vec<Option<Tally>>,
-}
-
 /// Runs every scenario under its columns, on at most `threads` threads; `each` is told how much is
 /// done.
 ///
@@ -130,96 +126,77 @@ pub fn measure(
     each: impl Fn(usize, usize) + Sync,
 ) -> anyhow::Result<Vec<Row>> {
     let columns: Vec<Vec<Column>> = scenarios.iter().map(columns).collect();
-    let mut tasks: Vec<Task> = (0..scenarios.len()).map(Task::Bound).collect();
-    for (row, columns) in columns.iter().enumerate() {
-        tasks.extend((0..columns.len()).map(|column| Task::Cell(row, column)));
-    }
-    let half = |columns: &Vec<Column>| Half {
-        bound: None,
-        tallies: vec![None; columns.len()],
+    let cells = |row: usize| columns[row].iter().map(move |column| (row, column));
+    let cells: Vec<(usize, &Column)> = (0..scenarios.len()).flat_map(cells).collect();
+    let (all, done) = (scenarios.len() + cells.len(), AtomicUsize::new(0));
+    let one_more = || each(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+    each(0, all);
+    let bounds = at_once(&scenarios, threads, |scenario| {
+        let bound = match kept.find(scenario, seed) {
+            Some(bound) => bound,
+            None => search(scenario, seed).with_context(|| scenario.name.clone())?,
+        };
+        one_more();
+        Ok(bound)
+    })?;
+    let tallies = at_once(&cells, threads, |&(row, column)| {
+        let (scenario, policy) = (&scenarios[row], column.policy);
+        let fits = policy.check(scenario.plan.paths.len());
+        fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
+        let tally = sim::run(&scenario.plan, &column.way(), seed);
+        let tally = tally.map_err(|why| anyhow!("{}: {why}", scenario.name))?;
+        one_more();
+        Ok(tally)
+    })?;
+    let mut tallies = tallies.into_iter();
+    let rows = scenarios.into_iter().zip(columns).zip(bounds);
+    let row = |((scenario, columns), bound): ((Scenario, Vec<Column>), Bound)| Row {
+        cells: tallies
+            .by_ref()
+            .take(columns.len())
+            .map(|tally| cell(&scenario, &bound, tally))
+            .collect(),
+        scenario,
+        bound,
+        columns,
     };
-    let halves = Mutex::new(columns.iter().map(half).collect());
-    let failure = Mutex::new(None);
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = || {
-        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(why) = perform(task, &scenarios, &columns, seed, kept, &halves) {
-                lock(&failure).get_or_insert(why);
-                return;
-            }
-            each(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len());
+    Ok(rows.map(row).collect())
+}
+
+/// The results of `work`, in the order of `items`; after a failure no work begins.
+fn at_once<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    work: impl Fn(&T) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(BTreeMap::new());
+    let run = || loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let Some(item) = items.get(number) else {
+            return;
+        };
+        let result = work(item);
+        if result.is_err() {
+            next.store(items.len(), Ordering::Relaxed);
         }
+        let results = results.lock();
+        let mut results = results.unwrap_or_else(|poisoned| poisoned.into_inner());
+        results.insert(number, result);
     };
-    each(0, tasks.len());
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(tasks.len()).min(THREADS_MAX) {
-            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+        for _ in 1..threads.min(items.len()).min(THREADS_MAX) {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, run);
             // No room for one more: those that are there do it.
             if thread.is_err() {
                 break;
             }
         }
-        work();
+        run();
     });
-    if let Some(why) = lock(&failure).take() {
-        return Err(why);
-    }
-    let halves = std::mem::take(&mut *lock(&halves));
-    let rows = scenarios.into_iter().zip(columns).zip(halves);
-    rows.map(|((scenario, columns), half)| row(scenario, columns, half))
-        .collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn perform(
-    task: &Task,
-    scenarios: &[Scenario],
-    columns: &[Vec<Column>],
-    seed: u64,
-    kept: &Kept,
-    halves: &Mutex<Vec<Half>>,
-) -> anyhow::Result<()> {
-    match *task {
-        Task::Bound(row) => {
-            let scenario = &scenarios[row];
-            let bound = match kept.find(scenario, seed) {
-                Some(bound) => bound,
-                None => search(scenario, seed).with_context(|| scenario.name.clone())?,
-            };
-            lock(halves)[row].bound = Some(bound);
-        }
-        Task::Cell(row, column) => {
-            let scenario = &scenarios[row];
-            let Column { policy, .. } = columns[row][column];
-            let fits = policy.check(scenario.plan.paths.len());
-            fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
-            let tally = sim::run(&scenario.plan, &columns[row][column].way(), seed)
-                .map_err(|why| anyhow!("{}: {why}", scenario.name))?;
-            lock(halves)[row].tallies[column] = Some(tally);
-        }
-    }
-    Ok(())
-}
-
-fn row(scenario: Scenario, columns: Vec<Column>, half: Half) -> anyhow::Result<Row> {
-    let bound = half.bound.context("every scenario has a bound")?;
-    let cell = |tally: Option<Tally>| {
-        let tally = tally.context("every cell was run")?;
-        Ok(cell(&scenario, &bound, tally))
-    };
-    let cells = half.tallies.into_iter().map(cell);
-    let cells = cells.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Row {
-        bound,
-        columns,
-        cells,
-        scenario,
-    })
+    let results = results.into_inner();
+    let results = results.unwrap_or_else(|poisoned| poisoned.into_inner());
+    results.into_values().collect()
 }
 
 fn cell(scenario: &Scenario, bound: &Bound, tally: Tally) -> Cell {

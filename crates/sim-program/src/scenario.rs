@@ -71,23 +71,22 @@ fn with_defaults(mut given: Table) -> anyhow::Result<Table> {
     let each = whole.remove("each");
     let each = each.and_then(|it| it.try_into::<BTreeMap<String, Table>>().ok());
     let each = each.context("defaults of each")?;
-    for (kind, names) in [
-        ("path", &["device", "path"][..]),
-        ("device", &["device"]),
-        ("job", &["job"]),
-    ] {
+    for (kind, defaults) in &each {
         let Some(Value::Table(those)) = given.get_mut(kind) else {
             continue;
         };
-        for (_, one) in those.iter_mut() {
-            if let Value::Table(own) = one {
-                let mut filled = Table::new();
-                names
-                    .iter()
-                    .for_each(|name| merge(&mut filled, each[*name].clone()));
-                merge(&mut filled, std::mem::take(own));
-                *own = filled;
+        for given in those.iter_mut().filter_map(|it| it.1.as_table_mut()) {
+            let mut filled = defaults.clone();
+            if kind == "path" {
+                let mut own = each["device"].clone();
+                for (key, value) in &mut own {
+                    *value = given.remove(key).unwrap_or_else(|| value.clone());
+                }
+                ensure!(!given.contains_key("own"), "unknown field `own`");
+                filled.insert("own".to_owned(), Value::Table(own));
             }
+            merge(&mut filled, std::mem::take(given));
+            *given = filled;
         }
     }
     merge(&mut whole, given);
@@ -152,14 +151,8 @@ struct Path {
     node: Option<usize>,
     /// The name of a shared one.
     device: Option<String>,
-    // Its own device, where it has one; as in [`Device`].
-    servers: u16,
-    read_us: u64,
-    write_us: u64,
-    read_byte_ps: u64,
-    write_byte_ps: u64,
-    noise: bool,
-    disk: bool,
+    /// Its own, where it has one: a path's keys of [`Device`].
+    own: Device,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -176,20 +169,6 @@ impl State {
             Self::Optimized => Ana::Optimized,
             Self::NonOptimized => Ana::NonOptimized,
             Self::Inaccessible => Ana::Inaccessible,
-        }
-    }
-}
-
-impl Path {
-    fn own(&self) -> Device {
-        Device {
-            servers: self.servers,
-            read_us: self.read_us,
-            write_us: self.write_us,
-            read_byte_ps: self.read_byte_ps,
-            write_byte_ps: self.write_byte_ps,
-            noise: self.noise,
-            disk: self.disk,
         }
     }
 }
@@ -348,7 +327,7 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
                     .position(|it| *it == device)
                     .with_context(|| format!("path {path_name}: no [device.{device}]"))?,
                 None => {
-                    plan.devices.push(path.own().plan());
+                    plan.devices.push(path.own.plan());
                     plan.devices.len() - 1
                 }
             };

@@ -68,11 +68,8 @@ pub fn above(row: &Row) -> String {
 }
 
 fn bound_text(row: &Row) -> String {
-    if row.is_open() {
-        format!("{:.1} µs", row.bound.value as f64 / 1e3)
-    } else {
-        format!("{:.1} MB/s", row.bound.value as f64 / 1e6)
-    }
+    let ([unit, _], scale) = row.unit();
+    format!("{:.1} {unit}", row.bound.value as f64 / scale)
 }
 
 /// The bound, what another simulator found, and the limit.
@@ -166,17 +163,9 @@ fn copies(cell: &Cell) -> [f64; 2] {
 }
 
 fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {
-    let value = if row.is_open() {
-        cell.value as f64 / 1e3
-    } else {
-        cell.value as f64 / 1e6
-    };
-    let share: Vec<String> = cell
-        .tally
-        .share()
-        .iter()
-        .map(|share| format!("{:.1}", *share as f64 / 10.0))
-        .collect();
+    let value = cell.value as f64 / row.unit().1;
+    let share = cell.tally.share().into_iter();
+    let share: Vec<String> = share.map(|it| format!("{:.1}", it as f64 / 10.0)).collect();
     vec![
         format!("{value:.1}"),
         format!("{:.1} %", 100.0 * cell.of_bound),
@@ -194,17 +183,9 @@ pub fn json(rows: &[Row], seed: u64) -> Value {
 }
 
 fn scenario(row: &Row) -> Value {
-    let (unit, scale) = if row.is_open() {
-        ("us", 1e3)
-    } else {
-        ("MB/s", 1e6)
-    };
-    let policies: Vec<Value> = row
-        .columns
-        .iter()
-        .zip(&row.cells)
-        .map(|(column, cell)| policy(column, cell, scale))
-        .collect();
+    let ([_, unit], scale) = row.unit();
+    let cells = row.columns.iter().zip(&row.cells);
+    let policies: Vec<Value> = cells.map(|it| policy(it, scale)).collect();
     json!({
         "name": row.scenario.name,
         "title": row.scenario.title,
@@ -222,13 +203,10 @@ fn scenario(row: &Row) -> Value {
     })
 }
 
-fn policy(column: &Column, cell: &Cell, scale: f64) -> Value {
+fn policy((column, cell): (&Column, &Cell), scale: f64) -> Value {
     let tally = &cell.tally;
-    let share: Vec<f64> = tally
-        .share()
-        .iter()
-        .map(|&share| share as f64 / 1e3)
-        .collect();
+    let share = tally.share().into_iter();
+    let share: Vec<f64> = share.map(|it| it as f64 / 1e3).collect();
     let rate = |bytes: u64| tally.per_s(bytes) as f64 / 1e6;
     json!({
         "policy": column.name,

@@ -114,7 +114,7 @@ fn shares(plan: &Plan) -> Vec<Vec<u32>> {
 }
 
 /// Mean size of the I/Os of such jobs, bytes.
-fn mean_bytes<'a>(jobs: impl Iterator<Item = &'a JobPlan> + Clone) -> u64 {
+pub fn mean_bytes<'a>(jobs: impl Iterator<Item = &'a JobPlan> + Clone) -> u64 {
     let sizes = jobs.flat_map(|job| &job.sizes);
     let sizes = sizes.map(|&(size, weight)| (u64::from(size), u64::from(weight)));
     let bytes: u64 = sizes.clone().map(|(size, weight)| size * weight).sum();
@@ -130,11 +130,6 @@ fn usual(plan: &Plan) -> Wanted {
         job: 0,
         now_ns: 0,
     }
-}
-
-/// Bytes that a kind of jobs keeps in flight, in the mean.
-pub fn in_flight_bytes(job: &JobPlan) -> u64 {
-    (job.count * job.depth) as u64 * mean_bytes([job].into_iter())
 }
 
 /// I/Os per second that all paths together can carry at most, if `job` were all there is.

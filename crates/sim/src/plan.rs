@@ -9,7 +9,7 @@ use crate::limits::{
     BYTES_MAX, CPUS_MAX, DEPTH_MAX, EVENTS_MAX, HOSTS_MAX, IOPS_MAX, JOBS_MAX, PATHS_MAX,
     SIZES_MAX, TIME_NS_MAX,
 };
-use alloc::vec::Vec;
+use alloc::{format, string::String, vec::Vec};
 use policy::{Ana, Knobs, Policy};
 
 /// A world, and what happens in it.
@@ -220,26 +220,9 @@ pub enum Rule {
     Job,
 }
 
-/// A plan that can't be a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanError {
-    /// No paths, or more than [`PATHS_MAX`].
-    Paths,
-    /// A path's device isn't there.
-    Device,
-    /// No hosts or CPUs, or too many, or no node.
-    Hosts,
-    /// A job has no I/O in flight, no size, or a host that isn't there.
-    Jobs,
-    /// An event's path isn't there, or there are too many events.
-    Events,
-    /// Nothing is measured.
-    Time,
-    /// A time is longer than [`TIME_NS_MAX`].
-    TooLong,
-    /// A rate, a pace, a share or a number of jobs is more than a world can have.
-    TooMuch,
-}
+/// A plan that can't be a world: why, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError(pub String);
 
 impl Plan {
     /// Whether a world can be made of it.
@@ -248,35 +231,44 @@ impl Plan {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), PlanError> {
         let paths = self.paths.len();
-        let wrong = [
-            (!(1..=PATHS_MAX).contains(&paths), PlanError::Paths),
-            (
-                self.paths.iter().any(|it| it.device >= self.devices.len()),
-                PlanError::Device,
-            ),
-            (
-                !(1..=HOSTS_MAX).contains(&self.hosts.len())
-                    || self.hosts.iter().any(|host| !host.is_sound()),
-                PlanError::Hosts,
-            ),
-            (
-                self.jobs.iter().any(|job| !job.is_sound(self.hosts.len())),
-                PlanError::Jobs,
-            ),
-            (
-                self.events.len() > EVENTS_MAX
-                    || self.events.iter().any(|it| {
-                        it.what.path().is_some_and(|path| path >= paths)
-                            || it.what.names_no_path(paths)
-                    }),
-                PlanError::Events,
-            ),
-            (self.run_ns == 0, PlanError::Time),
-            (self.times().any(|ns| ns > TIME_NS_MAX), PlanError::TooLong),
-            (self.is_too_much(), PlanError::TooMuch),
-        ];
-        let first = wrong.into_iter().find(|it| it.0);
-        first.map_or(Ok(()), |(_, error)| Err(error))
+        let ends_nowhere = |it: &PathPlan| it.device >= self.devices.len();
+        let lost = |it: &EventPlan| {
+            it.what.path().is_some_and(|path| path >= paths) || it.what.names_no_path(paths)
+        };
+        let wrong = if !(1..=PATHS_MAX).contains(&paths) {
+            format!("a world has 1 to {PATHS_MAX} paths")
+        } else if self.paths.iter().any(ends_nowhere) {
+            "a path ends at a device that is not there".into()
+        } else if !(1..=HOSTS_MAX).contains(&self.hosts.len())
+            || !self.hosts.iter().all(HostPlan::is_sound)
+        {
+            format!(
+                "a world has 1 to {HOSTS_MAX} hosts of 1 to {CPUS_MAX} CPUs, on no more nodes \
+                 than CPUs"
+            )
+        } else if self.jobs.iter().any(|job| !job.is_sound(self.hosts.len())) {
+            "a job needs a host, a count, a depth, sizes of 512 bytes to 16 MiB with a \
+             weight, and at most 100 percent of writes"
+                .into()
+        } else if self.events.len() > EVENTS_MAX || self.events.iter().any(lost) {
+            format!(
+                "an event is about a path that is not there, or there are more than {EVENTS_MAX}"
+            )
+        } else if self.run_ns == 0 {
+            "the run is 0 long".into()
+        } else if self.times().any(|ns| ns > TIME_NS_MAX) {
+            let ms = TIME_NS_MAX / 1_000_000;
+            format!("no time may be longer than an hour ({ms} ms)")
+        } else if self.is_too_much() {
+            format!(
+                "at most {JOBS_MAX} jobs in all, together {DEPTH_MAX} deep, {SIZES_MAX} sizes and \
+                 {IOPS_MAX} iops; of others' traffic 99 percent, of late I/Os a million per \
+                 million; rates and spans up to 2^60 bytes"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(PlanError(wrong))
     }
 
     /// Every time that stands in it.
@@ -330,19 +322,12 @@ impl HostPlan {
 
 impl JobPlan {
     fn is_sound(&self, hosts: usize) -> bool {
-        let weight: u64 = self
-            .sizes
-            .iter()
-            .map(|&(_, weight)| u64::from(weight))
-            .sum();
-        let sizes = self
-            .sizes
-            .iter()
-            .all(|&(size, _)| (512..=1 << 24).contains(&size));
+        let weighs = self.sizes.iter().any(|it| it.1 > 0);
+        let sizes = self.sizes.iter().all(|it| (512..=1 << 24).contains(&it.0));
         self.host < hosts
             && self.count > 0
             && self.depth > 0
-            && weight > 0
+            && weighs
             && sizes
             && self.write_percent <= 100
     }
@@ -366,35 +351,7 @@ impl Change {
 
 impl core::fmt::Display for PlanError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Paths => write!(f, "a world has 1 to {PATHS_MAX} paths"),
-            Self::Device => f.write_str("a path ends at a device that is not there"),
-            Self::Hosts => write!(
-                f,
-                "a world has 1 to {HOSTS_MAX} hosts of 1 to {CPUS_MAX} CPUs, on no more nodes \
-                 than CPUs"
-            ),
-            Self::Jobs => f.write_str(
-                "a job needs a host, a count, a depth, sizes of 512 bytes to 16 MiB with a \
-                 weight, and at most 100 percent of writes",
-            ),
-            Self::Events => write!(
-                f,
-                "an event is about a path that is not there, or there are more than {EVENTS_MAX}"
-            ),
-            Self::Time => f.write_str("the run is 0 long"),
-            Self::TooLong => write!(
-                f,
-                "no time may be longer than an hour ({} ms)",
-                TIME_NS_MAX / 1_000_000
-            ),
-            Self::TooMuch => write!(
-                f,
-                "at most {JOBS_MAX} jobs in all, together {DEPTH_MAX} deep, {SIZES_MAX} sizes and \
-                 {IOPS_MAX} iops; of others' traffic 99 percent, of late I/Os a million per \
-                 million; rates and spans up to 2^60 bytes"
-            ),
-        }
+        f.write_str(&self.0)
     }
 }
 

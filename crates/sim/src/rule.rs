@@ -65,13 +65,7 @@ impl Rules {
             bytes: vec![0; paths],
             link_bytes: vec![[0; 2]; paths],
             device_ns: vec![0; plan.devices.len()],
-            span: plan
-                .jobs
-                .iter()
-                .map(|job| job.span)
-                .max()
-                .unwrap_or(1)
-                .max(1),
+            span: plan.jobs.iter().fold(1, |most, job| most.max(job.span)),
         }
     }
 
@@ -116,22 +110,23 @@ impl Rules {
         Some(chosen)
     }
 
-    /// An I/O is placed on a path.
-    pub fn begin(&mut self, plan: &Plan, path: usize, wanted: Wanted) {
-        let device = plan.paths[path].device;
-        self.ios[path] += 1;
-        self.bytes[path] += u64::from(wanted.bytes);
-        self.link_bytes[path][usize::from(!wanted.write)] += u64::from(wanted.bytes);
-        self.device_ns[device] += service_ns(&plan.devices[device], wanted);
-    }
-
-    /// It has left the path.
-    pub fn end(&mut self, plan: &Plan, path: usize, wanted: Wanted) {
-        let device = plan.paths[path].device;
-        self.ios[path] -= 1;
-        self.bytes[path] -= u64::from(wanted.bytes);
-        self.link_bytes[path][usize::from(!wanted.write)] -= u64::from(wanted.bytes);
-        self.device_ns[device] -= service_ns(&plan.devices[device], wanted);
+    /// An I/O is placed on a path, or has left it.
+    pub fn count(&mut self, plan: &Plan, path: usize, wanted: Wanted, begins: bool) {
+        let (device, bytes) = (plan.paths[path].device, u64::from(wanted.bytes));
+        for (sum, by) in [
+            (&mut self.ios[path], 1),
+            (&mut self.bytes[path], bytes),
+            (
+                &mut self.link_bytes[path][usize::from(!wanted.write)],
+                bytes,
+            ),
+            (
+                &mut self.device_ns[device],
+                service_ns(&plan.devices[device], wanted),
+            ),
+        ] {
+            *sum = if begins { *sum + by } else { *sum - by };
+        }
     }
 
     /// Completion time by the true figures, waiting weighed by 1 + `weight` / 8.

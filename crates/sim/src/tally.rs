@@ -95,8 +95,6 @@ pub struct Tally {
     pub latencies: [Latencies; 2],
     /// Good I/Os per path.
     pub path_ios: Vec<u64>,
-    /// Bytes of them per path.
-    pub path_bytes: Vec<u64>,
     /// Bytes per host.
     pub host_bytes: Vec<u64>,
     /// I/Os that failed on a path (and were given to another).
@@ -122,7 +120,6 @@ impl Tally {
         Self {
             run_ns,
             path_ios: vec![0; paths],
-            path_bytes: vec![0; paths],
             host_bytes: vec![0; hosts],
             series: vec![0; steps],
             ..Self::default()

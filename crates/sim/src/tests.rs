@@ -233,22 +233,23 @@ fn every_rule_of_the_search_is_at_work() {
 #[test]
 fn a_world_that_cannot_be_is_refused() {
     let good = plan(2, vec![job(1, 1)]);
-    let refused = |break_it: &dyn Fn(&mut Plan)| {
+    let refused = |break_it: &dyn Fn(&mut Plan), why: &str| {
         let mut plan = good.clone();
         break_it(&mut plan);
-        run(&plan, &turns(), 1).unwrap_err()
+        let PlanError(said) = run(&plan, &turns(), 1).unwrap_err();
+        assert!(said.starts_with(why), "{said}");
     };
-    assert_eq!(refused(&|it| it.paths.clear()), PlanError::Paths);
-    assert_eq!(refused(&|it| it.paths[1].device = 2), PlanError::Device);
-    assert_eq!(refused(&|it| it.hosts[0].cpus = 0), PlanError::Hosts);
-    assert_eq!(refused(&|it| it.jobs[0].sizes[0].0 = 0), PlanError::Jobs);
-    assert_eq!(refused(&|it| it.jobs[0].host = 1), PlanError::Jobs);
+    refused(&|it| it.paths.clear(), "a world has 1 to 16 paths");
+    refused(&|it| it.paths[1].device = 2, "a path ends");
+    refused(&|it| it.hosts[0].cpus = 0, "a world has 1 to 8 hosts");
+    refused(&|it| it.jobs[0].sizes[0].0 = 0, "a job needs");
+    refused(&|it| it.jobs[0].host = 1, "a job needs");
     let event = EventPlan {
         at_ns: 0,
         what: Change::Up(2),
     };
-    assert_eq!(refused(&|it| it.events.push(event)), PlanError::Events);
-    assert_eq!(refused(&|it| it.run_ns = 0), PlanError::Time);
+    refused(&|it| it.events.push(event), "an event is about");
+    refused(&|it| it.run_ns = 0, "the run is 0 long");
 }
 
 /// Of two equal devices one is reached 5 ms later: with 12 in flight the near one's 8 servers and a

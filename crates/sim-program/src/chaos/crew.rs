@@ -118,32 +118,26 @@ pub fn run(
 /// left behind), or there can be no thread.
 pub fn watched(
     patience: Duration,
-    world: impl FnOnce() -> Outcome + Send + 'static,
+    world: impl Fn() -> Outcome + Send + Sync + 'static,
 ) -> Option<Outcome> {
-    let (to, result) = sync_channel(1);
-    let thread = thread::Builder::new().stack_size(STACK_BYTES);
-    let run = move || {
-        // The receiver may have given up.
-        let _ = to.send(world());
+    let one = Work {
+        first: 0,
+        count: 1,
+        until: None,
+        threads: 1,
+        patience,
     };
-    thread.name("world".into()).spawn(run).ok()?;
-    let (mut last, mut age) = (Instant::now(), Duration::ZERO);
-    while age <= patience {
-        match result.recv_timeout(TICK) {
-            Ok(outcome) => return Some(outcome),
-            Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => age += passed(&mut last),
-        }
-    }
-    None
-}
-
-/// Time since then. That in which this program stood still does not count.
-fn passed(last: &mut Instant) -> Duration {
-    let now = Instant::now();
-    let passed = now - *last;
-    *last = now;
-    passed.min(2 * TICK)
+    let mut outcome = None;
+    let ended = run(
+        &one,
+        &Interrupt::default(),
+        move |_| world(),
+        |_, it| {
+            outcome = Some(it);
+            true
+        },
+    );
+    outcome.filter(|_| ended.is_ok_and(|it| it == Ended::All))
 }
 
 type Results = Receiver<(u64, Outcome)>;
@@ -215,7 +209,9 @@ impl Watch {
 
     /// The number of a world that takes too long.
     fn look(&mut self) -> Option<u64> {
-        let passed = passed(&mut self.last);
+        let now = Instant::now();
+        let passed = (now - self.last).min(2 * TICK);
+        self.last = now;
         for (under_way, number, age) in &mut self.workers {
             let at = under_way.load(Ordering::Relaxed);
             if at != *number || at == NONE {

@@ -38,7 +38,7 @@ impl Detail {
         (plan, found): (Plan, &Found),
         part: Option<Cut>,
         (interrupt, patience): (&Interrupt, Duration),
-        world: impl Fn(&Plan) -> Outcome + Clone + Send + 'static,
+        world: impl Fn(&Plan) -> Outcome + Clone + Send + Sync + 'static,
     ) -> Self {
         let seed = plan.seed;
         let mut found = found.clone();

@@ -95,7 +95,7 @@ impl World<'_> {
         let slot = *slot;
         self.hosts[usize::from(slot.host)].in_flight[path] += 1;
         if let Some(rules) = &mut self.rules {
-            rules.begin(self.plan, path, wanted(&slot, self.now_ns));
+            rules.count(self.plan, path, wanted(&slot, self.now_ns), true);
         }
         let plan = &self.plan.paths[path];
         let link = &mut self.paths[path];
@@ -261,7 +261,7 @@ impl World<'_> {
             replay.gone(self.plan.paths[path].device, index);
         }
         if let Some(rules) = &mut self.rules {
-            rules.end(self.plan, path, wanted(&slot, self.now_ns));
+            rules.count(self.plan, path, wanted(&slot, self.now_ns), false);
             return;
         }
         // A copy was never selected; what it took says nothing about reads.
@@ -313,7 +313,6 @@ impl World<'_> {
         tally.bytes[kind] += bytes;
         tally.latencies[kind].add(self.now_ns - slot.begun_ns);
         tally.path_ios[path] += 1;
-        tally.path_bytes[path] += bytes;
         tally.host_bytes[usize::from(slot.host)] += bytes;
     }
 }
