@@ -29,7 +29,7 @@ const BEGINNINGS: [&str; 5] = ["What", "Who", "Whose", "Nobody", "Whoever"];
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in &tree.files {
         if is_document(&file.path) {
-            check_lines(file, |line| (false, line), findings);
+            check_lines(file, document, findings);
         } else if is_source(&file.path) {
             check_lines(file, comment, findings);
         }
@@ -55,7 +55,43 @@ fn comment(line: &str) -> (bool, &str) {
     }
 }
 
+fn document(line: &str) -> (bool, &str) {
+    (false, line)
+}
+
+/// Words of a sentence in the documents, the median; without headings and tables.
+pub fn median(tree: &Tree) -> usize {
+    let mut lengths = Vec::new();
+    for file in tree.files.iter().filter(|it| is_document(&it.path)) {
+        each_word(file, document, |_, line, _, begins| {
+            if !line.starts_with(['#', '|']) {
+                if begins || lengths.is_empty() {
+                    lengths.push(0);
+                }
+                *lengths.last_mut().expect("one was pushed") += 1;
+            }
+        });
+    }
+    lengths.sort_unstable();
+    lengths.get(lengths.len() / 2).copied().unwrap_or(0)
+}
+
 fn check_lines(file: &File, prose: fn(&str) -> (bool, &str), findings: &mut Vec<Finding>) {
+    each_word(file, prose, |number, _, plain, begins| {
+        let letters = plain.split(|c: char| !c.is_alphabetic()).next();
+        if begins && let Some(begin) = BEGINNINGS.iter().find(|it| letters == Some(**it)) {
+            let what = format!("a sentence begins with {begin}; name its subject");
+            findings.push(Finding::new(&file.path, number, what));
+        }
+    });
+}
+
+/// Tells of each word: the number of its line and its text, the word, whether it begins a sentence.
+fn each_word(
+    file: &File,
+    prose: fn(&str) -> (bool, &str),
+    mut each: impl FnMut(usize, &str, &str, bool),
+) {
     let (mut begins, mut is_code) = (true, false);
     for (index, line) in file.text.lines().enumerate() {
         let (anew, text) = prose(line);
@@ -71,13 +107,11 @@ fn check_lines(file: &File, prose: fn(&str) -> (bool, &str), findings: &mut Vec<
         begins |= anew || text.starts_with(['-', '*', '#', '|', '>']);
         for word in text.split_whitespace() {
             let plain = word.trim_matches(['"', '*', '_', '(', ')', '[', ']']);
-            let letters = plain.split(|c: char| !c.is_alphabetic()).next();
-            if begins && let Some(begin) = BEGINNINGS.iter().find(|it| letters == Some(**it)) {
-                let what = format!("a sentence begins with {begin}; name its subject");
-                findings.push(Finding::new(&file.path, index + 1, what));
-            }
             // A mark (of an item, a heading, a cell) leaves the beginning where it was.
             let is_mark = !plain.contains(char::is_alphanumeric);
+            if !is_mark {
+                each(index + 1, text, plain, begins);
+            }
             begins = plain.ends_with(['.', ':', '!', '?', '|']) || (begins && is_mark);
         }
     }
